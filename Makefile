@@ -1,0 +1,60 @@
+# One command for each thing a developer does here. `make help` lists them.
+# Everything is installed into .venv from the locked, hashed requirements; nothing outside this folder
+# is changed but the cache of jars (see `tailrace doctor`).
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+RUN_ARGS ?=
+TEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check bench fix docs lock clean
+
+help: ## List the commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(STAMP): requirements/dev.txt requirements/uv.txt pipeline/pyproject.toml operators/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Tailrace needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ". Next: make PYTHON=python3.11 setup") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/uv.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements/dev.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable pipeline --editable operators
+	@touch $@
+
+setup: $(STAMP) ## Create .venv from the locked requirements and fetch the jars
+	$(BIN)/python -m tailrace.jars
+
+run: setup ## Show the whole thing: embedded Kafka, a pipeline, the proof
+	$(BIN)/tailrace demo $(RUN_ARGS)
+
+# Two runs: an integration test starts and stops sessions of Spark, and a process can hold only one at a time.
+test: setup ## All tests, the integration tests on a real Kafka
+	$(BIN)/python -m pytest tests/unit $(TEST_ARGS)
+	$(BIN)/python -m pytest tests/integration $(TEST_ARGS)
+
+check: $(STAMP) ## Style, types and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## Measure the sink against Spark's own (quiet machine, 15 minutes)
+	$(BIN)/python tests/bench/sink.py
+
+fix: $(STAMP) ## Let ruff mend what it can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(STAMP) ## Write the generated reference pages anew
+	$(BIN)/python docs/generate.py
+
+lock: $(STAMP) ## Write the locked requirements anew
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements/dev.in --output-file requirements/dev.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/runtime.in --output-file requirements/runtime.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/zookeeper.in --output-file requirements/zookeeper.txt
+
+clean: ## Remove what the other commands have made here
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

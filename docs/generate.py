@@ -1,0 +1,204 @@
+"""Write the reference pages that say what the code says: docs/reference/configuration.md, errors.md and cli.md.
+
+A page that is written by hand drifts from the code. These are made from the schema, from the errors' own docstrings and
+from the commands' help, and a test compares them with a fresh generation. `python docs/generate.py` writes them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from typer.testing import CliRunner
+
+from tailrace.cli.main import COMMANDS, app, load
+from tailrace.config import Pipeline
+from tailrace.configfile.shape import ALLOWED_OPTIONS, RESERVED, dotted
+from tailrace.errors import TailraceError, all_errors
+
+REFERENCE = Path(__file__).parent / "reference"
+GENERATED = "*This page is generated from `{source}` by `python docs/generate.py`; change it there.*"
+
+Schema = Mapping[str, Any]
+
+INTRODUCTION = """\
+A pipeline is configured by a YAML file, by `Pipeline(...)` in Python, or by a `Pipeline` resource on Kubernetes. All
+three have the keys below. The smallest file:
+
+```yaml
+pipeline: copy
+source:
+  topics: [orders]
+  format: raw
+sink:
+  topic: orders-copy
+  format: raw
+```
+
+A wrong configuration is refused before anything is read or written, with every problem that it has, each with its file
+and line: an unknown key, a key that is written twice, a value of the wrong type, values that contradict each other.
+
+## The environment
+
+A variable overrides a key of the file. Its name is `TAILRACE_` and the path of the key in capitals, with `__` between
+the levels and `_` for a dot: `TAILRACE_KAFKA__BOOTSTRAP_SERVERS`, `TAILRACE_BATCH__MAX_RECORDS`. In `options` and
+`spark` the rest of the name is that of the option: `TAILRACE_KAFKA__OPTIONS__SASL_PASSWORD` sets `sasl.password`, and
+`TAILRACE_SPARK__spark_sql_shuffle_partitions` a setting of Spark; a name with small letters keeps its capitals. A list
+is written as in YAML, `TAILRACE_SOURCE__TOPICS='[orders, payments]'`. A variable that begins with `TAILRACE_` and names
+no key is refused, but for {reserved}, which other parts of Tailrace read.
+
+Inside a value of the file, `${{NAME}}` is replaced by the variable NAME, which must be set; `$${{NAME}}` stands for the
+text itself. Passwords belong there or in a mounted file, not in the configuration. No message shows the value of an
+option that holds a secret.
+"""
+
+ERRORS_INTRODUCTION = """\
+Each error has a code. Its message says what happened, what was kept safe and what to do next; `tailrace explain CODE`
+prints what is written here. The exit code of a command is that of the error's group.
+"""
+
+
+COMMANDS_INTRODUCTION = """\
+Each command prints what is written here with `--help`. Data goes to stdout, chatter to stderr; `--output json` writes
+one JSON object (`tailrace run`: one for each event). `NO_COLOR` is honoured. `TAILRACE_JARS` names the folder in which
+jars are kept. The exit code is 0, that of an error's group ([the errors](errors.md)), or 2 for a wrong use.
+"""
+HELP_WIDTH = 100
+
+
+def configuration() -> str:
+    """The text of configuration.md."""
+    schema = Pipeline.model_json_schema(by_alias=True)
+    parts = [
+        "# The configuration",
+        GENERATED.format(source="tailrace.config"),
+        INTRODUCTION.format(reserved=listed(f"`{name}`" for name in sorted(RESERVED))).rstrip(),
+    ]
+    parts += _sections(schema, schema.get("$defs", {}), "")
+    parts += ["## Kafka options", "Tailrace passes on the options below and refuses any other."]
+    for place, allowed in ALLOWED_OPTIONS.items():
+        parts += [f"### {dotted(place)}", "\n".join(f"- `{name}`" for name in sorted(allowed))]
+    return "\n\n".join(parts) + "\n"
+
+
+def errors() -> str:
+    """The text of errors.md."""
+    parts = [
+        "# The errors",
+        GENERATED.format(source="tailrace.errors"),
+        ERRORS_INTRODUCTION.rstrip(),
+    ]
+    group: type[TailraceError] | None = None
+    for kind in all_errors():
+        above = cast("type[TailraceError]", kind.__bases__[0])
+        if above is not group:
+            group = above
+            parts += [f"## Exit code {above.exit_code}", inspect.getdoc(above) or ""]
+        own = f" (exit code {kind.exit_code})" if kind.exit_code != above.exit_code else ""
+        parts += [f"### {kind.code} {kind.title}{own}", inspect.getdoc(kind) or ""]
+    return "\n\n".join(parts) + "\n"
+
+
+def cli() -> str:
+    """The text of cli.md."""
+    parts = ["# The commands", GENERATED.format(source="tailrace.cli"), COMMANDS_INTRODUCTION.rstrip()]
+    for name in COMMANDS:
+        parts += [f"## tailrace {name}", _help(name)]
+        parts += [part for sub in _subcommands(name) for part in (f"### tailrace {name} {sub}", _help(name, sub))]
+    return "\n\n".join(parts) + "\n"
+
+
+def _help(*words: str) -> str:
+    shown = CliRunner().invoke(app, [*words, "--help"], prog_name="tailrace", terminal_width=HELP_WIDTH)
+    return f"```text\n{shown.output.strip()}\n```"
+
+
+def _subcommands(name: str) -> list[str]:
+    return list(getattr(load(name), "commands", {}))
+
+
+def listed(words: Iterable[str]) -> str:
+    """Words as prose lists them."""
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _sections(schema: Schema, definitions: Mapping[str, Schema], place: str) -> list[str]:
+    """The table of one section, followed by those of the sections in it."""
+    rows: list[str] = []
+    inner: list[str] = []
+    for name, field in schema["properties"].items():
+        path = f"{place}.{name}" if place else name
+        section = _section(field, definitions)
+        if section is None:
+            rows.append(_row(name, field, definitions, name in schema.get("required", [])))
+            continue
+        needed = "needed" if name in schema.get("required", []) else "optional"
+        text = field.get("description") or section.get("description", "")
+        anchor = path.replace(".", "")
+        rows.append(f"| `{name}` | [section](#{anchor}) | {needed} | {_cell(text)} |")
+        inner += _sections(section, definitions, path)
+    title = f"## {place}" if place else "## At the top"
+    table = ["| key | type | default | meaning |", "|---|---|---|---|", *rows]
+    return [title, schema.get("description", ""), "\n".join(table), *inner]
+
+
+def _section(field: Schema, definitions: Mapping[str, Schema]) -> Schema | None:
+    for each in (field, *field.get("anyOf", [])):
+        found = definitions.get(each.get("$ref", "").rsplit("/", 1)[-1], {})
+        if "properties" in found:
+            return found
+    return None
+
+
+def _row(name: str, field: Schema, definitions: Mapping[str, Schema], required: bool) -> str:
+    kind = _type(field, definitions)
+    if required:
+        default = "needed"
+    elif "default" in field and field["default"] is not None:
+        default = f"`{json.dumps(field['default']).strip(chr(34))}`"
+    else:
+        default = "none"
+    return f"| `{name}` | {kind} | {default} | {_cell(field.get('description', ''))} |"
+
+
+def _type(field: Schema, definitions: Mapping[str, Schema]) -> str:
+    if "$ref" in field:
+        return _type(definitions[field["$ref"].rsplit("/", 1)[-1]], definitions)
+    if "anyOf" in field:
+        return " or ".join(_type(each, definitions) for each in field["anyOf"] if each.get("type") != "null")
+    if "enum" in field:
+        return " or ".join(f"`{each}`" for each in field["enum"])
+    if field["type"] == "array":
+        return f"list of {_type(field['items'], definitions)}"
+    if field["type"] == "object":
+        values = field.get("additionalProperties")
+        return f"name → {_type(values, definitions)}" if isinstance(values, Mapping) and values else "name → any value"
+    plain = {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}
+    return plain[field["type"]] + _range(field)
+
+
+def _range(field: Schema) -> str:
+    low, high = field.get("minimum"), field.get("maximum")
+    if low is not None and high is not None:
+        return f", {low} to {high}"
+    return f", at least {low}" if low is not None else f", at most {high}" if high is not None else ""
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def main() -> None:
+    """Write the pages."""
+    REFERENCE.mkdir(exist_ok=True)
+    (REFERENCE / "configuration.md").write_text(configuration(), encoding="utf-8")
+    (REFERENCE / "errors.md").write_text(errors(), encoding="utf-8")
+    (REFERENCE / "cli.md").write_text(cli(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""The data's way, on one page.
+
+    source ──► decode ──► validate ──► (process) ──► encode ──► sink
+                  └──────────┴── rejected ────────────────────►
+
+Everything between source and sink is a pure function from DataFrame to DataFrame, the same for a stream, for one
+batch of it that is read again, and for a test's own rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from tailrace import metrics
+from tailrace.config import Format, Pipeline
+from tailrace.decode import decode
+from tailrace.encode import encode
+from tailrace.process import Function, apply, spread, unchanged, validate
+from tailrace.rows import KAFKA, VALUE, accepted, rejected, size
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A pipeline with its function loaded; `folder` is where its relative paths begin."""
+
+    pipeline: Pipeline
+    function: Function | None
+    folder: Path
+
+    def __call__(self, records: DataFrame) -> DataFrame:
+        """Rows for the sink, from Kafka's records."""
+        pipeline = self.pipeline
+        if pipeline.process.partitions is not None:
+            records = spread(records, pipeline.process.partitions)
+        decoded = validate(decode(records, pipeline.source, self.folder), pipeline.process.validate_)
+        good = accepted(
+            decoded.observe(
+                metrics.READ,
+                F.count(F.lit(1)).alias(metrics.CONSUMED),
+                F.coalesce(F.sum(size(F.col(KAFKA)["key"]) + size(F.col(VALUE))), F.lit(0)).alias(metrics.SIZE),
+            )
+        )
+        good = apply(self.function, good, pipeline.process.arguments) if self.function else unchanged(good)
+        rows = encode(good, pipeline.sink, self.folder)
+        if self.may_reject:
+            rows = rows.unionAll(rejected(decoded, "decode"))
+        delivered = F.col("reason").isNull()
+        rows = rows.observe(
+            metrics.WRITTEN,
+            F.count_if(delivered).alias(metrics.PRODUCED),
+            F.count_if(~delivered).alias(metrics.REJECTED),
+        )
+        if pipeline.sink.partitions is not None:
+            rows = rows.coalesce(pipeline.sink.partitions)
+        return rows
+
+    @property
+    def shape(self) -> str:
+        """What decides which records are rejected before the function, in short."""
+        source, process = self.pipeline.source, self.pipeline.process
+        schema = source.schema_ or ""
+        file = self.folder / schema.partition(":")[0]
+        text = file.read_text() if schema and file.is_file() else ""
+        return _digest(source.format.value, schema, text, sorted(process.validate_.items()), process.partitions)
+
+    @property
+    def code(self) -> str:
+        """The function and what it is called with, in short."""
+        files = self.function.files if self.function is not None else ()
+        texts = [each.read_text() for each in files if each.is_file()]
+        process = self.pipeline.process
+        return _digest(
+            (process.function or "").rpartition(":")[2],
+            texts,
+            json.dumps(process.arguments, sort_keys=True, default=str),
+        )
+
+    @property
+    def spreads(self) -> int:
+        """How many shuffles of the plan are Tailrace's own."""
+        return (2 if self.may_reject else 1) if self.pipeline.process.partitions is not None else 0
+
+    @property
+    def may_reject(self) -> bool:
+        """Whether a record can fail before the function: raw bytes without conditions cannot."""
+        return self.pipeline.source.format is not Format.RAW or bool(self.pipeline.process.validate_)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

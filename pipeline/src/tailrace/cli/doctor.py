@@ -1,0 +1,81 @@
+"""`tailrace doctor`: what a pipeline needs, one line a check, so that it need not be found out while it runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tailrace.cli.checks import Brokers, Check, State, fail, machine, ok
+from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOption, connection
+from tailrace.cli.progresschecks import progress
+from tailrace.cli.storecheck import store
+from tailrace.cli.terminal import Output, OutputOption, done, emit, note, say
+from tailrace.config import Kafka, Pipeline
+from tailrace.configfile import load
+from tailrace.errors import ConfigError
+from tailrace.storage import on_s3
+
+
+def doctor(
+    file: Annotated[Path | None, typer.Argument(metavar="[FILE]", help="The pipeline's configuration.")] = None,
+    bootstrap: BootstrapOption = None,
+    properties: PropertiesOption = None,
+    option: KafkaOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Check this machine and, with a FILE or a broker's address, what the pipeline needs of Kafka and its checkpoint.
+
+    Nothing is created or written, but for one small object in an s3a checkpoint, which is removed again.
+    Exit code 1 if a check failed; a warning is no failure.
+    """
+    states: Counter[State] = Counter()
+    checks: list[Check] = []
+    for check in _checks(file, bootstrap, properties, option):
+        states[check.state] += 1
+        checks.append(check)
+        if output is Output.TEXT:
+            say(f"{check.state:<4}  {check.name:<17}  {check.found}")
+            if check.hint:
+                say(f"{'':<6}{'':<19}next: {check.hint}")
+    if output is Output.JSON:
+        counts = {str(state): states[state] for state in State}
+        emit({"checks": [asdict(check) for check in checks], **counts})
+    else:
+        then = "" if states[State.FAIL] else f"tailrace run {file}" if file else "tailrace doctor FILE"
+        done(f"checked: {states[State.OK]} ok, {states[State.WARN]} warn, {states[State.FAIL]} fail", then)
+        if file is None and bootstrap is None and not states[State.FAIL]:
+            note("Kafka was not asked: name a pipeline's FILE, or a broker with -b HOST:PORT")
+    if states[State.FAIL]:
+        raise typer.Exit(1)
+
+
+def _checks(
+    file: Path | None, bootstrap: str | None, properties: Path | None, option: list[str] | None
+) -> Iterator[Check]:
+    yield from machine()
+    pipeline: Pipeline | None = None
+    base: Kafka | None = None
+    if file is not None:
+        try:
+            loaded = load(file)
+            pipeline = loaded.pipeline
+        except ConfigError as error:
+            yield fail("configuration", error.what, error.then)
+        else:
+            base = pipeline.kafka
+            yield ok("configuration", f"{file} is valid, pipeline {pipeline.pipeline}")
+    if base is not None or bootstrap is not None or properties is not None:
+        reached = False
+        for check in Brokers(connection(bootstrap, properties, option, base), pipeline).checks():
+            reached = reached or (check.name == "broker" and check.state is State.OK)
+            yield check
+        if pipeline is not None and file is not None and reached and base is not None:
+            kafka = connection(bootstrap, properties, option, base)
+            yield from progress(pipeline.model_copy(update={"kafka": kafka}), loaded.folder, file)
+    if pipeline is not None and on_s3(pipeline):
+        yield from store(pipeline)

@@ -1,0 +1,77 @@
+"""`tailrace explain [CODE]`: what an error means, what was kept safe, and what to do next.
+
+Every message ends by naming this command, so it must work where nothing else does: it needs neither Kafka nor
+Spark nor a configuration, and draws nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from tailrace.cli.terminal import Output, OutputOption, emit
+from tailrace.errors import TailraceError, all_errors
+
+NOT_FOUND = 2
+
+
+def explain(
+    code: Annotated[str, typer.Argument(help="The error's code, such as TR-101; without one, all are listed.")] = "",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Say what an error's code means, and what to do."""
+    known = {kind.code: kind for kind in all_errors()}
+    if not code:
+        _list(list(known.values()), output)
+    elif (found := known.get(normal(code))) is not None:
+        _one(found, output)
+    else:
+        _unknown(code, nearest(code, list(known)), output)
+        raise typer.Exit(NOT_FOUND)
+
+
+def normal(code: str) -> str:
+    """The code as Tailrace writes it: `101`, `tr101` and `TR-101` are the same."""
+    match = re.fullmatch(r"(?:TR)?[-_ ]?(\d{3})", code.strip(), re.IGNORECASE)
+    return f"TR-{match.group(1)}" if match else code.strip().upper()
+
+
+def nearest(code: str, known: Sequence[str]) -> list[str]:
+    """Up to three codes that may have been meant: those with the same digits first."""
+    wanted = normal(code)
+    swapped = [each for each in known if sorted(each) == sorted(wanted)]
+    return list(dict.fromkeys([*swapped, *difflib.get_close_matches(wanted, known, n=3, cutoff=0.7)]))[:3]
+
+
+def _one(kind: type[TailraceError], output: Output) -> None:
+    if output is Output.JSON:
+        emit(_record(kind))
+        return
+    typer.echo(f"{kind.code} {kind.title} (exit code {kind.exit_code})\n")
+    typer.echo(inspect.getdoc(kind))
+
+
+def _list(kinds: list[type[TailraceError]], output: Output) -> None:
+    if output is Output.JSON:
+        emit({"errors": [_record(kind) for kind in kinds]})
+        return
+    for kind in kinds:
+        typer.echo(f"{kind.code}  {kind.title}")
+    typer.echo(f"{len(kinds)} errors; next: tailrace explain {kinds[0].code}", err=True)
+
+
+def _unknown(code: str, near: list[str], output: Output) -> None:
+    if output is Output.JSON:
+        emit({"error": "unknown code", "code": code, "nearest": near, "exit": NOT_FOUND})
+        return
+    hint = f"the nearest: {', '.join(near)}" if near else "a code looks like TR-101"
+    typer.echo(f"no error has the code {code!r}; {hint}\n  next: tailrace explain", err=True)
+
+
+def _record(kind: type[TailraceError]) -> dict[str, object]:
+    return {"code": kind.code, "title": kind.title, "exit": kind.exit_code, "text": inspect.getdoc(kind) or ""}

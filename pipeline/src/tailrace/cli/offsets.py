@@ -1,0 +1,334 @@
+"""`tailrace offsets`: where a pipeline goes on reading, and how its owner changes that while it does not run."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tailrace.cli.terminal import Output, OutputOption, confirm, done, emit, interactive, note, say, table
+from tailrace.config import Pipeline, Reset
+from tailrace.configfile import load
+from tailrace.errors import ConfigInvalid, OffsetStoreUnusable, OptionRefused
+
+if TYPE_CHECKING:
+    from tailrace.kafka import Cluster
+    from tailrace.moving import Situation
+    from tailrace.progress.ledger import Ledger
+    from tailrace.progress.positions import Place, Positions
+    from tailrace.progress.stores import OffsetStore
+
+app = typer.Typer(
+    help="Show and change where a pipeline goes on reading.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+_UNCHANGED = "nothing was changed"
+
+FileArgument = Annotated[Path, typer.Argument(help="The pipeline's configuration.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+GiveUpOption = Annotated[
+    bool,
+    typer.Option(
+        "--give-up",
+        help="Leave a batch as it is that cannot be finished, or go on though the plan is lost: records of it may come "
+        "twice or never, as the new offsets say.",
+    ),
+]
+TopicOption = Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated.")]
+
+
+@dataclass(frozen=True)
+class Desk:
+    """What a command works with."""
+
+    file: Path
+    pipeline: Pipeline
+    cluster: Cluster
+    ledger: Ledger
+    store: OffsetStore
+    now: Situation
+
+
+@dataclass(frozen=True)
+class How:
+    """What a change was told beside the offsets."""
+
+    dry_run: bool
+    yes: bool
+    give_up: bool
+    output: Output
+
+
+@contextlib.contextmanager
+def _desk(file: Path) -> Iterator[Desk]:
+    loaded = load(file)
+    from tailrace.kafka import Cluster
+    from tailrace.moving import look
+    from tailrace.progress.ledger import Ledger
+    from tailrace.progress.stores import open_store
+
+    pipeline = loaded.pipeline
+    cluster = Cluster(pipeline.kafka)
+    store = open_store(pipeline, loaded.folder)
+    with contextlib.closing(store), Ledger.of(pipeline) as ledger:
+        yield Desk(file, pipeline, cluster, ledger, store, look(pipeline, cluster, ledger, store))
+
+
+@app.command()
+def show(file: FileArgument, output: OutputOption = Output.TEXT) -> None:
+    """Show for each topic partition where the pipeline goes on, what the store says, and what the topic holds.
+
+    A running pipeline can be looked at: its position is that of the last planned batch.
+    """
+    with _desk(file) as desk:
+        from tailrace import source
+
+        now, cluster = desk.now, desk.cluster
+        present = source.partitions_of(desk.pipeline, cluster)
+        first, last = cluster.earliest(present), source.ends(desk.pipeline, present, cluster)
+        rows = []
+        for place in sorted({*present, *now.positions, *now.stored}):
+            at, end = now.positions.get(place), last.get(place)
+            lag = max(0, end - at) if at is not None and end is not None else None
+            rows.append((*place, at, now.stored.get(place), first.get(place), end, lag))
+    columns = ("topic", "partition", "next", "stored", "earliest", "latest", "lag")
+    if output is Output.JSON:
+        emit(
+            {
+                "pipeline": desk.pipeline.pipeline,
+                "state": now.state,
+                "store": desk.store.where,
+                "next_batch": now.next_batch,
+                "offsets": [dict(zip(columns, row, strict=True)) for row in rows],
+            }
+        )
+        return
+    table(columns, rows)
+    behind = sum(row[-1] or 0 for row in rows)
+    line = (
+        f"{desk.pipeline.pipeline}: {now.state}, {len(rows)} partitions, {behind:,} records behind; {desk.store.where}"
+    )
+    done(line, _after(desk))
+
+
+def _after(desk: Desk) -> str:
+    if desk.now.state == "lost":
+        return "tailrace explain TR-306"
+    if desk.now.state == "open":
+        note(f"batch {desk.now.next_batch - 1} is open: `next` is where it ends; the next start finishes it first")
+        return f"tailrace run {desk.file} --batch"
+    return f"tailrace run {desk.file}" if desk.now.state != "running" else ""
+
+
+@app.command("set")
+def set_(
+    file: FileArgument,
+    places: Annotated[list[str], typer.Argument(metavar="TOPIC:PARTITION=OFFSET...", help="The new offsets.")],
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    give_up: GiveUpOption = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Set the offset of single topic partitions; the others stay where they are."""
+    wanted = dict(map(_assignment, places))
+    _change(file, How(dry_run, yes, give_up, output), lambda desk, before: wanted)
+
+
+@app.command()
+def reset(
+    file: FileArgument,
+    to: Annotated[
+        Reset | None, typer.Option("--to", help="earliest or latest; by default what auto.offset.reset says.")
+    ] = None,
+    topic: TopicOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    give_up: GiveUpOption = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Go to the beginning or the end of the source topics."""
+
+    def wanted(desk: Desk, before: Positions) -> Positions:
+        from tailrace.moving import ends_of
+
+        earliest = (to or desk.pipeline.source.auto_offset_reset) is Reset.EARLIEST
+        return ends_of(desk.pipeline, desk.cluster, _places(desk, topic), earliest)
+
+    _change(file, How(dry_run, yes, give_up, output), wanted, alone=topic is None)
+
+
+@app.command()
+def rewind(
+    file: FileArgument,
+    to_time: Annotated[
+        str, typer.Option("--to-time", metavar="TIME", help="As 2026-11-20T10:00:00Z; without a zone it is UTC.")
+    ],
+    topic: TopicOption = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    give_up: GiveUpOption = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Go back to the first record of a time or later, by the records' timestamps; never forward."""
+    moment = _moment(to_time)
+
+    def wanted(desk: Desk, before: Positions) -> Positions:
+        from tailrace.moving import at_time, earlier
+
+        found = at_time(desk.pipeline, desk.cluster, _places(desk, topic), moment.timestamp())
+        return earlier(before, found)
+
+    _change(file, How(dry_run, yes, give_up, output), wanted)
+
+
+@app.command()
+def export(
+    file: FileArgument,
+    document: Annotated[Path | None, typer.Argument(metavar="[DOCUMENT]", help="The file; by default stdout.")] = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Write where the pipeline goes on to a JSON document, which `import` and a store `file` read."""
+    with _desk(file) as desk:
+        from tailrace.progress.positions import to_document
+        from tailrace.progress.stores import write_whole
+
+        now = desk.now
+        text = to_document(desk.pipeline.pipeline, now.positions)
+        if now.state in {"open", "running"}:
+            note(f"the pipeline is {now.state}: the offsets are those after batch {now.next_batch - 1}")
+        if document is None:
+            say(text.rstrip())
+            return
+        try:
+            write_whole(document, text)
+        except OSError as error:
+            raise OptionRefused(
+                f"{document} cannot be written: {error}", kept=_UNCHANGED, then="name another"
+            ) from error
+    if output is Output.JSON:
+        emit({"pipeline": desk.pipeline.pipeline, "document": str(document), "partitions": len(now.positions)})
+    else:
+        done(f"exported: {len(now.positions)} partitions to {document}", f"tailrace offsets import {file} {document}")
+
+
+@app.command("import")
+def import_(
+    file: FileArgument,
+    document: Annotated[Path, typer.Argument(help="What `tailrace offsets export` has written.")],
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    give_up: GiveUpOption = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Set the offsets that a JSON document holds; partitions that it does not name stay where they are."""
+    from tailrace.progress.positions import from_document
+
+    try:
+        text = document.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionRefused(f"{document} cannot be read: {error}", kept=_UNCHANGED, then="check the path") from error
+    wanted = from_document(text, str(document))
+    if not wanted:
+        raise OptionRefused(f"{document} holds no offsets", kept=_UNCHANGED, then="tailrace offsets export FILE")
+    _change(file, How(dry_run, yes, give_up, output), lambda desk, before: wanted)
+
+
+def _change(
+    file: Path, how: How, wanted: Callable[[Desk, Positions], Mapping[Place, int]], *, alone: bool = False
+) -> None:
+    """Show what a change does, ask, write it to the ledger, then to the store."""
+    if not (how.yes or how.dry_run or interactive()):
+        raise OptionRefused(
+            "a change asks before it is made, and there is no terminal to ask on", kept=_UNCHANGED, then="give --yes"
+        )
+    with _desk(file) as desk:
+        from tailrace import moving
+
+        moving.movable(desk.pipeline, desk.now, str(file), how.give_up)
+        before = moving.base(desk.now, how.give_up)
+        target = moving.targets(desk.pipeline, desk.cluster, before, wanted(desk, before), alone=alone)
+        # What the ledger says is the end of an open batch, so giving one up is a change in itself.
+        moves = moving.moves(desk.now.positions, target)
+        result: dict[str, Any] = {
+            "pipeline": desk.pipeline.pipeline,
+            "changed": False,
+            "dry_run": how.dry_run,
+            "moves": [each.as_dict() for each in moves],
+        }
+        if moves and how.output is Output.TEXT:
+            rows = [(*each.place, each.before, each.after, each.meaning) for each in moves]
+            table(("topic", "partition", "from", "to", "which"), rows)
+        for topic, partition in sorted(set(desk.now.positions) - set(target)):
+            note(f"{topic}-{partition} no longer exists, and is left out")
+        # A pipeline that has never run has nothing that says where it begins, so there even no move is a change.
+        idle = not moves and desk.now.state == "stopped"
+        if not idle and not how.dry_run:
+            if not how.yes and not confirm(f"change {len(moves)} offsets of {desk.pipeline.pipeline}?"):
+                note(_UNCHANGED)
+                raise typer.Exit(1)
+            moving.apply(desk.pipeline, desk.now, target, desk.ledger)
+            result["changed"] = True
+            _keep(desk, target)
+    _told(desk, how, result, len(moves))
+
+
+def _keep(desk: Desk, target: Positions) -> None:
+    """The ledger counts already, so a store that fails is no failure of the command."""
+    try:
+        desk.store.save(target)
+    except OffsetStoreUnusable as error:
+        note(f"the ledger is changed, and the store is not: {error.what}; the pipeline's next batch writes it")
+
+
+def _told(desk: Desk, how: How, result: dict[str, Any], count: int) -> None:
+    if how.output is Output.JSON:
+        emit(result)
+    elif result["changed"]:
+        done(f"changed: {count} offsets of {desk.pipeline.pipeline}, in the ledger", f"tailrace run {desk.file}")
+    elif how.dry_run and count:
+        done(f"dry run: {count} offsets of {desk.pipeline.pipeline} would change", "repeat it without --dry-run")
+    else:
+        done(f"unchanged: {desk.pipeline.pipeline} is there already", f"tailrace offsets show {desk.file}")
+
+
+def _places(desk: Desk, topics: list[str] | None) -> list[Place]:
+    from tailrace import source
+
+    present = source.partitions_of(desk.pipeline, desk.cluster)
+    unknown = sorted(set(topics or ()) - {topic for topic, _ in present})
+    if unknown:
+        raise ConfigInvalid(
+            f"the pipeline does not read the topic {unknown[0]!r}",
+            kept=_UNCHANGED,
+            then=f"`tailrace offsets show {desk.file}` lists what it reads",
+        )
+    return [place for place in present if not topics or place[0] in topics]
+
+
+def _assignment(text: str) -> tuple[Place, int]:
+    found = re.fullmatch(r"([A-Za-z0-9._-]+):(\d{1,9})=(\d{1,18})", text)
+    if found is None:
+        raise OptionRefused(
+            f"{text!r} is not of the form TOPIC:PARTITION=OFFSET", kept=_UNCHANGED, then="write it as orders:0=1200"
+        )
+    return (found[1], int(found[2])), int(found[3])
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise OptionRefused(
+            f"--to-time {text!r} is not a time ({error})", kept=_UNCHANGED, then="write it as 2026-11-20T10:00:00Z"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -1,0 +1,204 @@
+"""`tailrace rejected`: look at what a pipeline could not take, and send it back when the cause is mended."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOption, connection
+from tailrace.cli.records import Target, content, described, readable, reason, split, when
+from tailrace.cli.replay import Replay, Selection, select
+from tailrace.cli.terminal import Output, OutputOption, confirm, done, emit, interactive, note, say, table
+from tailrace.configfile import load
+from tailrace.errors import OptionRefused
+from tailrace.kafka import Cluster
+from tailrace.reader import Message, read_one
+
+app = typer.Typer(
+    help="List, show and replay a pipeline's rejected records.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+_NOTHING_DONE = "nothing was read or written"
+
+FileArgument = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="The pipeline's configuration.")]
+MixedArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FILE] [PARTITION:OFFSET]...", help="The pipeline's configuration; places of records."),
+]
+TopicOption = Annotated[str | None, typer.Option("--topic", "-t", help="The rejected topic, instead of a FILE.")]
+
+
+def _target(
+    file: Path | None, topic: str | None, bootstrap: str | None, properties: Path | None, option: list[str] | None
+) -> Target:
+    if (file is None) == (topic is None):
+        raise OptionRefused(
+            "name either the pipeline's FILE or its rejected topic with --topic, one of them",
+            kept=_NOTHING_DONE,
+            then="tailrace rejected list pipeline.yaml, or: tailrace rejected list -t NAME.rejected -b HOST:PORT",
+        )
+    if file is None:
+        return Target(connection(bootstrap, properties, option), topic or "", None)
+    pipeline = load(file).pipeline
+    kafka = connection(bootstrap, properties, option, pipeline.kafka)
+    return Target(kafka, pipeline.rejected_topic, pipeline.pipeline)
+
+
+@app.command("list")
+def list_(
+    file: FileArgument = None,
+    topic: TopicOption = None,
+    bootstrap: BootstrapOption = None,
+    reason_: Annotated[str | None, typer.Option("--reason", help="Only records with this reason.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Show the newest so many.")] = 50,
+    properties: PropertiesOption = None,
+    option: KafkaOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """List rejected records, the newest last, and count them by reason."""
+    target = _target(file, topic, bootstrap, properties, option)
+    counts: Counter[str] = Counter()
+    shown: deque[dict[str, Any]] = deque(maxlen=limit)
+    for message in target.records():
+        if reason_ is None or reason(message) == reason_:
+            counts[reason(message)] += 1
+            shown.append(described(message))
+    if output is Output.JSON:
+        emit({"topic": target.topic, "total": counts.total(), "reasons": counts, "records": list(shown)})
+        return
+    if shown:
+        columns = ("record", "when", "reason", "detail", "source")
+        table(columns, [_row(each) for each in shown])
+    by_reason = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    cut = f"; the newest {len(shown)} are shown" if len(shown) < counts.total() else ""
+    done(
+        f"rejected: {counts.total()} records in {target.topic}" + (f": {by_reason}" if counts else "") + cut,
+        f"tailrace rejected show {file or f'-t {target.topic}'} PARTITION:OFFSET" if shown else "",
+    )
+
+
+def _row(record: dict[str, Any]) -> tuple[str, ...]:
+    source = record["source"]
+    place = f"{source['topic']} {source['partition']}:{source['offset']}" if source["topic"] else ""
+    return (
+        f"{record['partition']}:{record['offset']}",
+        record["at"],
+        record["reason"] or "",
+        record["detail"] or "",
+        place,
+    )
+
+
+@app.command()
+def show(
+    what: MixedArgument = None,
+    topic: TopicOption = None,
+    bootstrap: BootstrapOption = None,
+    size: Annotated[int, typer.Option("--bytes", min=1, help="Show at most so many bytes of key and value.")] = 4096,
+    properties: PropertiesOption = None,
+    option: KafkaOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show rejected records with their headers, key and value: text, or a hex dump of what is not text."""
+    file, places = split(what)
+    target = _target(file, topic, bootstrap, properties, option)
+    if not places:
+        raise _no_record("no record was named", target)
+    for place in places:
+        message = read_one(target.kafka, target.topic, place.partition, place.offset)
+        if message is None:
+            raise _no_record(f"there is no record at {place} of {target.topic}", target)
+        if output is Output.JSON:
+            emit({**described(message), **content(message, size)})
+            continue
+        say(f"{message.topic} {message.partition}:{message.offset}, {when(message)}")
+        for name, value in message.headers:
+            say(f"  {name}: {readable(value, size)}")
+        say(f"key: {readable(message.key, size)}")
+        say(f"value: {readable(message.value, size)}")
+
+
+def _no_record(what: str, target: Target) -> OptionRefused:
+    return OptionRefused(
+        what, kept=_NOTHING_DONE, then=f"`tailrace rejected list -t {target.topic}` shows records as PARTITION:OFFSET"
+    )
+
+
+@app.command()
+def replay(
+    what: MixedArgument = None,
+    topic: TopicOption = None,
+    bootstrap: BootstrapOption = None,
+    reason_: Annotated[str | None, typer.Option("--reason", help="Replay the records with this reason.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Replay every record that was not replayed yet.")] = False,
+    to: Annotated[str | None, typer.Option("--to", help="Send to this topic; by default where it came from.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    properties: PropertiesOption = None,
+    option: KafkaOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Send rejected records back to their source topic, with their own key, value and headers, in one transaction.
+
+    What was replayed is marked in that transaction, so a repeated replay sends no record twice. The marks are offsets
+    of the group tailrace.NAME.replay, and last as long as the broker keeps those (offsets.retention.minutes).
+    """
+    file, places = split(what)
+    target = _target(file, topic, bootstrap, properties, option)
+    if sum((bool(places), reason_ is not None, all_)) != 1:
+        raise OptionRefused(
+            "say what to replay: records as PARTITION:OFFSET, --reason REASON or --all, one of them",
+            kept="nothing was sent",
+            then="`tailrace rejected list` shows what there is",
+        )
+    if not yes and not interactive():
+        raise OptionRefused(
+            "a replay asks before it sends, and there is no terminal to ask on",
+            kept="nothing was sent",
+            then="give --yes",
+        )
+
+    def wanted(message: Message) -> bool:
+        if places:
+            return (message.partition, message.offset) in places
+        return reason_ is None or reason(message) == reason_
+
+    cluster = Cluster(target.kafka)
+    partitions = cluster.require([target.topic], "topic")[target.topic]
+    found = select(target.records(), wanted, to)
+    for place in places:
+        if place not in found.wanted and place not in found.homeless:
+            raise _no_record(f"there is no record at {place} of {target.topic}", target)
+    if not found.wanted:
+        _replayed(found, 0, output, target)
+        return
+    known = cluster.require(found.topics, "topic")
+    with Replay(target.kafka, target.pipeline or found.pipeline(), target.topic, partitions) as sending:
+        marks = sending.marks()
+        new = found.without(marks)
+        question = f"replay {len(new.wanted)} records of {target.topic} to {', '.join(sorted(new.topics))}?"
+        if new.wanted and not yes and not confirm(question):
+            note("nothing was sent")
+            raise typer.Exit(1)
+        if new.wanted:
+            sending.send(new.outgoing(target.records(), known), new.marks(marks, partitions), len(new.wanted))
+    _replayed(new, len(found.wanted) - len(new.wanted), output, target)
+
+
+def _replayed(sent: Selection, before: int, output: Output, target: Target) -> None:
+    counts = Counter(each.topic for each in sent.wanted.values())
+    if output is Output.JSON:
+        emit({"replayed": counts.total(), "to": counts, "before": before, "without_source": len(sent.homeless)})
+        return
+    where = f" to {', '.join(f'{topic} ({count})' for topic, count in counts.items())}" if counts else ""
+    line = f"replayed: {counts.total()} records of {target.topic}{where}"
+    if before:
+        line += f"; {before} were replayed before"
+    if sent.homeless:
+        line += f"; {len(sent.homeless)} do not say where they came from, and need --to TOPIC"
+    done(line)

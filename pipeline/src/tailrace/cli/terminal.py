@@ -1,0 +1,216 @@
+"""How Tailrace speaks to a person and to a program: the only user of rich.
+
+Data goes to stdout and chatter to stderr, so that a pipe carries nothing but data. What moves, moves only on a
+terminal; elsewhere the same rows come as plain lines. rich honours NO_COLOR by itself, and is imported only where
+something is drawn.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO
+
+import typer
+
+from tailrace.errors import TailraceError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table as RichTable
+
+NOTHING = "–"
+_SHOWN = 15  # rows of a live table
+
+
+class Output(StrEnum):
+    """For whom the result is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Write the result as text or as JSON.")]
+
+
+def requested(arguments: Sequence[str]) -> Output:
+    """The output that a command line asks for, also where it was not understood as a whole."""
+    for before, each in zip(("", *arguments), arguments, strict=False):
+        if each in {"--output=json", "-ojson"} or (before in {"--output", "-o"} and each == "json"):
+            return Output.JSON
+    return Output.TEXT
+
+
+def console(stream: TextIO) -> Console:
+    """A console that prints text as it is: no markup, no guessed colours, no wrapping where nobody looks."""
+    from rich.console import Console
+
+    return Console(file=stream, markup=False, highlight=False, emoji=False, soft_wrap=not stream.isatty())
+
+
+def interactive() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm(question: str) -> bool:
+    """Ask on stderr; only after `interactive()` said that there is someone to answer."""
+    return typer.confirm(question, default=False, err=True)
+
+
+def say(text: str = "") -> None:
+    """A line of the result."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def emit(result: Mapping[str, Any]) -> None:
+    """The result as one JSON object on one line."""
+    say(json.dumps(result, ensure_ascii=False, default=str))
+
+
+def note(text: str) -> None:
+    """A line of progress or advice, beside the result."""
+    _styled(sys.stderr, text, "dim")
+
+
+def done(line: str, then: str = "") -> None:
+    """The closing line, and the command to try next."""
+    say(line)
+    if then:
+        note(f"next: {then}")
+
+
+def fail(error: TailraceError, output: Output) -> int:
+    """Show an error where it belongs, and return the exit code."""
+    if output is Output.JSON:
+        emit(error.as_dict())
+    else:
+        first, *rest = str(error).split("\n")
+        _styled(sys.stderr, first, "bold red")
+        for line in rest:
+            _styled(sys.stderr, line)
+    return error.exit_code
+
+
+def log_to_stderr() -> None:
+    """Tailrace's own log, if TAILRACE_LOG asks for one; at debug it has a line for each batch."""
+    level = os.environ.get("TAILRACE_LOG", "").upper()
+    if level in logging.getLevelNamesMapping():
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        log = logging.getLogger("tailrace")
+        log.addHandler(handler)
+        log.setLevel(level)
+
+
+def cell(value: object) -> str:
+    """A value as a table shows it, on one line."""
+    if value is None or value == "":
+        return NOTHING
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "".join(letter if letter.isprintable() else "·" for letter in str(value))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table of the result: drawn on a terminal, aligned and uncut elsewhere."""
+    texts = [[cell(value) for value in row] for row in rows]
+    if sys.stdout.isatty():
+        console(sys.stdout).print(_drawn(columns, texts))
+        return
+    widths = [max(map(len, each)) for each in zip(columns, *texts, strict=True)]
+    for line in [list(columns), *texts]:
+        say(_aligned(line, widths))
+
+
+class LiveTable:
+    """Rows as they come, on stderr: a table that is drawn anew on a terminal, plain lines elsewhere.
+
+    A row is printed when it is complete; the last rows stay on the screen when the table ends.
+    """
+
+    def __init__(self, columns: Sequence[str], *, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self._columns = list(columns)
+        self._quiet = quiet
+        self._stream = sys.stderr if stream is None else stream
+        self._rows: deque[list[str]] = deque(maxlen=_SHOWN)
+        self._live: Live | None = None
+        self._widths = [max(len(name), 10) for name in self._columns]
+        self._begun = False
+
+    def __enter__(self) -> Self:
+        if self._stream.isatty() and not self._quiet:
+            from rich.live import Live
+
+            self._live = Live(_drawn(self._columns, ()), console=console(self._stream), auto_refresh=False)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def row(self, *values: object) -> None:
+        """Add a row; as many values as there are columns."""
+        texts = [cell(value) for value in values]
+        if len(texts) != len(self._columns):
+            raise ValueError(f"a row of {len(texts)} values for {len(self._columns)} columns {self._columns}")
+        if self._quiet:
+            return
+        if self._live is not None:
+            self._rows.append(texts)
+            self._live.update(_drawn(self._columns, self._rows), refresh=True)
+            return
+        if not self._begun:
+            self._begun = True
+            self._line(self._columns)
+        self._line(texts)
+
+    def note(self, text: str) -> None:
+        """A line between the rows: it scrolls above a live table."""
+        if self._live is not None:
+            self._live.console.print(text, style="dim")
+        elif not self._quiet:
+            self._line([text])
+
+    def _line(self, texts: Sequence[str]) -> None:
+        self._stream.write(_aligned(texts, self._widths) + "\n")
+        self._stream.flush()
+
+
+def _styled(stream: TextIO, text: str, style: str = "") -> None:
+    """A line in a style where someone looks, and the bare line elsewhere."""
+    if stream.isatty():
+        console(stream).print(text, style=style, soft_wrap=True)
+    else:
+        stream.write(f"{text}\n")
+        stream.flush()
+
+
+def _aligned(texts: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(text.ljust(width) for text, width in zip(texts, widths, strict=False)).rstrip()
+
+
+def _drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RichTable:
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    drawn = RichTable(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        drawn.add_column(name, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(Text(text) for text in row))
+    return drawn

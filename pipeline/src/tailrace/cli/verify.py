@@ -1,0 +1,102 @@
+"""`tailrace verify`: the proof, for any two topics."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOption, connection
+from tailrace.cli.terminal import Output, OutputOption, done, emit, note
+from tailrace.config import Isolation
+from tailrace.errors import OptionRefused, RecordsDiffer
+from tailrace.oracle import Comparison, Identity
+from tailrace.oracle import verify as prove
+
+_MEBIBYTE = 1024 * 1024
+_HOW = "Where a record's id stands: key, header:NAME or json:$.path."
+
+
+def verify(
+    input_topic: Annotated[str, typer.Argument(metavar="INPUT", help="The topic that the records went into.")],
+    output_topic: Annotated[str, typer.Argument(metavar="OUTPUT", help="The topic that they must have come out of.")],
+    bootstrap: BootstrapOption = None,
+    by: Annotated[str, typer.Option("--by", help=_HOW)] = "key",
+    in_by: Annotated[str | None, typer.Option("--in-by", help="The same, for the input only.")] = None,
+    out_by: Annotated[str | None, typer.Option("--out-by", help="The same, for the output only.")] = None,
+    rejected: Annotated[
+        str | None, typer.Option("--rejected", help="The topic of rejected records, which count as delivered.")
+    ] = None,
+    isolation: Annotated[
+        Isolation, typer.Option("--isolation", help="Whether records of open and aborted transactions are read.")
+    ] = Isolation.READ_COMMITTED,
+    memory: Annotated[int, typer.Option("--memory", min=1, help="MiB for the comparison; the rest is on disk.")] = 64,
+    limit: Annotated[float, typer.Option("--limit", min=1, help="Give up after this many seconds of silence.")] = 60.0,
+    properties: PropertiesOption = None,
+    option: KafkaOption = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Count what is lost or duplicated between two topics.
+
+    Both are read by a plain consumer from their beginnings to their present ends, so let the pipeline drain first. Each
+    input record must have come out once, or been rejected once. Exit code 1 if that is not so.
+    """
+    went_in, came_out = _identity(in_by or by, "--in-by" if in_by else "--by"), _identity(out_by or by, "--out-by")
+    kafka = connection(bootstrap, properties, option)
+    if output is Output.TEXT:
+        note(f"reading {input_topic} and {output_topic} at {kafka.bootstrap_servers}, {isolation}")
+    found = prove(
+        kafka,
+        input_topic,
+        output_topic,
+        went_in,
+        output_identity=came_out,
+        rejected_topic=rejected,
+        isolation=isolation,
+        limit=limit,
+        memory=memory * _MEBIBYTE,
+    )
+    report(found, output, f"{input_topic} to {output_topic}, by {went_in}" + _also(went_in, came_out))
+
+
+def report(found: Comparison, output: Output, what: str) -> None:
+    """Write the line of the proof; RecordsDiffer if it failed."""
+    if output is Output.JSON:
+        emit(found.as_dict())
+        if not found.exact:
+            raise typer.Exit(RecordsDiffer.exit_code)  # the one object says it all
+        return
+    done(f"verified: {found}")
+    if not found.exact:
+        raise RecordsDiffer(
+            f"{what}: {found}{_examples(found)}",
+            kept="both topics are as they were; this command only reads",
+            then=_advice(found),
+        )
+
+
+def _identity(text: str, option: str) -> Identity:
+    try:
+        return Identity.parse(text)
+    except ValueError as error:
+        raise OptionRefused(
+            f"{option}: {error}", kept="nothing was read or written", then="for example: --by json:$.id"
+        ) from None
+
+
+def _also(went_in: Identity, came_out: Identity) -> str:
+    return "" if went_in == came_out else f" in the input and {came_out} in the output"
+
+
+def _examples(found: Comparison) -> str:
+    kinds = ("lost", "duplicated", "unexpected")
+    lines = [f"\n    {kind}: {', '.join(ids)}" for kind in kinds if (ids := getattr(found.examples, kind))]
+    return "".join(lines)
+
+
+def _advice(found: Comparison) -> str:
+    if found.unidentified:
+        return "say where the id stands with --by, --in-by and --out-by, and name the rejected topic with --rejected"
+    if found.lost and not (found.duplicated or found.unexpected):
+        return "if the pipeline still runs, let it drain and verify again; name its rejected topic with --rejected"
+    return "look for the ids above in the output topic, and at the pipeline's log from that time"

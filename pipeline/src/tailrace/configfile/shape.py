@@ -1,0 +1,142 @@
+"""What the schema knows about a place in the configuration: its keys, its variable, the kind of its value.
+
+The file, the environment, the messages and the generated reference all ask here, so that they agree.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cache
+from typing import Any, get_args
+
+from tailrace.config import (
+    CONNECTION_OPTIONS,
+    SECRET_OPTION,
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    STORE_OPTIONS,
+    KafkaOptions,
+    Options,
+    Pipeline,
+    Section,
+)
+
+Place = tuple[str | int, ...]
+
+PREFIX = "TAILRACE_"
+# Variables that other parts of Tailrace read; they are no keys of the configuration.
+RESERVED = frozenset({"TAILRACE_JARS", "TAILRACE_HOME", "TAILRACE_LOG"})
+# The closed lists of Kafka options; other maps of options are open.
+ALLOWED_OPTIONS: dict[Place, frozenset[str]] = {
+    ("kafka", "options"): CONNECTION_OPTIONS,
+    ("source", "options"): SOURCE_OPTIONS,
+    ("sink", "options"): SINK_OPTIONS,
+    ("offsets", "options"): STORE_OPTIONS,
+}
+
+
+class Kind(Enum):
+    """What sort of value a key takes."""
+
+    SECTION = auto()
+    OPTIONS = auto()  # option → text, where the option's name has dots
+    TEXTS = auto()  # name → text
+    FREE = auto()  # name → anything
+    TEXT = auto()
+    OTHER = auto()
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a section, as the file has it, and what it takes."""
+
+    name: str
+    field: str
+    kind: Kind
+    section: type[Section] | None = None
+
+    @property
+    def is_map(self) -> bool:
+        """Whether the key takes keys of its own."""
+        return self.kind in {Kind.SECTION, Kind.OPTIONS, Kind.TEXTS, Kind.FREE}
+
+
+@cache
+def keys(section: type[Section]) -> dict[str, Key]:
+    """The keys of a section, by the name that the file has."""
+    found = {}
+    for field, info in section.model_fields.items():
+        kind, inner = _kind(info.annotation)
+        name = info.alias or field
+        found[name] = Key(name, field, kind, inner)
+    return found
+
+
+def _kind(annotation: Any) -> tuple[Kind, type[Section] | None]:
+    sections = [each for each in (annotation, *get_args(annotation)) if _is_section(each)]
+    if sections:
+        return Kind.SECTION, sections[0]
+    if annotation == Options:
+        return Kind.OPTIONS, None
+    if annotation == KafkaOptions:
+        return Kind.TEXTS, None
+    if annotation == dict[str, Any]:
+        return Kind.FREE, None
+    return (Kind.TEXT if annotation is str or annotation == str | None else Kind.OTHER), None
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
+
+
+def key_of(section: type[Section], name: str) -> Key | None:
+    """The key that `name` means: its own name or the one that Python uses."""
+    known = keys(section)
+    return known.get(name) or next((key for key in known.values() if key.field == name), None)
+
+
+def section_at(place: Place, root: type[Section] = Pipeline) -> type[Section] | None:
+    """The section whose keys are at `place`, if there is one."""
+    section = root
+    for part in place:
+        key = keys(section).get(str(part))
+        if key is None or key.section is None:
+            return None
+        section = key.section
+    return section
+
+
+def dotted(place: Place) -> str:
+    """The place as messages name it: `source.topics[1]`."""
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def is_secret(place: Place) -> bool:
+    """Whether what stands at `place` must not be shown."""
+    return any(isinstance(part, str) and SECRET_OPTION.search(part) is not None for part in place)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` was probably meant to be."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def variable(*names: str) -> str:
+    """The environment variable of a place."""
+    return PREFIX + "__".join(name.replace(".", "_").upper() for name in names)
+
+
+def variables(section: type[Section] = Pipeline, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """Every environment variable that sets a key; those of maps stand for all that begin with them and `__`."""
+    for key in keys(section).values():
+        if key.section is not None:
+            yield from variables(key.section, (*above, key.name))
+        else:
+            yield variable(*above, key.name)

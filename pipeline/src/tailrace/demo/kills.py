@@ -1,0 +1,113 @@
+"""When a kill is due, and how a driver is killed with everything that it started.
+
+A kill is to land in mid-batch: it is armed when a batch is planned, and goes off after a part, drawn at random, of the
+time that such a batch takes. If the batch is written first, the kill is put off, and the next draw is shorter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import statistics
+from collections import deque
+
+import psutil
+
+REMEMBERED = 5  # batches whose duration is remembered
+FIRST_GUESS = 0.3  # seconds that the first batch of a driver takes, while nothing is known
+EARLIEST, LATEST = 0.02, 0.9  # the part of a batch after which a kill may come
+SHORTER = 0.7
+GONE_LIMIT = 15.0
+
+
+class KillSchedule:
+    """Spreads the kills over the run and draws the moment of each. It is told what happens; it does nothing itself."""
+
+    def __init__(self, wanted: int, seconds: float, chance: random.Random) -> None:
+        self.wanted = wanted
+        self.landed = 0
+        self.at: float | None = None
+        self._seconds = seconds
+        self._chance = chance
+        self._began: float | None = None
+        self._planned: float | None = None
+        self._since_start = 0
+        self._settled = 2
+        self._scale = 1.0
+        self._usual: deque[float] = deque(maxlen=REMEMBERED)
+        self._first: deque[float] = deque(maxlen=REMEMBERED)
+
+    @property
+    def done(self) -> bool:
+        """Whether every kill has landed."""
+        return self.landed >= self.wanted
+
+    def began(self, now: float) -> None:
+        """The run's clock starts."""
+        self._began = now
+
+    def planned(self, now: float) -> None:
+        """A batch was begun; from now on a kill would land in it."""
+        self._planned = now
+        self.at = None
+        if self.done or self._began is None or now < self._began + self._seconds * (self.landed + 0.5) / self.wanted:
+            return
+        if self._since_start < self._settled:
+            return
+        known = self._usual if self._since_start else self._first
+        typical = statistics.median(known) if known else FIRST_GUESS
+        self.at = now + typical * self._scale * self._chance.uniform(EARLIEST, LATEST)
+
+    def written(self, now: float) -> None:
+        """The batch is written; a kill now would not land in it."""
+        if self._planned is not None:
+            (self._usual if self._since_start else self._first).append(now - self._planned)
+        if self.at is not None:
+            self._scale *= SHORTER
+        self._since_start += 1
+        self._planned = self.at = None
+
+    def killed(self, in_batch: bool) -> None:
+        """The driver was killed, in mid-batch or between two; another one will start."""
+        if in_batch:
+            self.landed += 1
+            self._scale = 1.0
+        self._planned = self.at = None
+        self._since_start = 0
+        # Some kills hit the very batch that the last one left open, others a driver that has found its pace.
+        self._settled = self._chance.choice((0, 1, 2, 4))
+
+
+def family(root: int) -> list[psutil.Process]:
+    """The process, all its descendants, and whatever else is in the session that it leads."""
+    found: dict[int, psutil.Process] = {}
+    with contextlib.suppress(psutil.NoSuchProcess):
+        leader = psutil.Process(root)
+        for process in [leader, *leader.children(recursive=True)]:
+            found[process.pid] = process
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError):
+            if os.getsid(process.pid) == root:
+                found.setdefault(process.pid, process)
+    return list(found.values())
+
+
+def kill_tree(root: int) -> int:
+    """Kill −9 the process and its whole family; returns how many processes that were.
+
+    They are stopped first, the parent before its children: a stopped process starts none that would be missed.
+    """
+    _signal(family(root), signal.SIGSTOP)
+    processes = family(root)
+    _signal(processes, signal.SIGKILL)
+    # The leader is the caller's own child, and the caller waits for it.
+    psutil.wait_procs([each for each in processes if each.pid != root], timeout=GONE_LIMIT)
+    return len(processes)
+
+
+def _signal(processes: list[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(number)

@@ -1,0 +1,164 @@
+"""The demo's job with Spark's own Kafka sink, to show the difference: `python -m tailrace.demo.spark FILE CHECKPOINT`.
+
+The stages are the same; only the sink and its checkpoint folder are Spark's. The events are read off that folder: Spark
+writes `offsets/N` before batch N and `commits/N` after it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tailrace import metrics, source
+from tailrace.app import assemble, session
+from tailrace.config import Pipeline
+from tailrace.configfile import load
+from tailrace.errors import TailraceError
+from tailrace.failures import failure
+from tailrace.kafka import Cluster, spark_options
+
+LOOK = 0.01  # seconds between two looks into the checkpoint folder
+PROGRESS_LIMIT = 0.05  # seconds that a written batch waits for Spark's own counts
+FINISH_LIMIT = 30.0
+
+
+def emit(event: dict[str, Any]) -> None:
+    """An event on standard output, as `tailrace run --output json` writes it."""
+    sys.stdout.write(json.dumps(event) + "\n")
+    sys.stdout.flush()
+
+
+def numbers(folder: Path) -> list[int]:
+    """The batches that a log of the checkpoint folder holds."""
+    return sorted(int(each.name) for each in folder.iterdir() if each.name.isdigit()) if folder.is_dir() else []
+
+
+class CheckpointLog:
+    """What Spark's checkpoint folder says about its batches, as events, each once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._offsets, self._commits = folder / "offsets", folder / "commits"
+        self._committed = max(numbers(self._commits), default=-1)
+        self._planned = self._committed
+        # What is planned and not committed when a driver starts is written once more.
+        self._replay = max(numbers(self._offsets), default=-1)
+
+    @property
+    def open(self) -> bool:
+        """Whether a batch is planned and not committed."""
+        return self._planned > self._committed
+
+    def events(self) -> list[dict[str, Any]]:
+        """What happened since the last look."""
+        found: list[dict[str, Any]] = []
+        # Commits first: a batch is planned only when the one before it is committed.
+        for batch in [each for each in numbers(self._commits) if each > self._committed]:
+            if batch > self._planned:
+                found.append(self._plan(batch))
+            self._committed = batch
+            found.append({"event": "written", "batch": batch, "in": self._records(batch)})
+        found += [self._plan(each) for each in numbers(self._offsets) if each > self._planned]
+        return found
+
+    def _plan(self, batch: int) -> dict[str, Any]:
+        self._planned = batch
+        records = self._records(batch)
+        return {"event": "planned", "batch": batch, "records": records, "replay": batch <= self._replay}
+
+    def _records(self, batch: int) -> int:
+        return self._end(batch) - self._end(batch - 1)
+
+    def _end(self, batch: int) -> int:
+        # The demo's topics begin at offset 0, and nothing else writes to them, so ends are counts.
+        if batch < 0:
+            return 0
+        return sum(source.offsets_of((self._offsets / str(batch)).read_text(encoding="utf-8")).values())
+
+
+def for_kafka(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
+    """The sink's rows with the columns that Spark's Kafka sink takes; rejected rows go to their topic."""
+    topic = F.coalesce(F.col("topic"), F.lit(pipeline.sink.topic))
+    return rows.select(
+        F.when(F.col("reason").isNotNull(), F.lit(pipeline.rejected_topic)).otherwise(topic).alias("topic"),
+        "partition",
+        "key",
+        "value",
+        "headers",
+    )
+
+
+def start(pipeline: Pipeline, folder: Path, checkpoint: Path) -> StreamingQuery:
+    """The query, with Spark's own sink."""
+    spark = session(pipeline)
+    records = source.stream(
+        spark, pipeline, source.beginning(pipeline, Cluster(pipeline.kafka)), pipeline.batch.max_records
+    )
+    rows = for_kafka(assemble(spark, pipeline, folder)(records), pipeline)
+    writer = rows.writeStream.format("kafka").queryName(pipeline.pipeline).options(**spark_options(pipeline.kafka))
+    return writer.option("checkpointLocation", str(checkpoint)).start()
+
+
+def follow(query: StreamingQuery, log: CheckpointLog, stop: threading.Event) -> None:
+    """Report until told to stop, and then until no batch is open."""
+    until: float | None = None
+    while query.isActive:
+        for event in log.events():
+            emit(event | counts(query, event["batch"]) if event["event"] == "written" else event)
+        if stop.is_set():
+            until = until or time.monotonic() + FINISH_LIMIT
+            if not log.open or time.monotonic() > until:
+                return
+        time.sleep(LOOK)
+
+
+def counts(query: StreamingQuery, batch: int) -> dict[str, Any]:
+    """What Spark has counted in a batch; nothing if it is slow to say."""
+    until = time.monotonic() + PROGRESS_LIMIT
+    while time.monotonic() < until:
+        progress = query.lastProgress
+        if progress is not None and progress["batchId"] == batch:
+            written = progress["observedMetrics"].get(metrics.WRITTEN)
+            if written is None:
+                return {}
+            return {"out": written[metrics.PRODUCED], "rejected": written[metrics.REJECTED]}
+        time.sleep(LOOK / 2)
+    return {}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run until SIGTERM."""
+    file, checkpoint = Path(arguments[0]), Path(arguments[1])
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    loaded = load(file)
+    pipeline = loaded.pipeline
+    try:
+        log = CheckpointLog(checkpoint)
+        query = start(pipeline, loaded.folder, checkpoint)
+        emit({"event": "started", "pipeline": pipeline.pipeline, "run": str(query.runId), "batch": 0})
+        follow(query, log, stop)
+        error = None if stop.is_set() else query.exception()
+        if error is not None:
+            raise error
+        query.stop()
+        emit({"event": "stopped", "reason": "SIGTERM"})
+    except Exception as problem:
+        error_ = problem if isinstance(problem, TailraceError) else failure(problem, pipeline)
+        emit({"event": "failed", **error_.as_dict()})
+        return error_.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

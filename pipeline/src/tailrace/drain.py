@@ -1,0 +1,78 @@
+"""Leaving: the batch under way is finished first, for as long as it may take, and then it is given up.
+
+A batch that was given up is as one that was killed: its plan is in the ledger, and the next start delivers what is
+missing of it, each record once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tailrace.errors import DrainUnfinished
+
+_LOOK = 0.02
+
+
+@dataclass
+class Stop:
+    """Set by a signal; the batch that is under way is finished first, unless there is a hurry."""
+
+    event: threading.Event = field(default_factory=threading.Event)
+    hurried: threading.Event = field(default_factory=threading.Event)
+    reason: str = ""
+
+    def __call__(self, reason: str) -> None:
+        """Ask for the stop; the first reason is the one that counts."""
+        self.reason = self.reason or reason
+        self.event.set()
+
+    def hurry(self, reason: str) -> None:
+        """Ask for the stop, without waiting for the batch under way."""
+        self(reason)
+        self.hurried.set()
+
+    def drained(self, working: Callable[[], bool], limit: float) -> bool:
+        """Wait while there is work; False where the limit was reached, or a hurry came, before its end."""
+        end = time.monotonic() + limit
+        while working():
+            if time.monotonic() >= end or self.hurried.wait(_LOOK):
+                return not working()
+        return True
+
+    @contextmanager
+    def limited(self, limit: float, give_up: Callable[[], None]) -> Iterator[threading.Event]:
+        """Inside, work goes on for `limit` seconds after the stop was asked for; then `give_up` is called, once.
+
+        The event says whether it was.
+        """
+        ended, given_up = threading.Event(), threading.Event()
+
+        def watch() -> None:
+            while not ended.is_set():
+                if self.event.wait(_LOOK * 5):
+                    break
+            if not ended.is_set() and not self.drained(lambda: not ended.is_set(), limit):
+                given_up.set()
+                give_up()
+
+        watcher = threading.Thread(target=watch, name="tailrace-drain", daemon=True)
+        watcher.start()
+        try:
+            yield given_up
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def unfinished(stop: Stop, batch: int, limit: float) -> DrainUnfinished:
+    """The error of a batch that was given up."""
+    why = "a second signal came" if stop.hurried.is_set() else f"batch.drain is {limit:g} s"
+    return DrainUnfinished(
+        f"batch {batch} was not finished after the stop was asked for ({stop.reason}), and was given up: {why}",
+        kept="what was committed of the batch stays; the next start delivers the rest of it, each record once",
+        then="start the pipeline again; raise batch.drain, or lower batch.max_records, if batches take that long",
+    )

@@ -1,0 +1,120 @@
+"""Every error that Tailrace raises, in one place.
+
+An error says four things: a code, what happened with its values, what was kept safe, and the next
+command. The docstring of each class is what `tailrace explain CODE` prints, so it is written for the
+person who is reading it at three in the morning.
+
+    TailraceError
+    ├── ConfigError        exit 2   the configuration, the function or a schema is wrong
+    ├── KafkaError         exit 3   the brokers or their topics are not as they must be
+    ├── DeliveryError      exit 4   going on could lose or duplicate a record (TR-301, fenced: exit 7)
+    ├── RunError           exit 5   the pipeline stopped while it ran
+    ├── EnvironmentError_  exit 6   this machine lacks something
+    └── VerifyError        exit 1   the proof failed: records are lost or duplicated
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tailrace.errors.config import (
+    ConfigError,
+    ConfigInvalid,
+    FunctionInvalid,
+    FunctionMissing,
+    OptionRefused,
+    SchemaInvalid,
+    SinkColumnsInvalid,
+)
+from tailrace.errors.delivery import (
+    BatchOpen,
+    CheckpointMismatch,
+    CommitInDoubt,
+    CutChanged,
+    DeliveryError,
+    DriverFenced,
+    InputCutOff,
+    LedgerUnusable,
+    MarkerConflict,
+    OffsetStoreUnusable,
+    PipelineRunning,
+    ProgressMissing,
+)
+from tailrace.errors.kafka import (
+    BrokerUnreachable,
+    KafkaError,
+    KafkaFailed,
+    NotAuthorized,
+    OffsetsOutOfRange,
+    RecordTooLarge,
+    SourceChanged,
+    TopicUnknown,
+)
+from tailrace.errors.machine import BrokerDidNotStart, EnvironmentError_, JarsMissing, JavaMissing, WriterUnavailable
+from tailrace.errors.proof import RecordsDiffer, VerifyError
+from tailrace.errors.root import TailraceError
+from tailrace.errors.run import (
+    CheckpointFailed,
+    DrainUnfinished,
+    FunctionFailed,
+    InvariantBroken,
+    QueryFailed,
+    RunError,
+)
+
+__all__ = [
+    "BatchOpen",
+    "BrokerDidNotStart",
+    "BrokerUnreachable",
+    "CheckpointFailed",
+    "CheckpointMismatch",
+    "CommitInDoubt",
+    "ConfigError",
+    "ConfigInvalid",
+    "CutChanged",
+    "DeliveryError",
+    "DrainUnfinished",
+    "DriverFenced",
+    "EnvironmentError_",
+    "FunctionFailed",
+    "FunctionInvalid",
+    "FunctionMissing",
+    "InputCutOff",
+    "InvariantBroken",
+    "JarsMissing",
+    "JavaMissing",
+    "KafkaError",
+    "KafkaFailed",
+    "LedgerUnusable",
+    "MarkerConflict",
+    "NotAuthorized",
+    "OffsetStoreUnusable",
+    "OffsetsOutOfRange",
+    "OptionRefused",
+    "PipelineRunning",
+    "ProgressMissing",
+    "QueryFailed",
+    "RecordTooLarge",
+    "RecordsDiffer",
+    "RunError",
+    "SchemaInvalid",
+    "SinkColumnsInvalid",
+    "SourceChanged",
+    "TailraceError",
+    "TopicUnknown",
+    "VerifyError",
+    "WriterUnavailable",
+    "all_errors",
+]
+
+
+def all_errors() -> list[type[TailraceError]]:
+    """Every error that has a code, in the order of the codes."""
+
+    def walk(kind: type[TailraceError]) -> Iterator[type[TailraceError]]:
+        for sub in kind.__subclasses__():
+            if sub.code:
+                yield sub
+            yield from walk(sub)
+
+    return sorted(walk(TailraceError), key=lambda kind: kind.code)

@@ -1,0 +1,82 @@
+"""Errors of what the author of a pipeline wrote: found before a record is read."""
+
+from __future__ import annotations
+
+from tailrace.errors.root import TailraceError
+
+
+class ConfigError(TailraceError):
+    """The configuration, the function or a schema is wrong; nothing was read or written."""
+
+    exit_code = 2
+
+
+class ConfigInvalid(ConfigError):
+    """The pipeline's configuration does not fit its schema.
+
+    The message names the file and the line, what stands there and what may stand there; for a key that
+    does not exist it names the nearest one that does. Nothing was read from or written to Kafka.
+    """
+
+    code = "TR-101"
+    title = "configuration invalid"
+
+
+class FunctionMissing(ConfigError):
+    """The pipeline's function could not be loaded.
+
+    `process.function` is written as `file.py:name` (relative to the configuration file) or
+    `package.module:name`. The file must exist, be importable, and define a callable of that name that takes
+    one DataFrame and returns one.
+    """
+
+    code = "TR-102"
+    title = "function missing"
+
+
+class FunctionInvalid(ConfigError):
+    """The pipeline's function raised while it was being put together, or returned something unusable.
+
+    The function is called once on the driver, before the first record is read, with a DataFrame that has the
+    right schema; it must return a DataFrame whose columns the sink's format can write. See
+    docs/reference/function.md for the columns that it gets and the columns that it may return.
+    """
+
+    code = "TR-103"
+    title = "function invalid"
+
+
+class SchemaInvalid(ConfigError):
+    """A schema could not be read or does not parse.
+
+    JSON takes a Spark DDL string (`id long, text string`), a `.json` file of a Spark schema or a pydantic
+    model (`file.py:Model`); Avro takes an `.avsc` file.
+    """
+
+    code = "TR-104"
+    title = "schema invalid"
+
+
+class OptionRefused(ConfigError):
+    """A Kafka option may not be set here.
+
+    Tailrace passes on the Kafka options that change how much and how fast is read and written, and those
+    that say how to connect. It refuses the options that would break exactly-once delivery (for example
+    `acks` other than `all`, `enable.idempotence=false`, `transactional.id`) and those that it owns.
+    `docs/reference/configuration.md` has the lists.
+    """
+
+    code = "TR-105"
+    title = "option refused"
+
+
+class SinkColumnsInvalid(ConfigError):
+    """The columns that reach the sink do not fit it.
+
+    A record needs a topic: `sink.topic` in the configuration (the option `topic`), or a column `topic` of type
+    string. `key` and `value` are strings or binary, `headers` is array<struct<key string, value binary>>,
+    `partition` is an int, `timestamp` a timestamp.
+    """
+
+    code = "TR-106"
+    title = "sink columns invalid"

@@ -1,0 +1,56 @@
+"""Errors of the machine: what Tailrace needs beside Python and is not there."""
+
+from __future__ import annotations
+
+from tailrace.errors.root import TailraceError
+
+
+class EnvironmentError_(TailraceError):  # noqa: N801 - the plain name is Python's own
+    """This machine lacks something that Tailrace needs."""
+
+    exit_code = 6
+
+
+class JavaMissing(EnvironmentError_):
+    """No Java runtime of version 17 or newer was found.
+
+    Spark 4 and the embedded Kafka need one, with the module jdk.incubator.vector, which the JDKs of
+    the usual distributions have. Set JAVA_HOME or put `java` on the PATH.
+    """
+
+    code = "TR-501"
+    title = "Java missing"
+
+
+class JarsMissing(EnvironmentError_):
+    """The jars could not be fetched, or one of them is not the one that is listed.
+
+    Spark's Kafka connector and the embedded broker are fetched once from Maven Central, by the Ivy that PySpark
+    carries, and each is compared with its listed checksum. `TAILRACE_JARS` names a folder to keep them in.
+    """
+
+    code = "TR-502"
+    title = "jars missing"
+
+
+class BrokerDidNotStart(EnvironmentError_):
+    """The embedded Kafka did not come up.
+
+    The message names its log. Usual causes: no memory, a full disk, a Java runtime that is too old.
+    """
+
+    code = "TR-503"
+    title = "embedded Kafka did not start"
+
+
+class WriterUnavailable(EnvironmentError_):
+    """The writer, the process on each executor that owns its producers, cannot be started or has gone.
+
+    A worker starts it where it is missing, and finds it in a folder under TMPDIR that only this user may read. A task
+    whose writer ended is tried again: the next attempt finds a new writer, which fences the old one's transactions and
+    reads the markers. You see this when the tries are used up; the executor's log says why the writer ended (memory, a
+    full disk, a TMPDIR that cannot be written).
+    """
+
+    code = "TR-504"
+    title = "writer unavailable"

@@ -1,0 +1,100 @@
+"""What Spark's exceptions mean.
+
+An error that a task raised reaches the driver as the text of a Java exception around a Python traceback. The code
+in that text tells Tailrace's own errors from the user's function's and from Spark's.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tailrace import errors
+from tailrace.config import Pipeline
+
+_BY_CODE = {kind.code: kind for kind in errors.all_errors()}
+_OURS = re.compile(
+    r"(?P<code>TR-\d{3}) [^:\n]+: (?P<what>[^\n]+)"
+    r"(?:\n\s*kept safe: (?P<kept>[^\n]+))?(?:\n\s*next: (?P<then>[^\n]+))?"
+)
+_KEPT = "the batch's open transactions were aborted; it is read again when the pipeline is started again"
+_LOST_DATA = re.compile(
+    r"([^\n]*(?:are gone|some data may have been missed|data may have been lost)[^\n]*)", re.IGNORECASE
+)
+_FUNCTION = ("PythonException", "SparkArithmeticException", "SparkRuntimeException", "SparkNumberFormatException",
+             "SparkDateTimeException", "SparkArrayIndexOutOfBoundsException", "USER_RAISED_EXCEPTION",
+             "PythonUDFException", "SparkUpgradeException")  # fmt: skip
+_UNREACHABLE = ("TimeoutException: Timed out waiting for a node assignment", "No resolvable bootstrap urls")
+# What these packages raise is about the checkpoint: nothing else is on an object store.
+_STORE = ("org.apache.hadoop.fs.s3a", "software.amazon.awssdk", "PathIOException", "AWSBadRequestException")
+_GONE = ("UnknownTopicOrPartitionException",)
+
+
+def failure(error: BaseException, pipeline: Pipeline) -> errors.TailraceError:
+    """The error to report for an exception that came through Spark."""
+    if isinstance(error, errors.TailraceError):
+        return error
+    text = f"{type(error).__name__}: {error}"
+    found = _OURS.search(text)
+    if found is not None and found["code"] in _BY_CODE:
+        return _BY_CODE[found["code"]](found["what"].strip(), kept=found["kept"] or "", then=found["then"] or "")
+    for sign in _UNREACHABLE:
+        if sign in text:
+            return errors.BrokerUnreachable(
+                f"no broker answers any more at {pipeline.kafka.bootstrap_servers}",
+                kept=_KEPT,
+                then="tailrace doctor FILE",
+            )
+    if any(sign in text for sign in _GONE):
+        read = pipeline.source.pattern or ", ".join(pipeline.source.topics)
+        why = _first(text, "UnknownTopicOrPartition")
+        return errors.SourceChanged(f"a source topic ({read}) is gone: {why}", kept=_KEPT, then="tailrace doctor FILE")
+    lost = _LOST_DATA.search(text)
+    if lost is not None:
+        gone = "gone" in lost[1]
+        kind = errors.SourceChanged if gone else errors.OffsetsOutOfRange
+        return kind(
+            lost[1].strip()[:500],
+            kept="everything that was delivered; nothing more was read",
+            then="set source.on_data_loss: reset to go on with what is there, or restore the topic",
+        )
+    if any(sign in text for sign in _STORE):
+        return errors.CheckpointFailed(
+            f"checkpoint {pipeline.checkpoint}: {_cause(text)}",
+            kept=_KEPT,
+            then="see that the object store is well (`tailrace doctor FILE`), then start the pipeline again",
+        )
+    if "STREAMING_CHECKPOINT" in text:
+        return errors.CheckpointMismatch(
+            f"Spark does not take the checkpoint {pipeline.checkpoint}: {_first(text, 'STREAMING_CHECKPOINT')}",
+            kept="everything that was delivered; nothing more was read",
+            then="restore the folder as it was; if it is gone, so is the state: `tailrace explain TR-307`",
+        )
+    if any(sign in text for sign in _FUNCTION):
+        return errors.FunctionFailed(
+            f"function {pipeline.process.function!r}: {_cause(text)}",
+            kept=_KEPT,
+            then="mend the function, then start again; once this batch is through, process.validate can sort such "
+            "records out",
+        )
+    return errors.QueryFailed(_cause(text), kept=_KEPT, then="start the pipeline again; tailrace doctor FILE")
+
+
+def _cause(text: str) -> str:
+    """The line that says what went wrong, with the line of the user's code before it where there is one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    raised = [
+        i for i, line in enumerate(lines) if re.match(r"[A-Za-z_.]*(Error|Exception|Warning)\b.*", line) and i > 0
+    ]
+    where = [
+        line for line in lines if line.startswith('File "') and "/pyspark/" not in line and "/tailrace/" not in line
+    ]
+    if where and raised:
+        place = re.sub(r'File "(?:.*/)?([^"/]+)", line (\d+), in (\S+)', r"\1:\2 in \3", where[-1])
+        after = [i for i in raised if i > lines.index(where[-1])]
+        return f"{lines[after[0] if after else raised[-1]]} ({place})"[:800]
+    caused = [line for line in lines if line.startswith("Caused by:")]
+    return (caused[-1] if caused else lines[0])[:800]
+
+
+def _first(text: str, word: str) -> str:
+    return next((line.strip() for line in text.splitlines() if word in line), word)[:500]

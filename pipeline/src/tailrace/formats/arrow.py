@@ -1,0 +1,97 @@
+"""Records to Arrow columns, a batch at a time, so that one bad record costs itself only.
+
+The columns that a stage merely hands on stay the Arrow arrays that Spark sent. The others are built from lists, all
+rows at once; only where Arrow refuses a list are its rows tried one by one, to find those that do not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+Batches = Iterator[pa.RecordBatch]
+# One record's bytes to its fields by name; raises Misfit.
+Decoder = Callable[[bytes], dict[str, Any]]
+
+NO_VALUE = "no value"
+
+
+class Misfit(Exception):
+    """One record cannot be decoded or encoded, and why."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason = reason
+        self.detail = detail
+
+
+@dataclass
+class Verdicts:
+    """The reason and the detail of each row of a batch; null for a good one."""
+
+    reasons: list[str | None]
+    details: list[str | None]
+
+    @classmethod
+    def good(cls, rows: int) -> Verdicts:
+        """No row has a reason yet."""
+        return cls([None] * rows, [None] * rows)
+
+    def reject(self, row: int, why: Misfit) -> None:
+        """This row is bad."""
+        self.reasons[row], self.details[row] = why.reason, why.detail
+
+    def columns(self) -> list[pa.Array]:
+        """Both columns."""
+        return [pa.array(self.reasons, pa.string()), pa.array(self.details, pa.string())]
+
+
+def decode_batches(
+    batches: Batches, schema: StructType, decoder: Decoder, value: str, misfit: str
+) -> Iterator[pa.RecordBatch]:
+    """Each batch: its fields decoded from the column `value`, the columns that came, then reason and detail."""
+    wanted = to_arrow_schema(schema, timezone="UTC")
+    blank = dict.fromkeys(schema.names)
+    for batch in batches:
+        verdicts = Verdicts.good(batch.num_rows)
+        rows: list[dict[str, Any]] = []
+        for number, record in enumerate(batch.column(value).to_pylist()):
+            try:
+                if record is None:
+                    raise Misfit(NO_VALUE, "the record has a key and no value")
+                rows.append(decoder(record))
+            except Misfit as why:
+                verdicts.reject(number, why)
+                rows.append(blank)
+        arrays = [_column(rows, field, verdicts, misfit) for field in wanted]
+        handed_on = [batch.schema.field(index) for index in range(batch.num_columns)]
+        names = pa.schema([*wanted, *handed_on, pa.field("_reason", pa.string()), pa.field("_detail", pa.string())])
+        yield pa.RecordBatch.from_arrays([*arrays, *batch.columns, *verdicts.columns()], schema=names)
+
+
+def _column(rows: Sequence[dict[str, Any]], field: pa.Field, verdicts: Verdicts, misfit: str) -> pa.Array:
+    values = [row[field.name] for row in rows]
+    try:
+        return pa.array(values, field.type)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        for number, each in enumerate(values):
+            try:
+                pa.array([each], field.type)
+            except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+                values[number] = None
+                verdicts.reject(number, Misfit(misfit, f"{field.name}: {error}"))
+        return pa.array(values, field.type)
+
+
+def rows_of(column: pa.StructArray) -> list[dict[str, Any] | None]:
+    """A struct column's rows as dicts; null where the struct is."""
+    if column.null_count:
+        return list(column.to_pylist())
+    names = [field.name for field in column.type]
+    lists = [each.to_pylist() for each in column.flatten()]
+    return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]

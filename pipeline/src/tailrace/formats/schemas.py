@@ -1,0 +1,223 @@
+"""Avro schemas: read from their file, and as Spark sees them.
+
+Both directions need the same mapping: decode to say what the function gets, encode to say whether what the function
+returned can be written. What has no counterpart in Spark is refused here, before anything runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fastavro
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from tailrace.errors import SchemaInvalid
+
+# A schema as JSON has it: the name of a type, a definition, or a union of them.
+Avro = str | dict[str, Any] | list[Any]
+
+KEPT = "nothing was read or written"
+DECIMAL_DIGITS = 38
+
+_LEAVES: Mapping[str, DataType] = {
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "bytes": BinaryType(),
+    "fixed": BinaryType(),
+    "string": StringType(),
+    "enum": StringType(),
+    "int:date": DateType(),
+    "long:timestamp-millis": TimestampType(),
+    "long:timestamp-micros": TimestampType(),
+    "long:local-timestamp-millis": TimestampNTZType(),
+    "long:local-timestamp-micros": TimestampNTZType(),
+    "string:uuid": StringType(),
+    "fixed:uuid": StringType(),
+    # Spark's own type of a time of day is off by default: the number that Avro stores says as much.
+    "int:time-millis": IntegerType(),
+    "long:time-micros": LongType(),
+}
+# What may be written besides the type itself without changing a value.
+_NARROWER: Mapping[type[DataType], tuple[type[DataType], ...]] = {
+    IntegerType: (ByteType, ShortType),
+    LongType: (ByteType, ShortType, IntegerType),
+    DoubleType: (ByteType, ShortType, IntegerType, FloatType),
+}
+
+
+@dataclass(frozen=True)
+class AvroSchema:
+    """The schema of one record type.
+
+    fastavro reads and writes with `parsed`; `expanded` has each named type written out where it is used.
+    """
+
+    text: str
+    parsed: Any
+    expanded: dict[str, Any]
+
+
+def read_avro(reference: str, folder: Path) -> AvroSchema:
+    """The record schema of an .avsc file."""
+    path = folder / reference
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SchemaInvalid(f"{path}: {error.strerror}", kept=KEPT, then=f"put the Avro schema into {path}") from None
+    except ValueError as error:
+        raise SchemaInvalid(f"{path} is not JSON: {error}", kept=KEPT, then=f"mend {path}") from None
+    try:
+        parsed: Any = fastavro.parse_schema(raw)
+        expanded: Any = fastavro.parse_schema(raw, expand=True)
+    except Exception as error:  # fastavro also lets KeyError and TypeError through
+        why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise SchemaInvalid(f"{path} is not an Avro schema: {why}", kept=KEPT, then=f"mend {path}") from None
+    if not isinstance(expanded, dict) or expanded.get("type") != "record":
+        raise SchemaInvalid(f"{path} does not define a record", kept=KEPT, then="let its outermost type be a record")
+    return AvroSchema(json.dumps(raw), parsed, expanded)
+
+
+def kind(avro: Avro) -> str:
+    """The type's name without what belongs to it: `record`, `array`, `long`."""
+    if isinstance(avro, list):
+        return "union"
+    return avro if isinstance(avro, str) else str(avro["type"])
+
+
+def optional(avro: Avro) -> Avro | None:
+    """The type beside null in a union, the type itself where there is no union, None for any other union."""
+    if not isinstance(avro, list):
+        return avro
+    others = [each for each in avro if kind(each) != "null"]
+    return others[0] if len(others) == 1 else None
+
+
+def definition(avro: Avro) -> dict[str, Any]:
+    """What a definition says about its type; nothing for a name."""
+    return avro if isinstance(avro, dict) else {}
+
+
+def logical(avro: Avro) -> str:
+    """The type with its logical type, as `long:timestamp-millis`; without one, the plain type."""
+    named = definition(avro).get("logicalType")
+    return f"{kind(avro)}:{named}" if named else kind(avro)
+
+
+def spark_type(avro: Avro, path: str = "") -> DataType:
+    """The Spark type that holds every value of an Avro type; SchemaInvalid where there is none."""
+    plain = optional(avro)
+    if plain is None:
+        choices = ", ".join(kind(each) for each in avro)
+        raise _refused(
+            path, f"a union of {choices}; only a union of null and one other type has a column type in Spark"
+        )
+    parts = definition(plain)
+    match kind(plain), parts:
+        case "record", _:
+            if not parts["fields"]:
+                raise _refused(path, "a record without fields")
+            fields = [StructField(f["name"], spark_type(f["type"], _below(path, f["name"]))) for f in parts["fields"]]
+            return StructType(fields)
+        case "array", _:
+            return ArrayType(spark_type(parts["items"], _below(path, "element")))
+        case "map", _:
+            return MapType(StringType(), spark_type(parts["values"], _below(path, "value")))
+        case (("bytes" | "fixed"), {"logicalType": "decimal", "precision": int(digits)}):
+            if digits > DECIMAL_DIGITS:
+                raise _refused(path, f"a decimal of {digits} digits; Spark has {DECIMAL_DIGITS}")
+            return DecimalType(digits, int(parts.get("scale", 0)))
+        case "null", _:
+            raise _refused(path, "null and nothing else")
+    leaf = _LEAVES.get(logical(plain)) or _LEAVES.get(kind(plain))
+    if leaf is None:
+        raise _refused(path, f"{kind(plain)}, which contains itself")
+    return leaf
+
+
+def spark_schema(avro: dict[str, Any]) -> StructType:
+    """The Spark schema of an Avro record."""
+    found = spark_type(avro)
+    if not isinstance(found, StructType):
+        raise SchemaInvalid("the Avro schema does not define a record", kept=KEPT)
+    return found
+
+
+def misfits(spark: DataType, avro: Avro, path: str = "") -> Iterator[str]:
+    """Why rows of a Spark type cannot be written with an Avro schema; nothing if they can, null values aside."""
+    plain = optional(avro)
+    here = path or "the row"
+    if plain is None:
+        yield f"{here}: a union that Spark cannot hold"
+        return
+    parts = definition(plain)
+    match kind(plain), spark:
+        case "record", StructType():
+            yield from _misfits_of_record(spark, parts, path)
+        case "array", ArrayType():
+            yield from misfits(spark.elementType, parts["items"], _below(path, "element"))
+        case "map", MapType():
+            if not isinstance(spark.keyType, StringType):
+                yield f"{here}: the keys are {spark.keyType.simpleString()}, and Avro has string"
+            yield from misfits(spark.valueType, parts["values"], _below(path, "value"))
+        case _:
+            wanted = spark_type(plain, path)
+            if not _holds(wanted, spark):
+                told = f"{logical(plain)} (in Spark: {wanted.simpleString()})"
+                yield f"{here}: {spark.simpleString()}, and the schema has {told}"
+
+
+def _misfits_of_record(spark: StructType, avro: dict[str, Any], path: str) -> Iterator[str]:
+    fields = {field["name"]: field for field in avro["fields"]}
+    for name, field in fields.items():
+        if name in spark.names:
+            yield from misfits(spark[name].dataType, field["type"], _below(path, name))
+        elif "default" not in field:
+            yield f"{_below(path, name)}: in the schema, without a default, and not among the columns"
+    for name in spark.names:
+        if name not in fields:
+            yield f"{_below(path, name)}: among the columns, and not in the schema"
+
+
+def _holds(wanted: DataType, found: DataType) -> bool:
+    if isinstance(wanted, DecimalType) and isinstance(found, DecimalType):
+        whole = wanted.precision - wanted.scale
+        return found.scale <= wanted.scale and found.precision - found.scale <= whole
+    return type(found) is type(wanted) or isinstance(found, _NARROWER.get(type(wanted), ()))
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _refused(path: str, what: str) -> SchemaInvalid:
+    return SchemaInvalid(
+        f"the Avro schema's field {path or '(the record itself)'} is {what}",
+        kept=KEPT,
+        then="change the field's type, or read the topic with format raw",
+    )

@@ -1,0 +1,283 @@
+"""The jars that pip cannot bring: Spark's Kafka connector, the embedded broker, and what a checkpoint on S3 needs.
+
+Each is listed by name, version and checksum, and fetched once by the Ivy that PySpark carries, so that nobody
+needs Maven. What is in the folder is trusted only as far as its checksum goes: it is compared at every use.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+from xml.sax.saxutils import quoteattr
+
+from tailrace.errors import InvariantBroken, JarsMissing, JavaMissing
+
+Name = Literal["kafka", "spark", "s3"]
+NAMES: tuple[Name, ...] = ("kafka", "spark", "s3")
+USUAL: tuple[Name, ...] = ("kafka", "spark")  # those that `make setup` fetches; the others come when they are needed
+
+JAVA_NEEDED = 17
+TRIES = 3
+FETCH_LIMIT = 600.0
+LOCK_LIMIT = TRIES * FETCH_LIMIT
+TEMPORARY = "fetching-"
+
+# No host is named: Ivy knows where Maven Central is. The poms are left alone because the lists are complete.
+SETTINGS = """<ivysettings>
+  <settings defaultResolver="central"/>
+  <timeout-constraints>
+    <timeout-constraint name="net" connectionTimeout="20000" readTimeout="60000"/>
+  </timeout-constraints>
+  <caches defaultCacheDir={cache}/>
+  <resolvers>
+    <ibiblio name="central" m2compatible="true" usepoms="false" useMavenMetadata="false" timeoutConstraint="net"/>
+  </resolvers>
+</ivysettings>
+"""
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One line of a list."""
+
+    organisation: str
+    module: str
+    version: str
+    sha256: str
+
+    @property
+    def file(self) -> str:
+        """The jar's name in the folder; the version in it lets each set have its own kafka-clients."""
+        return f"{self.module}-{self.version}.jar"
+
+    def __str__(self) -> str:
+        return f"{self.organisation}:{self.module}:{self.version}"
+
+
+def parse(text: str) -> tuple[Jar, ...]:
+    """The jars of a list: `organisation:module:version sha256`, one a line; `#` begins a comment."""
+    jars = []
+    for number, line in enumerate(text.splitlines(), 1):
+        content = line.partition("#")[0].strip()
+        if not content:
+            continue
+        match = re.fullmatch(r"([^\s:]+):([^\s:]+):([^\s:]+)\s+([0-9a-f]{64})", content)
+        if match is None:
+            raise InvariantBroken(f"line {number} of a list of jars is not `org:module:version sha256`: {line!r}")
+        jars.append(Jar(*match.groups()))
+    return tuple(jars)
+
+
+def listed(name: Name) -> tuple[Jar, ...]:
+    """The jars that belong to a set."""
+    return parse(resources.files(__package__).joinpath(f"{name}.txt").read_text(encoding="utf-8"))
+
+
+def folder() -> Path:
+    """Where the jars are kept: TAILRACE_JARS, or a folder in the user's cache."""
+    named = os.environ.get("TAILRACE_JARS")
+    if named:
+        return Path(named).expanduser().absolute()
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "tailrace" / "jars"
+
+
+def missing(name: Name) -> list[Jar]:
+    """The jars of a set that are not in the folder as they must be."""
+    return _missing(listed(name), folder())
+
+
+def ensure(name: Name) -> list[Path]:
+    """The jars of a set, sorted; those that are missing are fetched first."""
+    return provide(name, listed(name))
+
+
+def provide(name: str, jars: Sequence[Jar]) -> list[Path]:
+    """The same for a list that is not Tailrace's own."""
+    where = folder()
+    if _missing(jars, where):
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+            with _locked(where):
+                # Another process may have fetched them while this one waited.
+                wanted = _missing(jars, where)
+                if wanted:
+                    _fetch_into(where, name, wanted)
+        except OSError as error:
+            raise JarsMissing(
+                f"the jars of {name!r} cannot be kept in {where}: {error}",
+                then="name a folder that can be written to, with room for 80 MB: TAILRACE_JARS=FOLDER",
+            ) from error
+    return sorted(where / jar.file for jar in jars)
+
+
+def java() -> Path:
+    """The Java that Spark would take: JAVA_HOME's, else the one on the PATH; of version 17 or newer."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        path = Path(home) / "bin" / "java"
+        if not os.access(path, os.X_OK):
+            raise JavaMissing(
+                f"JAVA_HOME is {home}, and there is no bin/java in it",
+                then="set JAVA_HOME to a JDK of version 17 or newer, or unset it to use the PATH",
+            )
+    else:
+        found = shutil.which("java")
+        if found is None:
+            raise JavaMissing(
+                "JAVA_HOME is not set, and there is no `java` on the PATH",
+                then="install a JDK of version 17 or newer, for example openjdk-17-jdk-headless",
+            )
+        path = Path(found)
+    version = java_version(path)
+    if version < JAVA_NEEDED:
+        raise JavaMissing(
+            f"{path} is of version {version}, and {JAVA_NEEDED} or newer is needed",
+            then="set JAVA_HOME to a newer JDK",
+        )
+    return path
+
+
+def java_version(path: Path) -> int:
+    """The feature version of a Java runtime, such as 17."""
+    try:
+        done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JavaMissing(f"{path} does not run: {error}", then="set JAVA_HOME to a JDK that works") from error
+    said = done.stderr + done.stdout
+    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    if match is None:
+        raise JavaMissing(f"{path} -version says no version: {said.strip()[:300]!r}", then="set JAVA_HOME to a JDK")
+    return int(match.group(1))
+
+
+def ivy_file(jars: Sequence[Jar]) -> str:
+    """The module descriptor that has Ivy fetch these jars, and nothing that they depend on."""
+    lines = [
+        f"    <dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)} rev={quoteattr(jar.version)}"
+        ' transitive="false" conf="default->default"/>'
+        for jar in jars
+    ]
+    return "\n".join(
+        [
+            '<ivy-module version="2.0">',
+            '  <info organisation="tailrace" module="jars"/>',
+            '  <configurations><conf name="default"/></configurations>',
+            "  <dependencies>",
+            *lines,
+            "  </dependencies>",
+            "</ivy-module>",
+        ]
+    )
+
+
+def _missing(jars: Sequence[Jar], where: Path) -> list[Jar]:
+    return [jar for jar in jars if _checksum(where / jar.file) != jar.sha256]
+
+
+def _checksum(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+@contextmanager
+def _locked(where: Path) -> Iterator[None]:
+    """Hold the folder's lock, which the kernel frees when this process ends, however it ends."""
+    until = time.monotonic() + LOCK_LIMIT
+    with (where / ".lock").open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise JarsMissing(
+                        f"waited {LOCK_LIMIT:.0f} s for another process that fetches jars into {where}",
+                        then=f"look for it, for example with `fuser {where / '.lock'}`",
+                    ) from None
+                time.sleep(0.1)
+        yield
+
+
+def _fetch_into(where: Path, name: str, jars: Sequence[Jar]) -> None:
+    for left in where.glob(f"{TEMPORARY}*"):  # of a process that was killed: we hold the lock, so it is nobody's
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=where) as temporary:
+        fetched = Path(temporary)
+        said = ""
+        for _ in range(TRIES):
+            said = fetch(jars, fetched)
+            if all((fetched / jar.file).exists() for jar in jars):
+                break
+        absent = [jar for jar in jars if not (fetched / jar.file).exists()]
+        if absent:
+            raise JarsMissing(
+                f"{len(absent)} of {len(jars)} jars of {name!r} could not be fetched in {TRIES} tries:"
+                f" {', '.join(map(str, absent[:5]))}{', …' if len(absent) > 5 else ''}\n{_end_of(said)}",
+                kept=f"what is in {where} already",
+                then="check that Maven Central can be reached from here, then `python -m tailrace.jars`",
+            )
+        for jar in jars:
+            found = _checksum(fetched / jar.file)
+            if found != jar.sha256:
+                raise JarsMissing(
+                    f"{jar} is not the jar that is listed: its sha256 is {found}, listed is {jar.sha256}",
+                    kept=f"what is in {where} already; nothing of this download was kept",
+                    then="find out who changed the file on its way here; do not use it",
+                )
+        for jar in jars:
+            (fetched / jar.file).replace(where / jar.file)
+
+
+def fetch(jars: Sequence[Jar], into: Path) -> str:
+    """One try of Ivy to bring the jars into a folder; returns what it said. What it got is cached for the next try."""
+    (into / "ivy.xml").write_text(ivy_file(jars), encoding="utf-8")
+    (into / "ivysettings.xml").write_text(SETTINGS.format(cache=quoteattr(str(into / "cache"))), encoding="utf-8")
+    command: list[str | Path] = [
+        java(),
+        "-jar",
+        _ivy(),
+        "-settings",
+        into / "ivysettings.xml",
+        "-ivy",
+        into / "ivy.xml",
+    ]
+    command += ["-retrieve", f"{into}/[artifact]-[revision].[ext]"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", timeout=FETCH_LIMIT, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"Ivy was not done after {FETCH_LIMIT:.0f} s"
+    return done.stdout
+
+
+def _ivy() -> Path:
+    # PySpark is found, not imported: importing it takes a second, and this module is used without it.
+    spec = importlib.util.find_spec("pyspark")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        for jar in sorted(Path(place).glob("jars/ivy-*.jar")):
+            return jar
+    raise JarsMissing("PySpark, whose Ivy fetches the jars, is not installed", then="pip install tailrace")
+
+
+def _end_of(said: str) -> str:
+    lines = [line.rstrip() for line in said.splitlines() if line.strip()]
+    return "\n".join(f"    {line}" for line in lines[-12:])

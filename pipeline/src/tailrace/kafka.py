@@ -1,0 +1,270 @@
+"""How each Kafka client is configured, and what Kafka's errors mean here.
+
+Three clients meet in Tailrace: librdkafka (producers, ledger, tools), Kafka's Java consumer (Spark's source) and
+librdkafka's admin client. The pipeline states its connection once, as librdkafka names it; this module translates.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import NewTopic as NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import OffsetSpec as OffsetSpec  # type: ignore[attr-defined]
+
+from tailrace import errors
+from tailrace.config import Kafka
+
+T = TypeVar("T")
+TopicPartitions = dict[tuple[str, int], int]
+
+ANSWER_LIMIT = 15.0  # seconds until a broker that does not answer is unreachable
+_SHORT_TRY = 5.0
+
+_RETRIABLE = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError._WAIT_COORD,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+    }
+)
+_FENCED = frozenset(
+    {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.FENCED_INSTANCE_ID}
+)
+_DENIED = frozenset(
+    {
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+_UNREACHABLE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
+_UNKNOWN_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+
+
+def client_options(kafka: Kafka) -> dict[str, Any]:
+    """The options of the connection for a client of librdkafka."""
+    return {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        # Undocumented, but without it a new producer waits half a second in one start of four.
+        "enable.sparse.connections": False,
+        "reconnect.backoff.ms": 10,
+        "log_level": 2,
+        **kafka.options,
+    }
+
+
+def spark_options(kafka: Kafka) -> dict[str, str]:
+    """The options of the connection for Spark's source, whose consumer is Java's."""
+    java: dict[str, str] = {"bootstrap.servers": kafka.bootstrap_servers}
+    given = dict(kafka.options)
+    user, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
+    if user is not None and password is not None:
+        scram = given.get("sasl.mechanism", "PLAIN").startswith("SCRAM")
+        module = "scram.ScramLoginModule" if scram else "plain.PlainLoginModule"
+        quoted = [re.sub(r'(["\\])', r"\\\1", text) for text in (user, password)]
+        java["sasl.jaas.config"] = (
+            f'org.apache.kafka.common.security.{module} required username="{quoted[0]}" password="{quoted[1]}";'
+        )
+    authority, certificate, key = (
+        given.pop(name, None) for name in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
+    )
+    if authority is not None:
+        java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
+    if certificate is not None and key is not None:
+        java |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": _text(certificate)}
+        java |= {"ssl.keystore.key": _text(key)}
+    renamed = {
+        "ssl.ca.pem": "ssl.truststore.certificates",
+        "ssl.certificate.pem": "ssl.keystore.certificate.chain",
+        "ssl.key.pem": "ssl.keystore.key",
+        "socket.connection.setup.timeout.ms": "socket.connection.setup.timeout.ms",
+    }
+    for name, value in given.items():
+        if name in renamed and name.endswith(".pem"):
+            java["ssl.truststore.type" if "ca" in name else "ssl.keystore.type"] = "PEM"
+        if name != "socket.keepalive.enable":
+            java[renamed.get(name, name)] = value
+    return {f"kafka.{name}": value for name, value in java.items()}
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def code_of(error: KafkaException | KafkaError) -> int:
+    """Kafka's number for an error."""
+    cause = error.args[0] if isinstance(error, KafkaException) else error
+    return int(cause.code()) if isinstance(cause, KafkaError) else KafkaError._FAIL
+
+
+def is_fenced(error: KafkaException) -> bool:
+    """Whether a newer owner of the transactional id exists."""
+    return code_of(error) in _FENCED
+
+
+def is_retriable(error: KafkaException) -> bool:
+    """Whether the same question may be answered a moment later."""
+    return code_of(error) in _RETRIABLE
+
+
+def translate(error: KafkaException | KafkaError, doing: str, *, kept: str = "") -> errors.TailraceError:
+    """Kafka's error in Tailrace's words; `doing` says what was tried, with its values."""
+    code = code_of(error)
+    cause = error.args[0] if isinstance(error, KafkaException) else error
+    name = cause.name() if isinstance(cause, KafkaError) else type(cause).__name__
+    what = f"{doing}: {name} ({cause.str() if isinstance(cause, KafkaError) else cause})"
+    if code in _DENIED:
+        return errors.NotAuthorized(
+            what, kept=kept, then="grant the right to the pipeline's principal, then start again"
+        )
+    if code in _UNKNOWN_TOPIC:
+        return errors.TopicUnknown(what, kept=kept, then="create the topic, or correct its name")
+    if code in _TOO_LARGE:
+        return errors.RecordTooLarge(what, kept=kept, then="raise message.max.bytes and the topic's max.message.bytes")
+    if code in _UNREACHABLE:
+        return errors.BrokerUnreachable(what, kept=kept, then="tailrace doctor FILE")
+    return errors.KafkaFailed(what, kept=kept, then="tailrace doctor FILE")
+
+
+def persist(question: Callable[[], T], doing: str, limit: float = ANSWER_LIMIT) -> T:
+    """Ask until there is an answer, while the refusals are of the kind that passes."""
+    end = time.monotonic() + limit
+    while True:
+        try:
+            return question()
+        except KafkaException as error:
+            if not is_retriable(error) or time.monotonic() > end:
+                raise translate(error, doing) from error
+            time.sleep(0.02)
+
+
+class Cluster:
+    """What the driver and the tools ask the brokers."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self._admin = AdminClient(client_options(kafka))
+
+    @property
+    def admin(self) -> AdminClient:
+        """The admin client, for the questions of a single module."""
+        return self._admin
+
+    def topics(self) -> dict[str, int]:
+        """Every topic, with its number of partitions."""
+        address = self._kafka.bootstrap_servers
+        try:
+            found = self._admin.list_topics(timeout=ANSWER_LIMIT).topics
+        except KafkaException as error:
+            raise errors.BrokerUnreachable(
+                f"no broker answered at {address} within {ANSWER_LIMIT:.0f} s ({error.args[0].str()})",
+                kept="nothing was read or written",
+                then="check kafka.bootstrap.servers, then: tailrace doctor FILE",
+            ) from error
+        return {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
+
+    def require(self, wanted: Iterable[str], what: str) -> dict[str, int]:
+        """The partitions of each wanted topic; an error names the nearest that exists."""
+        known = self.topics()
+        for topic in wanted:
+            if topic not in known:
+                near = difflib.get_close_matches(topic, known, n=1)
+                raise errors.TopicUnknown(
+                    f"{what} {topic!r} does not exist at {self._kafka.bootstrap_servers}"
+                    + (f"; the nearest is {near[0]!r}" if near else ""),
+                    kept="nothing was read or written",
+                    then="create the topic, or correct its name in the configuration",
+                )
+        return {topic: known[topic] for topic in wanted}
+
+    def matching(self, pattern: str) -> dict[str, int]:
+        """The topics whose whole name matches, as Spark's subscribePattern matches them."""
+        compiled = re.compile(pattern)
+        return {topic: count for topic, count in self.topics().items() if compiled.fullmatch(topic)}
+
+    def ensure(self, topic: str, partitions: int, replication: int, settings: Mapping[str, str]) -> int:
+        """Create a topic that is Tailrace's own, unless it exists; its number of partitions."""
+        known = self.topics()
+        if topic in known:
+            return known[topic]
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(settings))
+        try:
+            self._admin.create_topics([new])[topic].result(timeout=ANSWER_LIMIT)
+        except KafkaException as error:
+            if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise translate(error, f"creating the topic {topic!r} with {partitions} partitions") from error
+        end = time.monotonic() + ANSWER_LIMIT
+        while topic not in (known := self.topics()):
+            if time.monotonic() > end:
+                raise errors.TopicUnknown(
+                    f"topic {topic!r} was created, but no broker shows it after {ANSWER_LIMIT:.0f} s"
+                )
+            time.sleep(0.05)
+        return known[topic]
+
+    def members(self, group: str) -> list[tuple[str, str]]:
+        """The client's name and the host of each member of a consumer group; none where there is no such group."""
+
+        def ask() -> list[tuple[str, str]]:
+            # In short tries: brokers that never had a group make its topic first, and answer only the next question.
+            asked = self._admin.describe_consumer_groups([group], request_timeout=_SHORT_TRY)
+            try:
+                found = asked[group].result(timeout=ANSWER_LIMIT)
+            except KafkaException as error:
+                if code_of(error) == KafkaError.GROUP_ID_NOT_FOUND:
+                    return []
+                raise
+            return [(member.client_id, member.host) for member in found.members]
+
+        return persist(ask, f"asking for the members of the group {group!r}", 4 * ANSWER_LIMIT)
+
+    def offsets(
+        self,
+        partitions: Iterable[tuple[str, int]],
+        spec: OffsetSpec,
+        level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> TopicPartitions:
+        """The earliest or latest offset of each partition."""
+        asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
+        if not asked:
+            return {}
+        end = time.monotonic() + ANSWER_LIMIT
+        while True:
+            try:
+                return self._offsets(asked, level)
+            except KafkaException as error:
+                # A partition that is new, or whose leader has just gone, has none for a moment.
+                if time.monotonic() > end or not (is_retriable(error) or code_of(error) == KafkaError._NOENT):
+                    names = ", ".join(sorted({each.topic for each in asked}))
+                    raise translate(error, f"asking for the offsets of {names}") from error
+                time.sleep(0.05)
+                self.topics()  # the client looks its leaders up in what it has seen last
+
+    def _offsets(self, asked: dict[TopicPartition, OffsetSpec], level: IsolationLevel) -> TopicPartitions:
+        futures = self._admin.list_offsets(asked, isolation_level=level, request_timeout=ANSWER_LIMIT)
+        return {(place.topic, place.partition): future.result().offset for place, future in futures.items()}
+
+    def earliest(self, partitions: Iterable[tuple[str, int]]) -> TopicPartitions:
+        """The first offset of each partition."""
+        return self.offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def latest(self, partitions: Iterable[tuple[str, int]], committed: bool = False) -> TopicPartitions:
+        """The offset after the last record of each partition; with `committed`, before what is in open transactions."""
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        return self.offsets(partitions, OffsetSpec.latest(), level)  # type: ignore[no-untyped-call]

@@ -1,0 +1,107 @@
+"""The Kafka options that pass through Tailrace, and why the others do not.
+
+Tailrace hands on what changes how much and how fast is read and written, and how to connect. What it does not know
+could take back what the delivery promises, so there are lists of what is allowed, and none of what is forbidden.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+KafkaOptions = dict[str, str]
+
+
+def _as_text(value: object) -> object:
+    """YAML reads `true` and `5242880` where Kafka wants text."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+OptionText = Annotated[str, BeforeValidator(_as_text)]
+Options = dict[str, OptionText]
+
+
+# Options of the connection, for every client.
+CONNECTION_OPTIONS = frozenset({
+    "client.dns.lookup", "connections.max.idle.ms", "metadata.max.age.ms", "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms", "request.timeout.ms", "sasl.mechanism", "sasl.password", "sasl.username",
+    "security.protocol", "socket.connection.setup.timeout.ms", "socket.keepalive.enable",
+    "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem",
+    "ssl.endpoint.identification.algorithm", "ssl.key.location", "ssl.key.password", "ssl.key.pem",
+})  # fmt: skip
+# Options of reading, as Kafka's Java consumer names them, which is what Spark's source reads with.
+SOURCE_OPTIONS = frozenset({
+    "check.crcs", "client.rack", "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes",
+    "max.partition.fetch.bytes", "max.poll.records", "receive.buffer.bytes", "request.timeout.ms",
+    "default.api.timeout.ms",
+})  # fmt: skip
+# Options of writing, as librdkafka names them.
+SINK_OPTIONS = frozenset({
+    "acks", "batch.num.messages", "batch.size", "compression.level", "compression.type", "delivery.timeout.ms",
+    "enable.idempotence", "linger.ms", "max.in.flight.requests.per.connection", "message.max.bytes",
+    "message.timeout.ms", "partitioner", "queue.buffering.max.kbytes", "queue.buffering.max.messages",
+    "queue.buffering.max.ms", "request.timeout.ms", "retries", "retry.backoff.ms", "retry.backoff.max.ms",
+    "socket.send.buffer.bytes", "sticky.partitioning.linger.ms", "transaction.timeout.ms",
+})  # fmt: skip
+# Options of the connection to a ZooKeeper that keeps offsets.
+STORE_OPTIONS = frozenset({
+    "digest.password", "digest.username", "sasl.mechanism", "sasl.password", "sasl.username",
+    "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "timeout.ms",
+})  # fmt: skip
+SECRET_OPTION = re.compile(r"password|secret|\.key\.pem|\.certificate\.pem|jaas|token|user\.info", re.IGNORECASE)
+
+
+class Delivery(StrEnum):
+    """How often a record may come out."""
+
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+class OptionsUnknown(ValueError):
+    """A map of Kafka options has names that are not on its list."""
+
+    def __init__(self, what: str, names: list[str], allowed: frozenset[str]) -> None:
+        self.names = names
+        self.allowed = allowed
+        unknown = ", ".join(repr(name) for name in names)
+        super().__init__(f"{what} does not take the Kafka option {unknown}; it takes {', '.join(sorted(allowed))}")
+
+
+def check_options(options: KafkaOptions, allowed: frozenset[str], what: str) -> KafkaOptions:
+    """The options as they were, if all are on the list."""
+    unknown = [name for name in options if name not in allowed]
+    if unknown:
+        raise OptionsUnknown(what, unknown, allowed)
+    return options
+
+
+def contradictions(options: KafkaOptions, delivery: Delivery) -> None:
+    """Raise ValueError if an option takes back what the delivery promises."""
+    acks = options.get("acks")
+    if acks is not None and acks not in {"all", "-1", "1", "0"}:
+        raise ValueError(f"acks is all, 1 or 0, not {acks!r}")
+    if delivery is Delivery.EXACTLY_ONCE and acks not in {None, "all", "-1"}:
+        raise ValueError(
+            f"acks={acks} contradicts delivery exactly-once, which needs acks=all; "
+            "leave it out, or choose at-least-once"
+        )
+    if delivery is Delivery.AT_LEAST_ONCE and acks == "0":
+        raise ValueError("acks=0 contradicts delivery at-least-once: a record that nobody acknowledges may be lost")
+    idempotence = options.get("enable.idempotence")
+    if delivery is Delivery.EXACTLY_ONCE and idempotence not in {None, "true"}:
+        raise ValueError("enable.idempotence=false contradicts delivery exactly-once")
+    if idempotence == "true" and acks == "1":
+        raise ValueError("enable.idempotence=true needs acks=all")
+    if delivery is Delivery.AT_LEAST_ONCE and "transaction.timeout.ms" in options:
+        raise ValueError("transaction.timeout.ms goes with delivery exactly-once")
+
+
+def redact(options: KafkaOptions) -> KafkaOptions:
+    """The options as they may be printed: secrets are replaced."""
+    return {name: "***" if SECRET_OPTION.search(name) else value for name, value in options.items()}

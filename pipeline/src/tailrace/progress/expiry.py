@@ -1,0 +1,94 @@
+"""Whether a marker that is missing was never written, or has been forgotten by the brokers.
+
+Markers are offsets of a consumer group that has no members, so each expires on its own: `offsets.retention.minutes`
+after it was committed. The markers of a batch are committed after its plan was made; until the retention has passed
+since then, a missing one was never written. An older marker that is still there tells the same at any time: writing
+the batch would have replaced it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+from tailrace.config import Delivery
+from tailrace.errors import NotAuthorized, ProgressMissing
+from tailrace.kafka import ANSWER_LIMIT, translate
+from tailrace.progress.marker import Marker
+from tailrace.progress.plan import Plan, SinkPartition
+
+DEFAULT_RETENTION = 7 * 24 * 3600.0
+_LONGEST_MARGIN = 3600.0
+_SETTING = "offsets.retention.minutes"
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How long the brokers keep the offsets of a group that nobody is a member of."""
+
+    seconds: float
+    note: str = ""  # where it could not be read
+
+    @property
+    def certain(self) -> float:
+        """The age up to which no marker can have expired, though the clocks of driver and brokers differ."""
+        return self.seconds - min(_LONGEST_MARGIN, self.seconds / 10)
+
+
+def missing(plan: Plan, markers: Mapping[SinkPartition, Marker]) -> list[SinkPartition]:
+    """The sink partitions of an open batch that have no marker at all."""
+    if plan.done or plan.delivery is not Delivery.EXACTLY_ONCE:
+        return []
+    return [SinkPartition(number) for number in range(plan.sinks) if SinkPartition(number) not in markers]
+
+
+def doubtful(
+    plan: Plan, markers: Mapping[SinkPartition, Marker], now: float, retention: Retention
+) -> list[SinkPartition]:
+    """The sink partitions of which nobody can say whether they have written the open batch."""
+    return missing(plan, markers) if now - plan.at >= retention.certain else []
+
+
+def check(plan: Plan, markers: Mapping[SinkPartition, Marker], now: float, retention: Retention) -> None:
+    """Refuse to go on where a missing marker may be an expired one."""
+    lost = doubtful(plan, markers, now, retention)
+    if not lost:
+        return
+    numbers = ", ".join(map(str, lost[:8])) + (", …" if len(lost) > 8 else "")
+    raise ProgressMissing(
+        f"batch {plan.batch} of {plan.pipeline!r} was planned {duration(now - plan.at)} ago and not noted as done; "
+        f"{len(lost)} of its {plan.sinks} sink partitions have no marker ({numbers}), and the brokers forget markers "
+        f"after {duration(retention.seconds)} ({_SETTING}{'; ' + retention.note if retention.note else ''}): they may "
+        "have written the batch or not",
+        kept="nothing was read or written",
+        then="look at the output, then `tailrace offsets set FILE … --give-up` with where to go on; "
+        "`tailrace explain TR-306` has the choices",
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time as a person says it."""
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if abs(seconds) >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def retention(admin: AdminClient) -> Retention:
+    """What the brokers say; the shortest, if they differ. Where we may not ask, Kafka's own default."""
+    try:
+        brokers = admin.list_topics(timeout=ANSWER_LIMIT).brokers
+        minutes = []
+        for broker in brokers:
+            asked = [ConfigResource(ResourceType.BROKER, str(broker))]
+            [future] = admin.describe_configs(asked, request_timeout=ANSWER_LIMIT).values()
+            minutes.append(float(future.result()[_SETTING].value))
+        return Retention(min(minutes) * 60)
+    except KafkaException as error:
+        problem = translate(error, f"reading {_SETTING} of the brokers")
+        if not isinstance(problem, NotAuthorized):
+            raise problem from error
+        return Retention(DEFAULT_RETENTION, "the brokers did not let us read it, so Kafka's default of 7 days is taken")

@@ -1,0 +1,190 @@
+"""Who drives a pipeline, and who stands by: the members of the consumer group `tailrace.<pipeline>.drivers`.
+
+Kafka notices within the session's timeout when a member dies, and at once when it leaves, so a standby knows when its
+turn has come. That is all that a lease is for: it says when, and never who may write. That is settled by fencing
+(`progress.ledger`), so a lease that is lost, late or wrong costs time and no record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from tailrace.config import Pipeline
+from tailrace.errors import TailraceError
+from tailrace.kafka import Cluster, client_options, translate
+from tailrace.progress.marker import drivers_group
+
+_POLL = 0.1
+_CLIENT = re.compile(r"(\d+)\.([0-9a-f]+)\.([a-z]+)")
+# What passes, or says nothing that matters: the client connects and joins again by itself.
+_PASSES = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._MAX_POLL_EXCEEDED,
+        KafkaError._RESOLVE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
+
+
+class Phase(StrEnum):
+    """What a driver does."""
+
+    STANDBY = "standby"  # ready, and waiting for its turn
+    LEADING = "leading"  # has the pipeline, or is about to take it
+
+
+@dataclass(frozen=True)
+class Holder:
+    """One driver that is alive."""
+
+    run: str
+    host: str
+    since: float  # seconds since 1970, by that driver's clock
+    phase: Phase
+
+    @property
+    def name(self) -> str:
+        """How it names itself to the brokers."""
+        return f"{int(self.since * 1000)}.{self.run}.{self.phase}"
+
+    @classmethod
+    def of(cls, client: str, host: str) -> Holder | None:
+        """The driver behind a member of the group; None for somebody else's client."""
+        found = _CLIENT.fullmatch(client)
+        if found is None or found[3] not in set(Phase):
+            return None
+        return cls(found[2], host.removeprefix("/"), int(found[1]) / 1000, Phase(found[3]))
+
+
+def ordered(holders: Sequence[Holder]) -> list[Holder]:
+    """Each driver once, those that lead first, then by age: a driver that takes over is both for a moment."""
+    ranked = sorted(holders, key=lambda each: (each.phase is not Phase.LEADING, each.since, each.run))
+    return list({each.run: each for each in reversed(ranked)}.values())[::-1]
+
+
+def next_in_line(holders: Sequence[Holder], run: str) -> bool:
+    """Whether it is this standby's turn: nobody leads, and it is the oldest of those that wait.
+
+    A standby that the brokers do not know of has no turn: what they answer may be old.
+    """
+    ranked = ordered(holders)
+    return bool(ranked) and ranked[0].run == run
+
+
+def running(cluster: Cluster, pipeline: str) -> list[Holder]:
+    """Every driver of a pipeline that is alive: the one that leads, then those that stand by, the oldest first.
+
+    A driver that was killed is listed until its session ends (`ledger.lease`).
+    """
+    members = cluster.members(drivers_group(pipeline))
+    return ordered([holder for client, host in members if (holder := Holder.of(client, host)) is not None])
+
+
+class Lease:
+    """This driver's membership, kept by a thread of its own. Trouble with it is told, and stops nothing."""
+
+    def __init__(self, pipeline: Pipeline, run: str, trouble: Callable[[str], None] = lambda text: None) -> None:
+        self._pipeline = pipeline
+        self._run = run
+        self._trouble = trouble
+        self._told: set[str] = set()
+        self.problem: TailraceError | None = None  # why the brokers do not take it as a member
+        self._members: list[_Member] = []
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._keep, name="tailrace-lease", daemon=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def hold(self, phase: Phase) -> None:
+        """Become a member in this phase; an earlier phase is left once the brokers know of the new one."""
+        holder = Holder(self._run, "", time.time(), phase)
+        with self._lock:
+            if self._closing.is_set():
+                return
+            self._members.append(_Member(self._pipeline, holder))
+            if self._thread.ident is None:
+                self._thread.start()
+
+    def close(self) -> None:
+        """Leave at once: a standby sees it with its next question."""
+        with self._lock:
+            self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _keep(self) -> None:
+        while not self._closing.is_set():
+            for member in (members := list(self._members)):
+                self._told_of(member.poll(_POLL / len(members)))
+            if len(members) > 1 and members[-1].joined:
+                for older in members[:-1]:
+                    older.leave()
+                    self._members.remove(older)
+        for member in self._members:
+            member.leave()
+
+    def _told_of(self, problem: KafkaError | None) -> None:
+        if problem is None or problem.code() in _PASSES or problem.name() in self._told:
+            return
+        self._told.add(problem.name())
+        error = translate(problem, f"joining the group {drivers_group(self._pipeline.pipeline)!r}")
+        if problem.code() == KafkaError.INVALID_SESSION_TIMEOUT:
+            error.then = "set ledger.lease to what the broker allows: group.min.session.timeout.ms and its max"
+        self.problem = error
+        self._trouble(error.what)
+
+
+class _Member:
+    """One member of the group: a consumer that never consumes."""
+
+    def __init__(self, pipeline: Pipeline, holder: Holder) -> None:
+        self.joined = False
+        timeout = int(pipeline.ledger.lease * 1000)
+        self._consumer = Consumer(
+            client_options(pipeline.kafka)
+            | {
+                "client.id": holder.name,
+                "group.id": drivers_group(pipeline.pipeline),
+                "session.timeout.ms": timeout,
+                "heartbeat.interval.ms": min(1000, timeout // 3),
+                "enable.auto.commit": False,
+            }
+        )
+        self._consumer.subscribe([pipeline.ledger.topic], on_assign=self._assigned)
+
+    def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        consumer.assign([])  # whatever the group gives it, nothing is read
+        self.joined = True
+
+    def poll(self, limit: float) -> KafkaError | None:
+        """Stay a member; what went wrong."""
+        try:
+            message = self._consumer.poll(limit)
+        except KafkaException as error:
+            cause = error.args[0]
+            return cause if isinstance(cause, KafkaError) else None
+        return message.error() if message is not None else None
+
+    def leave(self) -> None:
+        """Tell the brokers."""
+        with contextlib.suppress(KafkaException):
+            self._consumer.close()

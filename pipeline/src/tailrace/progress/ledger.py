@@ -1,0 +1,227 @@
+"""The ledger: where the driver writes the plan of each batch before any of it may be delivered.
+
+The driver's producer is transactional: a second driver of the same pipeline fences the first, whose next plan then
+fails. In the same transaction go the input offsets of the batches before, so that every Kafka tool shows the lag.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tailrace import errors
+from tailrace.config import Kafka, Pipeline
+from tailrace.kafka import Cluster, TopicPartitions, client_options, is_fenced, persist, translate
+from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group, transactional_id
+from tailrace.progress.plan import Plan, SinkPartition
+
+LEDGER_SETTINGS = {"cleanup.policy": "compact"}
+_LOOK_BACK = 256  # records of the ledger that the first look backwards spans
+_TRANSACTION_TIMEOUT_MS = 15_000  # of a driver's own transactions, which are short
+_READ_LIMIT = 60.0  # longer than an open transaction of a driver that was killed can last
+_COMMIT_LIMIT = 30.0
+_FENCES = 16  # sink partitions that are fenced at the same time
+
+
+class Ledger:
+    """One pipeline's view of the ledger, held by its driver."""
+
+    def __init__(self, name: str, topic: str, kafka: Kafka, partitions: int, replication: int) -> None:
+        self._name = name
+        self._topic = topic
+        self._base = client_options(kafka)
+        cluster = Cluster(kafka)
+        self._ends = (cluster.earliest, cluster.latest)
+        self.partitions = cluster.ensure(topic, partitions, replication, LEDGER_SETTINGS)
+        self._partition = zlib.crc32(self._name.encode()) % self.partitions
+        self._prepared: Producer | None = None
+        self._producer: Producer | None = None
+        self._consumer: Consumer | None = None
+        self._lock = threading.Lock()  # Spark's callback and the driver's own thread both write
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> Self:
+        """The ledger that a pipeline's configuration names."""
+        ledger = pipeline.ledger
+        return cls(pipeline.pipeline, ledger.topic, pipeline.kafka, ledger.partitions, ledger.replication)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def prepare(self) -> None:
+        """Connect what `take` needs, and take nothing."""
+        if self._prepared is None:
+            self._prepared = Producer(
+                self._base
+                | {
+                    "transactional.id": driver_id(self._name),
+                    "retry.backoff.ms": 5,
+                    "linger.ms": 0,
+                    "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
+                }
+            )
+
+    def take(self) -> None:
+        """Become the pipeline's driver: every older driver is fenced from here on."""
+        self.prepare()
+        name, producer = driver_id(self._name), self._prepared
+        if producer is None:
+            raise errors.InvariantBroken("the ledger's producer was not made")
+        self._prepared = None  # it can be initialised once
+        persist(lambda: producer.init_transactions(_COMMIT_LIMIT), f"taking over the transactional id {name!r}", 60)
+        self._producer = producer
+        self._consumer = self._reader(offsets_group(self._name))
+
+    def _reader(self, group: str) -> Consumer:
+        return Consumer(
+            self._base
+            | {
+                "group.id": group,
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "fetch.wait.max.ms": 10,  # the end of the ledger is told after this, half a second by default
+            }
+        )
+
+    # -- plans -----------------------------------------------------------------------------------
+
+    def latest(self) -> Plan | None:
+        """The last plan that was written, looking backwards from the ledger's end."""
+        place = f"{self._topic}-{self._partition}"
+        # The true ends: a reader at read_committed would stop before another pipeline's open transaction.
+        low, high = (next(iter(ask([(self._topic, self._partition)]).values())) for ask in self._ends)
+        consumer = self._reader(f"tailrace.{self._name}.reader")
+        try:
+            span = _LOOK_BACK
+            while True:
+                start = max(low, high - span)
+                found = self._last_in(consumer, start, high)
+                if found is not None:
+                    return Plan.from_json(found.value(), f"{place} offset {found.offset()}")
+                if start == low:
+                    return None
+                span *= 8
+        finally:
+            consumer.assign([])
+            consumer.close()
+
+    def _last_in(self, consumer: Consumer, start: int, end: int) -> Any:
+        """The last record of this pipeline between two offsets."""
+        consumer.assign([TopicPartition(self._topic, self._partition, start)])
+        found = None
+        limit = time.monotonic() + _READ_LIMIT
+        while time.monotonic() < limit:
+            message = consumer.poll(1.0)
+            if message is None:
+                continue
+            problem = message.error()
+            if problem is not None:
+                if problem.name() == "_PARTITION_EOF":
+                    if (message.offset() or 0) >= end:
+                        return found
+                    continue  # the end of what is committed: an open transaction hides the rest for a while
+                raise translate(problem, f"reading the ledger {self._topic}-{self._partition}")
+            if (message.offset() or 0) >= end:
+                return found
+            if message.key() == self._name.encode() and message.value() is not None:
+                found = message
+        raise errors.LedgerUnusable(
+            f"the ledger {self._topic}-{self._partition} was not read to its end within {_READ_LIMIT:.0f} s",
+            kept="nothing was written",
+            then="an open transaction may be holding it up: start again in a minute, or: tailrace doctor FILE",
+        )
+
+    def write(self, plan: Plan, positions: TopicPartitions) -> None:
+        """Write a plan, and how far the batches before it have read, in one transaction."""
+        if plan.sinks > self.partitions:
+            raise errors.LedgerUnusable(
+                f"batch {plan.batch} has {plan.sinks} sink partitions, and the ledger {self._topic!r} has "
+                f"{self.partitions} partitions",
+                kept="nothing of the batch was written",
+                then=f"give the ledger topic at least {plan.sinks} partitions, or set sink.partitions",
+            )
+        with self._lock:
+            self._commit(plan, positions)
+
+    def settle(self, plan: Plan | None, positions: TopicPartitions) -> None:
+        """Note that the last plan is done, and how far it has read, where no batch follows that would do it."""
+        if plan is not None:
+            with self._lock:
+                self._commit(plan.finished(), positions)
+
+    def _commit(self, plan: Plan, positions: TopicPartitions) -> None:
+        producer, consumer = self._producer, self._consumer
+        if producer is None or consumer is None:
+            raise errors.InvariantBroken("the ledger was written before the driver had taken it over")
+        doing = f"writing the plan of batch {plan.batch}"
+        try:
+            producer.begin_transaction()
+            producer.produce(self._topic, plan.to_json().encode(), self._name.encode(), self._partition)
+            if positions:
+                places = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
+                producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), _COMMIT_LIMIT)
+            producer.commit_transaction(_COMMIT_LIMIT)
+        except KafkaException as error:
+            if is_fenced(error):
+                raise errors.DriverFenced(
+                    f"{doing} of pipeline {self._name!r}: a newer driver has taken over",
+                    kept="what this driver had committed stays; the newer driver writes the rest",
+                    then="if no second driver was meant to run, find it: it has the same pipeline name",
+                ) from error
+            raise translate(error, doing, kept="nothing of the batch was written") from error
+
+    def positions(self, places: TopicPartitions) -> TopicPartitions:
+        """How far the stored offsets say that the pipeline has read these partitions."""
+        consumer = self._reader(offsets_group(self._name))
+        asked = [TopicPartition(topic, number) for topic, number in places]
+        try:
+            found = persist(lambda: consumer.committed(asked, timeout=10.0), "reading the stored offsets", 60)
+        finally:
+            consumer.close()
+        return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+    # -- markers ---------------------------------------------------------------------------------
+
+    def markers(self) -> dict[SinkPartition, Marker]:
+        """Every marker of the pipeline."""
+        consumer = self._reader(markers_group(self._name))
+        places = [TopicPartition(self._topic, number) for number in range(self.partitions)]
+        try:
+            found = persist(lambda: consumer.committed(places, timeout=10.0), "reading the markers", 60)
+        finally:
+            consumer.close()
+        read = {SinkPartition(each.partition): Marker.read(each.offset, each.metadata) for each in found}
+        return {partition: marker for partition, marker in read.items() if marker is not None}
+
+    def fence(self, sinks: int) -> None:
+        """Take each sink partition's transactional id once: open transactions of the dead are aborted, and whoever
+        still writes for an older driver can no longer commit."""
+
+        def one(number: int) -> None:
+            name = transactional_id(self._name, SinkPartition(number))
+            producer = Producer(self._base | {"transactional.id": name, "retry.backoff.ms": 5})
+            persist(lambda: producer.init_transactions(_COMMIT_LIMIT), f"fencing {name!r}", 60)
+
+        if sinks:
+            with ThreadPoolExecutor(min(sinks, _FENCES)) as threads:  # each may wait for an abort, half a second
+                collections.deque(threads.map(one, range(sinks)), maxlen=0)
+
+    def close(self) -> None:
+        """Let go; the transactional id stays taken until the next driver takes it."""
+        if self._consumer is not None:
+            self._consumer.close()
+        self._producer = self._consumer = self._prepared = None

@@ -1,0 +1,173 @@
+"""Where the input offsets are kept for others to see, and where a pipeline without a plan begins.
+
+The ledger stays the only truth about what was delivered. A store gets one write for each batch, the offsets of the
+batch's beginning, after the ledger has taken the plan: a driver that was fenced does not reach its store.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from confluent_kafka import Consumer, TopicPartition
+
+from tailrace.config import Pipeline, StoreKind
+from tailrace.errors import OffsetStoreUnusable
+from tailrace.kafka import client_options, persist
+from tailrace.progress.marker import offsets_group
+from tailrace.progress.positions import Place, Positions, from_document, to_document
+
+
+class OffsetStore(Protocol):
+    """One place that keeps a pipeline's input offsets."""
+
+    @property
+    def where(self) -> str:
+        """The place, as messages name it; never a secret."""
+
+    @property
+    def with_the_plan(self) -> bool:
+        """Whether the ledger writes it, in the transaction of the plan."""
+
+    def load(self, places: Sequence[Place]) -> Positions:
+        """What is stored for the topics of these partitions; nothing where nothing is."""
+
+    def begin(self, places: Sequence[Place]) -> Positions:
+        """Where a pipeline without a plan begins, as far as the store says."""
+
+    def save(self, positions: Positions) -> None:
+        """Write them all at once, in place of what was there."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+def open_store(pipeline: Pipeline, folder: Path) -> OffsetStore:
+    """The store that the configuration names; `folder` is where its paths are relative to."""
+    settings = pipeline.offsets
+    if settings.store is StoreKind.ZOOKEEPER:
+        from tailrace.progress.zookeeper import ZooKeeperStore  # needs kazoo, which is an extra
+
+        return ZooKeeperStore(pipeline)
+    if settings.store is StoreKind.FILE:
+        return FileStore(folder / (settings.path or ""), pipeline.pipeline)
+    return KafkaStore(pipeline)
+
+
+class KafkaStore:
+    """The consumer group of the pipeline. It is written in the plan's own transaction, by the ledger."""
+
+    with_the_plan = True
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._base = client_options(pipeline.kafka)
+        self._group = offsets_group(pipeline.pipeline)
+        self._from = pipeline.offsets.from_
+
+    @property
+    def where(self) -> str:
+        """The group."""
+        return f"group {self._group}"
+
+    def load(self, places: Sequence[Place]) -> Positions:
+        """The group's offsets."""
+        return self._committed(self._group, places)
+
+    def begin(self, places: Sequence[Place]) -> Positions:
+        """The offsets of the group that is named by `offsets.from`."""
+        if self._from is None:
+            return {}
+        found = self._committed(self._from, places)
+        if not found:
+            raise OffsetStoreUnusable(
+                f"offsets.from: the group {self._from!r} has no offsets of the source topics",
+                kept="nothing was read or written",
+                then="correct the group's name, or leave it out to begin as auto.offset.reset says",
+            )
+        return found
+
+    def save(self, positions: Positions) -> None:
+        """Nothing to do: the ledger has written them, with the plan."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _committed(self, group: str, places: Sequence[Place]) -> Positions:
+        options = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        consumer = Consumer(self._base | options)
+        asked = [TopicPartition(topic, number) for topic, number in places]
+        try:
+            found = persist(lambda: consumer.committed(asked, timeout=10.0), f"reading the offsets of {group}", 60)
+        finally:
+            consumer.close()
+        return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+
+class FileStore:
+    """A JSON document, replaced as a whole: a reader sees the old one or the new one, also after a loss of power."""
+
+    with_the_plan = False
+
+    def __init__(self, file: Path, pipeline: str) -> None:
+        self._file = file
+        self._pipeline = pipeline
+
+    @property
+    def where(self) -> str:
+        """The file."""
+        return f"file {self._file}"
+
+    def load(self, places: Sequence[Place]) -> Positions:
+        """What the document holds; a file that does not exist holds nothing."""
+        try:
+            text = self._file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return {}
+        except (OSError, UnicodeDecodeError) as error:
+            raise self._unusable("cannot be read", error) from error
+        return from_document(text, self.where)
+
+    def begin(self, places: Sequence[Place]) -> Positions:
+        """What the document holds."""
+        return self.load(places)
+
+    def save(self, positions: Positions) -> None:
+        """Write beside the file, then take its place."""
+        try:
+            write_whole(self._file, to_document(self._pipeline, positions))
+        except OSError as error:
+            raise self._unusable("cannot be written", error) from error
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _unusable(self, what: str, error: Exception) -> OffsetStoreUnusable:
+        return OffsetStoreUnusable(
+            f"{self.where} {what}: {error}",
+            kept="the ledger, which knows what was delivered",
+            then="correct offsets.path, or the file's rights",
+        )
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Replace a file so that nobody ever sees half of it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            os.fchmod(stream.fileno(), 0o644)  # others are meant to see it
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, file)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,169 @@
+"""Telling Spark how many records the next batch may take.
+
+Spark asks its source for a fixed number (`maxOffsetsPerTrigger`), read once when the stream starts. The number is kept
+in the running query, beside the source, and asked for anew with each batch; here it is replaced between two batches.
+That is a place inside Spark and no promise of Spark's. Where it is not as expected, the stream says so once and
+goes on with the fixed number (docs/decisions/0011).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from pyspark.sql import SparkSession
+
+from tailrace import metrics
+from tailrace.config import Kafka, Pipeline
+from tailrace.kafka import TopicPartitions, client_options
+from tailrace.progress.plan import Plan
+from tailrace.rate import Bounds, Observed, Rate
+
+_QUERY = "org.apache.spark.sql.execution.streaming.runtime.StreamExecution"
+_NEEDED = {"uniqueSources", "uniqueSources_$eq"}
+_PROBED_PARTITIONS = 16
+_PROBED_RECORDS = 64
+_PROBED_BYTES = 16_384_000
+_PROBE_LIMIT = 1.0  # seconds; a topic whose size is not known then begins with few records
+_PLANNING_LIMIT = 60.0  # seconds; more than that before the runner means that the clock was set
+_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
+
+
+class RateControl:
+    """The limit of each batch of one run; `begin` before the stream, `learn` after each batch."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, emit: Callable[[dict[str, Any]], None]) -> None:
+        batch = pipeline.batch
+        self._spark = spark
+        self._kafka = pipeline.kafka
+        self._emit = emit
+        self._bounds = Bounds(batch.target, batch.max_records, batch.max_bytes)
+        self._rate = Rate.starting(self._bounds, None)
+        self._fixed: int | None = None  # set where Spark cannot be told
+
+    @property
+    def limit(self) -> int:
+        """As many records as the batch under way, or else the next one, may have."""
+        return self._rate.limit if self._fixed is None else self._fixed
+
+    def begin(self, positions: TopicPartitions) -> None:
+        """Before the stream starts: how large are the records that come first, and can Spark be told?"""
+        self._rate = Rate.starting(self._bounds, weight(self._kafka, positions))
+        why = self._missing()
+        if why:
+            self._give_up(why, self._bounds.max_records)
+
+    def learn(self, plan: Plan, seconds: float) -> None:
+        """After a batch that took so many seconds in the runner: set the limit of the next."""
+        if self._fixed is not None:
+            return
+        before = self.limit
+        try:
+            query = self._spark._jsparkSession.streams().get(plan.query).streamingQuery()
+            observed = Observed(plan.records, whole(plan.entry, time.time(), seconds), _size(query, plan.records))
+            rate = self._rate.after(observed)
+            if rate.limit != before:
+                _tell(self._spark, query, rate.limit)
+            self._rate = rate
+        except Exception as error:  # whatever Spark says instead: the batch is delivered, and the stream goes on
+            self._give_up(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", before)
+
+    def _missing(self) -> str:
+        try:
+            jvm: Any = self._spark._jvm
+            found = {each.getName() for each in jvm.java.lang.Class.forName(_QUERY).getMethods()}
+        except Exception as error:
+            return f"{_QUERY} cannot be looked at ({type(error).__name__})"
+        return "" if found >= _NEEDED else f"{_QUERY} has no {', '.join(sorted(_NEEDED - found))}"
+
+    def _give_up(self, why: str, limit: int) -> None:
+        self._fixed = limit
+        self._emit(
+            {
+                "event": "warning",
+                "what": f"Spark {self._spark.version} cannot be told how many records the next batch may have ({why}); "
+                f"every batch of this run has {limit:,} at most",
+            }
+        )
+
+
+def whole(entry: str, now: float, seconds: float) -> float:
+    """The seconds of a batch since Spark began it, which its offset log entry says; at least those in the runner."""
+    try:
+        begun: float = json.loads(entry.splitlines()[1])["batchTimestampMs"] / 1000
+    except (ValueError, KeyError, IndexError, TypeError):
+        return seconds
+    return now - begun if 0 <= now - begun - seconds <= _PLANNING_LIMIT else seconds
+
+
+def _tell(spark: SparkSession, query: Any, limit: int) -> None:
+    """Replace the limit of the query's one source."""
+    jvm: Any = spark._jvm
+    wanted = jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(limit)
+    limits = query.uniqueSources()
+    (source,) = (limits.keys().toSeq().apply(number) for number in range(limits.size()))
+    getattr(query, "uniqueSources_$eq")(limits.updated(source, wanted))
+
+
+def _size(query: Any, records: int) -> int | None:
+    """The bytes that the batch has read; None where they were not counted whole."""
+    execution = query.lastExecution()
+    if execution is None:
+        return None
+    found = execution.observedMetrics().get(metrics.READ)
+    if not found.isDefined():
+        return None
+    row = found.get()
+    consumed, size = (int(row.getAs(name)) for name in (metrics.CONSUMED, metrics.SIZE))
+    return size * records // consumed if consumed else None
+
+
+# -- the size of a record --------------------------------------------------------------------------
+
+
+def weight(kafka: Kafka, positions: TopicPartitions) -> float | None:
+    """The mean size of some of the records that come next; None where there are none, or where nobody answers."""
+    places = sorted(positions)[:: max(1, len(positions) // _PROBED_PARTITIONS)]
+    if not places:
+        return None
+    consumer = Consumer(_options(kafka))
+    try:
+        consumer.assign([TopicPartition(*place, positions[place]) for place in places])
+        sizes = _sizes(consumer, len(places))
+    except KafkaException:
+        return None  # a guess is what this is for; whether the topic can be read, Spark will say
+    finally:
+        consumer.close()
+    return sum(sizes) / len(sizes) if sizes else None
+
+
+def _options(kafka: Kafka) -> dict[str, Any]:
+    return client_options(kafka) | {
+        "group.id": "tailrace.size",  # never joined: the partitions are assigned
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_uncommitted",
+        "fetch.message.max.bytes": 65_536,
+        "queued.max.messages.kbytes": 4_096,
+    }
+
+
+def _sizes(consumer: Consumer, partitions: int) -> list[int]:
+    sizes: list[int] = []
+    ended: set[tuple[str | None, int | None]] = set()
+    limit = time.monotonic() + _PROBE_LIMIT
+    while len(ended) < partitions and len(sizes) < _PROBED_RECORDS * partitions and sum(sizes) < _PROBED_BYTES:
+        left = limit - time.monotonic()
+        if left <= 0:
+            break
+        for message in consumer.consume(_PROBED_RECORDS, min(0.05, left)):
+            problem = message.error()
+            if problem is None:
+                sizes.append(len(message.key() or b"") + len(message.value() or b""))
+            elif problem.code() not in _PASSING:
+                ended.add((message.topic(), message.partition()))
+    return sizes

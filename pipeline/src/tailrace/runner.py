@@ -1,0 +1,248 @@
+"""The driver's turn before and after each batch: plan, write down, deliver, report."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace import errors, source
+from tailrace.assembly import Assembly
+from tailrace.checkpoint import Checkpoint
+from tailrace.config import Delivery, Pipeline
+from tailrace.failures import failure
+from tailrace.kafka import Cluster, TopicPartitions
+from tailrace.keeping import Keeper
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.marker import Decision, Marker, decide
+from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition, assign
+from tailrace.progress.scratch import Scratch
+from tailrace.ratecontrol import RateControl
+from tailrace.sink import BatchWrite, deliver
+from tailrace.writer import Written
+
+# The two ways a batch is reported; the command line draws them, the demo waits for them.
+PLANNED = "planned"
+WRITTEN = "written"
+_ASK_EVERY = 0.5  # seconds between two questions for the topics' ends
+
+
+class Closing(Exception):
+    """Raised inside Spark's callback when the pipeline is stopping: the batch was not begun."""
+
+
+class Runner:
+    """Called by Spark with each batch (foreachBatch)."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        assembly: Assembly,
+        ledger: Ledger,
+        cluster: Cluster,
+        run: str,
+        emit: Callable[[dict[str, Any]], None],
+        stopping: threading.Event,
+        keeper: Keeper,
+        control: RateControl,
+    ) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._assembly = assembly
+        self._ledger = ledger
+        self._cluster = cluster
+        self._run = run
+        self._emit = emit
+        self._stopping = stopping
+        self._keeper = keeper
+        self._control = control
+        self._plan: Plan | None = None
+        self._log: Scratch | Checkpoint | None = None
+        self._query = ""
+        self._mixes = False
+        self._delivered = -1
+        self._owners: dict[SinkPartition, str] = {}
+        self._gate = threading.Lock()
+        self.closing = threading.Event()
+        self.closed = False  # a batch was refused because the pipeline is closing
+        self.busy = False
+        self.since = time.monotonic()
+        self.error: errors.TailraceError | None = None
+        self.positions: TopicPartitions = {}
+        self._ends: TopicPartitions = {}
+        self._asked = 0.0
+
+    def rest(self) -> bool:
+        """Note in the ledger that the last batch is done; False where that is not so, or not known."""
+        with self._gate:
+            if self.busy or self.error is not None or self._delivered != self.last:
+                return False
+            self._ledger.settle(self._plan, self.positions)
+            self._keeper.settled(self.positions)
+            return True
+
+    def close(self) -> None:
+        """From here on no batch begins."""
+        with self._gate:
+            self.closing.set()
+
+    @property
+    def last(self) -> int:
+        """The batch that was planned last; -1 before the first."""
+        return self._plan.batch if self._plan is not None else -1
+
+    def begin(self, plan: Plan | None, positions: TopicPartitions, log: Scratch | Checkpoint, mixes: bool) -> None:
+        """Where the stream goes on: after this plan, at these positions; `mixes`: the function shuffles."""
+        self._plan, self.positions, self._log, self._mixes = plan, dict(positions), log, mixes
+        # A stateful pipeline's last batch may be open still: Spark brings it again.
+        self._delivered = self.last if self._pipeline.checkpoint == "ledger" else -1
+
+    # -- the batch that an earlier run has left open ----------------------------------------------
+
+    def finish(self, plan: Plan, markers: Mapping[SinkPartition, Marker]) -> None:
+        """Deliver what is missing of the last planned batch, cut exactly as it was planned."""
+        if plan.done:
+            return
+        if plan.delivery is Delivery.EXACTLY_ONCE:
+            who = f"pipeline {plan.pipeline!r}"
+            done = [
+                decide(markers.get(SinkPartition(number)), plan.batch, plan.digest, f"{who} sink partition {number}")
+                is Decision.SKIP
+                for number in range(plan.sinks)
+            ]
+            if all(done):
+                return
+            if any(done):
+                plan.check_repeatable(self._assembly.shape, self._assembly.code)
+            if plan.sunk and not markers:
+                raise errors.ProgressMissing(
+                    f"the ledger has the plan of batch {plan.batch} of {plan.pipeline!r} and no marker of any batch; "
+                    "markers expire with the broker's offsets.retention.minutes",
+                    kept="nothing was read or written: the batch may or may not be delivered",
+                    then="tailrace explain TR-306",
+                )
+        elif self._ledger.positions(source.offsets_of(plan.entry)) == source.offsets_of(plan.entry):
+            return
+        try:
+            rows = self._assembly(source.again(self._spark, self._pipeline, plan.ranges))
+            _, slices = source.cut(rows)
+            self._deliver(rows, plan, assign(plan, slices), replay=True)
+        except errors.TailraceError:
+            raise
+        except Exception as error:
+            raise failure(error, self._pipeline) from error
+
+    # -- the stream -------------------------------------------------------------------------------
+
+    def __call__(self, rows: DataFrame, number: int) -> None:
+        """One batch."""
+        with self._gate:
+            if self.closing.is_set() or self._stopping.is_set():
+                self.closed = True
+                raise Closing
+            self.busy = True
+        try:
+            self._batch(rows, BatchId(number))
+        except errors.TailraceError as error:
+            self.error = error
+            raise
+        except Exception as error:
+            self.error = failure(error, self._pipeline)
+            raise
+        finally:
+            self.since = time.monotonic()
+            self.busy = False
+
+    def _batch(self, rows: DataFrame, number: BatchId) -> None:
+        begun = time.monotonic()
+        ranges, slices = source.cut(rows)
+        if self._log is None:
+            raise errors.InvariantBroken(f"batch {number} came before the runner was told where to begin")
+        entry = self._log.entry(number)
+        known = self._plan
+        if known is not None and known.batch == number:  # only with a checkpoint of Spark's own
+            replay, plan = True, known
+        else:
+            replay = False
+            plan = Plan(
+                pipeline=self._pipeline.pipeline,
+                query=self._query_id(rows),
+                batch=number,
+                ranges=self._whole(ranges, entry),
+                slices=slices,
+                entry=entry,
+                run=self._run,
+                at=time.time(),
+                delivery=self._pipeline.sink.delivery,
+                sunk=known is not None and (known.sunk or known.sinks > 0),
+                shape=self._assembly.shape,
+                code=self._assembly.code,
+                mixes=self._mixes,
+            )
+            if number != self.last + 1:
+                raise errors.InvariantBroken(f"batch {number} follows batch {self.last}")
+            started = time.monotonic()
+            self._ledger.write(plan, self.positions)
+            self._plan = plan
+            self._keeper.planned(plan, self.positions, time.monotonic() - started)
+        self._deliver(rows, plan, assign(plan, slices), replay)
+        if isinstance(self._log, Checkpoint):
+            self._log.after(number)
+        self._delivered = number
+        self.positions = source.offsets_of(entry)
+        if not replay:
+            self._control.learn(plan, time.monotonic() - begun)
+
+    def _whole(self, seen: tuple[Range, ...], entry: str) -> tuple[Range, ...]:
+        """The batch's ranges: as the tasks read them, or, where a shuffle hides that, from one position to the next."""
+        ends = source.offsets_of(entry)
+        new = self._cluster.earliest(place for place in ends if place not in self.positions)
+        begins = self.positions | new
+        spans = [Range(*place, begins[place], end) for place, end in sorted(ends.items()) if end > begins[place]]
+        if {(each.topic, each.partition) for each in seen} == {(each.topic, each.partition) for each in spans}:
+            return seen
+        return tuple(spans)
+
+    def _query_id(self, rows: DataFrame) -> str:
+        if not self._query:
+            self._query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+        return self._query
+
+    def _deliver(self, rows: DataFrame, plan: Plan, assigned: tuple[SinkPartition, ...], replay: bool) -> None:
+        self._emit(
+            {"event": PLANNED, "batch": plan.batch, "records": plan.records, "sinks": plan.sinks, "replay": replay}
+        )
+        started = time.monotonic()
+        written = deliver(rows, BatchWrite.of(self._pipeline, plan, assigned, self._run, self._owners))
+        self._owners |= {each.partition: each.writer for each in written}
+        self._report(plan, written, time.monotonic() - started, {} if replay else {"limit": self._control.limit})
+
+    def _lag(self, positions: TopicPartitions) -> int:
+        """How far behind the pipeline is; asked of the brokers twice a second at most."""
+        if time.monotonic() - self._asked > _ASK_EVERY:
+            with contextlib.suppress(errors.KafkaError):  # the batch is delivered, whatever the brokers say now
+                self._ends, self._asked = source.ends(self._pipeline, positions, self._cluster), time.monotonic()
+        return sum(max(0, self._ends.get(place, offset) - offset) for place, offset in positions.items())
+
+    def _report(self, plan: Plan, written: list[Written], seconds: float, limit: Mapping[str, int]) -> None:
+        self._emit(
+            {
+                "event": WRITTEN,
+                "batch": plan.batch,
+                "in": plan.records,
+                **limit,
+                "out": sum(each.out for each in written),
+                "rejected": sum(each.rejected for each in written),
+                "skipped": sum(each.skipped for each in written),
+                "sinks": plan.sinks,
+                "producers": sum(each.fresh for each in written),
+                "seconds": round(seconds, 3),
+                "commit_ms": round(max((each.commit_ms for each in written), default=0.0), 1),
+                "lag": self._lag(source.offsets_of(plan.entry)),
+            }
+        )

@@ -1,0 +1,140 @@
+"""The sink: each task hands its rows to the writer, as one sink partition of one batch.
+
+Two ways lead here. The runner (`tailrace run`) ships a `BatchWrite`, with the plan that the ledger holds. And
+`format("tailrace")` is the same sink as a PySpark data source, for a job that uses nothing else of Tailrace
+(`dropin`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from tailrace.config import Delivery, Pipeline
+from tailrace.errors import InvariantBroken
+from tailrace.kafka import client_options
+from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.whole import whole
+from tailrace.writer import Assignment, Written, writer
+
+if TYPE_CHECKING:
+    Batches = Iterator[pa.RecordBatch]
+
+RESULT = (
+    "partition int, skipped boolean, out long, rejected long, size long, fresh boolean, commit_ms double, writer string"
+)
+
+
+@dataclass(frozen=True)
+class BatchWrite:
+    """What every task of a batch needs; `assigned` gives each of Spark's tasks its sink partition."""
+
+    plan: Plan
+    assigned: tuple[SinkPartition, ...]
+    delivery: Delivery
+    ledger: str
+    topic: str | None
+    rejected: str | None
+    run: str
+    options: dict[str, Any] = field(repr=False)
+    owners: Mapping[SinkPartition, str] = field(default_factory=dict)  # who has written each sink partition last
+    idle: float = 300.0
+
+    @classmethod
+    def of(
+        cls,
+        pipeline: Pipeline,
+        plan: Plan,
+        assigned: tuple[SinkPartition, ...],
+        run: str,
+        owners: Mapping[SinkPartition, str],
+    ) -> BatchWrite:
+        """The write of one planned batch."""
+        return cls(
+            plan=plan,
+            assigned=assigned,
+            delivery=plan.delivery,
+            ledger=pipeline.ledger.topic,
+            topic=pipeline.sink.topic,
+            rejected=pipeline.rejected_topic,
+            run=run,
+            options=client_options(pipeline.kafka) | pipeline.sink.options,
+            owners=dict(owners),
+            idle=pipeline.sink.idle,
+        )
+
+    def task(self, number: int) -> Assignment:
+        """What Spark's task of this number writes."""
+        return Assignment(
+            pipeline=self.plan.pipeline,
+            batch=self.plan.batch,
+            partition=self.assigned[number],
+            sinks=self.plan.sinks,
+            digest=self.plan.digest,
+            delivery=self.delivery,
+            ledger=self.ledger,
+            topic=self.topic,
+            rejected=self.rejected,
+            run=self.run,
+            owner=self.owners.get(self.assigned[number], ""),
+            idle=self.idle,
+            options=self.options,
+        )
+
+
+def deliver(
+    rows: DataFrame, batch: BatchWrite, shape: Callable[[Batches], Batches] = lambda batches: batches
+) -> list[Written]:
+    """Write a batch; what each sink partition has written. `shape` makes rows.ROW of other columns."""
+    results = rows.mapInArrow(_task(batch, shape), RESULT).collect()
+    written = [Written(**(row.asDict() | {"partition": SinkPartition(row["partition"])})) for row in results]
+    if sorted(each.partition for each in written) != list(range(batch.plan.sinks)):
+        raise InvariantBroken(
+            f"batch {batch.plan.batch} has {batch.plan.sinks} sink partitions, and "
+            f"{sorted(each.partition for each in written)} have answered"
+        )
+    return written
+
+
+def _task(batch: BatchWrite, shape: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+    def write(batches: Batches) -> Batches:
+        context = TaskContext.get()
+        if context is None:
+            raise InvariantBroken("the sink runs outside a task of Spark")
+        done = writer().write(batch.task(context.partitionId()), shape(whole(batches)))
+        yield pa.RecordBatch.from_pylist(
+            [
+                {
+                    "partition": int(done.partition),
+                    "skipped": done.skipped,
+                    "out": done.out,
+                    "rejected": done.rejected,
+                    "size": done.size,
+                    "fresh": done.fresh,
+                    "commit_ms": done.commit_ms,
+                    "writer": done.writer,
+                }
+            ],
+            schema=_RESULT_ARROW,
+        )
+
+    return write
+
+
+_RESULT_ARROW = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("skipped", pa.bool_()),
+        ("out", pa.int64()),
+        ("rejected", pa.int64()),
+        ("size", pa.int64()),
+        ("fresh", pa.bool_()),
+        ("commit_ms", pa.float64()),
+        ("writer", pa.string()),
+    ]
+)

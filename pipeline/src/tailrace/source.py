@@ -1,0 +1,223 @@
+"""Reading from Kafka with Spark's own source, and knowing exactly what each task reads.
+
+Three things Spark leaves open are settled here: where to begin (Kafka's meaning of `auto.offset.reset`), what a
+task of a batch reads (asked from the physical plan, because Spark's numbering changes over a restart), and how the
+same batch is read again.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace import errors
+from tailrace.config import Isolation, OnDataLoss, Pipeline, Reset
+from tailrace.kafka import Cluster, TopicPartitions, spark_options
+from tailrace.progress.plan import Range, Slice
+
+_HEAD = 2  # lines of an offset log entry before those of the sources: its version, its metadata
+# Spark's own words for the range of a planned task.
+_RANGE = re.compile(r"KafkaOffsetRange\(([A-Za-z0-9._-]+)-(\d+),(\d+),(\d+),")
+
+
+def _options(pipeline: Pipeline) -> dict[str, str]:
+    source = pipeline.source
+    options = spark_options(pipeline.kafka)
+    options |= {f"kafka.{name}": value for name, value in source.options.items()}
+    options["kafka.isolation.level"] = source.isolation.value
+    options["includeHeaders"] = "true"
+    options["failOnDataLoss"] = str(source.on_data_loss is OnDataLoss.STOP).lower()
+    return options
+
+
+def stream(spark: SparkSession, pipeline: Pipeline, start: TopicPartitions | None, limit: int) -> DataFrame:
+    """The endless frame of source records; `start` says where the very first batch begins, `limit` how many it has."""
+    source = pipeline.source
+    reader = spark.readStream.format("kafka").options(**_options(pipeline))
+    reader = reader.option("maxOffsetsPerTrigger", limit)
+    if source.partitions is not None:
+        reader = reader.option("minPartitions", source.partitions)
+    if source.pattern is not None:
+        reader = reader.option("subscribePattern", source.pattern)
+    else:
+        reader = reader.option("subscribe", ",".join(source.topics))
+    if start:
+        reader = reader.option("startingOffsets", offsets_json(start))
+    return reader.load()
+
+
+def again(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[Range]) -> DataFrame:
+    """The records of these ranges, one task for each, in this order.
+
+    Read one by one and put together: a single read would let Spark choose the order.
+    """
+    return functools.reduce(DataFrame.unionAll, [_read(spark, pipeline, each) for each in ranges])
+
+
+def _read(spark: SparkSession, pipeline: Pipeline, span: Range) -> DataFrame:
+    place = (span.topic, span.partition)
+    reader = spark.read.format("kafka").options(**_options(pipeline))
+    reader = reader.option("assign", json.dumps({span.topic: [span.partition]}))
+    reader = reader.option("startingOffsets", offsets_json({place: span.start}))
+    return reader.option("endingOffsets", offsets_json({place: span.end})).load()
+
+
+def offsets_json(offsets: TopicPartitions) -> str:
+    """Offsets as Spark writes them, in its options and in its offset log."""
+    nested: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        nested.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(nested, separators=(",", ":"))
+
+
+def offsets_of(entry: str) -> TopicPartitions:
+    """The end offsets that an entry of Spark's offset log holds.
+
+    Below its version and its metadata it has a line for each place where the plan reads the source: two where good and
+    rejected records part. They are one source, asked once for each batch, so the lines are the same.
+    """
+    try:
+        lines = set(entry.strip().splitlines()[_HEAD:])
+        nested: dict[str, dict[str, int]] = json.loads(lines.pop())
+        found = {(topic, int(number)): offset for topic, parts in nested.items() for number, offset in parts.items()}
+    except (ValueError, AttributeError, KeyError) as error:
+        raise errors.LedgerUnusable(
+            f"an entry of Spark's offset log does not hold offsets ({error})",
+            kept="nothing was written",
+            then="restore the ledger; a checkpoint folder of another query does not fit this pipeline",
+        ) from error
+    if lines:
+        raise errors.InvariantBroken(f"an entry of Spark's offset log has two sources that end differently: {entry!r}")
+    return found
+
+
+def replace_offsets(entry: str, offsets: TopicPartitions) -> str:
+    """The same entry with other end offsets."""
+    lines = entry.strip().splitlines()
+    return "\n".join([*lines[:_HEAD], *[offsets_json(offsets)] * len(lines[_HEAD:])])
+
+
+# -- the cut -------------------------------------------------------------------------------------
+
+
+def cut(frame: DataFrame) -> tuple[tuple[Range, ...], tuple[Slice, ...]]:
+    """What Spark has planned for a batch: the source ranges in its order, and what each task reads."""
+    partitions = frame._jdf.queryExecution().toRdd().partitions()
+    slices = tuple(Slice(_describe(each)) for each in partitions)
+    seen: dict[Range, None] = {}
+    for each in slices:
+        for part in re.findall(r"[A-Za-z0-9._-]+-\d+:\d+-\d+", each):
+            seen[Range.parse(part)] = None
+    return tuple(seen), slices
+
+
+def _describe(partition: Any) -> str:
+    """What one planned task reads, whatever number it has."""
+    kind = partition.getClass().getSimpleName()
+    if kind == "DataSourceRDDPartition":
+        # Only the range is looked at: the rest of what Spark has planned holds the connection's secrets.
+        planned = partition.inputPartition()
+        return _span(planned.get().offsetRange().toString()) if planned.isDefined() else f"#{partition.index()}"
+    if kind == "KafkaSourceRDDPartition":  # a batch read again
+        return _span(partition.offsetRange().toString())
+    if kind == "CoalescedRDDPartition":
+        parents = partition.parents()
+        return "+".join(_describe(parents.apply(i)) for i in range(parents.size()))
+    if kind == "UnionPartition":
+        # Which branch of the union does not matter: the first task that reads a range is always the same branch's.
+        return _describe(partition.parentPartition())
+    return f"#{partition.index()}"  # behind a shuffle: its number, which hashing fixes
+
+
+def _span(text: str) -> str:
+    found = _RANGE.match(text)
+    if found is None:
+        raise errors.InvariantBroken(f"Spark describes a range of offsets in words that are not known: {text}")
+    return str(Range(found[1], int(found[2]), int(found[3]), int(found[4])))
+
+
+# -- where to begin ------------------------------------------------------------------------------
+
+
+def partitions_of(pipeline: Pipeline, cluster: Cluster) -> list[tuple[str, int]]:
+    """Every topic partition that the pipeline reads now."""
+    source = pipeline.source
+    if source.pattern is None:
+        counts = cluster.require(source.topics, "source topic")
+    else:
+        ours = {pipeline.rejected_topic, pipeline.ledger.topic, pipeline.sink.topic}
+        counts = cluster.matching(source.pattern)
+        overlap = sorted(topic for topic in counts if topic in ours)
+        if overlap:
+            raise errors.ConfigInvalid(
+                f"source.pattern {source.pattern!r} matches {overlap[0]!r}, which the pipeline writes to",
+                kept="nothing was read or written",
+                then="narrow the pattern",
+            )
+        if not counts:
+            raise errors.TopicUnknown(
+                f"no topic matches source.pattern {source.pattern!r}",
+                kept="nothing was read or written",
+                then="create a topic that matches, or correct the pattern",
+            )
+    return [(topic, number) for topic, count in sorted(counts.items()) for number in range(count)]
+
+
+def beginning(pipeline: Pipeline, cluster: Cluster) -> TopicPartitions:
+    """Where a pipeline that has nothing stored begins."""
+    places = partitions_of(pipeline, cluster)
+    earliest = pipeline.source.auto_offset_reset is Reset.EARLIEST
+    return cluster.earliest(places) if earliest else ends(pipeline, places, cluster)
+
+
+def within(
+    pipeline: Pipeline, stored: TopicPartitions, cluster: Cluster, where: str = "the ledger"
+) -> tuple[TopicPartitions, list[str]]:
+    """The stored positions, moved where they are out of range and the pipeline allows it; what was moved is said."""
+    present = set(partitions_of(pipeline, cluster))
+    gone = sorted(place for place in stored if place not in present)
+    reset = pipeline.source.on_data_loss is OnDataLoss.RESET
+    if gone and not reset:
+        names = ", ".join(f"{topic}-{number}" for topic, number in gone[:5])
+        raise errors.SourceChanged(
+            f"{where} has offsets for {names}, which no longer exist",
+            kept="everything that was delivered; nothing more was read",
+            then="restore the topic, or set source.on_data_loss: reset to go on without it",
+        )
+    here = {place: offset for place, offset in stored.items() if place in present}
+    first, last = cluster.earliest(here), ends(pipeline, here, cluster)
+    notes = [f"{topic}-{number} no longer exists" for topic, number in gone]
+    for place, offset in list(here.items()):
+        if first[place] <= offset <= last[place]:
+            continue
+        topic, number = place
+        earliest = pipeline.source.auto_offset_reset is Reset.EARLIEST
+        target = first[place] if earliest else last[place]
+        held = f"the topic holds {first[place]} to {last[place]}"
+        what = f"{topic}-{number}: the next offset to read is {offset}, and {held}"
+        if not reset:
+            raise errors.OffsetsOutOfRange(
+                what,
+                kept="everything that was delivered; nothing more was read",
+                then=f"set source.on_data_loss: reset to go on at {target} "
+                f"(auto.offset.reset: {pipeline.source.auto_offset_reset.value}), or restore the topic",
+            )
+        here[place] = target
+        notes.append(f"{what}; going on at {target}")
+    return here, notes
+
+
+def ends(pipeline: Pipeline, places: Iterable[tuple[str, int]], cluster: Cluster) -> TopicPartitions:
+    """Where the source can read to now, at its isolation."""
+    return cluster.latest(places, pipeline.source.isolation is Isolation.READ_COMMITTED)
+
+
+def lag(pipeline: Pipeline, positions: TopicPartitions, cluster: Cluster) -> int:
+    """How many offsets are between the positions and the ends of the topics."""
+    last = ends(pipeline, positions, cluster)
+    return sum(max(0, last[place] - offset) for place, offset in positions.items())

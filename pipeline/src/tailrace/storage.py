@@ -1,0 +1,74 @@
+"""How Spark is set to keep the state of a stateful pipeline, on a disk or on an object store.
+
+What is set here are defaults that `spark:` of the configuration may change. It imports neither Spark nor Kafka.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from tailrace.config import SECRET_OPTION, Pipeline
+
+S3A = "s3a:"
+HADOOP = "spark.hadoop."
+
+STATE = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+STORE = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+    ),
+    # One object for each file: S3 has checksums of its own, and a second object may fail where the first does not.
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+# An outage must end the batch in a minute or so; S3A's own defaults go on for many.
+_S3A = {
+    "create.performance": "true",
+    "attempts.maximum": "3",
+    "retry.limit": "4",
+    "retry.interval": "200ms",
+    "retry.throttle.limit": "6",
+    "retry.throttle.interval": "200ms",
+    "connection.establish.timeout": "15s",
+    "connection.timeout": "15s",
+    "connection.acquisition.timeout": "15s",
+    "connection.request.timeout": "20s",
+    "aws.credentials.provider": ",".join(
+        (
+            "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider",
+            "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+            "software.amazon.awssdk.auth.credentials.EnvironmentVariableCredentialsProvider",
+            "software.amazon.awssdk.auth.credentials.WebIdentityTokenFileCredentialsProvider",
+            "org.apache.hadoop.fs.s3a.auth.IAMInstanceCredentialsProvider",
+        )
+    ),
+}
+
+
+def settings(pipeline: Pipeline) -> dict[str, str]:
+    """What Spark is set to for the pipeline's checkpoint, where the pipeline does not say otherwise."""
+    if pipeline.checkpoint == "ledger":
+        return {}
+    if not on_s3(pipeline):
+        return dict(STATE)
+    wanted = {f"{HADOOP}fs.s3a.{name}": value for name, value in _S3A.items()}
+    endpoint = pipeline.spark.get(f"{HADOOP}fs.s3a.endpoint", "")
+    if endpoint and "amazonaws.com" not in endpoint:  # MinIO and its like have neither bucket hosts nor regions
+        wanted |= {f"{HADOOP}fs.s3a.path.style.access": "true", f"{HADOOP}fs.s3a.endpoint.region": "us-east-1"}
+    return STATE | STORE | wanted
+
+
+def on_s3(pipeline: Pipeline) -> bool:
+    """Whether the checkpoint is on an object store."""
+    return pipeline.checkpoint.startswith(S3A)
+
+
+def hidden(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings that hold a secret for Hadoop; Spark would show them in the arguments of its own process."""
+    secret = re.compile(rf"{SECRET_OPTION.pattern}|(access|encryption)[.]?key", re.IGNORECASE)
+    return {name: value for name, value in settings.items() if name.startswith(HADOOP) and secret.search(name)}

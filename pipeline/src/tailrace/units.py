@@ -1,0 +1,32 @@
+"""Times and sizes as people write them: `1s`, `500ms`, `2m`; `64MB`, `1GiB`.
+
+The configuration and the command line read them alike.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TIMES = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZES = {
+    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
+
+
+def seconds(text: str) -> float | None:
+    """The time that a text says, a bare number being seconds; None where it says none."""
+    found = _WRITTEN.fullmatch(text.strip())
+    factor = _TIMES.get(found[2]) if found else None
+    return None if found is None or factor is None else float(found[1]) * factor
+
+
+def size(text: str) -> int | None:
+    """The bytes that a text says; None where it says none, or parts of a byte."""
+    found = _WRITTEN.fullmatch(text.strip())
+    factor = _SIZES.get(found[2].lower()) if found else None
+    if found is None or factor is None:
+        return None
+    count = float(found[1]) * factor
+    return int(count) if count.is_integer() else None

@@ -1,0 +1,188 @@
+"""The producers of one executor, with the count of those who use each.
+
+None in use is ever closed, however long a task takes: the cache of the write-ups' Spark closed what had not been asked
+for in a while, and tasks of an hour lost their producer. What is retired is closed by the last one who uses it.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+log = logging.getLogger(__name__)
+
+
+class Closable(Protocol):
+    """What is kept here."""
+
+    name: str
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+    def listen(self) -> None:
+        """Take note of what has happened meanwhile."""
+
+
+P = TypeVar("P", bound=Closable)
+
+
+@dataclass
+class _Kept(Generic[P]):
+    producer: P
+    idle: float
+    users: int = 0
+    since: float = 0.0  # when it was used last
+    retired: bool = False
+    tended: bool = False
+    closed: bool = False
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the cache has done so far, and what it holds."""
+
+    created: int
+    closed: int
+    held: int
+    used: int
+    retired: dict[str, int] = field(default_factory=dict)  # by reason
+
+
+class Cache(Generic[P]):
+    """Producers by key; used by many threads."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: dict[Hashable, _Kept[P]] = {}
+        self._retired: collections.Counter[str] = collections.Counter()
+        self._created = self._closed = 0
+
+    @contextlib.contextmanager
+    def borrow(
+        self,
+        key: Hashable,
+        make: Callable[[], P],
+        doubt: Callable[[P], str] = lambda producer: "",
+        idle: float = 300.0,
+        alone: bool = True,
+    ) -> Iterator[tuple[P, bool]]:
+        """The producer of this key, and whether it is a new one; after an exception nobody gets it again.
+
+        With `alone` one user has it at a time: whoever comes meanwhile gets a new one, and the other is retired.
+        """
+        kept, fresh = self._take(key, make, doubt, idle, alone)
+        try:
+            yield kept.producer, fresh
+        except BaseException as error:
+            self._retire(key, kept, f"failed: {type(error).__name__}")
+            raise
+        finally:
+            self._give_back(kept)
+
+    def _take(
+        self, key: Hashable, make: Callable[[], P], doubt: Callable[[P], str], idle: float, alone: bool
+    ) -> tuple[_Kept[P], bool]:
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None and alone and kept.users:
+                self._forget(key, kept, "another attempt has come")
+                kept = None
+            if kept is not None:
+                kept.users += 1
+        if kept is not None:
+            why = doubt(kept.producer)
+            if not why:
+                return kept, False
+            self._retire(key, kept, why)
+            self._give_back(kept)
+        made = _Kept(make(), idle, users=1)
+        with self._lock:
+            self._created += 1
+            other = self._kept.get(key)
+            if other is not None and not alone:  # two have made one at the same time: the first is enough
+                other.users += 1
+                made.users, made.retired = 0, True
+            else:
+                if other is not None:
+                    self._forget(key, other, "another attempt has come")
+                self._kept[key] = made
+        if made.retired and other is not None:
+            self._close_if_done(made)
+            return other, False
+        if other is not None:
+            self._close_if_done(other)
+        return made, True
+
+    def _forget(self, key: Hashable, kept: _Kept[P], why: str) -> None:
+        """With the lock held: nobody gets this producer again."""
+        if not kept.retired:
+            kept.retired = True
+            self._retired[why] += 1
+            log.info("retired the producer of %s: %s", kept.producer.name, why)
+        if self._kept.get(key) is kept:
+            del self._kept[key]
+
+    def _retire(self, key: Hashable, kept: _Kept[P], why: str) -> None:
+        with self._lock:
+            self._forget(key, kept, why)
+
+    def _give_back(self, kept: _Kept[P]) -> None:
+        with self._lock:
+            kept.users -= 1
+            kept.since = self._clock()
+        self._close_if_done(kept)
+
+    def _close_if_done(self, kept: _Kept[P]) -> None:
+        with self._lock:
+            if not kept.retired or kept.users or kept.tended or kept.closed:
+                return
+            kept.closed = True
+            self._closed += 1
+        log.info("closing the producer of %s", kept.producer.name)
+        kept.producer.close()
+
+    def tend(self) -> None:
+        """Close what nobody uses and has not used for its time; let the others take note of what has happened."""
+        now = self._clock()
+        with self._lock:
+            unused = [(key, kept) for key, kept in self._kept.items() if not kept.users]
+            for key, kept in unused:
+                if now - kept.since >= kept.idle:
+                    self._forget(key, kept, "idle")
+                else:
+                    kept.tended = True  # may be borrowed meanwhile, and not closed
+        for _, kept in unused:
+            if kept.tended:
+                kept.producer.listen()
+                with self._lock:
+                    kept.tended = False
+            self._close_if_done(kept)
+
+    def close(self) -> None:
+        """Retire everything; what is in use is closed by its last user."""
+        with self._lock:
+            every = list(self._kept.items())
+            for key, kept in every:
+                self._forget(key, kept, "exit")
+        for _, kept in every:
+            self._close_if_done(kept)
+
+    @property
+    def counts(self) -> Counts:
+        """What the cache has done so far."""
+        with self._lock:
+            return Counts(
+                self._created,
+                self._closed,
+                len(self._kept),
+                sum(1 for kept in self._kept.values() if kept.users),
+                dict(self._retired),
+            )

@@ -1,0 +1,129 @@
+"""A worker's way to its executor's writer, which is started where it is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tailrace.errors import InvariantBroken, TailraceError, WriterUnavailable
+from tailrace.writer import Assignment, Written, wire
+
+_START_LIMIT = 60.0
+_TRY_AGAIN = 15.0  # seconds after which a writer that was started and is not there is started once more
+_LOOK_EVERY = 0.02
+_RETRIED = "the task is tried again: the next attempt fences what is open, reads the marker, and then skips or writes"
+
+
+class Client:
+    """Hands one task's rows to the writer. Nothing is kept from one task to the next."""
+
+    def write(self, task: Assignment, batches: Iterator[Any]) -> Written:
+        """See `Writer.write`."""
+        written = _converse(task, batches)
+        if not isinstance(written, Written):
+            raise InvariantBroken(f"{task}: the writer answered with {type(written).__name__}")
+        return written
+
+    def stats(self) -> dict[str, Any]:
+        """What the writer holds and has done."""
+        answer = _converse(wire.STATS, None)
+        return dict(answer)
+
+
+def _converse(question: Any, batches: Iterator[Any] | None) -> Any:
+    folder = _folder()
+    try:
+        with (
+            contextlib.closing(_connect(folder)) as connection,
+            connection.makefile("rb") as incoming,
+            connection.makefile("wb", wire.BUFFER) as outgoing,
+        ):
+            with contextlib.suppress(BrokenPipeError):  # it has answered before it had heard everything
+                wire.send(outgoing, question)
+                if batches is not None:
+                    _send(outgoing, batches)
+                outgoing.flush()
+            answer = wire.receive(incoming)
+    except (wire.Closed, OSError) as error:
+        raise WriterUnavailable(
+            f"{question}: the writer in {folder} ended in mid-task ({type(error).__name__})", kept=_RETRIED
+        ) from error
+    if isinstance(answer, TailraceError):
+        raise answer
+    return answer
+
+
+def _send(outgoing: wire.Stream, batches: Iterator[Any]) -> None:
+    first = next(batches, None)
+    if first is None:
+        outgoing.write(wire.NONE)
+    else:
+        outgoing.write(wire.ROWS)
+        with pa.ipc.new_stream(outgoing, first.schema) as stream:
+            stream.write_batch(first)
+            for batch in batches:
+                stream.write_batch(batch)
+    # Only now: `batches` raises where the task's input was cut off, and the writer then hears nothing more.
+    outgoing.write(wire.WHOLE)
+
+
+def _folder() -> Path:
+    given = os.environ.get(wire.ENV)
+    return Path(given) if given else wire.folder_of(wire.executor())
+
+
+def _connect(folder: Path) -> socket.socket:
+    end = time.monotonic() + _START_LIMIT
+    started: float | None = None
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(str(folder / wire.SOCKET))
+            if connection.recv(1) == wire.HELLO:
+                return connection
+            raise ConnectionResetError("it ended before it said hello")
+        except OSError as error:
+            connection.close()
+            now = time.monotonic()
+            if now > end:
+                raise WriterUnavailable(
+                    f"no writer answers in {folder} after {_START_LIMIT:.0f} s ({error})",
+                    kept="nothing was written",
+                    then="look into the executor's log for what the writer said",
+                ) from error
+            if (started is None or now - started > _TRY_AGAIN) and not _locked(folder):
+                start(folder, wire.executor().pid)
+                started = now
+            time.sleep(_LOOK_EVERY)
+
+
+def _locked(folder: Path) -> bool:
+    """Whether a writer lives there: it holds the lock from its first moment to its last."""
+    try:
+        with (wire.own(folder) / wire.LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+    except BlockingIOError:
+        return True
+
+
+def start(folder: Path, executor: int) -> None:
+    """Start a writer for the executor of this number; if several are started, one of them stays."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    started = subprocess.Popen(
+        [sys.executable, "-m", "tailrace.writer.host", str(folder), str(executor)],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,  # a worker's and a daemon's own stdout speaks to the JVM
+    )
+    started.returncode = 0  # it outlives this object, and nobody waits for it

@@ -1,0 +1,48 @@
+"""The executor's Python daemon (`spark.python.daemon.module`): Spark's own, with the writer beside it.
+
+It also makes Python tasks cheap: Spark's daemon collects all garbage after every task, and with Arrow and pandas loaded
+that takes longer than a small task does. What a worker holds after its second task is there to stay, and is frozen.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+
+from pyspark import daemon
+
+from tailrace.writer import client, wire
+
+_FREEZE_AFTER = 2
+
+_worker = daemon.worker
+_tasks = 0
+
+
+def worker(sock: socket.socket, authenticated: bool) -> int:
+    """Spark's, and what is left by the first tasks is frozen."""
+    global _tasks  # of a process that was forked for this one loop
+    try:
+        code = _worker(sock, authenticated)
+    except (BrokenPipeError, ConnectionResetError):
+        return 1  # the JVM has given the task up, and has said so; a traceback would hide that
+    _tasks += 1
+    if _tasks == _FREEZE_AFTER:
+        gc.collect()
+        gc.freeze()
+    return code
+
+
+def main() -> None:
+    """Start the writer, then do what Spark's daemon does."""
+    executor = wire.executor()
+    folder = wire.folder_of(executor)
+    os.environ[wire.ENV] = str(folder)
+    client.start(folder, executor.pid)
+    daemon.worker = worker
+    daemon.manager()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""What the writer does with one sink partition of one batch: exactly once with its marker, or at least once."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from tailrace import errors
+from tailrace.config import Delivery
+from tailrace.progress.marker import Decision, Marker, decide
+from tailrace.writer import Assignment, Written
+from tailrace.writer.cache import Cache
+from tailrace.writer.content import Content, check_moved, check_replay
+from tailrace.writer.markers import MarkerReader
+from tailrace.writer.producers import AT_LEAST_ONCE, Sender, SinkProducer
+from tailrace.writer.send import Counts, send
+
+_FLUSH_STEP = 5.0
+_FLUSH_LIMIT = 120.0  # seconds without any acknowledgement
+
+
+class Deliveries:
+    """The producers of one writer process, and what is done with them; used by one thread for each task."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sinks: Cache[SinkProducer] = Cache()
+        self.shared: Cache[Sender] = Cache()
+        self.readers: Cache[MarkerReader] = Cache()
+
+    def write(self, task: Assignment, batches: Iterator[Any]) -> Written:
+        """See `Writer.write`."""
+        if task.delivery is Delivery.AT_LEAST_ONCE:
+            return self._at_least_once(task, batches)
+        connection = _key(task.options)
+        # One marker reader for a pipeline's sink partitions: it holds connections of its own.
+        with self.readers.borrow(
+            (task.pipeline, task.ledger, connection), lambda: MarkerReader(task), idle=task.idle, alone=False
+        ) as (reader, _):
+            return self._exactly_once(task, batches, reader)
+
+    def caches(self) -> dict[str, Cache[Any]]:
+        """What is kept, by kind."""
+        return {"sinks": self.sinks, "shared": self.shared, "readers": self.readers}
+
+    # -- exactly once ----------------------------------------------------------------------------
+
+    def _exactly_once(self, task: Assignment, batches: Iterator[Any], ledger: MarkerReader) -> Written:
+        with self.sinks.borrow(
+            (task.pipeline, int(task.partition)),
+            lambda: SinkProducer(task, ledger),
+            lambda sink: self._doubt(sink, task),
+            idle=task.idle,
+        ) as (sink, fresh):
+            sink.ledger = ledger
+            if fresh:
+                sink.fence()
+            # Without a doubt since the batch before, nobody else can have written: no need to ask.
+            known = not fresh and sink.last == task.batch - 1
+            if task.by_content:
+                return self._by_content(sink, task, batches, fresh, {} if known else sink.markers())
+            if not known and decide(sink.marker(), task.batch, task.digest, str(task)) is Decision.SKIP:
+                # Read to the end all the same: a stateful operator before the sink keeps its state only then.
+                collections.deque(batches, maxlen=0)
+                return Written(task.partition, skipped=True, fresh=fresh, writer=self.name)
+            sink.begin()
+            counts = send(sink, task, batches)
+            sink.seal(Marker.of(task.batch, task.digest, task.sinks))
+            return self._done(task, counts, fresh, sink.commit(task.batch))
+
+    def _doubt(self, sink: SinkProducer, task: Assignment) -> str:
+        if sink.run != task.run:
+            return "it is of an earlier run"
+        if task.owner and task.owner != self.name:
+            return "another executor has written this sink partition since"
+        return sink.doubt
+
+    def _by_content(
+        self, sink: SinkProducer, task: Assignment, batches: Iterator[Any], fresh: bool, markers: dict[int, Marker]
+    ) -> Written:
+        content = Content()
+        own = markers.get(task.partition)
+        if own is not None and own.next > task.batch:
+            for _ in content.rows(batches):
+                pass
+            check_replay(own, task, content)
+            return Written(task.partition, skipped=True, fresh=fresh, writer=self.name)
+        sink.begin()
+        counts = send(sink, task, content.rows(batches))
+        check_moved(markers, task, content)
+        sink.seal(Marker.of(task.batch, content.named(task.run), task.sinks))
+        return self._done(task, counts, fresh, sink.commit(task.batch))
+
+    def _done(self, task: Assignment, counts: Counts, fresh: bool, took: float) -> Written:
+        return Written(
+            task.partition, False, counts.out, counts.rejected, counts.size, fresh, commit_ms=took, writer=self.name
+        )
+
+    # -- at least once ---------------------------------------------------------------------------
+
+    def _at_least_once(self, task: Assignment, batches: Iterator[Any]) -> Written:
+        options = AT_LEAST_ONCE | task.options
+        if options.get("acks") == "1":
+            options["enable.idempotence"] = False
+        with self.shared.borrow(
+            _key(options),
+            lambda: Sender(options, "at-least-once"),
+            lambda sender: sender.doubt,
+            idle=task.idle,
+            alone=False,
+        ) as (sender, fresh):
+            started = time.perf_counter()
+            counts = send(sender, task, batches)
+            _flush(sender, task)
+            return self._done(task, counts, fresh, (time.perf_counter() - started) * 1000)
+
+
+def _key(options: dict[str, Any]) -> frozenset[tuple[str, str]]:
+    return frozenset((name, str(value)) for name, value in options.items())
+
+
+def _flush(sender: Sender, task: Assignment) -> None:
+    """Wait until everything is acknowledged; other tasks may be sending too, so only a standstill is an end."""
+    still = time.monotonic() + _FLUSH_LIMIT
+    left = len(sender.producer)
+    while left:
+        before, left = left, sender.producer.flush(_FLUSH_STEP)
+        sender.check()
+        if left < before:
+            still = time.monotonic() + _FLUSH_LIMIT
+        elif time.monotonic() > still:
+            raise errors.KafkaFailed(
+                f"{task}: {left} records were not acknowledged within {_FLUSH_LIMIT:.0f} s",
+                kept="the task is tried again; some of its records may come out twice (at-least-once)",
+            )
+    sender.check()

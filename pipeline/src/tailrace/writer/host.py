@@ -1,0 +1,162 @@
+"""The writer process: one on each executor, it owns every Kafka producer there.
+
+Started with the executor's Python daemon, or by the first task that misses it, it lives as long as the executor's JVM.
+Each task has a connection and a thread of its own. Whatever a task has begun and not said to be whole is aborted, so
+the death of a worker leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import gc
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+
+from tailrace import errors
+from tailrace.writer import Assignment, wire
+from tailrace.writer.delivery import Deliveries
+
+log = logging.getLogger("tailrace.writer")
+
+_TEND_EVERY = 0.5
+_BACKLOG = 512
+
+
+class Host:
+    """Listens in a folder, and serves one task on each connection."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = uuid.uuid4().hex[:12]
+        self.deliveries = Deliveries(self.name)
+        self._stop = threading.Event()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def serve(self, executor: psutil.Process) -> None:
+        """Until the executor has gone, or a signal says so."""
+        path = self.folder / wire.SOCKET
+        path.unlink(missing_ok=True)  # of a writer that was killed; the lock says that it is gone
+        self._socket.bind(str(path))
+        self._socket.listen(_BACKLOG)
+        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+        while not self._stop.wait(_TEND_EVERY) and _lives(executor):
+            for cache in self.deliveries.caches().values():
+                cache.tend()
+        path.unlink(missing_ok=True)
+        self._socket.close()
+        for cache in self.deliveries.caches().values():
+            cache.close()
+
+    def stop(self) -> None:
+        """End `serve`."""
+        self._stop.set()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:  # closed: the end
+                return
+            threading.Thread(target=self._serve, args=[connection], name="task", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb", wire.BUFFER) as incoming, connection.makefile("wb") as outgoing:
+            try:
+                connection.sendall(wire.HELLO)
+                asked = wire.receive(incoming)
+                answer = self._answer(asked, incoming)
+            except (wire.Closed, ConnectionError):
+                return  # the worker has died or given up; what it had begun is aborted
+            except errors.TailraceError as error:
+                answer = error
+            except Exception as error:
+                log.exception("a task failed")
+                answer = errors.InvariantBroken(f"the writer failed: {type(error).__name__}: {error}")
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RD)  # a worker that is still sending reads the answer instead
+                wire.send(outgoing, answer)
+                outgoing.flush()
+
+    def _answer(self, asked: Any, incoming: wire.Stream) -> Any:
+        if asked == wire.STATS:
+            return self.stats()
+        if not isinstance(asked, Assignment):
+            raise errors.InvariantBroken(f"the writer was asked {type(asked).__name__}")
+        return self.deliveries.write(asked, _rows(incoming))
+
+    def stats(self) -> dict[str, Any]:
+        """What this process holds and has done."""
+        me = psutil.Process()
+        return {
+            "writer": self.name,
+            "pid": me.pid,
+            "rss": me.memory_info().rss,
+            "threads": me.num_threads(),
+            "connections": len(me.net_connections(kind="inet")),
+            **{kind: dataclasses.asdict(cache.counts) for kind, cache in self.deliveries.caches().items()},
+        }
+
+
+def _rows(incoming: wire.Stream) -> Iterator[Any]:
+    """The task's batches; Closed where they end without the word that they are whole."""
+    if wire.take(incoming, 1) == wire.ROWS:
+        try:
+            with pa.ipc.open_stream(incoming) as stream:
+                yield from stream
+        except (pa.ArrowInvalid, OSError) as error:  # cut off inside a batch
+            raise wire.Closed from error
+    if wire.take(incoming, 1) != wire.WHOLE:
+        raise wire.Closed
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def main(folder: Path, pid: int) -> int:
+    """Serve in this folder for the executor of this number, unless another writer does so already."""
+    os.umask(0o077)
+    # Ctrl-C and the daemon's farewell go to the whole group; the writer ends after its tasks.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    logging.basicConfig(
+        level=logging.INFO if "TAILRACE_LOG" in os.environ else logging.WARNING,
+        format="%(asctime)s %(levelname)s writer: %(message)s",
+    )
+    with (wire.own(folder) / wire.LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return 0
+        try:
+            executor = psutil.Process(pid)
+        except psutil.NoSuchProcess:
+            return 0
+        host = Host(folder)
+        signal.signal(signal.SIGTERM, lambda *_: host.stop())
+        gc.collect()
+        gc.freeze()
+        host.serve(executor)
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,60 @@
+"""Reading the markers of one pipeline: one client for all its sink partitions on an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from tailrace.kafka import persist
+from tailrace.progress.marker import Marker, markers_group
+from tailrace.writer import Assignment
+
+_LIMIT = 60.0
+_CONNECTION = frozenset(
+    {"bootstrap.servers", "security.protocol", "enable.sparse.connections", "reconnect.backoff.ms", "log_level"}
+)
+
+
+class MarkerReader:
+    """A consumer that consumes nothing: it asks for the offsets of the group of markers."""
+
+    def __init__(self, task: Assignment) -> None:
+        connection = {k: v for k, v in task.options.items() if k in _CONNECTION or k.startswith(("ssl.", "sasl."))}
+        self.name = f"the markers of {task.pipeline}"
+        self._topic = task.ledger
+        self._consumer = Consumer(
+            connection
+            | {
+                "group.id": markers_group(task.pipeline),
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+            }
+        )
+
+    @property
+    def group(self) -> Any:
+        """What a transaction needs to commit offsets for the group."""
+        return self._consumer.consumer_group_metadata()
+
+    def markers(self, partitions: Iterable[int], who: str) -> dict[int, Marker]:
+        """The markers of these sink partitions; one that was never written has none."""
+        places = [TopicPartition(self._topic, number) for number in partitions]
+        found = persist(lambda: self._consumer.committed(places, timeout=10.0), f"{who}: reading its marker", _LIMIT)
+        read = {each.partition: Marker.read(each.offset, each.metadata) for each in found}
+        return {number: marker for number, marker in read.items() if marker is not None}
+
+    def all(self, who: str) -> dict[int, Marker]:
+        """The markers of all sink partitions."""
+        found = persist(
+            lambda: self._consumer.list_topics(self._topic, timeout=10.0), f"{who}: looking at the ledger", _LIMIT
+        )
+        return self.markers(found.topics[self._topic].partitions, who)
+
+    def listen(self) -> None:
+        """It has nothing to say: an answer that fails says so at once."""
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._consumer.close()

@@ -1,0 +1,250 @@
+"""One sink partition's transactional producer, and the at-least-once producer that tasks share.
+
+librdkafka's producer retries a lost EndTxn without end and cannot tell its outcome from another's
+(KAFKA-17754), so whatever is not certain ends the producer: a fresh one takes a new epoch, and the marker tells.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from tailrace import errors
+from tailrace.config import redact
+from tailrace.kafka import is_fenced, persist, translate
+from tailrace.progress.marker import Marker, transactional_id
+from tailrace.progress.plan import BatchId
+from tailrace.progress.states import Event, State, after
+from tailrace.writer import Assignment
+from tailrace.writer.librdkafka import Handover, available
+from tailrace.writer.markers import MarkerReader
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+TRANSACTION_TIMEOUT_MS = 120_000
+_INIT_LIMIT = 60.0
+_COMMIT_LIMIT = 60.0
+_SLOW_COMMIT_MS = 1000.0
+_QUEUE_WAIT = 0.05
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+_KEPT = "nothing of this attempt is visible to a read_committed reader; the task is tried again"
+
+TRANSACTIONAL = {
+    "partitioner": "murmur2_random",  # Java's: the same key goes to the same partition as from any other producer
+    "linger.ms": 5,
+    "retry.backoff.ms": 5,
+    "compression.type": "lz4",
+    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+    "queue.buffering.max.kbytes": 131_072,
+    "delivery.report.only.error": True,
+}
+AT_LEAST_ONCE = {**TRANSACTIONAL, "enable.idempotence": True}
+del AT_LEAST_ONCE["transaction.timeout.ms"]
+
+
+class _Heard:
+    """What a producer's callbacks have said; it knows nothing of the producer, which can so be freed at once."""
+
+    def __init__(self) -> None:
+        self.failed: KafkaError | None = None
+        self.topic = ""
+        self.doubt = ""
+        self.fatal = ""
+
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
+        """A delivery report: only failures are reported."""
+        # What was purged was so because the transaction had failed already: that error says more.
+        if error is not None and self.failed is None and error.code() not in _PURGED:
+            self.failed, self.topic = error, message.topic() or ""
+
+    def error(self, error: KafkaError) -> None:
+        """A connection was lost or a request timed out: what was in flight may have been sent twice."""
+        self.doubt = self.doubt or f"{error.name()}: {error.str()}"
+
+
+class Sender:
+    """What both kinds of producers have in common: taking rows, and noticing the ones that fail."""
+
+    def __init__(self, options: Mapping[str, Any], name: str) -> None:
+        self.name = name
+        self._heard = _Heard()
+        self.producer = Producer({**options, "on_delivery": self._heard.delivered, "error_cb": self._heard.error})
+        log.info("created a producer for %s: %s", name, redact({key: str(value) for key, value in options.items()}))
+
+    def send(self, **record: Any) -> None:
+        """Hand one record to librdkafka; wait while its queue is full."""
+        while True:
+            try:
+                self.producer.produce(**record)
+                return
+            except BufferError:
+                self.producer.poll(0.1)
+                self.check()
+            except KafkaException as error:
+                size = len(record.get("value") or b"") + len(record.get("key") or b"")
+                raise translate(error, f"a record of {size} bytes for topic {record['topic']!r}", kept=_KEPT) from error
+
+    def listen(self) -> None:
+        """Let librdkafka tell what has happened; a fatal error is one that ends the producer."""
+        try:
+            self.producer.poll(0)
+        except KafkaException as error:
+            self._heard.fatal = self._heard.fatal or error.args[0].str()
+
+    def poll(self) -> None:
+        """Let librdkafka report failures; the first one ends the task."""
+        self.listen()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what a delivery report has said."""
+        if self._heard.failed is not None:
+            raise translate(self._heard.failed, f"writing to topic {self._heard.topic!r}", kept=_KEPT)
+
+    @property
+    def doubt(self) -> str:
+        """Why this producer should not be used again; empty where nothing speaks against it."""
+        self.listen()
+        if self._heard.failed is not None:
+            return f"a record was not delivered ({self._heard.failed.name()})"
+        return self._heard.fatal
+
+    def close(self) -> None:
+        """Let go of what is still queued, and of the connections."""
+        self.producer.purge()
+
+
+class SinkProducer(Sender):
+    """The producer of one sink partition: its life follows `progress.states`."""
+
+    def __init__(self, task: Assignment, ledger: MarkerReader) -> None:
+        name = transactional_id(task.pipeline, task.partition)
+        super().__init__(TRANSACTIONAL | task.options | {"transactional.id": name}, name)
+        self.state = State.UNKNOWN
+        self.last: BatchId | None = None  # the batch that this producer has written, without doubt
+        self.run = task.run
+        self._began = time.monotonic()
+        self._timeout = int(task.options.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)) / 1000
+        self._who = str(task)
+        self._place = TopicPartition(task.ledger, task.partition)
+        self.ledger = ledger  # may be another one for each task
+        self._handover = Handover(self.producer) if available() else None
+
+    def offer(self, topic: str, messages: Any) -> None:
+        """Hand over a batch of messages (`librdkafka.messages`), in their order; wait while the queue is full."""
+        if self._handover is None:
+            raise errors.InvariantBroken(f"{self._who}: whole batches cannot be handed over here")
+        while len(messages):
+            try:
+                taken = self._handover.offer(topic, messages)
+            except KafkaException as error:
+                self.check()
+                raise translate(error, f"{self._who}: writing to topic {topic!r}", kept=_KEPT) from error
+            messages = messages[taken:]
+            if len(messages):
+                self.producer.poll(_QUEUE_WAIT)
+                self.check()
+
+    @property
+    def whole_batches(self) -> bool:
+        """Whether `offer` can be used."""
+        return self._handover is not None
+
+    def _step(self, event: Event) -> None:
+        self.state = after(self.state, event)
+
+    def fence(self) -> None:
+        """Take the transactional id: older owners are fenced, what they left open is aborted."""
+        persist(lambda: self.producer.init_transactions(_INIT_LIMIT), f"{self._who}: taking its transactional id", 120)
+        self._step(Event.FENCE)
+
+    def marker(self) -> Marker | None:
+        """What the ledger says was written last."""
+        found = self.ledger.markers([self._place.partition], self._who)
+        self._step(Event.READ)
+        return found.get(self._place.partition)
+
+    def markers(self) -> dict[int, Marker]:
+        """The markers of all sink partitions."""
+        found = self.ledger.all(self._who)
+        self._step(Event.READ)
+        return found
+
+    def begin(self) -> None:
+        """Open the transaction."""
+        self._began = time.monotonic()
+        self._attempt("beginning its transaction", self.producer.begin_transaction)
+        self._step(Event.BEGIN)
+
+    def seal(self, marker: Marker) -> None:
+        """Put the marker into the transaction; not if a doubt about the commit before has come to light."""
+        self.poll()
+        if why := self._heard.fatal or self._heard.doubt:
+            self._step(Event.DOUBT)
+            raise errors.CommitInDoubt(f"{self._who}: a doubt before its marker: {why}", kept=_KEPT)
+        place = TopicPartition(self._place.topic, self._place.partition, marker.next, marker.metadata)
+        group = self.ledger.group
+        self._attempt(
+            "adding its marker", lambda: self.producer.send_offsets_to_transaction([place], group, _COMMIT_LIMIT)
+        )
+        self._step(Event.SEAL)
+
+    def commit(self, batch: BatchId) -> float:
+        """Commit, and believe it only without any doubt; how many milliseconds it took."""
+        self._step(Event.COMMIT)
+        started = time.perf_counter()
+        self._attempt("committing its transaction", lambda: self.producer.commit_transaction(_COMMIT_LIMIT))
+        self.poll()  # what went wrong on the way is only told here
+        self._step(Event.COMMITTED)
+        self.last = batch
+        took = (time.perf_counter() - started) * 1000
+        # A commit that took so long may have been sent twice: the second may still be on its way.
+        if took > _SLOW_COMMIT_MS:
+            self._heard.doubt = self._heard.doubt or f"its last commit took {took:.0f} ms"
+        return took
+
+    @property
+    def doubt(self) -> str:
+        """Why the next transaction may not take the same epoch."""
+        return super().doubt or self._heard.doubt or ("" if self.state is State.READY else f"it is {self.state}")
+
+    def _attempt(self, doing: str, act: Callable[[], T]) -> T:
+        try:
+            return act()
+        except KafkaException as error:
+            committing = self.state is State.COMMITTING
+            self._step(Event.DOUBT)
+            self.check()  # a record that was refused says more than the transaction that it broke
+            if is_fenced(error):
+                spent, allowed = time.monotonic() - self._began, self._timeout
+                raise errors.CommitInDoubt(
+                    f"{self._who}: {doing}: it took {spent:.0f} s, and a transaction may take {allowed:.0f} s"
+                    if spent > allowed
+                    else f"{self._who}: {doing}: another attempt has taken the transactional id",
+                    kept=_KEPT,
+                    then="lower batch.max_records, or raise sink.options: transaction.timeout.ms"
+                    if spent > allowed
+                    else "",
+                ) from error
+            if committing and not error.args[0].txn_requires_abort():
+                raise errors.CommitInDoubt(
+                    f"{self._who}: {doing}: {error.args[0].str()}",
+                    kept="the next attempt takes a new epoch, reads the marker, and then skips or writes",
+                ) from error
+            raise translate(error, f"{self._who}: {doing}", kept=_KEPT) from error
+
+    def close(self) -> None:
+        """Abort what is open, if the broker answers quickly, and let go of the connections."""
+        if self.state in {State.OPEN, State.SEALED}:
+            try:
+                self.producer.abort_transaction(5.0)
+            except KafkaException:
+                self._step(Event.DOUBT)  # the next owner's fence, or the transaction's timeout, aborts it
+        if self._handover is not None:
+            self._handover.close()
+        super().close()

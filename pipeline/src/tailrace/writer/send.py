@@ -1,0 +1,143 @@
+"""From Arrow rows to records: whole batches where nothing speaks against it, one by one where something does.
+
+librdkafka's batches carry key and value. Rows with headers, a timestamp or a partition of their own, rejected rows, and
+everything without a transaction (where each delivery report must be heard) go one by one.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace import errors
+from tailrace.headers import HEADER_AT, HEADER_BATCH, HEADER_PIPELINE, HEADER_REASON, HEADER_STAGE
+from tailrace.writer import Assignment
+from tailrace.writer.librdkafka import messages
+from tailrace.writer.producers import Sender, SinkProducer
+
+NO_TOPIC = "no topic"
+BAD_TOPIC = "not a topic's name"
+
+_COLUMNS = ("topic", "partition", "key", "value", "headers", "timestamp", "reason")
+_POLL_EVERY = 1000  # records between two looks at the delivery reports
+_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass
+class Counts:
+    """What was handed over."""
+
+    out: int = 0
+    rejected: int = 0
+    size: int = 0
+
+
+def send(sender: Sender, task: Assignment, batches: Iterator[Any]) -> Counts:
+    """Hand over every row."""
+    counts = Counts()
+    for batch in batches:
+        rest = batch
+        if isinstance(sender, SinkProducer) and sender.whole_batches:
+            rest = _by_batch(sender, task, batch, counts)
+        _one_by_one(sender, task, rest, counts)
+        sender.poll()
+    return counts
+
+
+def refusal(topic: str | None) -> str | None:
+    """Why no record can go to this topic; None where one can."""
+    if topic is None:
+        return NO_TOPIC
+    return None if _TOPIC.fullmatch(topic) else BAD_TOPIC
+
+
+def _by_batch(sender: SinkProducer, task: Assignment, batch: Any, counts: Counts) -> Any:
+    """Hand over the rows that can go as a whole; those that cannot come back."""
+    good = batch.column("reason").is_null().to_numpy(zero_copy_only=False)
+    chosen = {topic: mask & good for topic, mask in _topics(task, batch).items()}
+    going = np.logical_or.reduce([*chosen.values(), np.zeros(batch.num_rows, dtype=bool)])
+    if not going.any() or _particular(batch, going):
+        return batch  # a particular one sends all one by one, or the others would overtake it
+    made = messages(batch.column("key"), batch.column("value"))
+    for topic, mask in chosen.items():
+        part = made[mask]
+        sender.offer(topic, part)
+        counts.out += len(part)
+        counts.size += int(part["value_size"].sum() + part["key_size"].sum())
+    return batch.filter(pa.array(~going)) if not going.all() else batch.slice(0, 0)
+
+
+def _topics(task: Assignment, batch: Any) -> dict[str, Any]:
+    """The topics that rows of the batch can go to, each with the rows that do."""
+    column = batch.column("topic")
+    if column.null_count == len(column):
+        return (
+            {task.topic: np.ones(len(column), dtype=bool)} if task.topic is not None and not refusal(task.topic) else {}
+        )
+    if task.topic is not None:
+        column = column.fill_null(task.topic)
+    coded = pc.dictionary_encode(column)
+    codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    names = coded.dictionary.to_pylist()
+    return {name: codes == number for number, name in enumerate(names) if refusal(name) is None}
+
+
+def _particular(batch: Any, going: Any) -> bool:
+    """Whether a row that would go has headers, a timestamp or a partition of its own."""
+    timestamps = batch.column("timestamp").is_valid().to_numpy(zero_copy_only=False)
+    partitions = batch.column("partition").is_valid().to_numpy(zero_copy_only=False)
+    lengths = pc.list_value_length(batch.column("headers")).fill_null(0).to_numpy(zero_copy_only=False)
+    return bool(((timestamps | partitions | (lengths > 0)) & going).any())
+
+
+def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) -> None:
+    columns = [batch.column(name).to_pylist() for name in _COLUMNS]
+    known: dict[str | None, str | None] = {}
+    for topic, partition, key, value, headers, timestamp, reason in zip(*columns, strict=True):
+        place = topic if topic is not None else task.topic
+        if place not in known:
+            known[place] = refusal(place)
+        why = reason if reason is not None else known[place]
+        record: dict[str, Any] = {"topic": place, "key": key, "value": value}
+        listed = [(each["key"], each["value"]) for each in headers] if headers else []
+        if why is not None:
+            record["topic"] = task.rejected
+            if task.rejected is None:
+                raise errors.SinkColumnsInvalid(
+                    f"{task}: a row has {why} and no topic of rejected records is set",
+                    kept="the batch's transaction was aborted; nothing of it was delivered",
+                    then="give every row a topic, or set the option rejected.topic",
+                )
+            listed += _where(task, why)
+            counts.rejected += 1
+        else:
+            if partition is not None:
+                record["partition"] = partition
+            if timestamp is not None:
+                record["timestamp"] = timestamp
+            counts.out += 1
+        if listed:
+            record["headers"] = listed
+        sender.send(**record)
+        counts.size += len(value or b"") + len(key or b"")
+        if (counts.out + counts.rejected) % _POLL_EVERY == 0:
+            sender.poll()
+
+
+def _where(task: Assignment, reason: str) -> list[tuple[str, bytes]]:
+    """The headers of a rejected record that only the sink knows."""
+    known = {
+        HEADER_PIPELINE: task.pipeline,
+        HEADER_BATCH: str(task.batch),
+        HEADER_AT: str(int(time.time() * 1000)),
+    }
+    if reason in {NO_TOPIC, BAD_TOPIC}:
+        known |= {HEADER_REASON: reason, HEADER_STAGE: "sink"}
+    return [(name, value.encode()) for name, value in known.items()]

@@ -1,0 +1,49 @@
+"""What the integration tests share."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from support.pipelines import QUIET, Bench
+from support.zookeeper import ZooKeeper
+from tailrace import app
+from tailrace.checkpoint import prepare
+from tailrace.config import Pipeline, Sink, Source
+from tailrace.testing import Topics
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for all tests: most of a short run's time would be Spark's start."""
+    # The checkpoint is named for the jars that it brings: whatever a test needs must be there from the start.
+    place = "s3a://tests/tests"
+    plain = Pipeline(pipeline="tests", source=Source(topics=["in"]), sink=Sink(topic="out"), spark=QUIET)
+    session = app.session(plain.model_copy(update={"checkpoint": place}))
+    prepare(session, plain)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def bench(tailrace_topics: Topics, spark: SparkSession, tmp_path: Path) -> Callable[..., Bench]:
+    """Makes a pipeline's bench with topics of its own."""
+
+    def make(partitions: int = 1, out: int = 1) -> Bench:
+        name = f"p-{uuid.uuid4().hex[:8]}"
+        return Bench(
+            tailrace_topics, spark, tmp_path, name, tailrace_topics("in", partitions), tailrace_topics("out", out)
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    """One ZooKeeper for all tests, which take nodes of their own."""
+    with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server

@@ -1,0 +1,222 @@
+"""A stateful pipeline whose checkpoint is on a real MinIO: what it wrote is what it goes on from, or it stops."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from support.minio import BUCKET, KEY, SECRET, Fault, Minio, Proxy, minio, proxy, reach
+from tailrace import app, configfile, errors
+from tailrace.demo.example import example, load
+from tailrace.demo.feed import create_topics, feed, kafka_at
+from tailrace.demo.proof import compare, source_of
+from tailrace.embedded import EmbeddedKafka
+from tailrace.reader import read
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
+
+RUN_LIMIT = 480.0
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
+    """One MinIO for all tests."""
+    with minio(tmp_path_factory.mktemp("minio")) as running:
+        yield running
+
+
+@pytest.fixture
+def faulty(store: Minio) -> Iterator[Proxy]:
+    """The way to MinIO, with faults as a test wants them."""
+    with proxy(store.endpoint) as between:
+        yield between
+
+
+class Words:
+    """The example with state, with topics, a ledger and a prefix of its own."""
+
+    def __init__(self, bootstrap: str, name: str, folder: Path) -> None:
+        self.bootstrap, self.name, self.folder = bootstrap, name, folder
+        self.example = example("windowed-counts")
+        self.generator = load(self.example.generator)
+        self.messages = self.generator.messages(0)
+        self.source, self.sink = f"{name}-words", f"{name}-counts"
+        # One partition, so that no event is late: Spark may read one partition faster than another.
+        create_topics(bootstrap, [self.source, self.sink], 1)
+
+    def send(self, count: int) -> None:
+        """Write the next words."""
+        feed(itertools.islice(self.messages, count), self.bootstrap, self.source, count=count)
+
+    def environment(self, endpoint: str) -> dict[str, str]:
+        """What the pipeline is told beside its file."""
+        return {
+            **os.environ,
+            **reach(endpoint),
+            "TAILRACE_KAFKA__BOOTSTRAP_SERVERS": self.bootstrap,
+            "TAILRACE_PIPELINE": self.name,
+            "TAILRACE_SOURCE__TOPICS": f"[{self.source}]",
+            "TAILRACE_SINK__TOPIC": self.sink,
+            "TAILRACE_CHECKPOINT": f"s3a://{BUCKET}/{self.name}",
+            "TAILRACE_BATCH__MAX_RECORDS": "400",
+        }
+
+    def command(self) -> list[str]:
+        """The pipeline over what is there now."""
+        return [
+            sys.executable,
+            "-m",
+            "tailrace.cli.main",
+            "run",
+            str(self.example.pipeline),
+            "--batch",
+            "--output",
+            "json",
+        ]
+
+    def run(self, spark: SparkSession, endpoint: str) -> None:
+        """Run over what is there now, in this process."""
+        # Hadoop keeps its client of a bucket; a bucket of another name has another client.
+        keys = {"fs_s3a_access_key": KEY, "fs_s3a_secret_key": SECRET, "fs_s3a_impl_disable_cache": "true"}
+        more = {f"TAILRACE_SPARK__spark_hadoop_{name}": value for name, value in keys.items()}
+        with patch.dict(os.environ, self.environment(endpoint) | more):
+            loaded = configfile.load(self.example.pipeline)
+        app.run(loaded.pipeline, loaded.folder, batch=True, spark=spark)
+
+    def prove(self) -> None:
+        """What came out is what must come out, by the example's own rules."""
+        kafka = kafka_at(self.bootstrap)
+        went_in = list(read(kafka, self.source))
+        expected = self.example.expected(went_in)
+        assert expected.outputs
+        outputs = Counter(self.example.identity(record) for record in read(kafka, self.sink))
+        refused = Counter(source_of(record) for record in read(kafka, f"{self.name}.rejected"))
+        verdict = compare(len(went_in), expected, outputs, refused)
+        assert verdict.holds, f"{verdict.line()}: {verdict.wrong}"
+
+
+@pytest.fixture
+def words(tailrace_kafka: EmbeddedKafka, tmp_path: Path, request: pytest.FixtureRequest) -> Words:
+    """A pipeline with state of the test's own."""
+    name = f"words-{abs(hash(request.node.name)) % 10**8}"
+    return Words(tailrace_kafka.bootstrap_servers, name, tmp_path)
+
+
+def once(method: str, ending: str, fault: Fault) -> Any:
+    """A judge that has this fault for one object, as often as it is tried."""
+    return lambda asked, path: fault if asked == method and path.partition("?")[0].endswith(ending) else None
+
+
+def test_state_on_minio_survives_restarts(words: Words, store: Minio, spark: SparkSession) -> None:
+    """Counts of windows that span two runs are those of all their events, and nothing is renamed on the way."""
+    for count in (1100, 1500):
+        words.send(count)
+        words.run(spark, store.endpoint)
+    words.prove()
+    objects = store.objects(words.name)
+    assert f"{words.name}/metadata" in objects
+    assert any(name.endswith(".changelog") for name in objects)
+    assert not [name for name in objects if ".tmp" in name]
+
+
+@pytest.mark.parametrize(
+    ("missing", "fault"),
+    [
+        ("state/0/1/2.changelog", Fault.REFUSE),
+        ("state/0/0/1.changelog", Fault.CUT),
+        ("offsets/1", Fault.FORBID),
+        ("commits/1", Fault.CUT),
+        ("metadata", Fault.REFUSE),
+        ("state/0/_metadata/metadata", Fault.FORBID),
+    ],
+)
+def test_a_write_that_fails_ends_the_run_and_the_next_goes_on(
+    words: Words, faulty: Proxy, store: Minio, spark: SparkSession, missing: str, fault: Fault
+) -> None:
+    """A PUT that the store does not take stops the pipeline with TR-405; the next run is exact."""
+    words.send(1500)
+    faulty.judge = once("PUT", f"/{words.name}/{missing}", fault)
+    with pytest.raises(errors.CheckpointFailed) as raised:
+        words.run(spark, faulty.endpoint)
+    assert faulty.faults
+    assert SECRET not in str(raised.value)
+    faulty.judge = lambda method, path: None
+    words.run(spark, faulty.endpoint)
+    words.prove()
+    if not missing.startswith("commits"):  # the batch after it was planned already, and Spark goes on with that one
+        assert f"{words.name}/{missing}" in store.objects(words.name)
+
+
+def test_keys_of_the_configuration_are_in_no_arguments(words: Words, store: Minio) -> None:
+    """Keys under `spark:` reach the store, and no process shows them in its arguments."""
+    words.send(100)
+    environment = words.environment(store.endpoint)
+    for name, key in (("AWS_ACCESS_KEY_ID", "access_key"), ("AWS_SECRET_ACCESS_KEY", "secret_key")):
+        environment[f"TAILRACE_SPARK__spark_hadoop_fs_s3a_{key}"] = environment.pop(name)
+    with (words.folder / "run.log").open("wb") as log:
+        process = subprocess.Popen(words.command(), env=environment, stdout=log, stderr=log)
+    arguments: list[str] = []
+    try:
+        while process.poll() is None:
+            with suppress(psutil.Error):
+                family = psutil.Process(process.pid).children(recursive=True)
+                arguments += [" ".join(each.cmdline()) for each in family]
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.2)
+    finally:
+        process.kill()
+        process.wait(20)
+    said = (words.folder / "run.log").read_text()
+    assert process.returncode == 0, said[-3000:]
+    assert any(store.endpoint in each for each in arguments)
+    assert not any(SECRET in each for each in arguments)
+    assert SECRET not in said
+
+
+def doctor(words: Words, environment: dict[str, str]) -> dict[str, str]:
+    """What the doctor finds of the checkpoint."""
+    command = [sys.executable, "-m", "tailrace.cli.main", "doctor", str(words.example.pipeline), "--output", "json"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=RUN_LIMIT, check=False)
+    assert SECRET not in done.stdout + done.stderr
+    (found,) = [each for each in json.loads(done.stdout)["checks"] if each["name"] == "checkpoint"]
+    return dict(found)
+
+
+def test_the_doctor_tries_the_store(words: Words, store: Minio) -> None:
+    """A store that works is said to, and holds nothing more afterwards; a wrong key or bucket is named."""
+    before = store.objects()
+    right = doctor(words, words.environment(store.endpoint))
+    assert (right["state"], "refuses to overwrite" in right["found"]) == ("ok", True), right
+    assert store.objects() == before
+    wrong = doctor(words, words.environment(store.endpoint) | {"AWS_SECRET_ACCESS_KEY": "another"})
+    assert wrong["state"] == "fail"
+    nowhere = doctor(words, words.environment(store.endpoint) | {"TAILRACE_CHECKPOINT": "s3a://no-such-bucket/p"})
+    assert nowhere["state"] == "fail"
+    assert "create the bucket" in nowhere["hint"]
+
+
+@pytest.mark.timeout(700)  # a demo with a kill, five times as slow on a machine that has other work
+def test_the_demo_with_state_on_minio_proves_its_counts(store: Minio, tmp_path: Path) -> None:
+    """After a kill -9 of the whole driver in mid-batch, every count of every window is right and there once."""
+    command = [sys.executable, "-m", "tailrace.cli.main", "demo", "--example", "windowed-counts", "--for", "15s"]
+    command += ["--rate", "500", "--kills", "1", "--checkpoint", f"s3a://{BUCKET}/demo", "--output", "json"]
+    environment = {**os.environ, **store.environment, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    assert (result["lost"], result["duplicated"], result["unexpected"], result["kills"]) == (0, 0, 0, 1)
+    assert result["out"] > 0
+    assert store.objects(result["checkpoint"].removeprefix(f"s3a://{BUCKET}/"))

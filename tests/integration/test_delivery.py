@@ -1,0 +1,366 @@
+"""Each record comes out once: whole, in order, and once again after whatever stopped the run before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from support.pipelines import Bench, events_of, numbered
+from tailrace import errors
+from tailrace.progress.ledger import Ledger
+from tailrace.testing import Record, consume, produce
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+
+# Fails on the records of one source partition for as long as the file `broken` is there.
+FAULTY = """
+    from pathlib import Path
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import BinaryType
+
+    BROKEN = Path({folder!r}) / "broken"
+
+    def faulty(frame):
+        def check(value, partition):
+            if partition == 1 and BROKEN.exists():
+                raise ValueError("the fault of the test")
+            return bytes(value)
+        return frame.select(F.udf(check, BinaryType())("value", "kafka.partition").alias("value"))
+"""
+
+
+def faulty(bench: Bench) -> dict[str, object]:
+    """The section of a pipeline that fails on partition 1 while it is broken."""
+    bench.write("faulty.py", FAULTY.format(folder=str(bench.folder)))
+    return {"function": "faulty.py:faulty"}
+
+
+def break_in_the_middle(bench: Bench, **sections: Any) -> None:
+    """Run a batch of which some sink partitions are delivered and others are not."""
+    (bench.folder / "broken").touch()
+    with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
+        bench.run(process=faulty(bench), **sections)
+    bench.settle()
+    (bench.folder / "broken").unlink()
+
+
+def test_a_record_passes_whole(bench: MakeBench) -> None:
+    """Key, headers, a null value and an empty one reach the other side as they were."""
+    one = bench()
+    one.write(
+        "whole.py",
+        """
+        from pyspark.sql import functions as F
+
+        def whole(frame):
+            return frame.select(
+                F.col("kafka.key").alias("key"), "value", F.col("kafka.headers").alias("headers"),
+                F.col("kafka.timestamp").alias("timestamp"),
+            )
+        """,
+    )
+    sent = [
+        Record(b"v", key=b"k", headers=(("a", b"1"), ("a", b"2"), ("none", None)), timestamp=1_700_000_000_123),
+        Record(None, key=b"tombstone"),
+        Record(b"", key=b""),
+        Record(b"\xff\x00", key=None),
+    ]
+    produce(one.kafka, one.source, sent)
+    one.run(process={"function": "whole.py:whole"})
+    got = consume(one.kafka, one.sink)
+    assert [(each.value, each.key, tuple(each.headers)) for each in got] == [
+        (each.value, each.key, tuple(each.headers)) for each in sent
+    ]
+    assert got[0].timestamp == 1_700_000_000_123
+
+
+def test_a_restart_goes_on_where_the_last_run_ended(bench: MakeBench) -> None:
+    """The topic is never replayed: the second run reads only what is new, with earliest as with latest."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 50), partition=0)
+    one.run()
+    one.send(numbered(50, 80), partition=1)
+    second = one.run()
+    assert [each["in"] for each in events_of(second, "written")] == [30]
+    assert one.values() == numbered(0, 80)
+    assert events_of(one.run(), "written") == []
+
+
+def test_the_first_start_at_latest_reads_only_what_comes_later(bench: MakeBench) -> None:
+    """And the second start goes on from there, instead of from the new end."""
+    one = bench()
+    at_latest = {"auto.offset.reset": "latest"}
+    one.send(numbered(0, 10))
+    assert sum(each["in"] for each in events_of(one.run(source=at_latest), "written")) == 0
+    one.run_until(one.pipeline(source=at_latest), lambda events: _send_when_idle(one, events))
+    one.send(numbered(20, 25))
+    one.run(source=at_latest)
+    assert one.values() == numbered(10, 25)
+
+
+def _send_when_idle(one: Bench, events: list[dict[str, object]]) -> bool:
+    idle = [each for each in events if each["event"] == "idle"]
+    if events[-1]["event"] == "idle" and len(idle) == 1:
+        one.send(numbered(10, 20))
+    return sum(int(str(each["in"])) for each in events if each["event"] == "written") == 10
+
+
+@pytest.mark.parametrize("partitions", [2, 3, 6])
+def test_a_batch_that_was_delivered_in_part_is_finished_without_a_duplicate(bench: MakeBench, partitions: int) -> None:
+    """Also with four source partitions or fewer, where Spark numbers its tasks otherwise after a restart."""
+    one = bench(partitions=partitions)
+    for number in range(partitions):
+        one.send(numbered(number * 100, number * 100 + 10 * (number + 1)), partition=number)
+    break_in_the_middle(one)
+    before = one.values()
+    events = one.run(process=faulty(one))
+    replayed = events_of(events, "written")[0]
+    expected = [value for n in range(partitions) for value in numbered(n * 100, n * 100 + 10 * (n + 1))]
+    assert one.values() == expected
+    assert replayed["skipped"] + replayed["out"] > 0
+    assert replayed["out"] == len(expected) - len(before)
+
+
+def test_different_code_on_replay_still_delivers_each_record_once(bench: MakeBench) -> None:
+    """What was delivered stays as the old code wrote it; the rest is the new code's."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 10), partition=0)
+    one.send(numbered(100, 110), partition=1)
+    break_in_the_middle(one)
+    one.write(
+        "new.py",
+        """
+        from pyspark.sql import functions as F
+
+        def new(frame):
+            return frame.select(F.concat(F.lit("new "), F.col("value").cast("string")).alias("value"))
+        """,
+    )
+    one.run(process={"function": "new.py:new"})
+    numbers = sorted((value or b"").removeprefix(b"new ") for value in one.values())
+    assert numbers == numbered(0, 10) + numbered(100, 110)
+
+
+def test_write_partitions_merge_tasks_and_replay_the_same(bench: MakeBench) -> None:
+    """Three source partitions in two sink partitions: the replay merges what the first run merged."""
+    one = bench(partitions=3)
+    for number in range(3):
+        one.send(numbered(number * 100, number * 100 + 20), partition=number)
+    break_in_the_middle(one, sink={"partitions": 2})
+    events = one.run(process=faulty(one), sink={"partitions": 2})
+    assert events_of(events, "planned")[0]["sinks"] == 2
+    assert one.values() == numbered(0, 20) + numbered(100, 120) + numbered(200, 220)
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"process": {"partitions": 4}},
+        {"source": {"partitions": 6}},
+        {"source": {"partitions": 5}, "process": {"partitions": 3}, "sink": {"partitions": 2}},
+    ],
+)
+def test_a_replay_is_exact_with_every_knob(bench: MakeBench, knobs: dict[str, dict[str, Any]]) -> None:
+    """Split ranges, a shuffle, and a shuffle whose tasks are merged again."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 40), partition=0)
+    one.send(numbered(100, 160), partition=1)
+    process = faulty(one) | knobs.get("process", {})
+    rest: dict[str, Any] = {name: section for name, section in knobs.items() if name != "process"}
+    (one.folder / "broken").touch()
+    with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
+        one.run(process=process, **rest)
+    one.settle()
+    (one.folder / "broken").unlink()
+    one.run(process=process, **rest)
+    assert one.values() == numbered(0, 40) + numbered(100, 160)
+
+
+def test_another_cut_is_refused_while_a_batch_is_open_and_taken_after_it(bench: MakeBench) -> None:
+    """The settings may change between two batches, not within one."""
+    one = bench(partitions=3)
+    for number in range(3):
+        one.send(numbered(number * 100, number * 100 + 20), partition=number)
+    break_in_the_middle(one)
+    with pytest.raises(errors.CutChanged, match="planned with 3 sink partitions and would now have 2"):
+        one.run(process=faulty(one), sink={"partitions": 2})
+    one.run(process=faulty(one))
+    one.send(numbered(300, 320), partition=2)
+    one.run(process=faulty(one), sink={"partitions": 2})
+    assert one.values() == numbered(0, 20) + numbered(100, 120) + numbered(200, 220) + numbered(300, 320)
+
+
+def test_the_three_knobs_of_parallelism_are_independent(bench: MakeBench) -> None:
+    """Two source partitions are read by about five tasks, processed by four, written by three."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 100), partition=0)
+    one.send(numbered(100, 200), partition=1)
+    events = one.run(source={"partitions": 5}, process={"partitions": 4}, sink={"partitions": 3})
+    assert events_of(events, "planned")[0]["sinks"] == 3
+    assert one.values() == numbered(0, 200)
+
+
+def test_order_is_kept_within_each_source_partition(bench: MakeBench) -> None:
+    """Records of one source partition that go to one output partition arrive in their order."""
+    one = bench(partitions=2)
+    for number in range(2):
+        one.send(numbered(number * 1000, number * 1000 + 500), partition=number)
+    one.run(batch={"max_records": 200})
+    got = [each.value or b"" for each in consume(one.kafka, one.sink)]
+    for number in range(2):
+        mine = [value for value in got if value.startswith(b"%03d" % number)]
+        assert mine == numbered(number * 1000, number * 1000 + 500)
+
+
+def test_an_empty_sink_partition_advances_its_marker(bench: MakeBench) -> None:
+    """A batch whose rows were all filtered away is done: the next start does not replay it."""
+    one = bench(partitions=2)
+    one.write("none.py", "def none(frame):\n    return frame.where('false')\n")
+    one.send(numbered(0, 10), partition=0)
+    one.send(numbered(0, 10), partition=1)
+    one.run(process={"function": "none.py:none"})
+    assert events_of(one.run(), "planned") == []
+    assert one.values() == []
+
+
+def test_at_least_once_delivers_everything_and_leaves_no_marker(bench: MakeBench) -> None:
+    """Without transactions: plain records, and no marker in the ledger."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 100), partition=0)
+    one.run(sink={"delivery": "at-least-once", "options": {"acks": "1"}})
+    assert set(one.values()) == set(numbered(0, 100))
+    with Ledger.of(one.pipeline()) as ledger:
+        assert ledger.markers() == {}
+
+
+def test_a_clean_restart_at_least_once_repeats_nothing(bench: MakeBench) -> None:
+    """The stored offsets say that the last batch was done; only a batch that was open is written again."""
+    one = bench(partitions=2)
+    sections: dict[str, Any] = {"sink": {"delivery": "at-least-once"}}
+    one.send(numbered(0, 10), partition=0)
+    one.run(**sections)
+    assert events_of(one.run(**sections), "planned") == []
+    one.send(numbered(10, 20), partition=0)
+    one.send(numbered(20, 30), partition=1)
+    break_in_the_middle(one, **sections)
+    one.run(process=faulty(one), **sections)
+    assert set(one.values()) == set(numbered(0, 30))
+    assert one.values()[:10] == numbered(0, 10)
+
+
+def test_the_partition_of_a_key_is_the_one_that_java_gives_it(bench: MakeBench) -> None:
+    """Java's murmur2 puts "orders" into partition 2 of 5, "a" into 4, and so does the sink."""
+    one = bench(out=5)
+    one.write(
+        "keyed.py",
+        """
+        from pyspark.sql import functions as F
+
+        def keyed(frame):
+            return frame.select(F.col("kafka.key").alias("key"), "value")
+        """,
+    )
+    keys = [f"key-{number}".encode() for number in range(40)]
+    produce(one.kafka, one.source, [Record(b"v", key=key) for key in keys])
+    one.run(process={"function": "keyed.py:keyed"})
+    found = {each.key: each.partition for each in consume(one.kafka, one.sink)}
+    assert found == {key: _murmur2(key) % 5 for key in keys}
+
+
+def _murmur2(data: bytes) -> int:
+    """Kafka's default partitioner in Java, from its definition: MurmurHash2 with the sign bit cleared."""
+    mask, m = 0xFFFFFFFF, 0x5BD1E995
+    h = (0x9747B28C ^ len(data)) & mask
+    whole = len(data) // 4 * 4
+    for place in range(0, whole, 4):
+        k = int.from_bytes(data[place : place + 4], "little") * m & mask
+        k = (k ^ k >> 24) * m & mask
+        h = (h * m & mask) ^ k
+    tail = data[whole:]
+    if tail:
+        h = (h ^ int.from_bytes(tail, "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return (h ^ h >> 15) & 0x7FFFFFFF
+
+
+def test_a_batch_that_fails_at_a_late_row_delivers_nothing_of_its_slice(bench: MakeBench) -> None:
+    """The rows before the failure have reached the sink; they must not be taken for the whole."""
+    one = bench()
+    one.write(
+        "late.py",
+        """
+        from pyspark.sql import functions as F
+
+        def late(frame):
+            bad = F.col("value").cast("string") == "024000"
+            return frame.select(F.when(bad, F.raise_error(F.lit("late"))).otherwise(F.col("value")).alias("value"))
+        """,
+    )
+    one.send(numbered(0, 25_000))
+    with pytest.raises(errors.FunctionFailed, match="late"):
+        one.run(process={"function": "late.py:late"})
+    one.settle()
+    assert one.values() == []
+    one.run()
+    assert one.values() == numbered(0, 25_000)
+
+
+def test_conditions_may_not_change_while_a_batch_is_open(bench: MakeBench) -> None:
+    """A record could change sides, and be in neither topic: TR-302 says to finish the batch first."""
+    one = bench(partitions=2)
+    one.send([b'{"id": 1}', b'{"id": 2}'], partition=0)
+    one.send([b'{"id": 3}'], partition=1)
+    one.write(
+        "part.py",
+        f"""
+        from pathlib import Path
+        from pyspark.sql import functions as F
+
+        def part(frame):
+            wrong = F.lit(Path({str(one.folder / "broken")!r}).exists()) & (F.col("id") == 3)
+            return frame.select(F.when(wrong, F.raise_error(F.lit("wrong"))).otherwise(F.col("id")).alias("id"))
+        """,
+    )
+    sections: dict[str, Any] = {"source": {"format": "json", "schema": "id long"}, "sink": {"format": "json"}}
+    (one.folder / "broken").touch()
+    with pytest.raises(errors.FunctionFailed, match="wrong"):
+        one.run(process={"function": "part.py:part"}, **sections)
+    one.settle()
+    (one.folder / "broken").unlink()
+    with pytest.raises(errors.CutChanged, match=r"begun with another source\.format, its schema or process\.validate"):
+        one.run(process={"function": "part.py:part", "validate": {"small": "id < 3"}}, **sections)
+    one.run(process={"function": "part.py:part"}, **sections)
+    assert one.values() == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
+
+
+def test_the_named_counters_are_in_sparks_progress(bench: MakeBench) -> None:
+    """Consumed is produced and rejected together, for a function that drops nothing."""
+    one = bench(partitions=2)
+    one.send([b'{"id": 1}', b'{"id": 2}', b"broken"], partition=0)
+    one.send([b'{"id": 3}', b"[", b"nothing"], partition=1)
+    found: list[dict[str, dict[str, int]]] = []
+
+    def enough(events: list[dict[str, Any]]) -> bool:
+        spark = SparkSession.getActiveSession()
+        if events[-1]["event"] != "idle" or spark is None:
+            return False
+        for query in spark.streams.active:
+            found.extend(
+                {name: row.asDict() for name, row in progress.observedMetrics.items()}
+                for progress in query.recentProgress
+                if progress.observedMetrics
+            )
+        return True
+
+    pipeline = one.pipeline(source={"format": "json", "schema": "id long"}, sink={"format": "json"})
+    one.run_until(pipeline, enough)
+    counted = {name: sum(each[group][name] for each in found) for group, name in COUNTERS}
+    assert counted == {"consumed": 6, "produced": 3, "rejected": 3}
+
+
+COUNTERS = (("tailrace.read", "consumed"), ("tailrace.written", "produced"), ("tailrace.written", "rejected"))

@@ -1,0 +1,144 @@
+"""`tailrace doctor` on a real Kafka: what is there is ok, and what is wrong is named with a hint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import yaml
+from confluent_kafka.admin import AdminClient
+from typer.testing import CliRunner
+
+from tailrace.cli.main import app
+from tailrace.embedded import EmbeddedKafka
+from tailrace.testing import Topics
+
+pytestmark = pytest.mark.integration
+
+
+class Setup:
+    """A pipeline's file that can be made wrong, and the doctor's word on it."""
+
+    def __init__(self, kafka: EmbeddedKafka, topics: Topics, folder: Path) -> None:
+        self.bootstrap = kafka.bootstrap_servers
+        self.file = folder / "pipeline.yaml"
+        self.name = f"p-{uuid4().hex[:8]}"
+        self.config: dict[str, Any] = {
+            "pipeline": self.name,
+            "kafka": {"bootstrap.servers": self.bootstrap},
+            "source": {"topics": [topics("in", partitions=3)]},
+            "sink": {"topic": topics("out")},
+            "ledger": {"topic": topics("ledger", partitions=4, cleanup_policy="compact")},
+        }
+
+    def run(self, *arguments: str) -> tuple[dict[str, dict[str, str]], int]:
+        """Each check by its name, and the exit code."""
+        self.file.write_text(yaml.safe_dump(self.config), encoding="utf-8")
+        line = ["doctor", *(arguments or (str(self.file),)), "--output", "json"]
+        done = CliRunner().invoke(app, line, catch_exceptions=False)
+        return {each["name"]: each for each in json.loads(done.stdout)["checks"]}, done.exit_code
+
+
+@pytest.fixture
+def setup(tailrace_kafka: EmbeddedKafka, tailrace_topics: Topics, tmp_path: Path) -> Setup:
+    """A pipeline in order."""
+    return Setup(tailrace_kafka, tailrace_topics, tmp_path)
+
+
+def test_a_pipeline_in_order_passes_every_check_of_kafka(setup: Setup) -> None:
+    """Broker, topics, ledger, rights, transactions and retention are all looked at, and nothing fails."""
+    checks, code = setup.run()
+    kafka = {
+        "configuration", "broker", "source topic", "output topic", "message size", "ledger", "rejected topic", "group",
+        "transactions", "offsets retention",
+    }  # fmt: skip
+    assert kafka <= checks.keys()
+    assert {checks[name]["state"] for name in kafka} == {"ok"}, checks
+    assert code == 0
+
+
+def test_nothing_is_created(setup: Setup) -> None:
+    """The doctor looks: the rejected topic that it says can be created is not there afterwards."""
+    checks, _ = setup.run()
+    assert "can be created" in checks["rejected topic"]["found"]
+    assert (
+        f"{setup.name}.rejected"
+        not in AdminClient({"bootstrap.servers": setup.bootstrap}).list_topics(timeout=10).topics
+    )
+
+
+def test_missing_topics_fail_with_their_names(setup: Setup) -> None:
+    """Each topic that must exist and does not is named."""
+    setup.config["source"]["topics"] = ["no-such-source"]
+    setup.config["sink"]["topic"] = "no-such-sink"
+    checks, code = setup.run()
+    assert (checks["source topic"]["state"], checks["output topic"]["state"], code) == ("fail", "fail", 1)
+    assert "no-such-source" in checks["source topic"]["found"]
+    assert "create it" in checks["output topic"]["hint"]
+    assert "message size" not in checks
+
+
+def test_a_pattern_that_matches_nothing_is_a_warning(setup: Setup) -> None:
+    """Topics may come later."""
+    setup.config["source"] = {"pattern": f"{setup.name}-.*"}
+    checks, code = setup.run()
+    assert (checks["source topic"]["state"], code) == ("warn", 0)
+
+
+def test_a_ledger_with_too_few_partitions_fails(setup: Setup) -> None:
+    """The hint has the number that is needed."""
+    setup.config["sink"]["partitions"] = 9
+    checks, code = setup.run()
+    assert (checks["ledger"]["state"], code) == ("fail", 1)
+    assert "at least 9 partitions" in checks["ledger"]["hint"]
+
+
+def test_a_ledger_that_forgets_fails(setup: Setup, tailrace_topics: Topics) -> None:
+    """Without compaction the broker deletes plans in time."""
+    setup.config["ledger"]["topic"] = tailrace_topics("ledger", partitions=4)
+    checks, _ = setup.run()
+    assert checks["ledger"]["state"] == "fail"
+    assert "cleanup.policy=compact" in checks["ledger"]["hint"]
+
+
+def test_a_sink_that_sends_more_than_its_topic_takes_is_warned_of(setup: Setup) -> None:
+    """Both limits are shown."""
+    setup.config["sink"]["options"] = {"message.max.bytes": 5_000_000}
+    checks, code = setup.run()
+    assert (checks["message size"]["state"], code) == ("warn", 0)
+    assert "5,000,000" in checks["message size"]["found"]
+
+
+def test_a_short_retention_of_offsets_is_warned_of(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that keeps markers for less than is wanted is told what to set."""
+    monkeypatch.setattr("tailrace.cli.checks._RETENTION_DAYS", 10_000)
+    checks, _ = setup.run()
+    assert checks["offsets retention"]["state"] == "warn"
+    assert "offsets.retention.minutes=14400000" in checks["offsets retention"]["hint"]
+
+
+def test_a_wrong_configuration_fails_and_the_machine_is_still_checked(setup: Setup) -> None:
+    """The configuration's own message is the finding."""
+    setup.config["sink"]["topik"] = "x"
+    checks, code = setup.run()
+    assert (checks["configuration"]["state"], code) == ("fail", 1)
+    assert "topik" in checks["configuration"]["found"]
+    assert "python" in checks
+
+
+def test_a_broker_that_is_not_there_fails_and_ends_the_questions(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an answer there is nothing more to ask."""
+    monkeypatch.setattr("tailrace.kafka.ANSWER_LIMIT", 2.0)
+    checks, code = setup.run("-b", "localhost:1")
+    assert (checks["broker"]["state"], code) == ("fail", 1)
+    assert "localhost:1" in checks["broker"]["found"]
+    assert "transactions" not in checks
+
+
+def test_a_broker_alone_can_be_checked(setup: Setup) -> None:
+    """With an address and no file the general questions are asked."""
+    checks, code = setup.run("-b", setup.bootstrap)
+    assert (checks["broker"]["state"], checks["transactions"]["state"], code) == ("ok", "ok", 0)

@@ -1,0 +1,137 @@
+"""Leaving with a batch that does not end: it is given up at the limit, and the next start delivers the rest of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.pipelines import Bench, events_of, numbered
+from tailrace import errors
+from tailrace.app import Stop, run
+from tailrace.config import Pipeline
+from tailrace.testing import wait_until
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+
+# Holds the records of source partition 1 for as long as the file `gate` is there.
+GATED = """
+    import time
+    from pathlib import Path
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import BinaryType
+
+    GATE = Path({gate!r})
+
+    def gated(frame):
+        def check(value, partition):
+            (GATE.parent / f"reached-{{partition}}").touch()
+            for _ in range(1200):
+                if partition != 1 or not GATE.exists():
+                    return bytes(value)
+                time.sleep(0.1)
+            raise TimeoutError("the gate was waited for")
+        return frame.select(F.udf(check, BinaryType())("value", "kafka.partition").alias("value"))
+"""
+
+
+class Gate:
+    """A file that holds a batch."""
+
+    def __init__(self, one: Bench) -> None:
+        self._folder, self._one = one.folder, one
+        one.write("gated.py", GATED.format(gate=str(one.folder / "gate")))
+        (one.folder / "gate").touch()
+
+    def open(self) -> None:
+        """Let everything pass."""
+        (self._folder / "gate").unlink()
+
+    def half_delivered(self) -> bool:
+        """Whether sink partition 0 is delivered and the other one is held."""
+        return (self._folder / "reached-1").exists() and len(self._one.values()) == 10
+
+
+def told_in_mid_batch(one: Bench, pipeline: Pipeline, held: Callable[[], bool], hurry: bool = False) -> list[Any]:
+    """Run, ask for the stop when the batch is held, and return the events up to the error."""
+    events: list[dict[str, Any]] = []
+    stop = Stop()
+
+    def emit(event: dict[str, Any]) -> None:
+        events.append(event)
+        if event["event"] == "planned":
+            threading.Thread(target=ask, daemon=True).start()
+
+    def ask() -> None:
+        wait_until(held, "a batch that is delivered in part was waited for", 120)
+        stop("the test says so")
+        if hurry:
+            stop.hurry("the test says it again")
+
+    with pytest.raises(errors.DrainUnfinished) as caught:
+        run(pipeline, one.folder, emit=emit, stop=stop, spark=one.spark)
+    assert caught.value.exit_code == 5
+    assert "batch 0 was not finished" in caught.value.what
+    assert caught.value.what.endswith("a second signal came" if hurry else "batch.drain is 0.5 s")
+    assert events_of(events, "stopped") == []
+    one.settle()
+    return events
+
+
+@pytest.mark.parametrize("hurry", [False, True])
+def test_a_batch_that_was_given_up_is_finished_by_the_next_start(bench: MakeBench, hurry: bool) -> None:
+    """At the limit, or with a second signal; what was delivered of it is not delivered again."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 10), partition=0)
+    one.send(numbered(10, 20), partition=1)
+    gate = Gate(one)
+    pipeline = one.pipeline(process={"function": "gated.py:gated"}, batch={"drain": 600 if hurry else 0.5})
+    told_in_mid_batch(one, pipeline, gate.half_delivered, hurry)
+    assert len(one.values()) == 10
+    gate.open()
+    events = one.run(pipeline)
+    assert events_of(events, "written")[0]["skipped"] == 1
+    assert one.values() == numbered(0, 20)
+
+
+def test_a_start_that_finishes_an_open_batch_leaves_at_the_limit_too(bench: MakeBench) -> None:
+    """The batch that is read again may hang as the first attempt did."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 10), partition=0)
+    one.send(numbered(10, 20), partition=1)
+    gate = Gate(one)
+    pipeline = one.pipeline(process={"function": "gated.py:gated"}, batch={"drain": 0.5})
+    told_in_mid_batch(one, pipeline, gate.half_delivered)
+    Path(one.folder / "reached-1").unlink()
+    events = told_in_mid_batch(one, pipeline, gate.half_delivered)
+    assert [each["replay"] for each in events_of(events, "planned")] == [True]
+    gate.open()
+    one.run(pipeline)
+    assert one.values() == numbered(0, 20)
+
+
+def test_a_batch_that_ends_within_the_limit_is_a_clean_end(bench: MakeBench) -> None:
+    """The next start has nothing to repeat."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 10), partition=0)
+    one.send(numbered(10, 20), partition=1)
+    gate = Gate(one)
+    pipeline = one.pipeline(process={"function": "gated.py:gated"})
+    events: list[dict[str, Any]] = []
+    stop = Stop()
+
+    def emit(event: dict[str, Any]) -> None:
+        events.append(event)
+        if event["event"] == "planned":
+            stop("the test says so")
+            gate.open()
+
+    run(pipeline, one.folder, emit=emit, stop=stop, spark=one.spark)
+    assert [each["event"] for each in events][-2:] == ["written", "stopped"]
+    assert one.values() == numbered(0, 20)
+    assert events_of(one.run(pipeline), "written") == []

@@ -1,0 +1,199 @@
+"""`format("tailrace")` and `exactly_once` for a job that uses nothing else of Tailrace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import tailrace
+from support.pipelines import Bench
+from tailrace.testing import Record, consume, produce
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+
+
+@pytest.fixture(autouse=True)
+def registered(spark: SparkSession) -> None:
+    """The sink is known to the session, as in a job of one's own."""
+    tailrace.register(spark)
+
+
+def options(one: Bench, **more: str) -> dict[str, str]:
+    """The options of Spark's Kafka sink, and more."""
+    return {"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger", **more}
+
+
+def stream(spark: SparkSession, one: Bench) -> DataFrame:
+    """The source topic, as Spark's own source reads it."""
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
+    return reader.option("subscribe", one.source).option("startingOffsets", "earliest").load()
+
+
+def test_a_batch_job_writes_each_row_once(bench: MakeBench, spark: SparkSession) -> None:
+    """With Spark's column names and types: strings and binary, headers, a partition."""
+    one = bench(out=2)
+    frame = spark.range(100).select(
+        F.col("id").cast("string").alias("key"),
+        F.col("id").cast("string").alias("value"),
+        F.expr("array(named_struct('key', 'h', 'value', CAST('x' AS BINARY)))").alias("headers"),
+        F.expr("CAST(id % 2 AS INT)").alias("partition"),
+    )
+    frame.write.format("tailrace").options(**options(one)).mode("append").save()
+    got = consume(one.kafka, one.sink)
+    assert sorted(int(each.value or b"") for each in got) == list(range(100))
+    assert all(each.partition == int(each.key or b"") % 2 and tuple(each.headers) == (("h", b"x"),) for each in got)
+
+
+def test_a_batch_job_with_an_id_can_be_repeated(bench: MakeBench, spark: SparkSession) -> None:
+    """The same rows again are skipped; other rows under the same id are refused."""
+    one = bench()
+
+    def job(count: int, name: str) -> None:
+        frame = spark.range(count).select(F.col("id").cast("string").alias("value"))
+        frame.write.format("tailrace").options(**options(one, id=name)).mode("append").save()
+
+    job(50, "day-1")
+    job(50, "day-1")
+    assert len(one.values()) == 50
+    with pytest.raises(Exception, match="TR-302"):
+        job(60, "day-1")
+    job(50, "day-2")
+    assert len(one.values()) == 100
+
+
+def test_a_topic_column_routes_each_row(bench: MakeBench, spark: SparkSession) -> None:
+    """And a null topic goes to the rejected topic, where one is named."""
+    one = bench()
+    other, rejected = one.topics("other"), one.topics("rejected")
+    rows = [(one.sink, "a"), (other, "b"), (None, "c")]
+    frame = spark.createDataFrame(rows, "topic string, value string")
+    given = options(one, **{"rejected.topic": rejected})
+    del given["topic"]
+    frame.write.format("tailrace").options(**given).mode("append").save()
+    assert (one.values(), one.values(other), one.values(rejected)) == ([b"a"], [b"b"], [b"c"])
+
+
+@pytest.mark.parametrize(
+    ("change", "columns", "words"),
+    [
+        ({"topik": "x"}, "value string", "TR-105.*did you mean 'topic'"),
+        ({"kafka.acks": "1"}, "value string", "TR-105.*acks=1 contradicts"),
+        ({"kafka.transactional.id": "x"}, "value string", "TR-105.*kafka.transactional.id"),
+        ({"topic": "no-such-topic"}, "value string", "TR-202.*no-such-topic"),
+        ({}, "key string", "TR-106.*value"),
+        ({}, "value int", "TR-106.*'value' is int"),
+        ({}, "value string, topic int", "TR-106.*'topic' is int"),
+        ({}, "value string, colour string", "TR-106.*'colour'"),
+    ],
+)
+def test_wrong_options_and_columns_are_refused_before_anything_is_written(
+    bench: MakeBench, spark: SparkSession, change: dict[str, str], columns: str, words: str
+) -> None:
+    """With a code, and the nearest name that would be right."""
+    one = bench()
+    frame = spark.createDataFrame([], columns)
+    with pytest.raises(Exception, match=f"(?s){words}"):
+        frame.write.format("tailrace").options(**options(one, **change)).mode("append").save()
+    assert one.values() == []
+
+
+def test_a_streaming_query_changes_one_word(bench: MakeBench, spark: SparkSession, tmp_path: Path) -> None:
+    """Restarted with its checkpoint, it goes on without a duplicate."""
+    one = bench(partitions=2)
+
+    def job() -> None:
+        writer = stream(spark, one).select("key", "value").writeStream.format("tailrace").options(**options(one))
+        query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    produce(one.kafka, one.source, [Record(b"%d" % number, partition=number % 2) for number in range(20)])
+    job()
+    produce(one.kafka, one.source, [Record(b"%d" % number, partition=number % 2) for number in range(20, 30)])
+    job()
+    assert sorted(int(value or b"") for value in one.values()) == list(range(30))
+
+
+def faulty(folder: Path) -> Callable[[DataFrame], DataFrame]:
+    """Rows that fail on source partition 1 while the file `broken` is there."""
+    flag = str(folder / "broken")
+
+    def check(value, partition):  # type: ignore[no-untyped-def]  # PySpark reads hints as another kind of function
+        import os
+
+        if partition == 1 and os.path.exists(flag):
+            raise ValueError("the fault of the test")
+        return bytes(value)
+
+    return lambda frame: frame.select(F.udf(check, "binary")("value", "partition").alias("value"))
+
+
+@pytest.mark.parametrize("partitions", [2, 3])
+def test_exactly_once_finishes_a_batch_that_was_delivered_in_part(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path, partitions: int
+) -> None:
+    """Although Spark numbers its tasks otherwise after the restart."""
+    one = bench(partitions=partitions)
+
+    def job() -> None:
+        rows = faulty(tmp_path)(stream(spark, one))
+        query = (
+            rows.writeStream.foreachBatch(tailrace.exactly_once(**options(one)))
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    _fill(one, partitions)
+    (tmp_path / "broken").touch()
+    with pytest.raises(Exception, match="the fault of the test"):
+        job()
+    one.settle()
+    (tmp_path / "broken").unlink()
+    job()
+    assert [int(value or b"") for value in one.values()] == _filled(partitions)
+
+
+def test_the_plain_format_refuses_a_replay_whose_rows_have_moved(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """It cannot see what a task reads, so it stops instead of delivering twice; nothing was lost or duplicated."""
+    one = bench(partitions=3)
+
+    def job() -> None:
+        writer = faulty(tmp_path)(stream(spark, one)).writeStream.format("tailrace").options(**options(one))
+        query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    # The writer is there before the batch: otherwise the fault could come before anything is delivered.
+    warm = options(one) | {"topic": one.topics("warm")}
+    spark.createDataFrame([(b"warm",)], "value binary").write.format("tailrace").options(**warm).mode("append").save()
+    _fill(one, 3)
+    (tmp_path / "broken").touch()
+    with pytest.raises(Exception, match="the fault of the test"):
+        job()
+    one.settle()
+    before = one.values()
+    assert before
+    (tmp_path / "broken").unlink()
+    with pytest.raises(Exception, match="TR-302"):
+        job()
+    after = one.values()
+    assert len(after) == len(set(after))
+    assert set(before) <= set(after) <= {b"%06d" % number for number in _filled(3)}
+
+
+def _fill(one: Bench, partitions: int) -> None:
+    for partition in range(partitions):
+        values = range(partition * 100, partition * 100 + 10 * (partition + 1))
+        produce(one.kafka, one.source, [Record(b"%06d" % number, partition=partition) for number in values])
+
+
+def _filled(partitions: int) -> list[int]:
+    return [n for p in range(partitions) for n in range(p * 100, p * 100 + 10 * (p + 1))]

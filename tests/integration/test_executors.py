@@ -1,0 +1,72 @@
+"""More executors than one: each has its writer, and sink partitions move between them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.drivers import command, written_file
+from support.pipelines import Bench, events_of, numbered
+
+pytestmark = pytest.mark.integration
+
+TWO = {"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "512m", "spark.locality.wait": "0s"}
+
+
+def run(one: Bench, **sections: Any) -> list[dict[str, Any]]:
+    """Read what is there, in a driver of its own: a process holds one session of Spark."""
+    file = written_file(one, spark={**one.pipeline().spark, **TWO}, **sections)
+    done = subprocess.run(
+        command(file, "--batch", "--output", "json"), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_two_executors_write_each_record_once(bench: Any) -> None:
+    """Over many batches and a restart."""
+    one: Bench = bench(partitions=4)
+    for number in range(4):
+        one.send(numbered(number * 1000, number * 1000 + 500), partition=number)
+    first = run(one, batch={"max_records": 100})
+    for number in range(4):
+        one.send(numbered(number * 1000 + 500, number * 1000 + 600), partition=number)
+    second = run(one, batch={"max_records": 100})
+    assert one.values() == [value for n in range(4) for value in numbered(n * 1000, n * 1000 + 600)]
+    written = events_of(first, "written")
+    assert len(written) >= 20
+    assert sum(each["skipped"] for each in written + events_of(second, "written")) == 0
+
+
+def test_a_killed_executor_loses_and_repeats_nothing(bench: Any, tmp_path: Path) -> None:
+    """Its tasks run again on another, which fences what was open and reads the markers."""
+    one: Bench = bench(partitions=2)
+    one.write(
+        "killer.py",
+        f"""
+        import os
+        from pathlib import Path
+        import psutil
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import BinaryType
+
+        KILLED = Path({str(tmp_path / "killed")!r})
+
+        def killer(frame):
+            def check(value):
+                if bytes(value) == b"000900" and not KILLED.exists():
+                    KILLED.touch()
+                    next(each for each in psutil.Process().parents() if "java" in each.name()).kill()
+                return bytes(value)
+            return frame.select(F.udf(check, BinaryType())("value").alias("value"))
+        """,
+    )
+    one.send(numbered(0, 1000), partition=0)
+    one.send(numbered(5000, 6000), partition=1)
+    run(one, process={"function": "killer.py:killer"}, batch={"max_records": 500})
+    assert (tmp_path / "killed").exists()
+    assert one.values() == numbered(0, 1000) + numbered(5000, 6000)

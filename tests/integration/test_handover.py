@@ -1,0 +1,112 @@
+"""Hand-over between drivers as processes, under a steady load: whoever is killed when, each record comes out once."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.drivers import Load, count, driver, events, kill_tree, written_file
+from support.pipelines import Bench
+from tailrace.config import Kafka
+from tailrace.oracle import Comparison, verify
+from tailrace.reader import Identity
+from tailrace.testing import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+MakeBench = Callable[..., Bench]
+LIMIT = 180.0
+RATE = 200.0
+
+
+class Running:
+    """A driver as a process, with what it reports."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process, self.log = process, log
+
+    def reports(self, kind: str, times: int = 1) -> None:
+        """Wait for so many events of a kind."""
+
+        def there() -> bool:
+            assert self.process.poll() is None, self.log.with_suffix(".err").read_text()[-2000:]
+            return count(self.log, kind) >= times
+
+        wait_until(there, f"{times} events {kind!r} in {self.log.name} were waited for", LIMIT)
+
+    def leaves(self) -> int:
+        """Ask for the end, and wait for it."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(LIMIT)
+
+
+def proof(one: Bench) -> Comparison:
+    """What a plain consumer finds."""
+    return verify(Kafka(bootstrap_servers=one.kafka), one.source, one.sink, Identity.parse("key"))
+
+
+def test_a_standby_takes_over_from_a_driver_that_leaves(bench: MakeBench) -> None:
+    """SIGTERM to the old one; an older standby that was killed before is waited for no longer than its session."""
+    one = bench(partitions=2)
+    file, ready = written_file(one), one.folder / "ready"
+    more = ("--standby", "--ready-file", str(ready))
+    logs = [one.folder / name for name in ("old", "dead", "new")]
+    with Load(one.kafka, one.source, RATE) as load, driver(file, logs[0]) as first:
+        old = Running(first, logs[0])
+        old.reports("written")
+        with driver(file, logs[1], "--standby") as second, driver(file, logs[2], *more) as third:
+            dead, new = Running(second, logs[1]), Running(third, logs[2])
+            dead.reports("standby")
+            new.reports("standby")
+            wait_until(ready.exists, "the ready file was waited for")
+            kill_tree(second.pid)
+            old.reports("written", count(logs[0], "written") + 1)
+            assert count(logs[2], "started") == 0
+            assert old.leaves() == 0
+            new.reports("written", 2)
+            load.stop()
+            new.reports("idle")
+            assert ready.exists()
+            assert new.leaves() == 0
+            assert not ready.exists()
+    ends = [events(logs[0])[-1]["batch"], events(logs[2])[1]["batch"]]
+    assert ends[1] == ends[0] + 1
+    found = proof(one)
+    assert found.exact, found
+    assert found.in_ == load.sent
+
+
+def test_standbys_take_over_from_drivers_that_are_killed(bench: MakeBench) -> None:
+    """The old one in mid-batch; then the one that took over, right after that; a second standby goes on."""
+    one = bench(partitions=2)
+    file = written_file(one)
+    logs = [one.folder / name for name in ("old", "next", "last")]
+    with Load(one.kafka, one.source, RATE) as load, driver(file, logs[0]) as first:
+        old = Running(first, logs[0])
+        old.reports("written")
+        with driver(file, logs[1], "--standby") as second, driver(file, logs[2], "--standby") as third:
+            standbys = [Running(second, logs[1]), Running(third, logs[2])]
+            for each in standbys:
+                each.reports("standby")
+            old.reports("planned", count(logs[0], "planned") + 1)
+            kill_tree(first.pid)
+            wait_until(
+                lambda: any(count(each.log, "started") for each in standbys),
+                "a standby that takes over was waited for",
+                LIMIT,
+            )
+            heir, other = sorted(standbys, key=lambda each: -count(each.log, "started"))
+            assert count(other.log, "started") == 0
+            kill_tree(heir.process.pid)
+            other.reports("started")
+            other.reports("written", 2)
+            load.stop()
+            other.reports("idle")
+            assert other.leaves() == 0
+    found = proof(one)
+    assert found.exact, found
+    assert found.in_ == load.sent

@@ -1,0 +1,313 @@
+"""The ledger lets one driver write, and notices what somebody else has done to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]
+
+from support.pipelines import Bench, events_of
+from tailrace import errors
+from tailrace.config import Pipeline
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.marker import Marker
+from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition, Slice
+from tailrace.testing import Record, produce, wait_until
+from tailrace.writer import Assignment
+from tailrace.writer.markers import MarkerReader
+from tailrace.writer.producers import SinkProducer
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+
+
+def plan_of(pipeline: Pipeline, batch: int, sinks: int = 2) -> Plan:
+    """A plan of a batch with this many sink partitions."""
+    slices = tuple(Slice(f"in-{number}:0-{batch + 1}") for number in range(sinks))
+    return Plan(pipeline.pipeline, "q", BatchId(batch), (Range("in", 0, 0, batch + 1),), slices, "v1\n{}\n{}")
+
+
+def test_the_last_plan_is_found_behind_many_others(bench: MakeBench) -> None:
+    """Looking backwards, past the plans of other pipelines in the same ledger."""
+    one = bench().pipeline(ledger={"partitions": 1})
+    other = one.model_copy(update={"pipeline": "other"})
+    with Ledger.of(one) as ledger, Ledger.of(other) as others:
+        ledger.take()
+        others.take()
+        assert ledger.latest() is None
+        ledger.write(plan_of(one, 0, 1), {})
+        ledger.write(plan_of(one, 1, 1), {(one.source.topics[0], 0): 1})
+        for batch in range(300):
+            others.write(plan_of(other, batch, 1), {})
+        assert ledger.latest() == plan_of(one, 1, 1)
+        assert others.latest() == plan_of(other, 299, 1)
+
+
+def test_a_second_driver_fences_the_first(bench: MakeBench) -> None:
+    """The first one's next plan fails, and is not in the ledger."""
+    one = bench().pipeline()
+    with Ledger.of(one) as first, Ledger.of(one) as second:
+        first.take()
+        first.write(plan_of(one, 0), {})
+        second.take()
+        with pytest.raises(errors.DriverFenced, match="a newer driver has taken over"):
+            first.write(plan_of(one, 1), {})
+        assert second.latest() == plan_of(one, 0)
+        second.write(plan_of(one, 1), {})
+        assert second.latest() == plan_of(one, 1)
+
+
+def test_a_second_driver_stops_the_running_one(bench: MakeBench) -> None:
+    """The older pipeline ends with an error of its own kind, and everything was delivered once."""
+    one = bench()
+    one.send([b"a"])
+    pipeline = one.pipeline()
+
+    def take_over(events: list[dict[str, object]]) -> bool:
+        if events[-1]["event"] == "written":
+            with Ledger.of(pipeline) as newer:
+                newer.take()
+            one.send([b"b"])
+        return False
+
+    with pytest.raises(errors.DriverFenced) as caught:
+        one.run_until(pipeline, take_over)
+    assert caught.value.exit_code == 7
+    one.run()
+    assert one.values() == [b"a", b"b"]
+
+
+def test_the_pipelines_group_shows_how_far_it_has_read(bench: MakeBench) -> None:
+    """After a clean end, Kafka's own tools see a lag of nothing."""
+    one = bench(partitions=2)
+    one.send([b"a", b"b"], partition=0)
+    one.send([b"c"], partition=1)
+    one.run()
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": one.kafka, "group.id": f"tailrace.{one.name}"})
+    places = consumer.committed([TopicPartition(one.source, number) for number in range(2)], timeout=10)
+    consumer.close()
+    assert [each.offset for each in places] == [2, 1]
+
+
+def test_a_ledger_that_was_written_by_somebody_else_is_refused(bench: MakeBench) -> None:
+    """The place is named; nothing is read or written."""
+    one = bench()
+    one.send([b"a"])
+    one.run(ledger={"partitions": 1})
+    produce(one.kafka, f"{one.name}.ledger", [Record(b'{"version": 1}', key=one.name.encode())])
+    one.send([b"b"])
+    with pytest.raises(errors.LedgerUnusable, match=rf"{one.name}\.ledger-0 offset \d+ was changed by somebody else"):
+        one.run(ledger={"partitions": 1})
+    assert one.values() == [b"a"]
+
+
+def test_a_ledger_that_is_too_small_is_refused_with_the_number_it_needs(bench: MakeBench) -> None:
+    """Before the batch is begun."""
+    one = bench(partitions=3)
+    for number in range(3):
+        one.send([b"x"], partition=number)
+    with pytest.raises(
+        errors.LedgerUnusable, match=r"batch 0 has 3 sink partitions, and the ledger .* has 2 partitions"
+    ):
+        one.run(ledger={"partitions": 2})
+    assert one.values() == []
+
+
+def test_a_ledger_that_was_deleted_is_refused_while_its_markers_are_known(bench: MakeBench) -> None:
+    """A new, empty ledger beside old markers must not lead to a replay of the topic."""
+    one = bench()
+    one.send([b"a"])
+    one.run()
+    pipeline = one.pipeline()
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    with Ledger.of(pipeline) as ledger:
+        ledger.take()
+        partition = ledger._partition
+    from confluent_kafka import TopicPartition
+
+    resource = ConfigResource(ConfigResource.Type.TOPIC, pipeline.ledger.topic)
+    resource.add_incremental_config(
+        ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
+    )
+    admin.incremental_alter_configs([resource])[resource].result(timeout=30)
+    place = TopicPartition(pipeline.ledger.topic, partition, -1)
+    admin.delete_records([place])[place].result(timeout=30)
+    with pytest.raises(errors.ProgressMissing, match=r"has 1 markers of .*, and there is no plan"):
+        one.run()
+    assert one.values() == [b"a"]
+
+
+def test_a_plan_behind_another_pipelines_open_transaction_is_waited_for(bench: MakeBench) -> None:
+    """The last plan is not the last one that happens to be visible."""
+    one = bench().pipeline(ledger={"partitions": 1})
+    with Ledger.of(one) as ledger:
+        ledger.take()
+        ledger.write(plan_of(one, 0, 1), {})
+        other = Producer(
+            {"bootstrap.servers": one.kafka.bootstrap_servers, "transactional.id": f"{one.pipeline}.foreign"}
+        )
+        other.init_transactions(30)
+        other.begin_transaction()
+        other.produce(one.ledger.topic, b"{}", key=b"foreign", partition=0)
+        other.flush(10)
+        ledger.write(plan_of(one, 1, 1), {})
+        timer = threading.Timer(2.0, other.abort_transaction)
+        timer.start()
+        assert ledger.latest() == plan_of(one, 1, 1)
+        timer.join(30)
+
+
+def test_markers_that_are_ahead_of_the_last_plan_are_refused(bench: MakeBench) -> None:
+    """A ledger that was restored from an older copy must not lead to a second delivery."""
+    one = bench()
+    one.send([b"a"])
+    one.run()
+    pipeline = one.pipeline()
+    with Ledger.of(pipeline) as ledger:
+        ledger.take()
+        old = ledger.latest()
+        assert old is not None
+    one.send([b"b"])
+    one.run()
+    with Ledger.of(pipeline) as ledger:
+        ledger.take()
+        ledger.write(old, {})
+    with pytest.raises(
+        errors.MarkerConflict, match=r"has written batch \d+, and the last plan in the ledger is of batch"
+    ):
+        one.run()
+    assert one.values() == [b"a", b"b"]
+
+
+def test_a_ledger_topic_that_was_made_anew_is_refused(bench: MakeBench) -> None:
+    """Its markers are gone with it; the stored offsets of the input still say that the pipeline has run."""
+    one = bench()
+    one.send([b"a"])
+    one.run()
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    ledger = one.pipeline().ledger.topic
+    admin.delete_topics([ledger])[ledger].result(timeout=30)
+    wait_until(lambda: ledger not in admin.list_topics(timeout=10).topics, "the deletion was waited for")
+    with pytest.raises(errors.ProgressMissing, match="has offsets of 1 partitions, and there is no plan"):
+        one.run()
+    assert one.values() == [b"a"]
+
+
+def test_a_pipeline_that_was_killed_in_its_first_real_batch_goes_on(bench: MakeBench) -> None:
+    """An empty batch 0 leaves no marker; that there is none is no reason to refuse batch 1."""
+    one = bench()
+    one.run()
+    one.write(
+        "bad.py", "def bad(frame):\n    return frame.selectExpr('CAST(raise_error(\\'x\\') AS STRING) AS value')\n"
+    )
+    one.send([b"a"])
+    with pytest.raises(errors.FunctionFailed):
+        one.run(process={"function": "bad.py:bad"})
+    one.run()
+    assert one.values() == [b"a"]
+
+
+def test_the_ledger_is_made_with_compaction(bench: MakeBench) -> None:
+    """So that it holds the last plan of each pipeline for ever, and not much more."""
+    pipeline = bench().pipeline()
+    with Ledger.of(pipeline):
+        pass
+    admin = AdminClient({"bootstrap.servers": pipeline.kafka.bootstrap_servers})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, pipeline.ledger.topic)
+    assert admin.describe_configs([resource])[resource].result(timeout=30)["cleanup.policy"].value == "compact"
+
+
+# -- a sink partition's producer -------------------------------------------------------------------
+
+
+def task_of(one: Bench, batch: int, run: str = "r") -> Assignment:
+    """Sink partition 0 of a batch."""
+    pipeline = one.pipeline()
+    plan = plan_of(pipeline, batch)
+    from tailrace.sink import BatchWrite
+
+    write = BatchWrite.of(pipeline, plan, (SinkPartition(0), SinkPartition(1)), run, {})
+    return write.task(0)
+
+
+def test_outputs_and_marker_are_visible_together_or_not_at_all(bench: MakeBench) -> None:
+    """A transaction that was not committed leaves neither."""
+    one = bench()
+    with Ledger.of(one.pipeline()) as ledger:
+        task = task_of(one, 0)
+        sink = SinkProducer(task, MarkerReader(task))
+        sink.fence()
+        assert sink.marker() is None
+        sink.begin()
+        sink.send(topic=one.sink, value=b"once")
+        sink.seal(Marker.of(task.batch, task.digest, 2))
+        assert one.values() == []
+        sink.commit(task.batch)
+        assert one.values() == [b"once"]
+        assert ledger.markers() == {SinkPartition(0): Marker.of(task.batch, task.digest, 2)}
+        sink.close()
+
+
+def test_a_newer_owner_fences_an_attempt_that_goes_on(bench: MakeBench) -> None:
+    """The older attempt's records never become visible, and its commit says that it is in doubt."""
+    one = bench()
+    with Ledger.of(one.pipeline()):
+        task = task_of(one, 0)
+        older = SinkProducer(task, MarkerReader(task))
+        older.fence()
+        older.marker()
+        older.begin()
+        older.send(topic=one.sink, value=b"zombie")
+        older.producer.flush(10)
+        newer = SinkProducer(task, MarkerReader(task))
+        newer.fence()
+        newer.marker()
+        newer.begin()
+        newer.send(topic=one.sink, value=b"newer")
+        newer.seal(Marker.of(task.batch, task.digest, 2))
+        newer.commit(task.batch)
+        with pytest.raises(errors.TailraceError) as caught:
+            older.seal(Marker.of(task.batch, task.digest, 2))
+        assert isinstance(caught.value, errors.CommitInDoubt)
+        assert older.doubt
+        older.close()
+        newer.close()
+    assert one.values() == [b"newer"]
+
+
+def test_the_driver_ends_the_open_transactions_of_a_dead_run(bench: MakeBench) -> None:
+    """Otherwise a reader at read_committed would wait for the transaction's timeout."""
+    one = bench()
+    with Ledger.of(one.pipeline()) as ledger:
+        task = task_of(one, 0)
+        dead = SinkProducer(task, MarkerReader(task))
+        dead.fence()
+        dead.marker()
+        dead.begin()
+        dead.send(topic=one.sink, value=b"never")
+        dead.producer.flush(10)
+        produce(one.kafka, one.sink, [Record(b"after")])
+        ledger.take()
+        ledger.fence(2)
+        assert one.values() == [b"after"]
+        dead.close()
+
+
+def test_only_as_many_transactional_ids_as_sink_partitions_are_ever_used(bench: MakeBench) -> None:
+    """Over several runs the ids stay the same."""
+    one = bench(partitions=2)
+    for value in (b"a", b"b", b"c"):
+        one.send([value], partition=0)
+        one.send([value], partition=1)
+        one.run()
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    groups = {each.group_id for each in admin.list_consumer_groups(request_timeout=10).result().valid}
+    mine = {each for each in groups if one.name in each}
+    assert mine == {f"tailrace.{one.name}{end}" for end in ("", ".markers", ".drivers")}
+    assert len(events_of(one.events, "written")) == 3

@@ -1,0 +1,266 @@
+"""The stored offsets are where a team keeps them: a first start begins there, and the ledger counts ever after."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from support.pipelines import Bench, events_of, numbered
+from support.zookeeper import ZooKeeper
+from tailrace import errors
+from tailrace.progress.stores import open_store
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+
+
+def commit(one: Bench, group: str, offsets: dict[int, int]) -> None:
+    """Set a group's offsets, as another job or tool does."""
+    consumer = Consumer({"bootstrap.servers": one.kafka, "group.id": group, "enable.auto.commit": False})
+    consumer.commit(
+        offsets=[TopicPartition(one.source, number, offset) for number, offset in offsets.items()], asynchronous=False
+    )
+    consumer.close()
+
+
+def said(events: list[dict[str, Any]]) -> list[str]:
+    """What was reported about the store."""
+    return [each["what"] for each in events_of(events, "offsets")]
+
+
+def in_zookeeper(one: Bench, zookeeper: ZooKeeper, **more: Any) -> dict[str, Any]:
+    """The section of a pipeline that keeps its offsets there, as a job of the older kind does."""
+    return {"store": "zookeeper", "servers": zookeeper.servers, "path": f"/consumers/{one.name}/{{topic}}", **more}
+
+
+def node(one: Bench) -> str:
+    """Where they are."""
+    return f"/consumers/{one.name}/{one.source}"
+
+
+def test_a_job_that_moves_from_zookeeper_continues_exactly_there(bench: MakeBench, zookeeper: ZooKeeper) -> None:
+    """No record before its offsets comes again, and none after them is left out; then the node is written on."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 10), partition=0)
+    one.send(numbered(10, 30), partition=1)
+    zookeeper.put(node(one), "0:4,1:15")
+    offsets = in_zookeeper(one, zookeeper)
+    events = one.run(offsets=offsets)
+    assert one.values() == [*numbered(4, 10), *numbered(25, 30)]
+    [what] = said(events)
+    assert f"{one.source}-0 at 4, {one.source}-1 at 15" in what
+    assert zookeeper.get(node(one))[0] == "0:10,1:20"
+    one.send(numbered(30, 40), partition=1)
+    assert said(one.run(offsets=offsets)) == []
+    assert one.values() == [*numbered(4, 10), *numbered(25, 40)]
+    assert zookeeper.get(node(one))[0] == "0:10,1:30"
+
+
+def test_zookeeper_gets_one_write_a_batch_with_the_batchs_beginning(bench: MakeBench, zookeeper: ZooKeeper) -> None:
+    """As the older jobs write it, and at the end where it goes on."""
+    one = bench()
+    one.send(numbered(0, 6))
+    zookeeper.put(node(one), "0:0")
+    before = zookeeper.get(node(one))[1]
+    offsets = in_zookeeper(one, zookeeper)
+    seen = []
+
+    def look(event: dict[str, Any]) -> None:
+        if event["event"] == "written":
+            seen.append(zookeeper.get(node(one)))
+
+    from tailrace.app import run
+
+    run(one.pipeline(offsets=offsets, batch={"max_records": 2}), one.folder, batch=True, emit=look, spark=one.spark)
+    assert seen == [("0:0", before + 1), ("0:2", before + 2), ("0:4", before + 3)]
+    assert zookeeper.get(node(one)) == ("0:6", before + 4)
+
+
+def test_a_partition_that_the_store_does_not_have_begins_by_auto_offset_reset(
+    bench: MakeBench, zookeeper: ZooKeeper
+) -> None:
+    """And that is said."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 5), partition=0)
+    one.send(numbered(5, 10), partition=1)
+    zookeeper.put(node(one), "1:3")
+    events = one.run(offsets=in_zookeeper(one, zookeeper))
+    assert one.values() == [*numbered(0, 5), *numbered(8, 10)]
+    assert f"as auto.offset.reset says: {one.source}-0 at 0" in said(events)[0]
+
+
+def test_stored_offsets_that_the_topic_does_not_hold_are_refused(bench: MakeBench, zookeeper: ZooKeeper) -> None:
+    """With their values; with on_data_loss: reset the pipeline goes on and reports the gap."""
+    one = bench()
+    one.send(numbered(0, 3))
+    zookeeper.put(node(one), "0:999")
+    offsets = in_zookeeper(one, zookeeper)
+    with pytest.raises(errors.OffsetsOutOfRange, match=r"-0: the next offset to read is 999, .* holds 0 to 3"):
+        one.run(offsets=offsets)
+    assert one.values() == []
+    events = one.run(offsets=offsets, source={"on_data_loss": "reset"})
+    assert "999" in events_of(events, "reset")[0]["what"]
+    assert one.values() == numbered(0, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"), [("0=4", "is not of the form"), ("0:4,0:5", "twice"), ("0:-1", "is not of the form")]
+)
+def test_a_node_that_holds_something_else_is_refused(
+    bench: MakeBench, zookeeper: ZooKeeper, text: str, what: str
+) -> None:
+    """Nothing is begun on a guess."""
+    one = bench()
+    one.send(numbered(0, 3))
+    zookeeper.put(node(one), text)
+    with pytest.raises(errors.OffsetStoreUnusable, match=what):
+        one.run(offsets=in_zookeeper(one, zookeeper))
+    assert one.values() == []
+
+
+def test_a_store_that_does_not_answer_stops_a_first_start_and_no_later_one(
+    bench: MakeBench, tmp_path: Path, zookeeper: ZooKeeper
+) -> None:
+    """Where to begin must be known; later the ledger knows, and the failure is reported."""
+    one = bench()
+    one.send(numbered(0, 3))
+    away = {"store": "zookeeper", "servers": "127.0.0.1:1", "options": {"timeout.ms": 500}}
+    with pytest.raises(errors.OffsetStoreUnusable, match="does not answer"):
+        one.run(offsets=away)
+    assert one.values() == []
+    one.run(offsets=in_zookeeper(one, zookeeper))
+    one.send(numbered(3, 6))
+    events = one.run(offsets=away)
+    assert one.values() == numbered(0, 6)
+    [what] = said(events)
+    assert "does not answer" in what
+    assert "goes on" in what
+
+
+def test_a_store_that_disagrees_is_reported_and_the_ledger_counts(bench: MakeBench, zookeeper: ZooKeeper) -> None:
+    """Whoever sets the node by hand is told that it does nothing."""
+    one = bench()
+    one.send(numbered(0, 3))
+    offsets = in_zookeeper(one, zookeeper)
+    one.run(offsets=offsets)
+    zookeeper.put(node(one), "0:1")
+    one.send(numbered(3, 6))
+    events = one.run(offsets=offsets)
+    assert one.values() == numbered(0, 6)
+    [what] = said(events)
+    assert f"it has {one.source}-0 at 1, which goes on at 3" in what
+    assert zookeeper.get(node(one))[0] == "0:6"
+
+
+def test_a_node_that_is_changed_under_a_running_pipeline_is_reported_and_written_again(
+    bench: MakeBench, zookeeper: ZooKeeper
+) -> None:
+    """The pipeline itself goes on where it is."""
+    one = bench()
+    one.send(numbered(0, 6))
+    events: list[dict[str, Any]] = []
+
+    def meddle(event: dict[str, Any]) -> None:
+        events.append(event)
+        if event["event"] == "written" and event["batch"] == 0:
+            zookeeper.put(node(one), "0:5")
+
+    from tailrace.app import run
+
+    pipeline = one.pipeline(offsets=in_zookeeper(one, zookeeper), batch={"max_records": 2})
+    run(pipeline, one.folder, batch=True, emit=meddle, spark=one.spark)
+    assert one.values() == numbered(0, 6)
+    assert any("changed by somebody else" in what for what in said(events))
+    assert zookeeper.get(node(one))[0] == "0:6"
+
+
+def test_a_pipeline_begins_where_another_group_is(bench: MakeBench) -> None:
+    """A job that committed its offsets to Kafka moves without replay or gap."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 5), partition=0)
+    one.send(numbered(5, 10), partition=1)
+    commit(one, f"{one.name}-old", {0: 2, 1: 4})
+    events = one.run(offsets={"from": f"{one.name}-old"})
+    assert one.values() == [*numbered(2, 5), *numbered(9, 10)]
+    assert f"beginning where {one.name}-old says" in said(events)[0]
+    commit(one, f"{one.name}-old", {0: 0, 1: 0})
+    assert said(one.run(offsets={"from": f"{one.name}-old"})) == []
+    assert len(one.values()) == 4
+
+
+def test_a_group_to_begin_from_that_has_no_offsets_is_refused(bench: MakeBench) -> None:
+    """A typing error must not become a replay of the topic."""
+    one = bench()
+    one.send(numbered(0, 3))
+    with pytest.raises(errors.OffsetStoreUnusable, match="has no offsets of the source topics"):
+        one.run(offsets={"from": f"{one.name}-olt"})
+    assert one.values() == []
+
+
+def test_the_pipelines_group_that_was_reset_by_a_tool_is_reported(bench: MakeBench) -> None:
+    """kafka-consumer-groups --reset-offsets does nothing to a pipeline, and is not silently undone."""
+    one = bench()
+    one.send(numbered(0, 3))
+    one.run()
+    commit(one, f"tailrace.{one.name}", {0: 0})
+    one.send(numbered(3, 5))
+    events = one.run()
+    assert one.values() == numbered(0, 5)
+    assert f"it has {one.source}-0 at 0, which goes on at 3" in said(events)[0]
+
+
+def test_offsets_are_kept_in_a_file(bench: MakeBench, tmp_path: Path) -> None:
+    """It says where to begin, and then where the pipeline is."""
+    one = bench()
+    one.send(numbered(0, 6))
+    file = one.folder / "offsets.json"
+    file.write_text(json.dumps({"version": 1, "offsets": {one.source: {"0": 2}}}))
+    one.run(offsets={"store": "file", "path": "offsets.json"})
+    assert one.values() == numbered(2, 6)
+    assert json.loads(file.read_text()) == {"version": 1, "pipeline": one.name, "offsets": {one.source: {"0": 6}}}
+    assert [each.name for each in one.folder.glob("*offsets.json*")] == ["offsets.json"]
+
+
+@pytest.fixture
+def debug(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """The log at debug."""
+    with caplog.at_level(logging.DEBUG, "tailrace"):
+        yield caplog
+
+
+def test_each_batch_is_logged_with_its_ranges_and_how_long_storing_took(
+    bench: MakeBench, zookeeper: ZooKeeper, debug: pytest.LogCaptureFixture
+) -> None:
+    """At debug, with both places that were written."""
+    one = bench()
+    one.send(numbered(0, 3))
+    one.run(offsets=in_zookeeper(one, zookeeper))
+    [line] = [each.getMessage() for each in debug.records if each.getMessage().startswith("batch 0 reads")]
+    assert f"batch 0 reads {one.source}-0:0-3; stored in the ledger in " in line
+    assert "ms, in zookeeper " in line
+
+
+def test_nodes_that_are_made_with_a_login_can_be_read_by_all_and_written_by_their_owner(
+    bench: MakeBench, zookeeper: ZooKeeper
+) -> None:
+    """And a password is in no message."""
+    one = bench()
+    login = {"digest.username": "tailrace", "digest.password": "hush-hush"}
+    pipeline = one.pipeline(offsets=in_zookeeper(one, zookeeper, options=login))
+    with contextlib.closing(open_store(pipeline, one.folder)) as store:
+        store.save({(one.source, 0): 7})
+        assert store.load([(one.source, 0)]) == {(one.source, 0): 7}
+        assert "hush" not in store.where
+    stranger = one.pipeline(offsets=in_zookeeper(one, zookeeper))
+    with contextlib.closing(open_store(stranger, one.folder)) as store:
+        assert store.load([(one.source, 0)]) == {(one.source, 0): 7}
+        with pytest.raises(errors.OffsetStoreUnusable, match="cannot be written"):
+            store.save({(one.source, 0): 8})

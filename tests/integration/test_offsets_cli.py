@@ -1,0 +1,232 @@
+"""`tailrace offsets` shows where a pipeline goes on, and moves it through the ledger while it does not run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+from typer.testing import CliRunner
+
+from support.pipelines import QUIET, Bench, events_of, numbered
+from support.zookeeper import ZooKeeper
+from tailrace import errors
+from tailrace.cli.offsets import app
+from tailrace.kafka import Cluster
+from tailrace.progress.lease import running
+from tailrace.progress.marker import drivers_group
+from tailrace.testing import Record, produce, wait_until
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+FAILS = "def bad(frame):\n    return frame.selectExpr('CAST(raise_error(\\'x\\') AS STRING) AS value')\n"
+
+
+def file_of(one: Bench, **sections: Any) -> Path:
+    """The pipeline's configuration as a file."""
+    file = one.folder / f"{one.name}.yaml"
+    data = one.pipeline(**sections).model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    file.write_text(json.dumps(data | {"spark": QUIET}))
+    return file
+
+
+def call(*arguments: object) -> str:
+    """What a command prints; it must succeed."""
+    done = CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def answer(*arguments: object) -> Any:
+    """Its JSON."""
+    return json.loads(call(*arguments, "--output", "json").strip().splitlines()[-1])
+
+
+def shown(file: Path) -> dict[int, tuple[int | None, int | None, int | None]]:
+    """For each partition: where it goes on, what is stored, the lag."""
+    return {each["partition"]: (each["next"], each["stored"], each["lag"]) for each in answer("show", file)["offsets"]}
+
+
+@pytest.fixture(params=["kafka", "zookeeper", "file"])
+def store(request: pytest.FixtureRequest, zookeeper: ZooKeeper) -> dict[str, str]:
+    """Each of the stores."""
+    return {
+        "kafka": {"store": "kafka"},
+        "zookeeper": {"store": "zookeeper", "servers": zookeeper.servers},
+        "file": {"store": "file", "path": "kept/offsets.json"},
+    }[request.param]
+
+
+def test_offsets_that_are_set_are_where_the_next_start_reads(bench: MakeBench, store: dict[str, str]) -> None:
+    """In every store: before the first start and after it, with the markers still valid."""
+    one = bench(partitions=2)
+    file = file_of(one, offsets=store)
+    one.send(numbered(0, 5), partition=0)
+    one.send(numbered(5, 10), partition=1)
+    assert shown(file) == {0: (0, None, 5), 1: (0, None, 5)}
+    told = call("set", file, f"{one.source}:0=3", "--yes")
+    assert "skips 3" in told
+    assert "changed: 1 offsets" in told
+    assert shown(file) == {0: (3, 3, 2), 1: (0, 0, 5)}
+    one.run(offsets=store)
+    assert one.values() == numbered(3, 10)
+    assert shown(file) == {0: (5, 5, 0), 1: (5, 5, 0)}
+    call("set", file, f"{one.source}:1=4", "--yes")
+    assert shown(file) == {0: (5, 5, 0), 1: (4, 4, 1)}
+    events = one.run(offsets=store)
+    assert events_of(events, "offsets") == []
+    assert one.values() == [*numbered(3, 10), b"000009"]
+    one.send(numbered(10, 12), partition=0)
+    one.run(offsets=store)
+    assert len(one.values()) == 10
+
+
+def test_offsets_are_exported_and_imported(bench: MakeBench, store: dict[str, str]) -> None:
+    """Back to where the pipeline was when it was exported."""
+    one = bench()
+    file, document = file_of(one, offsets=store), one.folder / "document.json"
+    one.send(numbered(0, 3))
+    one.run(offsets=store)
+    assert "exported: 1 partitions" in call("export", file, document)
+    one.send(numbered(3, 5))
+    one.run(offsets=store)
+    assert answer("import", file, document, "--dry-run")["changed"] is False
+    assert shown(file) == {0: (5, 5, 0)}
+    assert answer("import", file, document, "--yes")["moves"] == [
+        {"topic": one.source, "partition": 0, "from": 5, "to": 3}
+    ]
+    one.run(offsets=store)
+    assert one.values() == [*numbered(0, 3), *numbered(3, 4) * 2, *numbered(4, 5) * 2]
+    assert "unchanged" in call("set", file, f"{one.source}:0=5", "--yes")
+
+
+def test_a_reset_goes_to_an_end_and_a_rewind_back_to_a_time(bench: MakeBench) -> None:
+    """A rewind never goes forward: that would leave records out."""
+    one = bench()
+    file = file_of(one)
+    at = [1_700_000_000_000 + number * 60_000 for number in range(5)]
+    produce(one.kafka, one.source, [Record(b"%d" % number, timestamp=moment) for number, moment in enumerate(at)])
+    assert answer("reset", file, "--to", "latest", "--yes")["moves"][0]["to"] == 5
+    assert answer("rewind", file, "--to-time", "2023-11-14T22:15:20+00:00", "--yes")["moves"][0]["to"] == 2
+    assert answer("rewind", file, "--to-time", "2023-11-14T22:16:20Z", "--yes")["moves"] == []
+    one.run()
+    assert one.values() == [b"2", b"3", b"4"]
+    assert answer("reset", file, "--yes")["moves"] == [{"topic": one.source, "partition": 0, "from": 5, "to": 0}]
+    one.run()
+    assert len(one.values()) == 8
+
+
+def test_a_running_pipeline_is_refused_and_can_be_looked_at(bench: MakeBench) -> None:
+    """Whoever holds the drivers' group is named."""
+    one = bench()
+    file = file_of(one)
+    one.send(numbered(0, 2))
+    one.run()
+    cluster = Cluster(one.pipeline().kafka)
+    assert running(cluster, one.name) == []
+    driver = Consumer(
+        {
+            "bootstrap.servers": one.kafka,
+            "group.id": drivers_group(one.name),
+            "client.id": "1700000000000.abc123.leading",
+        }
+    )
+    try:
+        driver.subscribe([one.source])
+        wait_until(lambda: driver.poll(0.1) or running(cluster, one.name), "the member of the drivers' group")
+        [holder] = running(cluster, one.name)
+        assert (holder.run, holder.since) == ("abc123", 1_700_000_000.0)
+        for line in (
+            ["set", file, f"{one.source}:0=0"],
+            ["reset", file],
+            ["rewind", file, "--to-time", "2020-01-01T00:00:00Z"],
+        ):
+            with pytest.raises(errors.PipelineRunning, match="run abc123 on"):
+                call(*line, "--yes")
+        assert answer("show", file)["state"] == "running"
+    finally:
+        driver.close()
+    wait_until(lambda: not running(cluster, one.name), "the end of the member")
+    call("set", file, f"{one.source}:0=0", "--yes")
+
+
+def test_an_open_batch_is_refused_until_it_is_finished_or_given_up(bench: MakeBench) -> None:
+    """Nothing of it may be lost or come twice unless its owner says so."""
+    one = bench()
+    file = file_of(one)
+    one.write("bad.py", FAILS)
+    one.send(numbered(0, 2))
+    one.run()
+    one.send(numbered(2, 4))
+    with pytest.raises(errors.FunctionFailed):
+        one.run(process={"function": "bad.py:bad"})
+    one.settle()
+    with pytest.raises(errors.BatchOpen, match=r"batch 1 of .* is open: 1 of its 1") as caught:
+        call("set", file, f"{one.source}:0=0", "--yes")
+    assert f"tailrace run {file} --batch" in caught.value.then
+    assert answer("show", file)["state"] == "open"
+    assert answer("set", file, f"{one.source}:0=3", "--yes", "--give-up")["changed"] is True
+    one.run()
+    assert one.values() == [*numbered(0, 2), *numbered(3, 4)]
+
+
+def test_a_stateful_pipeline_is_refused(bench: MakeBench) -> None:
+    """Its folder decides, and its state fits no other offsets."""
+    one = bench()
+    file = file_of(one, checkpoint="state/")
+    for line in (["set", file, f"{one.source}:0=0"], ["reset", file]):
+        with pytest.raises(errors.ConfigInvalid, match="is stateful"):
+            call(*line, "--yes")
+
+
+@pytest.mark.parametrize(
+    ("place", "kind", "what"),
+    [
+        ("{source}:0=9", errors.OffsetsOutOfRange, "9 is asked for, and the topic holds 0 to 2"),
+        ("{source}:7=0", errors.ConfigInvalid, "does not read .*-7"),
+        ("nosuch:0=0", errors.ConfigInvalid, "does not read nosuch-0"),
+        ("{source}=0", errors.OptionRefused, "not of the form"),
+    ],
+)
+def test_an_offset_that_cannot_be_is_refused(
+    bench: MakeBench, place: str, kind: type[errors.TailraceError], what: str
+) -> None:
+    """With what there is."""
+    one = bench()
+    file = file_of(one)
+    one.send(numbered(0, 2))
+    with pytest.raises(kind, match=what):
+        call("set", file, place.format(source=one.source), "--yes")
+    assert answer("show", file)["state"] == "new"
+
+
+def test_without_a_terminal_a_change_needs_yes(bench: MakeBench) -> None:
+    """A script says what it means."""
+    with pytest.raises(errors.OptionRefused, match="no terminal to ask on"):
+        call("reset", file_of(bench()))
+
+
+def test_a_lost_ledger_is_repaired_by_its_owner(bench: MakeBench) -> None:
+    """Refused without --give-up; then the batches' numbers go on beyond what the markers know."""
+    one = bench()
+    file = file_of(one)
+    one.send(numbered(0, 3))
+    one.run()
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    ledger = one.pipeline().ledger.topic
+    admin.delete_topics([ledger])[ledger].result(timeout=30)
+    wait_until(lambda: ledger not in admin.list_topics(timeout=10).topics, "the deletion of the ledger")
+    one.send(numbered(3, 5))
+    with pytest.raises(errors.ProgressMissing):
+        one.run()
+    with pytest.raises(errors.ProgressMissing, match="and no plan: what was"):
+        call("set", file, f"{one.source}:0=3", "--yes")
+    assert answer("show", file)["state"] == "lost"
+    call("set", file, f"{one.source}:0=3", "--yes", "--give-up")
+    one.run()
+    assert one.values() == numbered(0, 5)

@@ -1,0 +1,164 @@
+"""The limit of a batch on a real Kafka: Spark heeds it from one batch to the next, and nothing is lost by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from support.pipelines import Bench, events_of, numbered
+from tailrace import ratecontrol
+from tailrace.config import Kafka
+from tailrace.rate import BLIND, FIRST
+from tailrace.testing import Record as Sent
+from tailrace.testing import Topics, produce
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+
+BACKLOG = 300_000
+
+
+def written(events: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    """The records and the limit of each batch."""
+    return [(each["in"], each["limit"]) for each in events_of(events, "written")]
+
+
+def all_read(count: int) -> Callable[[list[dict[str, Any]]], bool]:
+    """Until so many records are delivered."""
+    return lambda events: sum(each["in"] for each in events_of(events, "written")) >= count
+
+
+@pytest.mark.parametrize("available_now", [False, True], ids=["stream", "batch"])
+def test_a_backlog_is_taken_in_portions_that_grow(bench: MakeBench, available_now: bool) -> None:
+    """The first batch is small, none exceeds its limit, the limit changes while the query runs, all comes once."""
+    one = bench(partitions=4)
+    for number in range(4):
+        part = BACKLOG // 4
+        one.send(numbered(number * part, (number + 1) * part), partition=number)
+    pipeline = one.pipeline(batch={"target": "30s"})
+    events = one.run(pipeline) if available_now else one.run_until(pipeline, all_read(BACKLOG))
+    batches = written(events)
+    assert batches[0] == (FIRST, FIRST)
+    assert all(records <= limit <= 200_000 for records, limit in batches)
+    assert max(records for records, _ in batches) > 10 * FIRST
+    assert events_of(events, "warning") == []
+    assert one.values() == numbered(0, BACKLOG)
+
+
+def test_large_records_are_counted_by_bytes(bench: MakeBench) -> None:
+    """200 records of 1 MB: no batch is larger than max_bytes, the first one neither."""
+    one = bench(partitions=2)
+    for number in range(2):
+        values: list[bytes | None] = [b"%02d%04d" % (number, each) + bytes(900_000) for each in range(100)]
+        one.send(values, partition=number)
+    events = one.run(batch={"target": "60s", "max_bytes": "20MB"})
+    batches = written(events)
+    assert all(records <= limit for records, limit in batches)
+    assert max(records for records, _ in batches) * 900_006 <= 20_000_000
+    assert max(records for records, _ in batches) >= 20
+    found = [(value or b"")[:6] for value in one.values()]
+    assert found == [b"%02d%04d" % (number, each) for number in range(2) for each in range(100)]
+
+
+def test_records_that_grow_bring_the_limit_down(bench: MakeBench) -> None:
+    """The bytes of each batch are counted, of decoded formats as of raw ones; the next batch heeds them."""
+    one = bench()
+    small: bytes | None = b'{"text": "a"}'
+    large: bytes | None = b'{"text": "' + b"a" * 100_000 + b'"}'
+    one.send([small] * 200 + [large] * 150)
+    events = one.run(
+        source={"format": "json", "schema": "text STRING"},
+        sink={"format": "json"},
+        batch={"target": 60, "max_records": 100, "max_bytes": 1_000_000},
+    )
+    batches = written(events)
+    assert batches[:5] == [(100, 100), (100, 100), (100, 100), (9, 9), (9, 9)]
+    assert sum(records for records, _ in batches) == 350
+
+
+def test_a_read_that_is_split_heeds_the_limit(bench: MakeBench) -> None:
+    """source.partitions splits what the limit allows; no more is read."""
+    one = bench()
+    one.send(numbered(0, 5000))
+    events = one.run(source={"partitions": 4}, batch={"max_records": 1200})
+    assert all(records <= limit <= 1200 for records, limit in written(events))
+    assert {each["sinks"] for each in events_of(events, "written")} == {4}
+    assert one.values() == numbered(0, 5000)
+
+
+def test_without_a_target_each_batch_takes_max_records(bench: MakeBench) -> None:
+    """target 0 is the fixed limit of old."""
+    one = bench()
+    one.send(numbered(0, 5000))
+    assert written(one.run(batch={"target": 0, "max_records": 2000})) == [(2000, 2000), (2000, 2000), (1000, 2000)]
+
+
+def test_another_spark_is_told_once_and_works_on(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Spark has no such place, each batch takes max_records, and one warning says so."""
+    monkeypatch.setattr(ratecontrol, "_NEEDED", {"uniqueSources", "renamed"})
+    one = bench()
+    one.send(numbered(0, 5000))
+    events = one.run(batch={"max_records": 2000})
+    assert written(events) == [(2000, 2000), (2000, 2000), (1000, 2000)]
+    (warning,) = events_of(events, "warning")
+    assert "has no renamed" in warning["what"]
+    assert "2,000 at most" in warning["what"]
+    assert one.values() == numbered(0, 5000)
+
+
+def test_a_spark_that_refuses_in_the_middle_stops_nothing(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batches keep the limit that they had, with one warning."""
+
+    def refuse(spark: SparkSession, query: object, limit: int) -> None:
+        raise TypeError("the place has another shape")
+
+    monkeypatch.setattr(ratecontrol, "_tell", refuse)
+    one = bench()
+    one.send(numbered(0, 5000))
+    events = one.run(batch={"target": 60})
+    assert [limit for _, limit in written(events)] == [FIRST] * 5
+    (warning,) = events_of(events, "warning")
+    assert "TypeError: the place has another shape" in warning["what"]
+    assert one.values() == numbered(0, 5000)
+
+
+def test_a_restart_begins_slowly_again(bench: MakeBench) -> None:
+    """What a run has learned ends with it: the next one's executors are cold."""
+    one = bench()
+    one.send(numbered(0, 8000))
+    assert written(one.run(batch={"target": 60}))[-1][1] > FIRST
+    one.send(numbered(8000, 16000))
+    assert written(one.run(batch={"target": 60}))[0] == (FIRST, FIRST)
+    assert one.values() == numbered(0, 16000)
+
+
+def test_the_size_of_records_is_asked_of_the_topic(tailrace_topics: Topics) -> None:
+    """Keys and values of what comes next; nothing where the topic has ended or nobody answers."""
+    kafka, topic = Kafka(bootstrap_servers=tailrace_topics.bootstrap_servers), tailrace_topics("in", 2)
+    produce(kafka.bootstrap_servers, topic, [Sent(bytes(90), key=bytes(10), partition=0)] * 20)
+    produce(kafka.bootstrap_servers, topic, [Sent(None, partition=1)] * 20)
+    assert ratecontrol.weight(kafka, {(topic, 0): 0, (topic, 1): 0}) == 50
+    assert ratecontrol.weight(kafka, {(topic, 0): 10}) == 100
+    assert ratecontrol.weight(kafka, {(topic, 0): 20, (topic, 1): 20}) is None
+    assert ratecontrol.weight(kafka, {(topic, 0): 7_000}) is None
+    assert ratecontrol.weight(kafka, {}) is None
+    assert ratecontrol.weight(Kafka(bootstrap_servers="127.0.0.1:1"), {(topic, 0): 0}) is None
+
+
+def test_a_topic_that_is_empty_at_the_start_begins_with_few_records(bench: MakeBench) -> None:
+    """Nobody knows yet how large they will be."""
+    one = bench()
+
+    def enough(events: list[dict[str, Any]]) -> bool:
+        if events[-1]["event"] == "idle" and not events_of(events, "written"):
+            one.send(numbered(0, 2000))
+        return all_read(2000)(events)
+
+    pipeline = one.pipeline(batch={"target": 60})
+    one.run_until(pipeline, enough)
+    assert next(each for each in written(one.events) if each[0]) == (BLIND, BLIND)
+    assert one.values() == numbered(0, 2000)

@@ -1,0 +1,313 @@
+"""Bad input of every kind: a clear error that keeps what is safe, or the right continuation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+
+from support.pipelines import Bench, events_of, numbered
+from tailrace import errors
+from tailrace.testing import Record, consume, produce, wait_until
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+
+
+def test_no_broker_is_said_before_spark_starts(bench: MakeBench) -> None:
+    """The address is named, and nothing was read."""
+    with pytest.raises(errors.BrokerUnreachable, match=r"127\.0\.0\.1:1"):
+        bench().run(kafka={"bootstrap.servers": "127.0.0.1:1"})
+
+
+def test_an_unknown_topic_names_the_nearest_one(bench: MakeBench) -> None:
+    """A typing error is not made into a topic."""
+    one = bench()
+    with pytest.raises(errors.TopicUnknown, match=f"the nearest is '{one.source}'"):
+        one.run(source={"topics": [one.source + "x"]})
+    with pytest.raises(errors.TopicUnknown, match=r"sink topic 'nowhere\.at\.all'"):
+        one.run(sink={"topic": "nowhere.at.all"})
+
+
+def test_a_pattern_that_matches_the_pipelines_own_topics_is_refused(bench: MakeBench) -> None:
+    """It would read what it writes."""
+    one = bench()
+    with pytest.raises(errors.ConfigInvalid, match="which the pipeline writes to"):
+        one.run(source={"topics": [], "pattern": f"{one.source}|{one.sink}"})
+
+
+def test_a_pattern_reads_every_topic_that_matches(bench: MakeBench) -> None:
+    """Also one that appears between two runs."""
+    one = bench()
+    first = one.topics("pat-a", 2)
+    stem = first.rsplit("pat-a", 1)[0]
+    pattern = f"{stem}.*|{first}" if stem else first
+    produce(one.kafka, first, [Record(value) for value in numbered(0, 10)])
+    one.run(source={"topics": [], "pattern": pattern})
+    assert one.values() == numbered(0, 10)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (None, errors.FunctionMissing, "f.py"),
+        ("def g(frame):\n    return frame\n", errors.FunctionMissing, "f"),
+        ("def f(frame):\n    raise ValueError('not today')\n", errors.FunctionInvalid, "not today"),
+        ("def f(frame):\n    return 5\n", errors.FunctionInvalid, "int"),
+        ("def f(frame):\n    return frame.select('nothing')\n", errors.FunctionInvalid, "nothing"),
+        ("def f(frame):\n    return frame.selectExpr('1 AS value')\n", errors.SinkColumnsInvalid, "value"),
+        ("def f(frame:\n", errors.FunctionMissing, r"f_\w+\.py"),
+    ],
+)
+def test_a_function_that_is_missing_or_wrong_is_refused_before_a_record_is_read(
+    bench: MakeBench, code: str | None, kind: type[errors.TailraceError], words: str
+) -> None:
+    """No file, no such name, raises, returns no frame, asks for no such column, returns another schema."""
+    one = bench()
+    one.send(numbered(0, 3))
+    if code is not None:
+        one.write("f.py", code)
+    with pytest.raises(kind, match=words):
+        one.run(process={"function": "f.py:f"})
+    assert one.values() == []
+
+
+@pytest.mark.parametrize("shuffle", ["repartition(4)", "repartitionByRange(2, 'value')", "repartition(3, F.rand())"])
+def test_a_shuffle_that_cannot_be_repeated_is_refused(bench: MakeBench, shuffle: str) -> None:
+    """Round robin, by a sample, by chance: a replay would deal the records out otherwise."""
+    one = bench()
+    one.write("deal.py", f"from pyspark.sql import functions as F\n\ndef deal(frame):\n    return frame.{shuffle}\n")
+    with pytest.raises(errors.FunctionInvalid, match="cannot be cut the same way again"):
+        one.run(process={"function": "deal.py:deal"})
+
+
+def test_a_topic_column_of_the_wrong_type_and_no_topic_at_all_are_refused(bench: MakeBench) -> None:
+    """Before anything runs."""
+    one = bench()
+    one.write("typed.py", "def typed(frame):\n    return frame.selectExpr('value', '1 AS topic')\n")
+    one.write("plain.py", "def plain(frame):\n    return frame.select('value')\n")
+    with pytest.raises(errors.SinkColumnsInvalid, match="topic"):
+        one.run(process={"function": "typed.py:typed"}, sink={"topic": None})
+    with pytest.raises(errors.SinkColumnsInvalid, match="topic"):
+        one.run(process={"function": "plain.py:plain"}, sink={"topic": None})
+
+
+def test_a_null_topic_in_a_row_goes_to_the_rejected_with_its_reason(bench: MakeBench) -> None:
+    """The other rows of the batch are delivered, each to its own topic."""
+    one = bench()
+    other = one.topics("other")
+    one.write(
+        "route.py",
+        f"""
+        from pyspark.sql import functions as F
+
+        def route(frame):
+            text = F.col("value").cast("string")
+            topic = F.when(text.endswith("1"), {one.sink!r}).when(text.endswith("2"), {other!r})
+            return frame.select("value", topic.alias("topic"))
+        """,
+    )
+    one.send(numbered(0, 10))
+    one.run(process={"function": "route.py:route"}, sink={"topic": None})
+    assert one.values() == [b"000001"]
+    assert one.values(other) == [b"000002"]
+    rejected = one.rejected()
+    assert len(rejected) == 8
+    assert {headers["tailrace.reason"] for _, headers in rejected} == {b"no topic"}
+
+
+def test_what_cannot_be_decoded_is_rejected_whole_and_says_why(bench: MakeBench) -> None:
+    """Original bytes, and where, when and by whom; a condition that fails is a reason too."""
+    one = bench(partitions=2)
+    one.send([b'{"id": 1}', b"{broken", b'{"id": -5}', None], partition=1, key=b"k")
+    one.run(
+        source={"format": "json", "schema": "id long"},
+        process={"validate": {"id is positive": "id > 0"}},
+        sink={"format": "json"},
+    )
+    assert one.values() == [b'{"id":1}']
+    found = {headers["tailrace.reason"]: (value, headers) for value, headers in one.rejected()}
+    assert {reason: value for reason, (value, _) in found.items()} == {
+        b"not json": b"{broken",
+        b"id is positive": b'{"id": -5}',
+        b"no value": None,
+    }
+    headers = found[b"not json"][1]
+    assert headers["tailrace.source.topic"] == one.source.encode()
+    assert (headers["tailrace.source.partition"], headers["tailrace.source.offset"]) == (b"1", b"1")
+    assert headers["tailrace.pipeline"] == one.name.encode()
+    assert headers["tailrace.batch"] == b"0"
+    assert int(headers["tailrace.at"] or 0) > 1_600_000_000_000
+
+
+def test_a_function_that_raises_stops_the_pipeline_and_loses_nothing(bench: MakeBench) -> None:
+    """The message has the user's own line; mended, the pipeline goes on with the same batch."""
+    one = bench()
+    one.send([b"1", b"x", b"3"])
+    text = """
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StringType
+
+        def number(frame):
+            def parse(value):
+                return str({expression})
+            return frame.select(F.udf(parse, StringType())("value").alias("value"))
+    """
+    one.write("number.py", text.format(expression="int(value)"))
+    with pytest.raises(errors.FunctionFailed, match=r"invalid literal for int\(\).*number_\w+\.py:\d+ in parse"):
+        one.run(process={"function": "number.py:number"})
+    assert one.values() == []
+    one.write("mended.py", text.format(expression="bytes(value).decode()"))
+    one.run(process={"function": "mended.py:number"})
+    assert one.values() == [b"1", b"3", b"x"]
+
+
+def test_a_record_over_the_limit_stops_the_pipeline_until_the_limit_is_raised(bench: MakeBench) -> None:
+    """5 MB against the producer's 1 MB: nothing of the batch is lost, and with more room it goes on."""
+    one = bench()
+    big = one.topics("big", 1, **{"max.message.bytes": 8_000_000})
+    large = b"x" * 5_000_000
+    admin_in = one.topics("large-in", 1, **{"max.message.bytes": 8_000_000})
+    _produce(one.kafka, admin_in, [b"small", large])
+    sections: dict[str, Any] = {"source": {"topics": [admin_in]}, "sink": {"topic": big}}
+    with pytest.raises(errors.RecordTooLarge, match="5000000 bytes"):
+        one.run(**sections)
+    assert one.values(big) == []
+    sections["sink"]["options"] = {"message.max.bytes": 8_000_000}
+    one.run(**sections)
+    assert one.values(big) == [b"small", large]
+
+
+def test_a_record_that_the_topic_refuses_stops_the_pipeline(bench: MakeBench) -> None:
+    """The broker's own limit is reported the same way as the producer's."""
+    one = bench()
+    tight = one.topics("tight", 1, **{"max.message.bytes": 1000})
+    one.send([b"small", b"\x00\x01\x02" + bytes(range(256)) * 40])
+    with pytest.raises(errors.RecordTooLarge, match=tight):
+        one.run(sink={"topic": tight, "options": {"compression.type": "none"}})
+    assert one.values(tight) == []
+
+
+def _produce(bootstrap: str, topic: str, values: list[bytes | None], partition: int = 0) -> None:
+    """Through a producer of its own: it takes large records, and has seen no older state of the topic."""
+    producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 8_000_000})
+    for value in values:
+        producer.produce(topic, value, partition=partition)
+    assert producer.flush(30) == 0
+
+
+@lru_cache(maxsize=1)
+def _client(bootstrap: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap})  # a client that is let go ends its own requests
+
+
+def _admin(one: Bench) -> AdminClient:
+    return _client(one.kafka)
+
+
+def _forget(one: Bench, before: int) -> None:
+    """Delete the records of the source topic's only partition before an offset, as retention does."""
+    place = TopicPartition(one.source, 0, before)
+    _admin(one).delete_records([place])[place].result(timeout=30)
+
+
+def test_offsets_out_of_range_are_reported_and_never_skipped_silently(bench: MakeBench) -> None:
+    """Retention has removed what was to be read next: the pipeline stops and says which offsets."""
+    one = bench()
+    one.send(numbered(0, 10))
+    one.run()
+    one.send(numbered(10, 30))
+    _forget(one, 20)
+    with pytest.raises(errors.OffsetsOutOfRange, match="the next offset to read is 10, and the topic holds 20 to 30"):
+        one.run()
+    assert one.values() == numbered(0, 10)
+
+
+def test_with_reset_the_gap_is_reported_and_the_pipeline_goes_on(bench: MakeBench) -> None:
+    """At the earliest offset that is left, as auto.offset.reset says."""
+    one = bench()
+    one.send(numbered(0, 10))
+    one.run()
+    one.send(numbered(10, 30))
+    _forget(one, 20)
+    events = one.run(source={"on_data_loss": "reset"})
+    assert [each["what"] for each in events_of(events, "reset")] == [
+        f"{one.source}-0: the next offset to read is 10, and the topic holds 20 to 30; going on at 20"
+    ]
+    assert one.values() == numbered(0, 10) + numbered(20, 30)
+    one.send(numbered(30, 33))
+    one.run()
+    assert one.values() == numbered(0, 10) + numbered(20, 33)
+
+
+def test_a_topic_that_grows_while_the_pipeline_runs_is_read_whole(bench: MakeBench) -> None:
+    """The new partition's records come too, from its beginning."""
+    one = bench()
+    one.send(numbered(0, 10))
+
+    def enough(events: list[dict[str, Any]]) -> bool:
+        written = events_of(events, "written")
+        if events[-1]["event"] == "written" and len(written) == 1:
+            _admin(one).create_partitions([NewPartitions(one.source, 2)])[one.source].result(timeout=30)
+            wait_until(lambda: _grown(one), "the new partition was waited for")
+            _produce(one.kafka, one.source, numbered(10, 20), partition=1)
+        return bool(sum(each["in"] for each in written) >= 20)
+
+    options = {"source": {"options": {"request.timeout.ms": "20000"}}}
+    one.run_until(one.pipeline(**options), enough)
+    assert one.values() == numbered(0, 20)
+
+
+def _grown(one: Bench) -> bool:
+    partitions = _admin(one).list_topics(one.source, timeout=10).topics[one.source].partitions
+    return bool(len(partitions) == 2)
+
+
+def test_a_topic_that_is_deleted_while_the_pipeline_is_down_is_said(bench: MakeBench) -> None:
+    """Created again under its name, its offsets are out of range; gone, it is unknown."""
+    one = bench()
+    one.send(numbered(0, 10))
+    one.run()
+    _admin(one).delete_topics([one.source])[one.source].result(timeout=30)
+    wait_until(lambda: one.source not in _admin(one).list_topics(timeout=10).topics, "the deletion was waited for")
+    with pytest.raises(errors.TopicUnknown, match=one.source):
+        one.run()
+
+
+def test_a_topic_that_is_deleted_while_the_pipeline_runs_stops_it(bench: MakeBench) -> None:
+    """With what is delivered kept, and the topic named."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 10), partition=0)
+
+    def enough(events: list[dict[str, Any]]) -> bool:
+        if events[-1]["event"] == "written" and len(events_of(events, "written")) == 1:
+            _admin(one).delete_topics([one.source])[one.source].result(timeout=30)
+        return False
+
+    with pytest.raises(errors.KafkaError) as caught:
+        one.run_until(one.pipeline(), enough)
+    assert one.source in str(caught.value)
+    assert isinstance(caught.value, errors.SourceChanged | errors.TopicUnknown)
+    assert one.values() == numbered(0, 10)
+
+
+def test_a_stateful_pipeline_on_the_ledger_is_refused_before_its_first_commit(bench: MakeBench) -> None:
+    """The ledger holds no state; the message says what to set."""
+    one = bench()
+    one.send(numbered(0, 10))
+    one.write(
+        "count.py",
+        """
+        def count(frame):
+            return frame.groupBy("value").count().selectExpr("CAST(count AS STRING) AS value")
+        """,
+    )
+    with pytest.raises(errors.ConfigInvalid, match=r"stateful \(it aggregates\)"):
+        one.run(process={"function": "count.py:count"})
+    assert one.values() == []
+    assert consume(one.kafka, f"{one.name}.ledger") == []

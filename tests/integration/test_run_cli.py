@@ -1,0 +1,96 @@
+"""`tailrace run` as a process: signals, exit codes, and what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from support.drivers import command, count, driver, events, kill_tree, written_file
+from support.pipelines import Bench, numbered
+from tailrace.testing import wait_until
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+LIMIT = 120.0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_the_batch_and_leaves(bench: MakeBench, number: signal.Signals) -> None:
+    """Exit code 0, everything that was begun is delivered, and the next start has nothing to repeat."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 2000), partition=0)
+    file, log = written_file(one, batch={"max_records": 500}), one.folder / "events"
+    with driver(file, log) as process:
+        wait_until(
+            lambda: count(log, "planned") >= 2 or process.poll() is not None, "two batches were waited for", LIMIT
+        )
+        os.kill(process.pid, number)
+        assert process.wait(LIMIT) == 0
+    last = events(log)[-1]
+    assert (last["event"], last["reason"]) == ("stopped", f"{number.name} was received")
+    assert count(log, "planned") == count(log, "written")
+    assert len(one.values()) == 500 * count(log, "written")
+    one.run(batch={"max_records": 5000})
+    assert one.values() == numbered(0, 2000)
+
+
+@pytest.mark.parametrize("partitions", [3, 6])
+def test_killed_in_the_middle_of_a_batch_it_goes_on_without_loss_or_duplicate(
+    bench: MakeBench, partitions: int
+) -> None:
+    """kill -9 of the whole tree, directly after a plan, twice."""
+    one = bench(partitions=partitions)
+    for number in range(partitions):
+        one.send(numbered(number * 10_000, number * 10_000 + 2000), partition=number)
+    file = written_file(one, batch={"max_records": 1500 * partitions})
+    for attempt in range(2):
+        log = one.folder / f"events-{attempt}"
+        with driver(file, log) as process:
+            wait_until(lambda log=log: count(log, "planned") >= 1, "a plan was waited for", LIMIT)  # type: ignore[misc]
+            assert process.poll() is None
+            kill_tree(process.pid)
+    one.run()
+    assert one.values() == [value for n in range(partitions) for value in numbered(n * 10_000, n * 10_000 + 2000)]
+
+
+def test_an_error_has_its_code_its_parts_and_its_exit_code(bench: MakeBench) -> None:
+    """On stderr for a person; as one object on stdout for a program."""
+    one = bench()
+    file = written_file(one, source={"topics": ["no-such-topic"]})
+    told = subprocess.run(command(file), capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert told.returncode == 3
+    assert told.stderr.splitlines()[0].startswith("TR-202 topic unknown: source topic 'no-such-topic'")
+    assert [line.split(":")[0].strip() for line in told.stderr.splitlines()[1:4]] == ["kept safe", "next", "more"]
+    told = subprocess.run(command(file, "--output", "json"), capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert json.loads(told.stdout.splitlines()[-1])["error"] == "TR-202"
+    assert told.returncode == 3
+
+
+def test_a_wrong_file_is_refused_with_its_lines(tmp_path: Path) -> None:
+    """Before anything is started."""
+    file = tmp_path / "wrong.yaml"
+    file.write_text("pipeline: wrong\nsource:\n  topic: [a]\nsink:\n  topic: b\n  partitions: many\n")
+    told = subprocess.run(command(file), capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert told.returncode == 2
+    assert "wrong.yaml:3: source.topic: unknown key; did you mean 'topics'?" in told.stderr
+    assert "wrong.yaml:6: sink.partitions: 'many' is not a whole number" in told.stderr
+
+
+def test_a_run_prints_a_line_for_each_batch_and_nothing_of_sparks(bench: MakeBench) -> None:
+    """On stderr there is no log of Spark's, unless something is wrong."""
+    one = bench()
+    one.send(numbered(0, 10))
+    file = written_file(one)
+    told = subprocess.run(command(file, "--batch"), capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert told.returncode == 0
+    rows = [line.split() for line in (told.stdout + told.stderr).splitlines() if line[:1].isdigit()]
+    assert [row[:5] for row in rows] == [["0", "10", "200,000", "10", "0"]]
+    noise = [line for line in told.stderr.splitlines() if "incubator modules" not in line and line.strip()]
+    assert not [line for line in noise if "Spark" in line or "WARN" in line or "log4j" in line]

@@ -1,0 +1,143 @@
+"""A driver that stands by: what it checks and does beforehand, and that it touches nothing until its turn."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from support.pipelines import Bench, events_of, numbered
+from tailrace import errors
+from tailrace.app import Stop, run
+from tailrace.config import Pipeline
+from tailrace.kafka import Cluster
+from tailrace.progress.lease import Lease, Phase, running
+from tailrace.progress.ledger import Ledger
+from tailrace.testing import wait_until
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+
+
+def waits(one: Bench, pipeline: Pipeline, on: Callable[[dict[str, Any], Stop], None]) -> list[dict[str, Any]]:
+    """Run as a standby; `on` sees each event and may stop it."""
+    events: list[dict[str, Any]] = []
+    stop = Stop()
+
+    def emit(event: dict[str, Any]) -> None:
+        events.append(event)
+        on(event, stop)
+
+    limit = threading.Timer(120, lambda: stop("the limit of the test"))
+    limit.daemon = True
+    limit.start()
+    try:
+        run(pipeline, one.folder, standby=True, emit=emit, stop=stop, spark=one.spark)
+    finally:
+        limit.cancel()
+    assert stop.reason != "the limit of the test", events
+    return events
+
+
+@contextmanager
+def led(pipeline: Pipeline) -> Iterator[Lease]:
+    """Another driver leads."""
+    with Ledger.of(pipeline), Lease(pipeline, "0ead") as lease:
+        lease.hold(Phase.LEADING)
+        cluster = Cluster(pipeline.kafka)
+        wait_until(lambda: running(cluster, pipeline.pipeline), "the other driver's membership was waited for")
+        yield lease
+
+
+def test_a_standby_is_ready_and_leaves_without_having_touched_anything(bench: MakeBench) -> None:
+    """The driver that leads is named; told to stop, it ends cleanly, and the leader can still write its plans."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 20))
+    one.run()
+    one.send(numbered(20, 30))
+    pipeline = one.pipeline()
+    before = one.values()
+
+    def on(event: dict[str, Any], stop: Stop) -> None:
+        if event["event"] == "standby":
+            stop("enough")
+
+    with led(pipeline), Ledger.of(pipeline) as ledger:
+        ledger.take()
+        events = waits(one, pipeline, on)
+        plan = ledger.latest()
+        ledger.settle(plan, {})
+    assert [each["event"] for each in events] == ["standby", "stopped"]
+    assert events[0]["leader"]["run"] == "0ead"
+    assert events[0]["cold"] == []
+    assert events[1]["batch"] is None
+    assert one.values() == before
+
+
+def test_a_standby_takes_over_when_the_leader_leaves(bench: MakeBench) -> None:
+    """Not before; and it goes on where the ledger says."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 20))
+    one.run()
+    one.send(numbered(20, 30))
+    pipeline = one.pipeline()
+    with led(pipeline) as lease:
+
+        def on(event: dict[str, Any], stop: Stop) -> None:
+            if event["event"] == "standby":
+                threading.Timer(1.0, lease.close).start()
+            if event["event"] == "started":
+                assert running(Cluster(pipeline.kafka), one.name)[0].run == event["run"]
+            if event["event"] == "idle":
+                stop("enough")
+
+        events = waits(one, pipeline, on)
+    assert [each["event"] for each in events][:2] == ["standby", "started"]
+    assert one.values() == numbered(0, 30)
+
+
+def test_a_standby_without_a_leader_goes_on_at_once(bench: MakeBench) -> None:
+    """So every driver of a deployment may be started alike, the very first one too."""
+    one = bench()
+    one.send(numbered(0, 10))
+    events = waits(one, one.pipeline(), lambda event, stop: stop("enough") if event["event"] == "written" else None)
+    assert events_of(events, "standby")[0]["leader"] is None
+    assert one.values() == numbered(0, 10)
+
+
+def test_what_a_start_would_refuse_a_standby_refuses_beforehand(bench: MakeBench) -> None:
+    """While the old driver still works: an upgrade that cannot work does not begin."""
+    one = bench()
+    one.write("counts.py", "def counts(frame):\n    return frame.groupBy('value').count().select('value')\n")
+    for function, error in (
+        ("counts.py:nothing", errors.FunctionMissing),
+        ("counts.py:counts", errors.ConfigInvalid),
+    ):
+        pipeline = one.pipeline(process={"function": function})
+        with led(pipeline), pytest.raises(error):
+            waits(one, pipeline, lambda event, stop: None)
+
+
+def test_a_lease_that_the_broker_refuses_stops_a_standby_and_no_driver(bench: MakeBench) -> None:
+    """A standby would wait for ever; a driver tells it once, and the records come out."""
+    one = bench()
+    one.send(numbered(0, 10))
+    pipeline = one.pipeline(ledger={"lease": 1.0})
+    with pytest.raises(errors.KafkaFailed, match="INVALID_SESSION_TIMEOUT") as caught:
+        waits(one, pipeline, lambda event, stop: None)
+    assert "ledger.lease" in caught.value.then
+    assert one.values() == []
+    told = threading.Event()
+
+    def enough(events: list[dict[str, Any]]) -> bool:
+        if events_of(events, "lease"):
+            told.set()
+        return told.is_set() and bool(events_of(events, "idle"))
+
+    events = one.run_until(pipeline, enough)
+    assert len(events_of(events, "lease")) == 1
+    assert one.values() == numbered(0, 10)

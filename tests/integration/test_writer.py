@@ -1,0 +1,374 @@
+"""The writer process: one on each executor, whoever dies, and what its producers leave behind."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from tailrace import errors
+from tailrace.config import Delivery, Kafka
+from tailrace.kafka import Cluster, client_options
+from tailrace.progress.ledger import LEDGER_SETTINGS
+from tailrace.progress.plan import BatchId, SinkPartition
+from tailrace.testing import Topics, consume, wait_until
+from tailrace.writer import Assignment, Written, client, wire
+from tailrace.writer.client import Client
+
+pytestmark = pytest.mark.integration
+
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("timestamp", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+
+
+def rows(*records: dict[str, Any]) -> Any:
+    """An Arrow batch as the sink gives it; what a record does not name is null."""
+    return pa.RecordBatch.from_pylist([dict.fromkeys(SCHEMA.names) | each for each in records], SCHEMA)
+
+
+def values(start: int, end: int) -> Any:
+    """Plain records that are all different."""
+    return rows(*({"value": b"%06d" % number} for number in range(start, end)))
+
+
+@dataclass
+class House:
+    """A folder with its writer, and a ledger and topics to write to."""
+
+    folder: Path
+    topics: Topics
+    pipeline: str
+    sink: str
+    rejected: str
+    ledger: str
+
+    def task(self, batch: int, partition: int = 0, **others: Any) -> Assignment:
+        """What a task of a batch is told."""
+        task = Assignment(
+            pipeline=self.pipeline,
+            batch=BatchId(batch),
+            partition=SinkPartition(partition),
+            sinks=4,
+            digest=f"digest of {batch}",
+            delivery=Delivery.EXACTLY_ONCE,
+            ledger=self.ledger,
+            topic=self.sink,
+            rejected=self.rejected,
+            run="run",
+            options=client_options(Kafka(bootstrap_servers=self.topics.bootstrap_servers)),
+        )
+        return replace(task, **others)
+
+    def write(self, task: Assignment, *batches: Any) -> Written:
+        """As a worker does."""
+        return Client().write(task, iter(batches))
+
+    def read(self) -> list[bytes | None]:
+        """The values that a read_committed reader sees, in their order."""
+        return [each.value for each in consume(self.topics.bootstrap_servers, self.sink)]
+
+    def pid(self) -> int:
+        """The writer's process."""
+        return int(Client().stats()["pid"])
+
+
+@pytest.fixture
+def house(tailrace_topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """A writer of its own for each test, started by whoever needs it first, ended with the test."""
+    name = f"w-{uuid.uuid4().hex[:8]}"
+    ledger = f"{name}.ledger"
+    bootstrap = tailrace_topics.bootstrap_servers
+    Cluster(Kafka(bootstrap_servers=bootstrap)).ensure(ledger, 8, 1, LEDGER_SETTINGS)
+    folder = wire.folder_of(psutil.Process()).with_name(name)
+    monkeypatch.setenv(wire.ENV, str(folder))
+    monkeypatch.setattr(wire, "executor", psutil.Process)  # this process is the executor
+    yield House(folder, tailrace_topics, name, tailrace_topics("out"), tailrace_topics("rejected"), ledger)
+    if folder.exists():
+        os.kill(Client().stats()["pid"], signal.SIGTERM)
+        wait_until(lambda: not folder.exists(), "the writer's folder to be gone", 30)
+
+
+def test_one_writer_however_many_ask_for_it_at_once(house: House) -> None:
+    """Whoever loses the race for the lock ends without a word."""
+    with ThreadPoolExecutor(8) as pool:
+        found = {each.result(60)["pid"] for each in [pool.submit(Client().stats) for _ in range(8)]}
+    assert len(found) == 1
+    client.start(house.folder, os.getpid())
+    assert {house.pid()} == found
+
+
+def test_only_its_user_can_reach_the_writer(house: House) -> None:
+    """What passes on the socket may hold passwords."""
+    house.pid()
+    assert house.folder.stat().st_mode & 0o777 == 0o700
+    assert house.folder.parent.stat().st_mode & 0o777 == 0o700
+    house.folder.chmod(0o755)
+    with pytest.raises(errors.WriterUnavailable, match="can be read by others"):
+        wire.own(house.folder)
+    house.folder.chmod(0o700)
+
+
+def test_the_writer_ends_with_its_executor(tmp_path: Path) -> None:
+    """Also when that was killed and could say nothing."""
+    executor = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+    folder = wire.folder_of(psutil.Process(executor.pid))
+    client.start(folder, executor.pid)
+    wait_until(lambda: (folder / wire.SOCKET).exists(), "the writer's socket", 60)
+    executor.kill()
+    executor.wait(10)
+    wait_until(lambda: not folder.exists(), "the writer's folder to be gone", 30)
+
+
+def test_a_long_tmpdir_does_not_lead_to_a_socket_that_the_system_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A socket's path has about a hundred bytes; where TMPDIR leaves too few, the folder lies in /tmp."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 30)))
+    folder = wire.folder_of(psutil.Process())
+    assert folder.parent.parent == Path("/tmp")
+    monkeypatch.setattr(tempfile, "tempdir", "/var/short")
+    assert wire.folder_of(psutil.Process()).parent.parent == Path("/var/short")
+
+
+RECORDS: list[dict[str, Any]] = [
+    {"value": b"plain"},
+    {"value": None, "key": b"tombstone"},
+    {"value": b"", "key": b""},
+    {"value": b"\x00\xff", "key": b"k"},
+]
+
+
+@pytest.mark.parametrize(
+    "particular", [{}, {"headers": [{"key": "a", "value": b"1"}]}, {"timestamp": 1_700_000_000_000}]
+)
+def test_rows_of_every_kind_arrive_whole_and_in_order(house: House, particular: dict[str, Any]) -> None:
+    """Whether they went as a batch or, for one with headers or a timestamp among them, one by one."""
+    records = [*RECORDS[:2], {"value": b"particular", **particular}, *RECORDS[2:]]
+    written = house.write(house.task(0), rows(*records))
+    got = consume(house.topics.bootstrap_servers, house.sink)
+    assert [(each.key, each.value) for each in got] == [(each.get("key"), each["value"]) for each in records]
+    assert written.out == len(records)
+    assert written.size == sum(len(each["value"] or b"") + len(each.get("key") or b"") for each in records)
+    if "timestamp" in particular:
+        assert got[2].timestamp == particular["timestamp"]
+    assert dict(got[2].headers) == ({"a": b"1"} if "headers" in particular else {})
+
+
+def test_rejected_rows_and_rows_without_a_topic_do_not_hinder_the_others(house: House) -> None:
+    """They go to the rejected topic with their reason, in the same transaction."""
+    other = house.topics("other", 3)
+    task = house.task(0, topic=None)
+    records: list[dict[str, Any]] = [
+        {"value": b"a", "topic": house.sink},
+        {"value": b"bad", "reason": "wrong"},
+        {"value": b"b", "topic": other, "partition": 2},
+        {"value": b"nowhere"},
+        {"value": b"c", "topic": house.sink},
+        {"value": b"odd", "topic": "no/topic"},
+    ]
+    written = house.write(task, rows(*records))
+    assert (written.out, written.rejected) == (3, 3)
+    assert house.read() == [b"a", b"c"]
+    assert [(each.value, each.partition) for each in consume(house.topics.bootstrap_servers, other)] == [(b"b", 2)]
+    rejected = consume(house.topics.bootstrap_servers, house.rejected)
+    assert [each.value for each in rejected] == [b"bad", b"nowhere", b"odd"]
+
+
+def test_a_record_that_is_too_large_is_named_and_nothing_is_delivered(house: House) -> None:
+    """The client's own limit, before anything is sent."""
+    with pytest.raises(errors.RecordTooLarge):
+        house.write(house.task(0), rows({"value": b"small"}), rows({"value": b"x" * 2_000_000}))
+    assert house.read() == []
+    assert house.write(house.task(0), rows({"value": b"small"})).fresh
+    assert house.read() == [b"small"]
+
+
+def test_the_broker_s_limit_is_named_too(house: House) -> None:
+    """The record left the client and was refused: the transaction says why."""
+    task = house.task(0, topic=house.topics("narrow", 1, **{"max.message.bytes": "1000"}))
+    with pytest.raises(errors.RecordTooLarge):
+        house.write(task, rows({"value": os.urandom(5000)}))
+
+
+DIES = """
+    import os, pickle, sys
+    sys.path.insert(0, {tests!r})
+    from integration.test_writer import values
+    from tailrace.writer.client import Client
+
+    task = pickle.loads({task!r})
+
+    def batches():
+        for number in range(20):
+            yield values(number * 1000, number * 1000 + 1000)
+        os._exit(1)  # in mid-stream
+
+    Client().write(task, batches())
+"""
+
+
+def test_a_worker_that_dies_in_mid_stream_leaves_nothing_behind(house: House) -> None:
+    """Its transaction is aborted; the next attempt writes all."""
+    house.pid()
+    task = house.task(0)
+    code = textwrap.dedent(DIES.format(tests=str(Path(__file__).parent.parent), task=pickle.dumps(task)))
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 1
+    counts = Client().stats()["sinks"]
+    wait_until(lambda: Client().stats()["sinks"]["used"] == 0, "the writer to notice that the worker is gone", 30)
+    assert house.read() == []
+    assert house.write(task, values(0, 10)).fresh
+    assert house.read() == [b"%06d" % number for number in range(10)]
+    assert counts["created"] == 1
+
+
+def test_an_input_that_fails_is_not_taken_for_the_whole(house: House) -> None:
+    """The rows before the failure have reached the writer, and are aborted."""
+
+    def failing() -> Iterator[Any]:
+        yield values(0, 1000)
+        raise errors.InputCutOff("the fault of the test")
+
+    with pytest.raises(errors.InputCutOff):
+        Client().write(house.task(0), failing())
+    assert house.read() == []
+    house.write(house.task(0), values(0, 5))
+    assert house.read() == [b"%06d" % number for number in range(5)]
+
+
+def test_a_killed_writer_is_replaced_and_the_next_attempt_is_exact(house: House) -> None:
+    """In mid-stream: the task fails, and says that it is tried again."""
+    house.write(house.task(0), values(0, 5))
+    old = house.pid()
+
+    def killing() -> Iterator[Any]:
+        yield values(5, 1000)
+        os.kill(old, signal.SIGKILL)
+        for number in range(1, 200):
+            yield values(number * 1000, number * 1000 + 1000)
+
+    with pytest.raises(errors.WriterUnavailable, match="ended in mid-task"):
+        Client().write(house.task(1), killing())
+    written = house.write(house.task(1), values(5, 10))
+    assert written.fresh
+    assert house.pid() != old
+    assert house.read() == [b"%06d" % number for number in range(10)]
+
+
+def test_a_batch_that_was_committed_before_the_writer_died_is_skipped(house: House) -> None:
+    """The new writer reads the marker."""
+    house.write(house.task(0), values(0, 5))
+    old = psutil.Process(house.pid())
+    old.kill()
+    wait_until(lambda: not old.is_running() or old.status() == psutil.STATUS_ZOMBIE, "the killed writer to be gone", 10)
+    written = house.write(house.task(0), values(0, 5))
+    assert written.skipped
+    assert house.read() == [b"%06d" % number for number in range(5)]
+
+
+def test_an_attempt_fences_another_that_still_streams(house: House) -> None:
+    """Both through the same writer, as after a task that Spark has given up: one of the two comes out."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[Any]:
+        yield values(0, 50_000)  # more than what waits on the way
+        begun.set()
+        go_on.wait(60)
+        yield values(50_000, 51_000)
+
+    with ThreadPoolExecutor(1) as pool:
+        older = pool.submit(Client().write, house.task(0), slow())
+        assert begun.wait(60)
+        wait_until(lambda: Client().stats()["sinks"]["used"] == 1, "the older attempt to have its producer", 30)
+        newer = house.write(house.task(0), values(0, 10))
+        go_on.set()
+        with pytest.raises(errors.TailraceError):
+            older.result(60)
+    assert newer.fresh
+    assert house.read() == [b"%06d" % number for number in range(10)]
+
+
+def test_a_sink_partition_that_another_executor_wrote_takes_a_fresh_producer(house: House) -> None:
+    """The warm one was fenced meanwhile, so it is not tried."""
+    first = house.write(house.task(0), values(0, 5))
+    warm = house.write(house.task(1, owner=first.writer), values(5, 10))
+    moved = house.write(house.task(2, owner="another"), values(10, 15))
+    assert (first.fresh, warm.fresh, moved.fresh) == (True, False, True)
+
+
+def test_an_idle_producer_is_closed(house: House) -> None:
+    """And its connections go with it."""
+    house.write(house.task(0, idle=1.0), values(0, 5))
+    before = Client().stats()
+    assert before["sinks"]["held"] == 1
+    after = wait_until(
+        lambda: (stats := Client().stats())["sinks"]["held"] == 0 and stats, "the idle producer to be closed", 30
+    )
+    assert after["connections"] < before["connections"]
+    assert after["sinks"]["retired"] == {"idle": 1}
+
+
+def test_at_least_once_tasks_share_one_producer(house: House) -> None:
+    """However many there are at a time."""
+
+    def one(number: int) -> Written:
+        task = house.task(0, number, delivery=Delivery.AT_LEAST_ONCE)
+        return house.write(task, values(number * 100, number * 100 + 100))
+
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(one, number) for number in range(8)]:
+            each.result(60)
+    assert Client().stats()["shared"]["held"] == 1
+    assert sorted(house.read(), key=str) == [b"%06d" % number for number in range(800)]
+
+
+def test_a_thousand_batches_need_no_more_producers_than_sink_partitions(house: House) -> None:
+    """Nor more threads or connections at their end than at their beginning."""
+    sinks, batches = 4, 1000
+
+    def sink(partition: int) -> None:
+        for number in range(begin, end):
+            house.write(house.task(number, partition), rows({"value": b"%d-%d" % (partition, number)}))
+
+    def all_sinks() -> dict[str, Any]:
+        with ThreadPoolExecutor(sinks) as pool:
+            for each in [pool.submit(sink, partition) for partition in range(sinks)]:
+                each.result(280)
+        return Client().stats()
+
+    begin, end = 0, 100
+    early = all_sinks()
+    begin, end = 100, batches
+    late = all_sinks()
+    # A commit that took over a second on a slow machine is a doubt, and says so.
+    doubts = sum(late["sinks"]["retired"].values())
+    assert late["sinks"]["created"] == sinks + doubts
+    assert late["sinks"]["held"] == sinks
+    if not doubts:
+        assert late["threads"] <= early["threads"] + 2
+        assert late["connections"] <= early["connections"]
+    assert late["rss"] < early["rss"] * 1.3
+    assert len(house.read()) == sinks * batches

@@ -1,0 +1,106 @@
+"""Drivers as processes of their own, killed as Kubernetes or a person would, and a steady load for them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from confluent_kafka import Producer
+
+from support.pipelines import Bench
+
+
+def written_file(one: Bench, **sections: Any) -> Path:
+    """The pipeline's configuration as a file."""
+    data = one.pipeline(**sections).model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    file = one.folder / "pipeline.yaml"
+    file.write_text(yaml.safe_dump(data))
+    return file
+
+
+def command(file: Path, *more: str) -> list[str]:
+    """The command line as a shell would start it."""
+    return [sys.executable, "-m", "tailrace.cli.main", "run", str(file), *more]
+
+
+@contextmanager
+def driver(file: Path, log: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A running driver with its events in a file; whatever happens, nothing of it is left."""
+    with log.open("wb") as out, (log.with_suffix(".err")).open("wb") as err:
+        process = subprocess.Popen(
+            command(file, "--output", "json", *more), stdout=out, stderr=err, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        kill_tree(process.pid)
+        process.wait(30)
+
+
+def kill_tree(pid: int) -> None:
+    """End a process and all that it started, at once."""
+    try:
+        parent = psutil.Process(pid)
+        parent.suspend()
+        tree = [*parent.children(recursive=True), parent]
+    except psutil.NoSuchProcess:
+        return
+    for each in tree:
+        try:
+            each.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def events(log: Path) -> list[dict[str, Any]]:
+    """The events so far; a line that is being written is left out."""
+    return [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def count(log: Path, kind: str) -> int:
+    """How many events of a kind there are."""
+    return sum(each["event"] == kind for each in events(log))
+
+
+class Load:
+    """Numbered records, key and value the same, at a steady rate over all partitions, for as long as it is entered."""
+
+    def __init__(self, kafka: str, topic: str, rate: float) -> None:
+        self._producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True, "linger.ms": 5})
+        self._topic = topic
+        self._rate = rate
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._feed, daemon=True)
+        self.sent = 0
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """The last record is acknowledged when this returns."""
+        self._end.set()
+        self._thread.join(60)
+        if self._producer.flush(60):
+            raise TimeoutError(f"the acknowledgement of {len(self._producer)} records was waited for")
+
+    def _feed(self) -> None:
+        began = time.monotonic()
+        while not self._end.wait(0.02):
+            for number in range(self.sent, int((time.monotonic() - began) * self._rate)):
+                name = b"%09d" % number
+                self._producer.produce(self._topic, name, name)
+                self.sent = number + 1
+            self._producer.poll(0)

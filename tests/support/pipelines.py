@@ -1,0 +1,136 @@
+"""Running a pipeline inside a test, with all that it reported."""
+
+from __future__ import annotations
+
+import textwrap
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tailrace.app import Stop, run
+from tailrace.config import Pipeline
+from tailrace.testing import Record, Topics, consume, produce, wait_until
+
+QUIET = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # short runs: starting fast is what counts
+    "spark.master": "local[2,2]",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@dataclass
+class Bench:
+    """One pipeline of one test: its topics, its folder, its events."""
+
+    topics: Topics
+    spark: SparkSession
+    folder: Path
+    name: str
+    source: str
+    sink: str
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def kafka(self) -> str:
+        """Where the broker is."""
+        return self.topics.bootstrap_servers
+
+    def write(self, file: str, text: str) -> None:
+        """Put a file beside the pipeline."""
+        (self.folder / file).write_text(textwrap.dedent(text))
+
+    def pipeline(self, **sections: Any) -> Pipeline:
+        """A raw pipeline from source to sink; sections are merged into that."""
+        if "function" in sections.get("process", {}):
+            sections["process"] = sections["process"] | {"function": self._alone(sections["process"]["function"])}
+        base: dict[str, Any] = {
+            "pipeline": self.name,
+            "kafka": {"bootstrap.servers": self.kafka},
+            "source": {"topics": [self.source]},
+            "sink": {"topic": self.sink, "format": "raw"},
+            "ledger": {"topic": f"{self.name}.ledger", "partitions": 8},
+            "batch": {"target": 0},  # a test's batches are as large as it says
+            "spark": QUIET,
+        }
+        for name, value in sections.items():
+            base[name] = {**base[name], **value} if isinstance(base.get(name), dict) else value
+        return Pipeline.model_validate(base)
+
+    def _alone(self, function: str) -> str:
+        """The same function in a file whose name no other test has: Spark's workers keep what they have imported."""
+        file, _, name = function.partition(":")
+        if not (self.folder / file).is_file():
+            return function
+        alone = f"{Path(file).stem}_{uuid.uuid4().hex[:8]}.py"
+        (self.folder / alone).write_text((self.folder / file).read_text())
+        return f"{alone}:{name}"
+
+    def run(self, pipeline: Pipeline | None = None, **sections: Any) -> list[dict[str, Any]]:
+        """Read what is there, then end; the events of this run."""
+        events: list[dict[str, Any]] = []
+        try:
+            run(pipeline or self.pipeline(**sections), self.folder, batch=True, emit=events.append, spark=self.spark)
+        finally:
+            self.events += events
+        return events
+
+    def run_until(self, pipeline: Pipeline, enough: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+        """Stream until the events are enough."""
+        events: list[dict[str, Any]] = []
+        stop = Stop()
+
+        def emit(event: dict[str, Any]) -> None:
+            events.append(event)
+            if enough(events):
+                stop("enough")
+
+        limit = threading.Timer(120, lambda: stop("the limit of the test"))
+        limit.daemon = True
+        limit.start()
+        try:
+            run(pipeline, self.folder, emit=emit, stop=stop, spark=self.spark)
+        finally:
+            limit.cancel()
+            self.events += events
+        if stop.reason != "enough":
+            raise TimeoutError(f"the pipeline was waited for; it reported {events[-5:]}")
+        return events
+
+    def settle(self) -> None:
+        """Wait for the tasks of a batch that has failed: Spark lets them go on, and one may still commit."""
+        store = self.spark._jsc.sc().statusStore()
+
+        def idle() -> bool:
+            executors = store.executorList(True)
+            return all(executors.apply(number).activeTasks() == 0 for number in range(executors.size()))
+
+        wait_until(idle, "the tasks of the failed batch were waited for", 60)
+
+    def send(self, values: list[bytes | None], partition: int | None = None, key: bytes | None = None) -> None:
+        """Put records into the source topic."""
+        produce(self.kafka, self.source, [Record(value, key=key, partition=partition) for value in values])
+
+    def values(self, topic: str | None = None) -> list[bytes | None]:
+        """What a read_committed reader finds in the sink topic, sorted."""
+        found = [each.value for each in consume(self.kafka, topic or self.sink)]
+        return sorted(found, key=lambda value: value or b"")
+
+    def rejected(self) -> list[tuple[bytes | None, dict[str, bytes | None]]]:
+        """Values and headers of the rejected records."""
+        return [(each.value, dict(each.headers)) for each in consume(self.kafka, f"{self.name}.rejected")]
+
+
+def events_of(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    """The events of one kind."""
+    return [each for each in events if each["event"] == kind]
+
+
+def numbered(start: int, end: int) -> list[bytes | None]:
+    """Values that are all different and sort in their order."""
+    return [b"%06d" % number for number in range(start, end)]

@@ -1,0 +1,89 @@
+"""Every error is fit to be read at three in the morning, and crosses from a worker to the driver whole."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+
+import pytest
+
+from tailrace import errors
+from tailrace.errors import TailraceError, all_errors
+
+ERRORS = all_errors()
+EXIT_CODES = {"1": 2, "2": 3, "3": 4, "4": 5, "5": 6, "6": 1}
+
+
+def test_every_class_with_a_title_has_a_code_of_its_own() -> None:
+    """Codes are unique, and each error that can be raised is listed."""
+    classes = [
+        kind
+        for kind in vars(errors).values()
+        if inspect.isclass(kind) and issubclass(kind, TailraceError) and not kind.__subclasses__()
+    ]
+    assert {kind.__name__ for kind in classes} == {kind.__name__ for kind in ERRORS}
+    assert len({kind.code for kind in ERRORS}) == len(ERRORS)
+    assert len({kind.title for kind in ERRORS}) == len(ERRORS)
+
+
+def test_errors_are_listed_in_the_order_of_their_codes() -> None:
+    """The list is read by people."""
+    assert [kind.code for kind in ERRORS] == sorted(kind.code for kind in ERRORS)
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: str(kind.code))
+class TestEach:
+    """What holds for each error."""
+
+    def test_code_title_and_exit_code_fit_together(self, kind: type[TailraceError]) -> None:
+        """The first digit of the code is the group, and the group has one exit code; a fenced driver has its own."""
+        assert re.fullmatch(r"TR-[1-6]\d\d", kind.code)
+        assert kind.title
+        assert kind.exit_code == (7 if kind.code == "TR-301" else EXIT_CODES[kind.code[3]])
+
+    def test_docstring_says_more_than_the_title(self, kind: type[TailraceError]) -> None:
+        """A sentence on what happened, and a paragraph on what to do; it is what `explain` prints."""
+        text = kind.__dict__.get("__doc__") or ""
+        first, _, rest = inspect.cleandoc(text).partition("\n\n")
+        assert first.endswith(".")
+        assert "\n" not in first
+        assert len(rest) > 80
+        assert rest.endswith(".")
+
+    def test_message_has_its_four_parts(self, kind: type[TailraceError]) -> None:
+        """What happened, what was kept safe, what is next, and where there is more."""
+        text = str(kind("it broke at 5", kept="the records", then="tailrace run")).split("\n")
+        assert text == [
+            f"{kind.code} {kind.title}: it broke at 5",
+            "  kept safe: the records",
+            "  next: tailrace run",
+            f"  more: tailrace explain {kind.code}",
+        ]
+
+    def test_error_survives_pickling(self, kind: type[TailraceError]) -> None:
+        """Workers send their errors to the driver."""
+        error = kind("what", kept="kept", then="then")
+        again = pickle.loads(pickle.dumps(error))
+        assert type(again) is kind
+        assert (again.what, again.kept, again.then) == ("what", "kept", "then")
+        assert str(again) == str(error)
+
+    def test_json_has_the_same_parts(self, kind: type[TailraceError]) -> None:
+        """Programs get what people get."""
+        assert kind("what", kept="kept", then="then").as_dict() == {
+            "error": kind.code,
+            "title": kind.title,
+            "what": "what",
+            "kept": "kept",
+            "next": "then",
+            "exit": kind.exit_code,
+        }
+
+
+def test_parts_that_are_not_given_leave_no_line() -> None:
+    """An error without advice shows none."""
+    assert str(errors.QueryFailed("gone")).split("\n") == [
+        "TR-402 query failed: gone",
+        "  more: tailrace explain TR-402",
+    ]

@@ -1,0 +1,66 @@
+"""`tailrace explain`: from a code to what it means."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from tailrace.cli.explain import explain
+from tailrace.errors import DriverFenced, all_errors
+
+
+def run(*arguments: str) -> Result:
+    """Call the command as its own application."""
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(explain)
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.mark.parametrize("code", ["TR-301", "tr-301", "tr301", "301", " TR_301 "])
+def test_code_is_explained_however_it_is_written(code: str) -> None:
+    """The title, the exit code and the error's own text."""
+    result = run(code)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("TR-301 fenced by another driver (exit code 7)\n\n")
+    assert result.stdout.endswith(f"\n\n{inspect.getdoc(DriverFenced)}\n")
+
+
+def test_without_a_code_all_are_listed() -> None:
+    """One line for each, code and title."""
+    result = run()
+    assert result.exit_code == 0
+    assert result.stdout.split("\n")[:-1] == [f"{kind.code}  {kind.title}" for kind in all_errors()]
+
+
+def test_wrong_code_names_the_nearest() -> None:
+    """The exit code is that of a wrong command line."""
+    result = run("TR-310")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "TR-301" in result.stderr
+
+
+def test_what_looks_like_no_code_is_told_what_one_looks_like() -> None:
+    """There is nothing near."""
+    result = run("help me")
+    assert result.exit_code == 2
+    assert "a code looks like TR-101" in result.stderr
+
+
+def test_json_holds_the_same() -> None:
+    """One object on one line, for one error, for all, and for none."""
+    one = json.loads(run("301", "--output", "json").stdout)
+    assert one == {
+        "code": "TR-301",
+        "title": DriverFenced.title,
+        "exit": 7,
+        "text": inspect.getdoc(DriverFenced),
+    }
+    assert one in json.loads(run("--output", "json").stdout)["errors"]
+    wrong = json.loads(run("TR-310", "--output", "json").stdout)
+    assert (wrong["error"], wrong["exit"]) == ("unknown code", 2)
+    assert "TR-301" in wrong["nearest"]

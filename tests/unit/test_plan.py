@@ -1,0 +1,99 @@
+"""A plan says what each sink partition reads, and a replay that would read otherwise is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.errors import CutChanged, LedgerUnusable
+from tailrace.progress.plan import BatchId, Plan, Range, Slice, assign
+
+names = st.text("abcXYZ09._-", min_size=1, max_size=20)
+ranges = st.builds(
+    lambda topic, number, start, size: Range(topic, number, start, start + size),
+    names,
+    st.integers(0, 999),
+    st.integers(0, 10**12),
+    st.integers(0, 10**6),
+)
+
+
+def plan_of(*slices: str) -> Plan:
+    """A plan whose sink partitions read these slices."""
+    return Plan("orders", "q-1", BatchId(7), (), tuple(Slice(each) for each in slices), "v1\n{}\n{}")
+
+
+@given(ranges)
+def test_a_range_is_read_back_from_its_text(span: Range) -> None:
+    """Topics may hold dashes, dots and digits, and are still told from the partition."""
+    assert Range.parse(str(span)) == span
+
+
+@given(st.lists(ranges, max_size=5).map(tuple), st.lists(names.map(Slice), max_size=5).map(tuple))
+def test_a_plan_is_read_back_from_the_ledger(spans: tuple[Range, ...], slices: tuple[Slice, ...]) -> None:
+    """What the driver wrote is what the next driver reads."""
+    plan = dataclasses.replace(plan_of(), ranges=spans, slices=slices)
+    assert Plan.from_json(plan.to_json(), "here") == plan
+
+
+def test_a_plan_that_was_changed_by_hand_is_refused() -> None:
+    """The digest notices another slice."""
+    data = json.loads(plan_of("t-0:0-5", "t-1:0-5").to_json())
+    data["slices"][0] = "t-0:0-6"
+    with pytest.raises(LedgerUnusable, match="digest does not fit"):
+        Plan.from_json(json.dumps(data), "ledger-3 offset 12")
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b"null", b"[1]", b"\xff", b'{"version": 1}'])
+def test_what_is_no_plan_is_refused_with_its_place(text: bytes) -> None:
+    """Somebody else's record in the ledger names where it stands."""
+    with pytest.raises(LedgerUnusable, match="ledger-3 offset 12"):
+        Plan.from_json(text, "ledger-3 offset 12")
+
+
+def test_a_plan_of_a_newer_version_is_refused() -> None:
+    """An old Tailrace does not guess what a new one meant."""
+    data = json.loads(plan_of().to_json()) | {"version": 2}
+    with pytest.raises(LedgerUnusable, match="version 2"):
+        Plan.from_json(json.dumps(data), "here")
+
+
+@given(st.permutations(["t-0:0-5", "t-1:0-5", "t-2:3-9", "#4"]))
+def test_sink_partitions_follow_what_is_read_and_not_sparks_number(now: list[str]) -> None:
+    """In whatever order Spark lists its tasks after a restart, each gets the sink partition of its slice."""
+    plan = plan_of("t-0:0-5", "t-1:0-5", "t-2:3-9", "#4")
+    chosen = assign(plan, tuple(Slice(each) for each in now))
+    assert [plan.slices[number] for number in chosen] == now
+
+
+def test_two_tasks_that_read_the_same_keep_their_order() -> None:
+    """A range is read by the function's branch and by that of the rejected; the first stays the first."""
+    plan = plan_of("t-0:0-5", "t-1:0-5", "t-0:0-5", "t-1:0-5")
+    now = tuple(Slice(each) for each in ("t-1:0-5", "t-0:0-5", "t-1:0-5", "t-0:0-5"))
+    assert assign(plan, now) == (1, 0, 3, 2)
+
+
+@pytest.mark.parametrize(
+    "now", [("t-0:0-5",), ("t-0:0-5", "t-1:0-6"), ("t-0:0-5", "t-1:0-5", "t-2:0-1"), ("t-0:0-5+t-1:0-5",)]
+)
+def test_another_cut_is_refused_with_both_cuts_named(now: tuple[str, ...]) -> None:
+    """Fewer, more, merged or other slices: the batch cannot be replayed exactly."""
+    with pytest.raises(CutChanged, match="batch 7 of 'orders' was planned with 2 sink partitions"):
+        assign(plan_of("t-0:0-5", "t-1:0-5"), tuple(Slice(each) for each in now))
+
+
+def test_the_digest_tells_batches_queries_and_cuts_apart() -> None:
+    """A marker of one plan is never taken for another's."""
+    plan = plan_of("a", "b")
+    others = [
+        dataclasses.replace(plan, batch=BatchId(8)),
+        dataclasses.replace(plan, query="q-2"),
+        dataclasses.replace(plan, pipeline="other"),
+        dataclasses.replace(plan, slices=(Slice("b"), Slice("a"))),
+    ]
+    assert len({each.digest for each in [plan, *others]}) == 5
+    assert dataclasses.replace(plan, run="again", at=5.0).digest == plan.digest

@@ -1,0 +1,99 @@
+"""Offsets as others write them down, and what differs between two places."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.errors import OffsetStoreUnusable
+from tailrace.progress.plan import BatchId, Plan, Range
+from tailrace.progress.positions import (
+    LARGEST,
+    Known,
+    begins,
+    differences,
+    from_document,
+    from_node,
+    to_document,
+    to_node,
+)
+
+OFFSETS = st.integers(0, LARGEST)
+KNOWN = Known({("in", 0): 10, ("in", 1): 20}, {("in", 0): 5, ("in", 1): 20})
+
+
+def test_a_node_is_written_as_older_jobs_write_it() -> None:
+    """In the order of the partitions."""
+    assert to_node({1: 38115057, 0: 38114984}) == "0:38114984,1:38115057"
+
+
+@given(st.dictionaries(st.integers(0, 9999), OFFSETS))
+def test_what_a_node_holds_is_read_back(offsets: dict[int, int]) -> None:
+    """Whatever the offsets are."""
+    assert from_node(to_node(offsets), "n") == offsets
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "0:", ":1", "0:1,", "0:1;1:2", "0:-1", "0:1,0:2", "a:1", f"0:{LARGEST + 1}", "{}"]
+)
+def test_a_node_that_holds_no_offsets_is_refused_with_its_name(text: str) -> None:
+    """Nobody guesses."""
+    with pytest.raises(OffsetStoreUnusable, match=r"^TR-311.*the-node"):
+        from_node(text, "the-node")
+
+
+@given(st.dictionaries(st.tuples(st.sampled_from(["a", "b.c", "d-1"]), st.integers(0, 99)), OFFSETS))
+def test_a_document_is_read_back(offsets: dict[tuple[str, int], int]) -> None:
+    """Whatever the offsets are."""
+    assert from_document(to_document("p", offsets), "d") == offsets
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        ("{", "not JSON"),
+        ("[]", "no object `offsets`"),
+        ('{"offsets": []}', "no object `offsets`"),
+        ('{"offsets": {}}', "its version is None"),
+        ('{"version": 1, "offsets": {"a": 1}}', "not an object of partitions"),
+        ('{"version": 1, "offsets": {"a": {"x": 1}}}', "not a partition's number"),
+        ('{"version": 1, "offsets": {"a": {"0": true}}}', "not an offset"),
+        ('{"version": 1, "offsets": {"a": {"0": -1}}}', "not an offset"),
+        ('{"version": 1, "offsets": {"a": {"0": "1"}}}', "not an offset"),
+        (json.dumps({"version": 1, "offsets": {"a": {"0": LARGEST + 1}}}), "not an offset"),
+    ],
+)
+def test_a_document_that_is_wrong_is_refused_with_the_reason(document: str, why: str) -> None:
+    """Before anything is changed."""
+    with pytest.raises(OffsetStoreUnusable, match=why):
+        from_document(document, "d")
+
+
+def test_a_batch_begins_where_its_first_range_does() -> None:
+    """Long ranges are split; a partition of which nothing is read begins where it ends."""
+    ranges = (Range("in", 0, 7, 9), Range("in", 0, 5, 7))
+    plan = Plan("p", "q", BatchId(1), ranges, (), "")
+    assert begins(plan, {("in", 0): 9, ("in", 1): 4}) == {("in", 0): 5, ("in", 1): 4}
+
+
+@pytest.mark.parametrize("stored", [KNOWN.positions, KNOWN.begins])
+def test_a_store_that_is_as_the_pipeline_left_it_does_not_differ(stored: dict[tuple[str, int], int]) -> None:
+    """After a clean end, and after a kill."""
+    assert differences(KNOWN, stored) == []
+
+
+@pytest.mark.parametrize(
+    ("stored", "what"),
+    [
+        ({}, "it has no offsets of this pipeline"),
+        ({("in", 0): 10}, "it has no offset of in-1, which goes on at 20"),
+        ({("in", 0): 9, ("in", 1): 20}, "it has in-0 at 9, which goes on at 10"),
+        ({("in", 0): 10, ("in", 1): 20, ("in", 2): 3}, "it has in-2 at 3, which the pipeline does not read"),
+    ],
+)
+def test_each_difference_is_named_with_its_values(stored: dict[tuple[str, int], int], what: str) -> None:
+    """So that its cause can be found."""
+    assert differences(KNOWN, stored) == [what]

@@ -1,0 +1,181 @@
+"""The cache of producers: none in use is ever closed, and none is kept for ever."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+
+from tailrace.writer.cache import Cache
+
+
+@dataclass
+class Producer:
+    """What the cache keeps, without a Kafka."""
+
+    name: str = "p"
+    closed: int = 0
+    heard: int = 0
+    doubt: str = ""
+
+    def close(self) -> None:
+        """Counts."""
+        self.closed += 1
+
+    def listen(self) -> None:
+        """Counts."""
+        self.heard += 1
+
+
+@dataclass
+class Clock:
+    """A time that the test moves."""
+
+    now: float = 0.0
+    made: list[Producer] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        """Now."""
+        return self.now
+
+    def make(self) -> Producer:
+        """A producer that the test remembers."""
+        self.made.append(Producer(f"p{len(self.made)}"))
+        return self.made[-1]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A time that the test moves."""
+    return Clock()
+
+
+@pytest.fixture
+def cache(clock: Clock) -> Cache[Producer]:
+    """A cache with that time."""
+    return Cache(clock)
+
+
+def test_a_producer_is_found_again(cache: Cache[Producer], clock: Clock) -> None:
+    """The second user gets the first one's, and is told that it is not new."""
+    with cache.borrow("a", clock.make) as (first, fresh):
+        assert fresh
+    with cache.borrow("a", clock.make) as (second, fresh):
+        assert not fresh
+    assert second is first
+    assert cache.counts.created == 1
+
+
+def test_a_task_of_an_hour_keeps_its_producer_whatever_the_idle_limit(cache: Cache[Producer], clock: Clock) -> None:
+    """The cache of Spark 2 closed it after its limit, in mid-task."""
+    with cache.borrow("a", clock.make, idle=10) as (producer, _):
+        for _ in range(360):
+            clock.now += 10
+            cache.tend()
+            assert producer.closed == 0
+    cache.tend()
+    assert producer.closed == 0
+    clock.now += 10
+    cache.tend()
+    assert producer.closed == 1
+    assert cache.counts.retired == {"idle": 1}
+
+
+def test_what_is_not_used_for_its_time_is_closed_once(cache: Cache[Producer], clock: Clock) -> None:
+    """And the next user gets a new one."""
+    with cache.borrow("a", clock.make, idle=10):
+        pass
+    clock.now = 9.9
+    cache.tend()
+    assert clock.made[0].closed == 0
+    clock.now = 10.0
+    cache.tend()
+    cache.tend()
+    assert clock.made[0].closed == 1
+    with cache.borrow("a", clock.make) as (_, fresh):
+        assert fresh
+
+
+def test_after_an_exception_nobody_gets_it_again(cache: Cache[Producer], clock: Clock) -> None:
+    """What has failed is closed by its user."""
+    with pytest.raises(ValueError, match="the fault"), cache.borrow("a", clock.make):
+        raise ValueError("the fault")
+    assert clock.made[0].closed == 1
+    assert cache.counts.retired == {"failed: ValueError": 1}
+    with cache.borrow("a", clock.make) as (_, fresh):
+        assert fresh
+
+
+def test_a_doubt_is_asked_for_before_it_is_given_out(cache: Cache[Producer], clock: Clock) -> None:
+    """A producer with a doubt is replaced, and the doubt is counted with its reason."""
+    with cache.borrow("a", clock.make) as (first, _):
+        pass
+    first.doubt = "a slow commit"
+    with cache.borrow("a", clock.make, lambda producer: producer.doubt) as (second, fresh):
+        assert fresh
+    assert (first.closed, second.closed) == (1, 0)
+    assert cache.counts.retired == {"a slow commit": 1}
+
+
+def test_another_attempt_gets_its_own_and_does_not_close_the_one_in_use(cache: Cache[Producer], clock: Clock) -> None:
+    """The older attempt goes on until Kafka fences it, and closes its producer itself."""
+    with cache.borrow("a", clock.make) as (older, _), cache.borrow("a", clock.make) as (newer, fresh):
+        assert fresh
+        assert newer is not older
+        cache.tend()
+        assert older.closed == 0
+    assert (older.closed, newer.closed) == (1, 0)
+    assert cache.counts.held == 1
+
+
+def test_users_of_a_shared_one_get_the_same_and_the_last_one_closes_it(cache: Cache[Producer], clock: Clock) -> None:
+    """One user's failure retires it, and the other can finish with it."""
+    with cache.borrow("a", clock.make, alone=False) as (mine, _):
+        with cache.borrow("a", clock.make, alone=False) as (theirs, _):
+            assert theirs is mine
+        with pytest.raises(ValueError, match="the fault"), cache.borrow("a", clock.make, alone=False):
+            raise ValueError("the fault")
+        assert mine.closed == 0
+    assert mine.closed == 1
+
+
+def test_many_who_come_at_once_share_one(cache: Cache[Producer], clock: Clock) -> None:
+    """Those who lost the race close what they made."""
+    gate = threading.Barrier(8)
+    got: list[Producer] = []
+
+    def use() -> None:
+        gate.wait(10)
+        with cache.borrow("a", clock.make, alone=False) as (producer, _):
+            got.append(producer)
+
+    threads = [threading.Thread(target=use) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(10)
+    assert len({id(each) for each in got}) == 1
+    assert sum(each.closed for each in clock.made) == len(clock.made) - 1
+    assert cache.counts.held == 1
+
+
+def test_what_nobody_uses_is_listened_to(cache: Cache[Producer], clock: Clock) -> None:
+    """A lost connection is so noticed before the next batch."""
+    with cache.borrow("a", clock.make) as (producer, _):
+        cache.tend()
+        assert producer.heard == 0
+    cache.tend()
+    assert producer.heard == 1
+
+
+def test_at_the_end_everything_is_closed_once(cache: Cache[Producer], clock: Clock) -> None:
+    """Also what is in use, by its user."""
+    with cache.borrow("a", clock.make):
+        pass
+    with cache.borrow("b", clock.make) as (used, _):
+        cache.close()
+        assert used.closed == 0
+    assert [each.closed for each in clock.made] == [1, 1]
+    counts = cache.counts
+    assert (counts.created, counts.closed, counts.held, counts.used) == (2, 2, 0, 0)

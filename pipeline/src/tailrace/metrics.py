@@ -1,8 +1,8 @@
 """Every metric, declared once: its name, unit, labels and help; and the names of what is observed in the data's way.
 
-What is exported is made from these declarations (`measure`), and so is docs/metrics.md. The number of series is bounded
-by what is configured: pipelines, topic partitions, groups of sink partitions, brokers, reasons; never by records, batches
-or runs. Each metric's first label is `pipeline`.
+What is exported is made from these declarations (`telemetry`), and so is docs/metrics.md. The number of series is
+bounded by what is configured: pipelines, topic partitions, groups of sink partitions, brokers, reasons; never by
+records, batches or runs. Each metric's first label is `pipeline`.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ LABELS: Final = {
     + ", ".join(f"`{each}`" for each in RETIREMENTS)
     + ". Of records: why they were rejected, "
     "as the header `tailrace.reason` has it.",
-    "phase": "Of a batch: Spark's own names (`latestOffset`, `queryPlanning`, `walCommit`, `addBatch`, `commitOffsets`), "
-    "and Tailrace's parts of `addBatch`: `cut`, `ledger`, `deliver`, `after`. Of a driver: `starting`, `standby`, "
-    "`leading`, `stopping`.",
+    "phase": "Of a batch: Spark's own names (`latestOffset`, `queryPlanning`, `walCommit`, `addBatch`, "
+    "`commitOffsets`), and Tailrace's parts of `addBatch`: `cut`, `ledger`, `deliver`, `after`. "
+    "Of a driver: `starting`, `standby`, `leading`, `stopping`.",
     "process": "`driver` and `driver-jvm`; `writer`, `executor-jvm` and `workers` (the Python workers of an executor, "
     "together).",
     "collector": "The JVM's collector, as it calls itself.",
     "generation": "Python's: 0, 1 or 2.",
-    "broker": "The broker's number.",
+    "broker": "The broker's number; `coordinator`: requests about transactions; `bootstrap`: the first connection.",
     "quantile": "`0.5`, `0.99` or `1`, over the producers' last `metrics.statistics`.",
     "state": "As librdkafka names it.",
     "topic": "A source topic.",
@@ -113,7 +113,7 @@ BATCH = _gauge("batch_number", "The batch that was finished last; -1 before the 
 BATCHES = _counter("batches", "Batches that this driver has finished.")
 BATCH_FINISHED = _gauge(
     "batch_finished_timestamp_seconds",
-    "When the last batch was finished, in seconds since 1970; 0 before the first.",
+    "When the last batch was finished, in seconds since 1970; absent before the first.",
 )
 BATCH_SECONDS = _histogram("batch_seconds", _SLOW, "Time of a batch, from Spark's planning to its end.")
 PHASE_SECONDS = _histogram("batch_phase_seconds", _SLOW, "Time of a part of a batch.", "phase")
@@ -137,7 +137,9 @@ LAG = _gauge(
     "Offsets between what was read and what can be read; 0 when drained, whatever markers of transactions are there.",
     "topic", "partition",
 )  # fmt: skip
-LAG_SECONDS = _gauge("lag_seconds", "Age of the oldest record that was not read yet; 0 when drained.")
+LAG_SECONDS = _gauge(
+    "lag_seconds", "Age of the oldest record that was not read yet; 0 when drained, absent as long as it is not known."
+)
 LAG_CHECKED = _gauge("lag_checked_timestamp_seconds", "When the lag was asked for last, in seconds since 1970.")
 GAPS = _counter("source_gaps", "Times that records were gone before they were read, and the pipeline went on.")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -193,13 +194,14 @@ def test_the_plain_format_refuses_a_replay_whose_rows_have_moved(
 def renumbered(spark: SparkSession, one: Bench) -> str:
     """A topic with three partitions, all of which Spark numbers in the reverse order before a restart.
 
-    The first time they come in the order of a Java hash map, which the topic's name decides; from the offset log, sorted.
+    The first time they come as in a Java hash map, which the topic's name decides; from the offset log, sorted.
     """
+    jvm: Any = spark._jvm
     for _ in range(50):
         topic = one.topics("in", partitions=3)
-        order = spark._jvm.java.util.HashMap()
+        order = jvm.java.util.HashMap()
         for number in range(3):
-            order.put(spark._jvm.org.apache.kafka.common.TopicPartition(topic, number), None)
+            order.put(jvm.org.apache.kafka.common.TopicPartition(topic, number), None)
         if [each.partition() for each in order.keySet()] == [2, 1, 0]:
             return topic
     raise LookupError("none of 50 names of topics gives the reverse order")

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import tailrace
 from support.pipelines import Bench
+from tailrace.config import Kafka
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.marker import markers_group
 from tailrace.testing import Record, consume, produce
 
 pytestmark = pytest.mark.integration
@@ -159,6 +165,37 @@ def test_exactly_once_finishes_a_batch_that_was_delivered_in_part(
     (tmp_path / "broken").unlink()
     job()
     assert [int(value or b"") for value in one.values()] == _filled(partitions)
+
+
+def test_exactly_once_refuses_an_old_batch_whose_markers_may_have_expired(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Whether it was delivered, nobody can say any more; a week ago is when the brokers begin to forget."""
+    one = bench(partitions=2)
+    _fill(one, 2)
+    rows = stream(spark, one).select("value")
+
+    def job() -> None:
+        query = (
+            rows.writeStream.foreachBatch(tailrace.exactly_once(**options(one, id=one.name)))
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    job()
+    (tmp_path / "c" / "commits" / "0").unlink()  # as if Spark had ended before it noted the batch
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.delete_consumer_groups([markers_group(one.name)])[markers_group(one.name)].result(timeout=30)
+    with Ledger(one.name, f"{one.name}.ledger", Kafka(bootstrap_servers=one.kafka), 8, -1) as ledger:
+        ledger.take()
+        plan = ledger.latest()
+        assert plan is not None
+        ledger.write(replace(plan, at=time.time() - 7 * 24 * 3600), {})
+    with pytest.raises(Exception, match=r"TR-306.*2 of its 2 sink partitions have no marker"):
+        job()
+    assert [int(value or b"") for value in one.values()] == _filled(2)
 
 
 def test_the_plain_format_refuses_a_replay_whose_rows_have_moved(

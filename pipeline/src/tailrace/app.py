@@ -50,6 +50,7 @@ Event = dict[str, Any]
 Emit = Callable[[Event], None]
 
 IDLE_AFTER = 1.0  # seconds without a batch until the pipeline is asked whether it has drained
+_LOOK_EVERY = 5.0  # seconds between two looks at brokers that have nothing new
 # A batch that is read again must be cut as it was: no decision that depends on sizes.
 _EXACT = {"spark.sql.adaptive.enabled": "false", "spark.sql.streaming.stopTimeout": "60000"}
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -136,6 +137,8 @@ def run(
     ):
         if not standby:
             lease.hold(Phase.LEADING)
+        if spark is None:
+            emit({"event": "starting", "pipeline": pipeline.pipeline})
         given, spark = spark, spark or session(pipeline)
         for key, value in _EXACT.items():
             spark.conf.set(key, value)
@@ -313,19 +316,29 @@ def _stream(drive: Drive, runner: Runner, rows: DataFrame, folder: str, batch: b
 
 
 def _watch(drive: Drive, runner: Runner, query: StreamingQuery, batch: bool) -> None:
-    """Until the query ends or a stop is asked for; says when the pipeline has drained."""
+    """Until the query ends or a stop is asked for; says when the pipeline has drained, and when no broker answers."""
     told: TopicPartitions | None = None
+    away, asked = False, 0.0
     while query.isActive and not drive.stop.event.wait(0.2):
         if runner.error is not None:
             return
         drive.follower.look(query)
-        if batch or runner.busy or time.monotonic() - runner.since < IDLE_AFTER or runner.positions == told:
+        if batch or runner.busy or time.monotonic() - runner.since < IDLE_AFTER:
             continue
+        if runner.positions == told and time.monotonic() - asked < _LOOK_EVERY:
+            continue
+        asked = time.monotonic()
         try:
             behind = source.lag(drive.pipeline, runner.positions, drive.cluster)
-        except errors.KafkaError:
-            continue  # the brokers are away; the query notices for itself whether that matters
-        if behind == 0 and runner.rest():
+        except errors.KafkaError as error:  # the query notices for itself whether that matters
+            if not away:
+                drive.emit({"event": "away", "what": error.what})
+            away = True
+            continue
+        if away:
+            drive.emit({"event": "back"})
+        away = False
+        if behind == 0 and runner.positions != told and runner.rest():
             told = dict(runner.positions)
             drive.emit({"event": "idle", "batch": runner.last, "lag": 0})
 

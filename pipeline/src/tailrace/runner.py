@@ -29,6 +29,7 @@ from tailrace.writer import Written
 # The two ways a batch is reported; the command line draws them, the demo waits for them.
 PLANNED = "planned"
 WRITTEN = "written"
+_SHOWN = 3  # ranges of a batch, in a message
 _ASK_EVERY = 0.5  # seconds between two questions for the topics' ends
 
 
@@ -140,7 +141,7 @@ class Runner:
         except errors.TailraceError:
             raise
         except Exception as error:
-            raise failure(error, self._pipeline) from error
+            raise failure(error, self._pipeline, _described(plan)) from error
 
     # -- the stream -------------------------------------------------------------------------------
 
@@ -157,11 +158,15 @@ class Runner:
             self.error = error
             raise
         except Exception as error:
-            self.error = failure(error, self._pipeline)
+            self.error = failure(error, self._pipeline, self._reading(number))
             raise
         finally:
             self.since = time.monotonic()
             self.busy = False
+
+    def _reading(self, number: int) -> str:
+        plan = self._plan
+        return _described(plan) if plan is not None and plan.batch == number else f"batch {number}"
 
     def _batch(self, rows: DataFrame, number: BatchId) -> None:
         begun = time.monotonic()
@@ -269,3 +274,9 @@ class Runner:
                 "lag": self._lag(source.offsets_of(plan.entry)),
             }
         )
+
+
+def _described(plan: Plan) -> str:
+    """The batch, and where its records are."""
+    shown = ", ".join(map(str, plan.ranges[:_SHOWN]))
+    return f"batch {plan.batch}, of {shown}{', …' if len(plan.ranges) > _SHOWN else ''}"

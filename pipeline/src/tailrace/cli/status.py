@@ -102,6 +102,8 @@ def ask(url: str) -> dict[str, Any]:
         with opener.open(f"{url}status", timeout=_PATIENCE) as answer:
             told = json.load(answer)
     except (OSError, ValueError) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
         why = error.reason if isinstance(error, urllib.error.URLError) else error
         raise DriverUnreachable(
             f"no driver answers at {url} ({why})",

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,9 +91,14 @@ class Watched:
         with urllib.request.urlopen(f"{self.url}status", timeout=20) as answer:
             return dict(json.load(answer))
 
-    def value(self, expression: str, wanted: float) -> None:
-        """Wait until Prometheus has it."""
-        wait_until(lambda: self.prometheus.one(expression) == wanted, f"{expression} to be {wanted}", 60)
+    def value(self, expression: str, wanted: float | Callable[[], float]) -> None:
+        """Wait until Prometheus has it; what is still moving is asked each time."""
+        now = wanted if callable(wanted) else lambda: wanted
+        wait_until(lambda: self.prometheus.one(expression) == now(), f"{expression} to be {now()}", 60)
+
+    def written(self) -> list[dict[str, Any]]:
+        """The batches, as the driver has reported them."""
+        return events_of(events(self.log), "written")
 
 
 @pytest.fixture(scope="module")
@@ -160,10 +165,15 @@ def test_what_was_counted_is_what_was_sent(watched: Watched) -> None:
     watched.value("sum(tailrace_rejected_records_total)", rejected)
     watched.value("sum(tailrace_writer_records_total)", feed.sent)
     watched.value("sum(tailrace_writer_rejected_records_total)", rejected)
-    written = events_of(events(watched.log), "written")
-    sinks = sum(each["sinks"] for each in written)
-    watched.value("tailrace_batches_total", len(written))
-    watched.value("tailrace_batch_seconds_count", len(written))
+
+    def batches() -> int:
+        return len(watched.written())
+
+    def sinks() -> int:
+        return sum(each["sinks"] for each in watched.written())
+
+    watched.value("tailrace_batches_total", batches)
+    watched.value("tailrace_batch_seconds_count", batches)
     watched.value("sum(tailrace_transactions_begun_total)", sinks)
     watched.value("sum(tailrace_transactions_committed_total)", sinks)
     watched.value("sum(tailrace_transaction_seconds_count)", sinks)

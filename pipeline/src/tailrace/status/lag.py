@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
 from tailrace import errors, source
 from tailrace.config import Pipeline
@@ -54,7 +54,7 @@ class Lags:
         """Ask no more."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(5)
+            self._thread.join(2)
 
     def _run(self) -> None:
         cluster, consumer = Cluster(self._pipeline.kafka), Consumer(_options(self._pipeline))
@@ -130,7 +130,9 @@ def _next_records(
                     continue
                 if problem is None:
                     waiting.discard(place)
-                    times.append(message.timestamp()[1] / 1000)
+                    kind, written = message.timestamp()
+                    if kind != TIMESTAMP_NOT_AVAILABLE and written > 0:
+                        times.append(written / 1000)
                 elif problem.code() == KafkaError._PARTITION_EOF:
                     waiting.discard(place)
                     nothing.append(place)

@@ -9,6 +9,7 @@ frequent. docs/decisions/0017 compares it with the JMX exporter.
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import sys
 from collections.abc import Iterator
@@ -52,14 +53,17 @@ class Jvm:
     @classmethod
     def of(cls, pid: int, folder: Path = Path("/tmp")) -> Jvm | None:
         """The counters of the JVM of this number; None where it has none, or not yet."""
-        found = next(iter(folder.glob(f"hsperfdata_*/{pid}")), None)
-        if found is None:
-            return None
-        try:
-            with found.open("rb") as file:
-                memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):
-            return None
+        for found in folder.glob(f"hsperfdata_*/{pid}"):
+            try:
+                with found.open("rb") as file:
+                    if os.fstat(file.fileno()).st_uid == os.getuid():  # nobody else's word is taken
+                        return cls._of(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            except (OSError, ValueError, struct.error):
+                continue
+        return None
+
+    @classmethod
+    def _of(cls, memory: mmap.mmap) -> Jvm | None:
         order = 1 if sys.byteorder == "little" else 0
         if memory[:4] != _MAGIC or memory[4] != order or not memory[7]:  # not accessible before it is whole
             memory.close()

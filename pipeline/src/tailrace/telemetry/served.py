@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 from dataclasses import dataclass
 from typing import Final, Self
 
 from tailrace.config import Pipeline
+
+log = logging.getLogger(__name__)
 
 ENV: Final = "TAILRACE_WATCHED"
 
@@ -32,7 +35,11 @@ class Watched:
     def here(cls) -> Self | None:
         """As this process's environment has it; None where nobody is to watch."""
         text = os.environ.get(ENV, "")
-        return cls(**json.loads(text)) if text else None
+        try:
+            return cls(**json.loads(text)) if text else None
+        except (ValueError, TypeError) as error:
+            log.warning("nobody can watch this writer: %s is %r (%s)", ENV, text, error)
+            return None
 
     def __str__(self) -> str:
         return json.dumps(dataclasses.asdict(self), separators=(",", ":"))

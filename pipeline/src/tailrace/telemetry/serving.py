@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import logging
 import os
@@ -24,6 +25,7 @@ from tailrace.telemetry.measure import CONTENT_TYPE, Measures
 log = logging.getLogger(__name__)
 
 TRIES: Final = 64
+_END_EVERY = 0.1  # seconds between two looks at whether it is to end
 _PATIENCE = 10.0  # seconds in which a client must have said what it wants
 _EVERYWHERE = frozenset({"", "0.0.0.0", "::"})
 # Kubernetes tells an executor where it can be reached.
@@ -60,7 +62,8 @@ class Port:
         self._server = _bound(host, port, pages)
         self._host = host
         self.number = int(self._server.server_address[1])
-        threading.Thread(target=self._server.serve_forever, name="tailrace-http", daemon=True).start()
+        run = functools.partial(self._server.serve_forever, _END_EVERY)
+        threading.Thread(target=run, name="tailrace-http", daemon=True).start()
 
     @property
     def address(self) -> str:

@@ -108,10 +108,19 @@ def watched(tailrace_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFact
     topics = Topics(tailrace_kafka.bootstrap_servers)
     no_spark: Any = None  # the driver is a process with a session of its own
     one = Bench(topics, no_spark, folder, "watched", topics("in", PARTITIONS), topics("out", PARTITIONS))
+    one.write(
+        "orders.py",
+        """
+        from pyspark.sql import functions as F
+
+        def shape(orders):
+            return orders.observe("orders", F.count_if("amount > 1").alias("large")).select("id", "amount")
+        """,
+    )
     file = written_file(
         one,
         source={"topics": [one.source], "format": "json", "schema": "id long, amount double"},
-        process={"validate": {"positive": "amount >= 0"}},
+        process={"validate": {"positive": "amount >= 0"}, "function": "orders.py:shape"},
         sink={"topic": one.sink, "format": "json", "partitions": PARTITIONS},
         metrics={"enabled": True, "port": 0, "writers": 0, "statistics": 1.0},
         pipeline="watched",
@@ -163,6 +172,7 @@ def test_what_was_counted_is_what_was_sent(watched: Watched) -> None:
     watched.value('sum(tailrace_rejected_records_total{reason="not json"})', feed.broken)
     watched.value('sum(tailrace_rejected_records_total{reason="positive"})', feed.negative)
     watched.value("sum(tailrace_rejected_records_total)", rejected)
+    watched.value('tailrace_observed_total{observation="orders",counter="large"}', feed.sent - rejected)
     watched.value("sum(tailrace_writer_records_total)", feed.sent)
     watched.value("sum(tailrace_writer_rejected_records_total)", rejected)
 

@@ -41,7 +41,8 @@ class Lags:
         self._positions: Callable[[], TopicPartitions] = dict
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._last: LagSeen | None = None
+        self._nothing: TopicPartitions = {}
+        self._next: dict[tuple[str, int], tuple[int, float]] = {}  # a position, and when its record was written
         self._aged = 0.0
 
     def start(self, positions: Callable[[], TopicPartitions]) -> None:
@@ -81,22 +82,21 @@ class Lags:
         if not positions:
             return
         ends = source.ends(self._pipeline, positions, cluster)
-        before = self._last
-        seen = LagSeen(
-            time.time(),
-            positions,
-            ends,
-            {place: end for place, end in before.nothing.items() if ends.get(place) == end} if before else {},
-            before.oldest if before else None,
-        )
+        self._nothing = {place: end for place, end in self._nothing.items() if ends.get(place) == end}
+        seen = LagSeen(time.time(), positions, ends, self._nothing)
         behind = sorted((place for place in positions if seen.of(place)), key=seen.of, reverse=True)[:_ASKED]
-        if behind and time.monotonic() - self._aged >= _AGE_EVERY:
+        # What is next at a position does not change: each is asked for once, in as many tries as it takes.
+        self._next = {
+            place: self._next[place] for place in behind if self._next.get(place, (-1,))[0] == positions[place]
+        }
+        asked = {place: positions[place] for place in behind if place not in self._next}
+        if asked and time.monotonic() - self._aged >= _AGE_EVERY:
             self._aged = time.monotonic()
-            found, nothing = _next_records(consumer, {place: positions[place] for place in behind}, self._stop)
-            drained = {place: ends[place] for place in nothing}
-            seen = replace(seen, oldest=min(found, default=None), nothing=seen.nothing | drained)
-        self._last = seen
-        self._seen(seen)
+            found, nothing = _next_records(consumer, asked, self._stop)
+            self._next |= {place: (positions[place], written) for place, written in found.items()}
+            self._nothing |= {place: ends[place] for place in nothing}
+        oldest = min((written for _, written in self._next.values()), default=None)
+        self._seen(replace(seen, nothing=dict(self._nothing), oldest=oldest))
 
 
 def _options(pipeline: Pipeline) -> dict[str, Any]:
@@ -114,9 +114,9 @@ def _options(pipeline: Pipeline) -> dict[str, Any]:
 
 def _next_records(
     consumer: Consumer, places: TopicPartitions, stop: threading.Event
-) -> tuple[list[float], list[tuple[str, int]]]:
+) -> tuple[dict[tuple[str, int], float], list[tuple[str, int]]]:
     """When the next record of each place was written, and the places that have none."""
-    times: list[float] = []
+    times: dict[tuple[str, int], float] = {}
     nothing: list[tuple[str, int]] = []
     waiting = set(places)
     consumer.assign([TopicPartition(*place, offset) for place, offset in places.items()])
@@ -132,7 +132,7 @@ def _next_records(
                     waiting.discard(place)
                     kind, written = message.timestamp()
                     if kind != TIMESTAMP_NOT_AVAILABLE and written > 0:
-                        times.append(written / 1000)
+                        times[place] = written / 1000
                 elif problem.code() == KafkaError._PARTITION_EOF:
                     waiting.discard(place)
                     nothing.append(place)

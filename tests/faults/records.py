@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Producer
 
 HEAD = np.dtype([("bad", "u1"), ("partition", ">u2"), ("number", ">u8")])
@@ -84,7 +85,7 @@ def arrow(partition: int, start: int, end: int, size: int = SIZE, bad_every: int
     columns = {
         "key": _binary(circle[numbers % KEYS].tobytes(), count, 2),
         "value": _binary(values(partition, start, end, size, bad_every).tobytes(), count, size),
-        "reason": pa.array(["bad" if each else None for each in is_bad(numbers, bad_every)], pa.string()),
+        "reason": pc.if_else(pa.array(is_bad(numbers, bad_every)), "bad", pa.scalar(None, pa.string())),
     }
     return pa.RecordBatch.from_arrays(
         [columns[each.name] if each.name in columns else pa.nulls(count, each.type) for each in SINK_ROW],

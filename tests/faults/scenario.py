@@ -33,6 +33,7 @@ class Result:
     fault: str
     runs: int  # how often the fault struck
     records: int  # input records of the batches or pipelines that it struck
+    again: int = 0  # of these, how many are in another row too: two faults have struck the same batch
     lost: int = 0
     duplicated: int = 0
     reordered: int = 0
@@ -47,6 +48,10 @@ class Result:
     group: str = ""
     scenario: str = ""
     seconds: float = 0.0
+
+    def plus(self, **counts: int) -> Result:
+        """The same with more of what is named."""
+        return replace(self, **{name: getattr(self, name) + count for name, count in counts.items()})
 
     @property
     def wrong(self) -> int:

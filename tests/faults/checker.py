@@ -25,11 +25,7 @@ class Cut:
     batch: int
     sink: int
     spans: tuple[tuple[int, int, int], ...]  # source partition, start, end
-
-    @property
-    def records(self) -> int:
-        """How many numbers it spans."""
-        return sum(end - start for _, start, end in self.spans)
+    parted: bool = False  # the good and the rejected records of the spans are in two transactions, not in one
 
 
 @dataclass
@@ -69,15 +65,22 @@ class Verdict:
         """What is wrong in these transactions."""
         found = Counts()
         for cut in cuts:
-            there = 0
+            there = {True: 0, False: 0}  # of the records to be rejected, and of the others
+            wanted = {True: 0, False: 0}
             for partition, start, end in cut.spans:
                 span = slice(start, end)
                 found.records += end - start
                 found.lost += int(self.lost[partition][span].sum())
                 found.duplicated += int(self.duplicated[partition][span].sum())
                 found.reordered += int(self.reordered[partition][span].sum())
-                there += int(self.seen[partition][span].sum())
-            found.torn += 0 < there < cut.records
+                seen, bad = self.seen[partition][span], is_bad(np.arange(start, end), self.fed.bad_every)
+                for kind in there:
+                    there[kind] += int(seen[bad == kind].sum())
+                    wanted[kind] += int((bad == kind).sum())
+            if cut.parted:
+                found.torn += sum(0 < there[kind] < wanted[kind] for kind in there)
+            else:
+                found.torn += 0 < sum(there.values()) < sum(wanted.values())
         return found
 
     def all(self) -> Counts:

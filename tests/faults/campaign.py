@@ -60,7 +60,9 @@ def campaign(scenarios: Sequence[Scenario], *, quick: bool, seed: int, say: Say)
     try:
         for group in _grouped(scenarios):
             with ExitStack() as stack:
-                options = EmbeddedOptions(brokers=group[0].brokers, heap=HEAP, settings=SETTINGS | group[0].settings)
+                options = EmbeddedOptions(
+                    brokers=group[0].brokers, heap=HEAP, settings={**SETTINGS, **group[0].settings}
+                )
                 kafka = stack.enter_context(EmbeddedKafka(options))
                 for scenario in group:
                     _one(scenario, kafka, folder / scenario.name, findings, say)

@@ -123,7 +123,7 @@ def house(
     folder = wire.folder_of(psutil.Process()).with_name(name)
     environment = {wire.ENV: str(folder)}
     if crashes:
-        environment |= crash.environment(marks or context.folder / "crashes", *crashes)
+        environment |= crash.crashes(marks or context.folder / "crashes", *crashes)
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, environment))
         stack.enter_context(patch.object(wire, "executor", psutil.Process))

@@ -159,7 +159,7 @@ class Driven:
             command = ["-m", "tailrace.demo.spark", str(self._file()), str(self.folder / "checkpoint")]
         environment = {"PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
         if self._crashes:
-            environment |= crash.environment(self.marks, *self._crashes)
+            environment |= crash.crashes(self.marks, *self._crashes)
         self._drivers.append(Driver(command, environment, self.folder))
         self._struck = self.happened
         self._planned = None

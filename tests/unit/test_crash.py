@@ -51,7 +51,7 @@ def test_without_the_variable_nothing_happens() -> None:
 
 def test_a_process_dies_at_its_point_and_only_once(tmp_path: Path) -> None:
     """What was struck is tried again, and then gets through."""
-    variables = crash.environment(tmp_path, Crash(Point.COMMIT_ACKNOWLEDGED, batch=1, partition=1))
+    variables = crash.crashes(tmp_path, Crash(Point.COMMIT_ACKNOWLEDGED, batch=1, partition=1))
     assert run(AT, **variables).returncode == DIES
     [told] = crash.happened(tmp_path)
     assert (told["at"], told["batch"], told["partition"], told["how"]) == ("commit_acknowledged", 1, 1, "there")
@@ -60,7 +60,7 @@ def test_a_process_dies_at_its_point_and_only_once(tmp_path: Path) -> None:
 
 def test_a_crash_may_happen_more_often(tmp_path: Path) -> None:
     """A replay that dies as well."""
-    variables = crash.environment(tmp_path, Crash(Point.COMMIT_ACKNOWLEDGED, times=2))
+    variables = crash.crashes(tmp_path, Crash(Point.COMMIT_ACKNOWLEDGED, times=2))
     assert [run(AT, **variables).returncode for _ in range(3)] == [DIES, DIES, 0]
 
 
@@ -74,7 +74,7 @@ def test_a_crash_may_happen_more_often(tmp_path: Path) -> None:
 )
 def test_another_place_is_passed(other: Crash, tmp_path: Path) -> None:
     """Step, batch and sink partition must fit."""
-    assert run(AT, **crash.environment(tmp_path, other)).stdout == "alive\n"
+    assert run(AT, **crash.crashes(tmp_path, other)).stdout == "alive\n"
 
 
 def test_half_of_the_first_rows_have_gone_when_it_comes(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_half_of_the_first_rows_have_gone_when_it_comes(tmp_path: Path) -> None:
             sys.stdout.write(f"{each.num_rows} ")
             sys.stdout.flush()
     """
-    variables = crash.environment(tmp_path, Crash(Point.ROWS_IN_PART, batch=4))
+    variables = crash.crashes(tmp_path, Crash(Point.ROWS_IN_PART, batch=4))
     found = run(code, **variables)
     assert (found.returncode, found.stdout) == (DIES, "5 flushed ")
     assert run(code, **variables).stdout == "5 5 5 5 "
@@ -108,7 +108,7 @@ def test_the_tree_dies_with_it(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-c", below])
         print("alive")
     """
-    found = run(code, **crash.environment(tmp_path, Crash(Point.TASK_BEGUN, kills=Victim.TREE)))
+    found = run(code, **crash.crashes(tmp_path, Crash(Point.TASK_BEGUN, kills=Victim.TREE)))
     assert (found.returncode, found.stdout) == (DIES, "")
     assert len(crash.happened(tmp_path)) == 1
 
@@ -118,7 +118,7 @@ def test_crashes_are_data(tmp_path: Path) -> None:
     assert Crash.of({"at": "commit_sent", "batch": 3, "partition": 1}) == Crash(Point.COMMIT_SENT, 3, 1)
     with pytest.raises(ValueError, match="is not a valid Point"):
         Crash.of({"at": "nowhere"})
-    text = crash.environment(tmp_path, Crash(Point.PLAN_SENT))[crash.ENV]
+    text = crash.crashes(tmp_path, Crash(Point.PLAN_SENT))[crash.ENV]
     assert json.loads(text)["crashes"][0]["at"] == "plan_sent"
 
 
@@ -131,4 +131,4 @@ def test_the_variable_is_not_taken_for_a_key_of_the_configuration(tmp_path: Path
     """A driver starts with it."""
     file = tmp_path / "pipeline.yaml"
     file.write_text("pipeline: p\nsource: {topics: [in]}\nsink: {topic: out}\n")
-    assert load(file, {**crash.environment(tmp_path / "c"), crash.ROOT: "1"}).pipeline.pipeline == "p"
+    assert load(file, {**crash.crashes(tmp_path / "c"), crash.ROOT: "1"}).pipeline.pipeline == "p"

@@ -105,10 +105,10 @@ class Crash:
         return cls(Point(given.pop("at")), kills=Victim(given.pop("kills", Victim.PROCESS)), **given)
 
 
-def environment(folder: Path, *crashes: Crash) -> dict[str, str]:
+def crashes(folder: Path, *planned: Crash) -> dict[str, str]:
     """The variable that makes these crashes happen; `folder` keeps which have, and should be a new one."""
     folder.mkdir(parents=True, exist_ok=True)
-    return {ENV: json.dumps({"folder": str(folder), "crashes": [asdict(each) for each in crashes]})}
+    return {ENV: json.dumps({"folder": str(folder), "crashes": [asdict(each) for each in planned]})}
 
 
 def happened(folder: Path) -> list[dict[str, Any]]:

@@ -100,6 +100,7 @@ class Driven:
         self.fed = Fed({}, topic=self.source)
         self.code: int | None = None  # of the last driver that has ended by itself
         self.error: Mapping[str, Any] = {}
+        self.before_start: Callable[[], None] | None = None  # done once, before the next start
         self.sinks: dict[int, int] = {}  # how many sink partitions each batch had, by its plan
         self._watch = watch
         self._crashes = crashes
@@ -150,8 +151,11 @@ class Driven:
         """The one that runs, or ran last."""
         return self._drivers[-1]
 
-    def start(self) -> None:
-        """A driver, as whoever watches over it would start it."""
+    def start(self, changed: bool = True) -> None:
+        """A driver, as whoever watches over it would start it; before it, what is to change if anything is."""
+        if changed and self.before_start is not None:
+            change, self.before_start = self.before_start, None
+            change()
         scratch = self.folder / "tmp"
         scratch.mkdir(exist_ok=True)
         command = ["-m", "tailrace.cli.main", "run", str(self._file()), "--output", "json"]

@@ -94,6 +94,6 @@ def _timed(one: House) -> float:
 
 
 SCENARIOS = (
-    Scenario("writer-points", "Crash points: the writer", "promised", points),
+    Scenario("writer-points", "Crash points: the writer", "promised", points, quick=False),
     Scenario("writer-kills", "Kills at random", "promised", kills),
 )

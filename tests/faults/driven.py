@@ -215,7 +215,19 @@ class Driven:
 
     def drained(self) -> bool:
         """Whether everything has been read and written."""
+        if self.native:
+            return self._native_end() >= self.fed.total
         return self.batches.open is None and (self.batches.consumed >= self.fed.total or self.batches.idle)
+
+    def _native_end(self) -> int:
+        """How many records are in batches that Spark's checkpoint folder calls committed."""
+        folder = self.folder / "checkpoint"
+        commits = [int(each.name) for each in (folder / "commits").glob("[0-9]*")] if folder.is_dir() else []
+        return sum(self._native_offsets(max(commits)).values()) if commits else 0
+
+    def _native_offsets(self, batch: int) -> dict[str, int]:
+        text = (self.folder / "checkpoint" / "offsets" / str(batch)).read_text()
+        return dict(json.loads(text.splitlines()[2])[self.source])
 
     def drain(self) -> None:
         """Until everything has been read, and every planned crash has happened."""
@@ -313,7 +325,7 @@ class Driven:
         found: list[Cut] = []
         folder = self.folder / "checkpoint" / "offsets"
         for number in sorted(int(each.name) for each in folder.iterdir() if each.name.isdigit()):
-            ends = json.loads((folder / str(number)).read_text().splitlines()[2])[self.source]
+            ends = self._native_offsets(number)
             spans = [(int(each), before.get(int(each), 0), int(end)) for each, end in ends.items()]
             found.append(Cut(number, 0, tuple(span for span in spans if span[2] > span[1])))
             before = {int(each): int(end) for each, end in ends.items()}

@@ -25,7 +25,6 @@ import psutil
 
 ENV = "TAILRACE_CRASH"
 ROOT = "TAILRACE_CRASH_ROOT"  # the driver's process, set by itself: the root of its tree
-_HEARD_LIMIT = 2.0
 
 
 class Point(StrEnum):
@@ -176,8 +175,9 @@ class Ear:
 
     def heard(self, text: str) -> None:
         """A line of librdkafka's log."""
-        if self._die is not None and "Sent EndTxnRequest" in text:
-            self._die("sent")
+        die = self._die
+        if die is not None and "Sent EndTxnRequest" in text:
+            die("sent")
 
     @contextlib.contextmanager
     def listening(self, producer: Any, batch: int, partition: int | None = None) -> Iterator[None]:
@@ -199,12 +199,11 @@ class Ear:
 
         producer.poll(0)
         self._die = die
-        thread = threading.Thread(target=listen, name="crash", daemon=True)
-        thread.start()
+        threading.Thread(target=listen, name="crash", daemon=True).start()
         try:
             yield
-            thread.join(_HEARD_LIMIT)  # it is dead by then, unless the log has kept silent
-            die("answered")  # it did: the crash is another one, and says so
+            self._die = None
+            die("answered")  # the log came later than the answer: the crash is another one, and says so
         finally:
             end.set()
             self._die = None

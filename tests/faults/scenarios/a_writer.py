@@ -28,7 +28,7 @@ AGAIN = "a new driver hands in a delivered batch again"
 
 def points(context: Context) -> list[Result]:
     """Every step of every batch in turn; one sink partition is struck, all others lose their writer with it."""
-    rounds, rows, sinks = (1, 5_000, 4) if context.quick else (20, 30_000, 4)
+    rounds, rows, sinks = (1, 5_000, 4) if context.quick else (12, 30_000, 4)
     plan = [point for _ in range(rounds) for point in FAULTS]
     # Batch 0 is written in peace: the first strike then finds warm producers, as in real life.
     crashes = [Crash(point, batch=number, partition=number % sinks) for number, point in enumerate(plan, 1)]

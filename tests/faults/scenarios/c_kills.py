@@ -16,7 +16,7 @@ def kills(context: Context, native: bool = False) -> list[Result]:
         kinds = [Kind.DRIVER] if native else [Kind.DRIVER, Kind.WORKER, Kind.WRITER]
     rounds = 1 if context.quick else 8 if native else 12
     # The native sink's duplicates are a matter of how much of a batch was out: its batches are as large as ours.
-    shape = Shape(60_000 if context.quick else 200_000, rounds * len(kinds) * 3 + 12)
+    shape = Shape(60_000 if context.quick else 100_000, rounds * len(kinds) * 2 + 12)
     strikes: list[Strike] = []
     with driven(context, shape, native=native) as one:
         one.start()

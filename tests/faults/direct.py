@@ -52,6 +52,7 @@ class House:
         self.batches = 0
         self._watch = watch
         self._options = client_options(Kafka(bootstrap_servers=self.bootstrap))
+        self._starting = threading.Lock()
 
     def task(self, batch: int, partition: int, run: str = "run") -> Assignment:
         """What a task of a batch is told."""
@@ -85,6 +86,10 @@ class House:
             except errors.TailraceError:
                 if attempt == ATTEMPTS:
                     raise
+                # One starts the writer that is gone, and the others wait: each of them would start one of its own, of
+                # which one stays, and most of the campaign's time would go there.
+                with self._starting:
+                    self.pid()
         raise AssertionError
 
     def _batches(self, batch: int, partition: int) -> Iterator[pa.RecordBatch]:

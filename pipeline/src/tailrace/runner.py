@@ -10,10 +10,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tailrace import errors, source
+from tailrace import crash, errors, source
 from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint
 from tailrace.config import Delivery, Pipeline
+from tailrace.crash import Point
 from tailrace.failures import failure
 from tailrace.kafka import Cluster, TopicPartitions
 from tailrace.keeping import Keeper
@@ -196,12 +197,14 @@ class Runner:
             self._plan = plan
             self._keeper.planned(plan, self.positions, time.monotonic() - started)
         self._deliver(rows, plan, assign(plan, slices), replay)
+        crash.at(Point.BATCH_DONE, number)
         if isinstance(self._log, Checkpoint):
             self._log.after(number)
         self._delivered = number
         self.positions = source.offsets_of(entry)
         if not replay:
             self._control.learn(plan, time.monotonic() - begun)
+        crash.at(Point.BATCH_RETURNED, number)
 
     def _whole(self, seen: tuple[Range, ...], entry: str) -> tuple[Range, ...]:
         """The batch's ranges: as the tasks read them, or, where a shuffle hides that, from one position to the next."""

@@ -114,7 +114,7 @@ def watched(tailrace_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFact
         from pyspark.sql import functions as F
 
         def shape(orders):
-            return orders.observe("orders", F.count_if("amount > 1").alias("large")).select("id", "amount")
+            return orders.observe("orders", F.count_if(F.col("amount") > 1).alias("large")).select("id", "amount")
         """,
     )
     file = written_file(

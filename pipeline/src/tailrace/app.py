@@ -22,10 +22,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace import errors, jars, process, source, storage
+from tailrace import crash, errors, jars, process, source, storage
 from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint, prepare
 from tailrace.config import Pipeline
+from tailrace.crash import Point
 from tailrace.drain import Stop as Stop
 from tailrace.drain import unfinished
 from tailrace.failures import failure
@@ -124,6 +125,7 @@ def run(
     one's own may be given (for a notebook, or for many short runs); it needs Spark's Kafka connector, and it is left
     running.
     """
+    crash.root()
     folder, emit, stop = folder or Path.cwd(), emit or (lambda event: None), stop or Stop()
     cluster, name = Cluster(pipeline.kafka), uuid.uuid4().hex[:12]
     preflight(pipeline, cluster)
@@ -189,9 +191,12 @@ def _run(drive: Drive, batch: bool) -> None:
     pipeline, ledger = drive.pipeline, drive.ledger
     ledger.take()
     plan = ledger.latest()
+    open_ = plan.batch if plan else -1
+    crash.at(Point.LEDGER_TAKEN, open_)
     # Only the batch that was planned last can have open transactions. They are ended before the markers are read:
     # a marker in an open transaction would hold up the answer.
     ledger.fence(plan.sinks if plan else 0)
+    crash.at(Point.SINKS_FENCED, open_)
     markers = ledger.markers()
     ahead = max((marker.next for marker in markers.values()), default=0)
     if plan is not None and ahead > plan.batch + 1:
@@ -241,6 +246,7 @@ def _run(drive: Drive, batch: bool) -> None:
             return
         if not stateful:
             _finish(drive, runner, plan, markers)
+            crash.at(Point.OPEN_BATCH_FINISHED, open_)
         stored = source.offsets_of(plan.entry)
         positions, notes = source.within(pipeline, stored, drive.cluster)
         for note in notes:

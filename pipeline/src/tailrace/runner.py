@@ -10,10 +10,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tailrace import errors, source
+from tailrace import crash, errors, source
 from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint
 from tailrace.config import Delivery, Pipeline
+from tailrace.crash import Point
 from tailrace.failures import failure
 from tailrace.kafka import Cluster, TopicPartitions
 from tailrace.keeping import Keeper
@@ -203,6 +204,7 @@ class Runner:
             self._plan = plan
             self._keeper.planned(plan, self.positions, self._phases["ledger"])
         written = self._deliver(rows, plan, assign(plan, slices), replay)
+        crash.at(Point.BATCH_DONE, number)
         with self._phase("after"):
             if isinstance(self._log, Checkpoint):
                 self._log.after(number)
@@ -211,6 +213,7 @@ class Runner:
             if not replay:
                 self._control.learn(plan, time.monotonic() - begun)
         self._finished(self._seen(plan, written, replay))
+        crash.at(Point.BATCH_RETURNED, number)
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:

@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tailrace import errors, metrics
+from tailrace import crash, errors, metrics
 from tailrace.config import Delivery
+from tailrace.crash import Point
 from tailrace.progress.marker import Decision, Marker, decide
 from tailrace.telemetry.measure import Measures
 from tailrace.writer import Assignment, Written
@@ -66,8 +67,10 @@ class Deliveries:
             owner=task.pipeline,
         ) as (sink, fresh):
             sink.ledger = ledger
+            batch, partition = task.batch, task.partition
             if fresh:
                 sink.fence()
+                crash.at(Point.SINK_FENCED, batch, partition)
             # Without a doubt since the batch before, nobody else can have written: no need to ask.
             known = not fresh and sink.last == task.batch - 1
             if task.by_content:
@@ -76,13 +79,19 @@ class Deliveries:
                 # Read to the end all the same: a stateful operator before the sink keeps its state only then.
                 collections.deque(batches, maxlen=0)
                 return self._skipped(task, fresh)
+            crash.at(Point.MARKER_READ, batch, partition)
             with self.counting.transaction(task) as opened:
                 sink.begin()
-                counts = send(sink, task, batches)
-                sink.seal(Marker.of(task.batch, task.digest, task.sinks))
-                took = sink.commit(task.batch)
+                crash.at(Point.TRANSACTION_BEGUN, batch, partition)
+                counts = send(sink, task, crash.halved(Point.SENT_IN_PART, batches, batch, partition, sink.flush))
+                crash.at(Point.ALL_SENT, batch, partition, sink.flush)
+                sink.seal(Marker.of(batch, task.digest, task.sinks))
+                crash.at(Point.MARKER_SENT, batch, partition)
+                took = sink.commit(batch)
                 self.counting.committed(opened, took)
-            return self._done(task, counts, fresh, took)
+            written = self._done(task, counts, fresh, took)
+            crash.at(Point.BATCH_WRITTEN, batch, partition)
+            return written
 
     def _listener(self, task: Assignment) -> Listener | None:
         return self._statistics.listener(task.pipeline) if self._statistics is not None else None

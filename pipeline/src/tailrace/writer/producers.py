@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from tailrace import errors
+from tailrace import crash, errors
 from tailrace.config import redact
+from tailrace.crash import Point
 from tailrace.kafka import is_fenced, persist, translate
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import BatchId
@@ -136,7 +137,9 @@ class SinkProducer(Sender):
 
     def __init__(self, task: Assignment, ledger: MarkerReader, listener: Listener | None = None) -> None:
         name = transactional_id(task.pipeline, task.partition)
-        super().__init__(TRANSACTIONAL | task.options | {"transactional.id": name}, name, listener)
+        self._ear = crash.Ear(Point.COMMIT_SENT)
+        options = TRANSACTIONAL | task.options | {"transactional.id": name} | self._ear.options
+        super().__init__(options, name, listener)
         self.state = State.UNKNOWN
         self.last: BatchId | None = None  # the batch that this producer has written, without doubt
         self.run = task.run
@@ -169,6 +172,10 @@ class SinkProducer(Sender):
 
     def _step(self, event: Event) -> None:
         self.state = after(self.state, event)
+
+    def flush(self) -> None:
+        """Wait until the broker has what was sent so far."""
+        self.producer.flush(_COMMIT_LIMIT)
 
     def fence(self) -> None:
         """Take the transactional id: older owners are fenced, what they left open is aborted."""
@@ -210,7 +217,9 @@ class SinkProducer(Sender):
         """Commit, and believe it only without any doubt; how many milliseconds it took."""
         self._step(Event.COMMIT)
         started = time.perf_counter()
-        self._attempt("committing its transaction", lambda: self.producer.commit_transaction(_COMMIT_LIMIT))
+        with self._ear.listening(self.producer, batch, self._place.partition):
+            self._attempt("committing its transaction", lambda: self.producer.commit_transaction(_COMMIT_LIMIT))
+        crash.at(Point.COMMIT_ACKNOWLEDGED, batch, self._place.partition)
         self.poll()  # what went wrong on the way is only told here
         self._step(Event.COMMITTED)
         self.last = batch

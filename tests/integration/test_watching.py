@@ -41,7 +41,7 @@ class Feed:
     """Orders in small transactions, so that the source has markers; some are no JSON, some have a negative amount."""
 
     def __init__(self, kafka: str, topic: str) -> None:
-        self._producer = Producer({"bootstrap.servers": kafka, "transactional.id": f"{topic}.feed"})
+        self._producer = Producer({"bootstrap.servers": kafka, "transactional.id": f"{topic}.feed", "log_level": 0})
         self._producer.init_transactions(60)
         self._topic = topic
         self._end = threading.Event()

@@ -27,8 +27,8 @@ from tailrace.testing import Topics, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-BATCHES = 300
-WARM = 60  # batches after which every series is there
+BATCHES = 250
+WARM = 50  # batches after which every series is there
 PARTITIONS = 2
 LIMIT = 600.0
 # What librdkafka may be in the middle of when it tells: few states, of which most are never seen.

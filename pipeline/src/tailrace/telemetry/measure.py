@@ -95,13 +95,12 @@ class Measures:
 
     def replace(self, metric: Metric, values: Mapping[Any, float]) -> None:
         """All values of a gauge, by their labels; those that are not among them are gone."""
-        kept, _ = self._place(metric, Kind.GAUGE, next(iter(values), ("",) * len(metric.labels)))
         found: dict[Labels, float] = {}
         for labels, value in values.items():
-            key = self._place(metric, Kind.GAUGE, labels)[1]
+            _, key = self._place(metric, Kind.GAUGE, labels)
             found[key] = found.get(key, 0.0) + value
         with self._lock:
-            kept.values = found
+            self._kept[metric].values = found
 
     def observe(self, metric: Metric, *labels: object, value: float, times: int = 1) -> None:
         """An observation of a histogram."""

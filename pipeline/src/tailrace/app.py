@@ -39,6 +39,7 @@ from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.scratch import Scratch
 from tailrace.progress.stores import open_store
 from tailrace.ratecontrol import RateControl
+from tailrace.rights import Operation
 from tailrace.runner import Runner
 from tailrace.standby import Standby
 from tailrace.streamplan import check
@@ -152,7 +153,7 @@ def preflight(pipeline: Pipeline, cluster: Cluster) -> None:
     """What must be there before anything starts: brokers, topics; Tailrace's own topics are made."""
     source.partitions_of(pipeline, cluster)
     if pipeline.sink.topic is not None:
-        cluster.require([pipeline.sink.topic], "sink topic")
+        cluster.require([pipeline.sink.topic], "sink topic", Operation.WRITE)
     cluster.ensure(pipeline.rejected_topic, 1, -1, {})
 
 

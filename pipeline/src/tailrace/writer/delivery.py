@@ -10,6 +10,7 @@ from typing import Any
 from tailrace import errors
 from tailrace.config import Delivery
 from tailrace.progress.marker import Decision, Marker, decide
+from tailrace.progress.states import overtaken, remembers
 from tailrace.writer import Assignment, Written
 from tailrace.writer.cache import Cache
 from tailrace.writer.content import Content, check_moved, check_replay
@@ -58,7 +59,7 @@ class Deliveries:
             if fresh:
                 sink.fence()
             # Without a doubt since the batch before, nobody else can have written: no need to ask.
-            known = not fresh and sink.last == task.batch - 1
+            known = remembers(sink.last, task.batch)
             if task.by_content:
                 return self._by_content(sink, task, batches, fresh, {} if known else sink.markers())
             if not known and decide(sink.marker(), task.batch, task.digest, str(task)) is Decision.SKIP:
@@ -71,11 +72,7 @@ class Deliveries:
             return self._done(task, counts, fresh, sink.commit(task.batch))
 
     def _doubt(self, sink: SinkProducer, task: Assignment) -> str:
-        if sink.run != task.run:
-            return "it is of an earlier run"
-        if task.owner and task.owner != self.name:
-            return "another executor has written this sink partition since"
-        return sink.doubt
+        return overtaken(sink.run, task.run, task.owner, self.name) or sink.doubt
 
     def _by_content(
         self, sink: SinkProducer, task: Assignment, batches: Iterator[Any], fresh: bool, markers: dict[int, Marker]

@@ -22,7 +22,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace import errors, jars, process, source, storage
+from tailrace import errors, jars, private, process, source, storage
 from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint, prepare
 from tailrace.config import Pipeline
@@ -69,6 +69,7 @@ def session(pipeline: Pipeline) -> SparkSession:
         "spark.python.daemon.module": "tailrace.writer.daemon",
         # Else Spark adds up a batch's bytes after each row; batch.max_bytes bounds it (docs/decisions/0013).
         "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+        **private.REDACTION,
         **storage.settings(pipeline),
         **pipeline.spark,
         **_EXACT,
@@ -80,14 +81,17 @@ def session(pipeline: Pipeline) -> SparkSession:
     listed = [settings.get("spark.jars", ""), *map(str, needed)]
     settings["spark.jars"] = ",".join(filter(None, listed))
     builder = SparkSession.builder
-    secrets = storage.hidden(settings)  # they follow when the session is there, past the arguments of Spark's process
+    # Those of the checkpoint's store follow when the session is there, and never enter Spark's own configuration.
+    later = storage.hidden(settings) if storage.on_s3(pipeline) else {}
+    secret = private.secrets(settings)
     for name, value in settings.items():
-        if name not in secrets:
+        if name not in later | secret:
             builder = builder.config(name, value)
     if "TAILRACE_LOG" not in os.environ:
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # what it says, Tailrace's error says
     told = signal.getsignal(signal.SIGINT)
-    spark = builder.getOrCreate()
+    with private.handed_over({name: value for name, value in secret.items() if name not in later}):
+        spark = builder.getOrCreate()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, told)  # Spark's own handler would cancel the batch that is under way
     return spark

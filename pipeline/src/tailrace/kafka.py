@@ -86,8 +86,9 @@ def spark_options(kafka: Kafka) -> dict[str, str]:
     if authority is not None:
         java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
     if certificate is not None and key is not None:
-        java |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": _text(certificate)}
-        java |= {"ssl.keystore.key": _text(key)}
+        given |= {"ssl.certificate.pem": _text(certificate), "ssl.key.pem": _text(key)}
+    if "ssl.key.pem" in given:
+        given["ssl.key.pem"] = _plain(given["ssl.key.pem"], given.pop("ssl.key.password", None))
     renamed = {
         "ssl.ca.pem": "ssl.truststore.certificates",
         "ssl.certificate.pem": "ssl.keystore.certificate.chain",
@@ -103,8 +104,29 @@ def spark_options(kafka: Kafka) -> dict[str, str]:
 
 
 def _text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(f"{path} cannot be read ({type(error).__name__})") from None
+
+
+def _plain(key: str, password: str | None) -> str:
+    """The key as Java 17 can read it: PKCS 8, and not encrypted, for it does not know how OpenSSL encrypts one."""
+    from cryptography.hazmat.primitives import serialization
+
+    try:
+        read = serialization.load_pem_private_key(key.encode(), password.encode() if password else None)
+    except (ValueError, TypeError) as error:  # its text tells nothing of the key
+        raise _unreadable(f"the private key cannot be read with this ssl.key.password ({error})") from None
+    form = serialization.PrivateFormat.PKCS8
+    return read.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+
+
+def _unreadable(what: str) -> errors.KeyUnreadable:
+    return errors.KeyUnreadable(
+        what, kept="nothing was read or written", then="check ssl.key.* and ssl.certificate.* of kafka.options"
+    )
 
 
 def code_of(error: KafkaException | KafkaError) -> int:

@@ -28,7 +28,7 @@ from tailrace.embedded import EmbeddedKafka
 from tailrace.rights import needed, to_create
 from tailrace.testing import Record, Topics, consume, produce, wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 WORDS = [f"planted-{name}-9f3b" for name in ("sasl", "key", "registry", "store", "worker")]
 # What has to be quoted stands before the word that is searched for, so that no way of quoting hides it.
@@ -196,9 +196,11 @@ def test_planted_secrets_turn_up_nowhere(tmp_path: Path, pipeline: tuple[Path, P
         wait_until(lambda: idle(process, log), "the pipeline to have drained", 280)
         assert leaks(tmp_path / "tmp") == []  # while everything is there
         page = (tmp_path / "page").read_text()
-        places = ("environment/", "SQL/", "StreamingQuery/", "jobs/", "api/v1/applications")
+        [application] = json.loads(fetched(f"{page}/api/v1/applications"))
+        settings = f"api/v1/applications/{application['id']}/environment"
+        places = ("SQL/", "StreamingQuery/", "jobs/", settings)
         assert {place: found_in(fetched(f"{page}/{place}")) for place in places} == {each: [] for each in places}
-        assert b"fs.s3a.secret.key" in fetched(f"{page}/environment/")  # it is there, and its value is not
+        assert b"PLANTED_WORKER_PASSWORD" in fetched(f"{page}/{settings}")  # it is there, and its value is not
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
 
@@ -209,7 +211,7 @@ def test_planted_secrets_turn_up_nowhere(tmp_path: Path, pipeline: tuple[Path, P
     assert leaks(tmp_path) == []  # logs, events, plans
     assert list(files(tmp_path / "events"))
     assert len((tmp_path / "whole.err").read_bytes()) > 100_000  # debug
-    assert "MapInArrow" in (tmp_path / "plans").read_text() or (tmp_path / "plans").stat().st_size > 1000
+    assert (tmp_path / "plans").stat().st_size > 1000
     kept = consume(topics.bootstrap_servers, checked.ledger.topic, options=topics.options, isolation="read_uncommitted")
     assert kept
     assert not found_in(b"".join((each.value or b"") + (each.key or b"") for each in kept))

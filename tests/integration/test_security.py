@@ -204,7 +204,7 @@ def test_the_commands_need_no_more_than_the_pipeline(case: Case) -> None:
 def test_who_has_a_wrong_password_is_told_so(secured: Make) -> None:
     """By the pipeline and by the doctor, without the password; not that no broker answers."""
     case = secured()
-    wrong = case.door.options | {"sasl.password": "another-word"}
+    wrong = dict(case.door.options) | {"sasl.password": "another-word"}
     case.door = Door(case.door.bootstrap_servers, wrong)
     with pytest.raises(errors.NotAuthenticated) as caught:
         case.run()
@@ -219,7 +219,7 @@ def test_a_broker_that_nobody_vouches_for_is_not_believed(secured: Make, tmp_pat
     case, other = secured(), tmp_path / "other"
     other.mkdir()
     stranger = Authority(other).certificate
-    case.door = Door(case.door.bootstrap_servers, case.door.options | {"ssl.ca.location": str(stranger)})
+    case.door = Door(case.door.bootstrap_servers, dict(case.door.options) | {"ssl.ca.location": str(stranger)})
     with pytest.raises(errors.NotAuthenticated, match="certificate"):
         case.run()
 

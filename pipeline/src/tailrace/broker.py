@@ -193,8 +193,8 @@ def wait_for(brokers: Sequence[Broker], expected: set[int]) -> None:
                 )
             # A client that once failed to connect takes its time to try again; so it is made when the port is open.
             if client is None and _answers(broker.port):
-                address = {"bootstrap.servers": f"{HOST}:{broker.port}", "log_level": 0}
-                client = AdminClient({**address, **broker.options})
+                address = f"{HOST}:{broker.port}"
+                client = AdminClient({"bootstrap.servers": address, "log_level": 0, **broker.options})
             if client is not None:
                 seen = _registered(client)
             if not expected <= seen:

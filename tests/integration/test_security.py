@@ -154,7 +154,8 @@ def test_without_one_right_the_error_names_it_and_how_to_grant_it(secured: Make,
     assert f"lacking: {lacking}" in caught.value.what
     assert caught.value.then == lacking.command
     failed = [check for check in doctor(case.file())["checks"] if check["state"] == "fail"]
-    assert [(str(lacking) in check["found"], check["hint"]) for check in failed] == [(True, lacking.command)]
+    told = [(str(lacking) in check["found"], check["hint"]) for check in failed]
+    assert told == [(True, lacking.command)], failed
     case.security.allow(case.principal, [lacking])
     case.run()
     delivered = case.read(case.sink)
@@ -170,8 +171,10 @@ def doctor(file: Path) -> dict[str, Any]:
 
 
 def cli(*words: str) -> tuple[int, dict[str, Any]]:
-    """What a command answers, and its exit code."""
+    """What a command answers, or its error, and its exit code."""
     found = CliRunner().invoke(app, [*words, "--output", "json"])
+    if isinstance(found.exception, errors.TailraceError):
+        return found.exception.exit_code, found.exception.as_dict()
     return found.exit_code, json.loads(found.stdout)
 
 

@@ -172,11 +172,12 @@ class Brokers:
                 yield self._asked("message size", sizes, right, State.WARN)
         yield self._ledger(pipeline)
         yield self._own("rejected topic", pipeline.rejected_topic, -1, -1, AclOperation.WRITE)
-        for group, right in (
-            (offsets_group(pipeline.pipeline), on_group(offsets_group(pipeline.pipeline))),
-            (markers_group(pipeline.pipeline), on_groups(pipeline.pipeline)),
+        offsets, markers = offsets_group(pipeline.pipeline), markers_group(pipeline.pipeline)
+        for name, group, right in (
+            ("group", offsets, on_group(offsets)),
+            ("own groups", markers, on_groups(pipeline.pipeline)),
         ):
-            yield self._asked("group", partial(self._group, pipeline, group, right), right)
+            yield self._asked(name, partial(self._group, name, pipeline, group, right), right)
 
     def _sources(self, pipeline: Pipeline) -> list[str]:
         pattern = pipeline.source.pattern
@@ -269,14 +270,14 @@ class Brokers:
             return warn("message size", found, hint)
         return ok("message size", found)
 
-    def _group(self, pipeline: Pipeline, group: str, right: Right) -> Check:
+    def _group(self, name: str, pipeline: Pipeline, group: str, right: Right) -> Check:
         consumer = Consumer(self._base | {"group.id": group, "enable.auto.commit": False})
         try:
             place = TopicPartition(next(iter(self._sources(pipeline)), pipeline.ledger.topic), 0)
             committed(consumer, [place], f"reading offsets of {group}", [right], ANSWER_LIMIT)
         finally:
             consumer.close()
-        return ok("group", f"offsets of {group} can be read")
+        return ok(name, f"offsets of {group} can be read")
 
     def _transaction(self) -> Check:
         name = f"tailrace.{self._name}.doctor" if self._name else "tailrace.doctor"

@@ -7,6 +7,7 @@ fails. In the same transaction go the input offsets of the batches before, so th
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 import time
 import zlib
@@ -28,6 +29,7 @@ _LOOK_BACK = 256  # records of the ledger that the first look backwards spans
 _TRANSACTION_TIMEOUT_MS = 15_000  # of a driver's own transactions, which are short
 _READ_LIMIT = 60.0  # longer than an open transaction of a driver that was killed can last
 _COMMIT_LIMIT = 30.0
+_ABORT_LIMIT = 5.0
 _FENCES = 16  # sink partitions that are fenced at the same time
 
 
@@ -189,6 +191,9 @@ class Ledger:
                     kept="what this driver had committed stays; the newer driver writes the rest",
                     then="if no second driver was meant to run, find it: it has the same pipeline name",
                 ) from error
+            if error.args[0].txn_requires_abort():
+                with contextlib.suppress(KafkaException):  # else its offsets hold up every reader until it times out
+                    producer.abort_transaction(_ABORT_LIMIT)
             raise translate(error, doing, kept="nothing of the batch was written", rights=rights) from error
 
     def _right(self, operation: Operation) -> Right:

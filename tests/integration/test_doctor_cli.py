@@ -53,7 +53,7 @@ def test_a_pipeline_in_order_passes_every_check_of_kafka(setup: Setup) -> None:
     checks, code = setup.run()
     kafka = {
         "configuration", "broker", "source topic", "output topic", "message size", "ledger", "rejected topic", "group",
-        "transactions", "offsets retention",
+        "own groups", "transactions", "offsets retention",
     }  # fmt: skip
     assert kafka <= checks.keys()
     assert {checks[name]["state"] for name in kafka} == {"ok"}, checks

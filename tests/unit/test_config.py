@@ -279,7 +279,11 @@ class TestSecrets:
         whole = pipeline(
             kafka={"options": {"sasl.password": "hunter2"}},
             spark={"spark.hadoop.fs.s3a.secret.key": "hunter2"},
-            sink={"format": "avro", "schema": "a", "registry": {"url": "u", "options": {"basic.auth": "hunter2"}}},
+            sink={
+                "format": "avro",
+                "schema": "a",
+                "registry": {"url": "u", "options": {"basic.auth.user.info": "hunter2"}},
+            },
         )
         assert "hunter2" not in repr(whole)
         assert "hunter2" not in str(whole)

@@ -381,8 +381,8 @@ class TestEnvironment:
 
     def test_section_that_a_variable_began_lacks_the_rest_by_its_name(self) -> None:
         """The section is not in the file, so the variable is the place."""
-        (problem,) = problems(SMALLEST, {"TAILRACE_SINK__REGISTRY__OPTIONS__A": "x"})
-        assert problem.startswith("TAILRACE_SINK__REGISTRY__OPTIONS__A: sink.registry.url: missing")
+        (problem,) = problems(SMALLEST, {"TAILRACE_SINK__REGISTRY__OPTIONS__TIMEOUT": "x"})
+        assert problem.startswith("TAILRACE_SINK__REGISTRY__OPTIONS__TIMEOUT: sink.registry.url: missing")
 
 
 @pytest.mark.usefixtures("folder")

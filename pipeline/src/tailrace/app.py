@@ -22,7 +22,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace import crash, errors, jars, process, source, storage
+from tailrace import crash, errors, jars, private, process, source, storage
 from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint, prepare
 from tailrace.config import Pipeline
@@ -40,6 +40,7 @@ from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.scratch import Scratch
 from tailrace.progress.stores import open_store
 from tailrace.ratecontrol import RateControl
+from tailrace.rights import Operation
 from tailrace.runner import Runner
 from tailrace.standby import Standby
 from tailrace.status.board import Board
@@ -73,6 +74,7 @@ def session(pipeline: Pipeline) -> SparkSession:
         "spark.python.daemon.module": "tailrace.writer.daemon",
         # Else Spark adds up a batch's bytes after each row; batch.max_bytes bounds it (docs/decisions/0013).
         "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+        **private.REDACTION,
         **storage.settings(pipeline),
         **pipeline.spark,
         **_EXACT,
@@ -86,14 +88,17 @@ def session(pipeline: Pipeline) -> SparkSession:
     listed = [settings.get("spark.jars", ""), *map(str, needed)]
     settings["spark.jars"] = ",".join(filter(None, listed))
     builder = SparkSession.builder
-    secrets = storage.hidden(settings)  # they follow when the session is there, past the arguments of Spark's process
+    # Those of the checkpoint's store follow when the session is there, and never enter Spark's own configuration.
+    later = storage.hidden(settings) if storage.on_s3(pipeline) else {}
+    secret = private.secrets(settings)
     for name, value in settings.items():
-        if name not in secrets:
+        if name not in later | secret:
             builder = builder.config(name, value)
     if "TAILRACE_LOG" not in os.environ:
         logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # what it says, Tailrace's error says
     told = signal.getsignal(signal.SIGINT)
-    spark = builder.getOrCreate()
+    with private.handed_over({name: value for name, value in secret.items() if name not in later}):
+        spark = builder.getOrCreate()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, told)  # Spark's own handler would cancel the batch that is under way
     return spark
@@ -166,7 +171,7 @@ def preflight(pipeline: Pipeline, cluster: Cluster) -> None:
     """What must be there before anything starts: brokers, topics; Tailrace's own topics are made."""
     source.partitions_of(pipeline, cluster)
     if pipeline.sink.topic is not None:
-        cluster.require([pipeline.sink.topic], "sink topic")
+        cluster.require([pipeline.sink.topic], "sink topic", Operation.WRITE)
     cluster.ensure(pipeline.rejected_topic, 1, -1, {})
 
 

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,14 +41,23 @@ class Node:
     node_id: int
     port: int
     controller_port: int
+    tls_port: int = 0  # of a secured one: for those who come with a certificate
 
 
 class Broker:
     """One broker and its process. Stopped or killed, it can be started again, with its data and its ports."""
 
-    def __init__(self, node: Node, folder: Path, java: Sequence[str], rubbish: Path | None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        folder: Path,
+        java: Sequence[str],
+        rubbish: Path | None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
         self.node_id = node.node_id
-        self.port = node.port
+        self.port = node.tls_port or node.port
+        self.options = dict(options or {})  # of a connection that may ask who is registered
         self.folder = folder
         self.log = folder / "kafka.log"
         self._java = java
@@ -184,7 +193,8 @@ def wait_for(brokers: Sequence[Broker], expected: set[int]) -> None:
                 )
             # A client that once failed to connect takes its time to try again; so it is made when the port is open.
             if client is None and _answers(broker.port):
-                client = AdminClient({"bootstrap.servers": f"{HOST}:{broker.port}", "log_level": 0})
+                address = f"{HOST}:{broker.port}"
+                client = AdminClient({"bootstrap.servers": address, "log_level": 0, **broker.options})
             if client is not None:
                 seen = _registered(client)
             if not expected <= seen:

@@ -19,15 +19,16 @@ from tailrace.config_offsets import StoreKind as StoreKind
 
 # The schema is the one place from which the rest takes its words, so the options are found here too.
 from tailrace.options import CONNECTION_OPTIONS as CONNECTION_OPTIONS
+from tailrace.options import REGISTRY_OPTIONS as REGISTRY_OPTIONS
 from tailrace.options import SECRET_OPTION as SECRET_OPTION
 from tailrace.options import SINK_OPTIONS as SINK_OPTIONS
 from tailrace.options import SOURCE_OPTIONS as SOURCE_OPTIONS
+from tailrace.options import SPARK_KAFKA, check_options
 from tailrace.options import STORE_OPTIONS as STORE_OPTIONS
 from tailrace.options import Delivery as Delivery
 from tailrace.options import KafkaOptions as KafkaOptions
 from tailrace.options import Options as Options
 from tailrace.options import OptionsUnknown as OptionsUnknown
-from tailrace.options import check_options
 from tailrace.options import contradictions as contradictions
 from tailrace.options import redact as redact
 from tailrace.section import Bytes, Seconds
@@ -98,6 +99,14 @@ class Registry(Section):
         repr=False,  # passwords
         description="More options of confluent-kafka's registry client.",
     )
+
+    @field_validator("options")
+    @classmethod
+    def _options(cls, options: KafkaOptions) -> KafkaOptions:
+        check_options(options, REGISTRY_OPTIONS, "registry.options")
+        if options.get("bearer.auth.credentials.source", "STATIC_TOKEN") != "STATIC_TOKEN":
+            raise ValueError("bearer.auth.credentials.source is STATIC_TOKEN; tokens are fetched from nowhere")
+        return options
 
 
 class Source(Section):
@@ -358,6 +367,8 @@ class Pipeline(Section):
         for name in settings:
             if not name.startswith("spark."):
                 raise ValueError(f"{name!r} is not a setting of Spark: those begin with `spark.`")
+            if name.startswith(SPARK_KAFKA):
+                raise ValueError(f"{name!r} would give Kafka's clients options that are not checked; use kafka.options")
         return settings
 
     @model_validator(mode="after")

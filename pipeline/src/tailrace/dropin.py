@@ -34,6 +34,7 @@ from tailrace.kafka import Cluster, client_options
 from tailrace.progress import expiry
 from tailrace.progress.ledger import LEDGER_SETTINGS, Ledger
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, assign
+from tailrace.rights import Operation
 from tailrace.sink import BatchWrite, deliver
 from tailrace.whole import whole
 from tailrace.writer import Assignment, Written, writer
@@ -120,9 +121,9 @@ class Target:
         """Make sure, on the driver, that the topics are there."""
         cluster = Cluster(self.kafka)
         if self.topic is not None:
-            cluster.require([self.topic], "sink topic")
+            cluster.require([self.topic], "sink topic", Operation.WRITE)
         if self.delivery is Delivery.EXACTLY_ONCE:
-            cluster.ensure(self.ledger, LEDGER_PARTITIONS, -1, LEDGER_SETTINGS)
+            cluster.ensure(self.ledger, LEDGER_PARTITIONS, -1, LEDGER_SETTINGS, Operation.READ)
 
     @property
     def options(self) -> dict[str, Any]:

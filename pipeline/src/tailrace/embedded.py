@@ -22,9 +22,10 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Self
 
-from tailrace import jars
+from tailrace import jars, secured
 from tailrace.broker import HOST, STOP_LIMIT, Broker, Node, wait_for
 from tailrace.errors import BrokerDidNotStart, ConfigInvalid, InvariantBroken
+from tailrace.secured import Security
 
 PORT_TRIES = 3
 LAST_PORT = 65_535
@@ -55,7 +56,8 @@ LOG_FLAGS = tuple(
 class EmbeddedOptions:
     """What may be chosen; without a folder a temporary one is used, and removed at the end.
 
-    With a port the first broker listens there, and any others on the ports that follow it.
+    With a port the first broker listens there, and any others on the ports that follow it. A secured one lets in whom
+    `EmbeddedKafka.security` has given a password or a certificate, and allows what it has granted.
     """
 
     brokers: int = 1
@@ -63,6 +65,7 @@ class EmbeddedOptions:
     folder: Path | None = None
     heap: str = "256m"
     settings: Mapping[str, str] = field(default_factory=dict)
+    secured: bool = False
 
     def __post_init__(self) -> None:
         if self.brokers < 1:
@@ -127,6 +130,7 @@ class EmbeddedKafka:
         self.options = options or EmbeddedOptions()
         self.brokers: list[Broker] = []
         self._folder: Path | None = None
+        self._security: Security | None = None
         self._owner = 0
 
     @property
@@ -138,10 +142,17 @@ class EmbeddedKafka:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of all brokers, running or not."""
+        """The addresses of all brokers, running or not; of secured ones where a certificate is asked for."""
         if not self.brokers:
             raise InvariantBroken("the embedded Kafka has no address: it has not been started")
         return ",".join(f"{HOST}:{broker.port}" for broker in self.brokers)
+
+    @property
+    def security(self) -> Security:
+        """The users and the rights of a secured one."""
+        if self._security is None:
+            raise InvariantBroken("the embedded Kafka is not secured, or has not been started")
+        return self._security
 
     def start(self) -> Self:
         """Start every broker that does not run, and return when all are registered and answer."""
@@ -198,15 +209,19 @@ class EmbeddedKafka:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BrokerDidNotStart(f"its folder cannot be made: {error}", then="choose another folder") from error
-        cluster = _cluster(self.folder / CLUSTER_FILE, self.options.brokers, self.options.listeners)
+        closed = self.options.secured
+        cluster = _cluster(self.folder / CLUSTER_FILE, self.options.brokers, self.options.listeners, closed)
+        self._security = Security(self.folder, cluster.nodes) if closed else None
+        options = self._security.administrator.options if self._security is not None else {}
         rubbish = None if self.options.folder else self.folder
         self.brokers = []
         for node in cluster.nodes:
             folder = self.folder / f"broker-{node.node_id}"
             folder.mkdir(exist_ok=True)
-            lines = [f"{name}={value}\n" for name, value in properties(node, cluster, self.options.settings).items()]
+            settings = {**(secured.properties(node) if closed else {}), **self.options.settings}
+            lines = [f"{name}={value}\n" for name, value in properties(node, cluster, settings).items()]
             (folder / "server.properties").write_text("".join(lines), encoding="utf-8")
-            broker = Broker(node, folder, java, rubbish)
+            broker = Broker(node, folder, java, rubbish, options)
             self.brokers.append(broker)
             broker.format(cluster.cluster_id)
 
@@ -233,15 +248,22 @@ class EmbeddedKafka:
         (self.folder / CLUSTER_FILE).unlink()
 
 
-def _cluster(file: Path, brokers: int, listeners: Sequence[int] = ()) -> Cluster:
+def _cluster(file: Path, brokers: int, listeners: Sequence[int] = (), closed: bool = False) -> Cluster:
     """The plan that the folder keeps, on the ports that are asked for; a new folder gets one, with free ports."""
     if not file.exists():
-        ports = _free_ports(2 * brokers, listeners)
-        nodes = [Node(number + 1, *ports[2 * number : 2 * number + 2]) for number in range(brokers)]
+        each = 3 if closed else 2
+        ports = _free_ports(each * brokers, listeners)
+        nodes = [Node(number + 1, *ports[each * number : each * (number + 1)]) for number in range(brokers)]
         name = _cluster_id()
         _keep(file, Cluster(name, tuple(nodes)))
     kept = json.loads(file.read_text(encoding="utf-8"))
     cluster = Cluster(kept["cluster_id"], tuple(Node(**node) for node in kept["nodes"]))
+    if closed != all(node.tls_port for node in cluster.nodes):
+        raise ConfigInvalid(
+            f"{file.parent} holds a Kafka that is {'not ' if closed else ''}secured",
+            kept="the folder is as it was",
+            then="take another folder",
+        )
     if len(cluster.nodes) != brokers:
         raise ConfigInvalid(
             f"{file.parent} holds a Kafka of {len(cluster.nodes)} brokers, and {brokers} are asked for",

@@ -10,6 +10,9 @@ import re
 
 from tailrace import errors
 from tailrace.config import Pipeline
+from tailrace.kafka import denied
+from tailrace.kafka import stranger as not_let_in
+from tailrace.rights import SPARK_GROUPS, Operation, Resource, Right, on_topic
 
 _BY_CODE = {kind.code: kind for kind in errors.all_errors()}
 _OURS = re.compile(
@@ -27,6 +30,9 @@ _UNREACHABLE = ("TimeoutException: Timed out waiting for a node assignment", "No
 # What these packages raise is about the checkpoint: nothing else is on an object store.
 _STORE = ("org.apache.hadoop.fs.s3a", "software.amazon.awssdk", "PathIOException", "AWSBadRequestException")
 _GONE = ("UnknownTopicOrPartitionException",)
+_DENIED_TOPIC = re.compile(r"Not authorized to access topics: \[([^\],]+)")
+_DENIED_GROUP = re.compile(r"Not authorized to access group: (\S+)")
+_STRANGER = re.compile(r"(?:SaslAuthentication|SslAuthentication)Exception: ([^\n]+)")
 
 
 def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors.TailraceError:
@@ -37,6 +43,9 @@ def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors
     found = _OURS.search(text)
     if found is not None and found["code"] in _BY_CODE:
         return _BY_CODE[found["code"]](found["what"].strip(), kept=found["kept"] or "", then=found["then"] or "")
+    refused = _refused(text)
+    if refused is not None:
+        return refused
     for sign in _UNREACHABLE:
         if sign in text:
             return errors.BrokerUnreachable(
@@ -79,6 +88,17 @@ def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors
     return errors.QueryFailed(
         f"{_cause(text)}{batch and f'; in {batch}'}", kept=_KEPT, then="start the pipeline again; tailrace doctor FILE"
     )
+
+
+def _refused(text: str) -> errors.TailraceError | None:
+    """What the brokers denied to Spark's own consumer, whose rights are those of the source."""
+    topic, group, stranger = (each.search(text) for each in (_DENIED_TOPIC, _DENIED_GROUP, _STRANGER))
+    if topic is not None:
+        return denied(f"reading topic {topic[1]!r} was denied", [on_topic(Operation.READ, topic[1])], _KEPT)
+    if group is not None:
+        lacking = Right(Operation.READ, Resource.GROUP, SPARK_GROUPS, prefix=True)
+        return denied(f"reading as group {group[1]!r} was denied", [lacking], _KEPT)
+    return None if stranger is None else not_let_in(f"the source's consumer was not let in: {stranger[1]}", _KEPT)
 
 
 def _cause(text: str) -> str:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import difflib
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as NewTopic  # type: ignore[attr-defined]
 from confluent_kafka.admin import OffsetSpec as OffsetSpec  # type: ignore[attr-defined]
 
 from tailrace import errors
 from tailrace.config import Kafka
+from tailrace.rights import Operation, Resource, Right, on_group, on_topic
 
 T = TypeVar("T")
 TopicPartitions = dict[tuple[str, int], int]
@@ -43,14 +44,13 @@ _RETRIABLE = frozenset(
 _FENCED = frozenset(
     {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.FENCED_INSTANCE_ID}
 )
-_DENIED = frozenset(
-    {
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    }
-)
+_DENIED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: Resource.TOPIC,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: Resource.GROUP,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: Resource.CLUSTER,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Resource.TRANSACTIONAL_ID,
+}
+_STRANGER = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 _UNREACHABLE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
 _UNKNOWN_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
@@ -86,8 +86,9 @@ def spark_options(kafka: Kafka) -> dict[str, str]:
     if authority is not None:
         java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
     if certificate is not None and key is not None:
-        java |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": _text(certificate)}
-        java |= {"ssl.keystore.key": _text(key)}
+        given |= {"ssl.certificate.pem": _text(certificate), "ssl.key.pem": _text(key)}
+    if "ssl.key.pem" in given:
+        given["ssl.key.pem"] = _plain(given["ssl.key.pem"], given.pop("ssl.key.password", None))
     renamed = {
         "ssl.ca.pem": "ssl.truststore.certificates",
         "ssl.certificate.pem": "ssl.keystore.certificate.chain",
@@ -103,8 +104,29 @@ def spark_options(kafka: Kafka) -> dict[str, str]:
 
 
 def _text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(f"{path} cannot be read ({type(error).__name__})") from None
+
+
+def _plain(key: str, password: str | None) -> str:
+    """The key as Java 17 can read it: PKCS 8, and not encrypted, for it does not know how OpenSSL encrypts one."""
+    from cryptography.hazmat.primitives import serialization
+
+    try:
+        read = serialization.load_pem_private_key(key.encode(), password.encode() if password else None)
+    except (ValueError, TypeError) as error:  # its text tells nothing of the key
+        raise _unreadable(f"the private key cannot be read with this ssl.key.password ({error})") from None
+    form = serialization.PrivateFormat.PKCS8
+    return read.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
+
+
+def _unreadable(what: str) -> errors.KeyUnreadable:
+    return errors.KeyUnreadable(
+        what, kept="nothing was read or written", then="check ssl.key.* and ssl.certificate.* of kafka.options"
+    )
 
 
 def code_of(error: KafkaException | KafkaError) -> int:
@@ -123,16 +145,23 @@ def is_retriable(error: KafkaException) -> bool:
     return code_of(error) in _RETRIABLE
 
 
-def translate(error: KafkaException | KafkaError, doing: str, *, kept: str = "") -> errors.TailraceError:
-    """Kafka's error in Tailrace's words; `doing` says what was tried, with its values."""
+def is_denied(error: KafkaException | KafkaError) -> bool:
+    """Whether a right is lacking."""
+    return code_of(error) in _DENIED
+
+
+def translate(
+    error: KafkaException | KafkaError, doing: str, *, kept: str = "", rights: Sequence[Right] = ()
+) -> errors.TailraceError:
+    """Kafka's error in Tailrace's words; `doing` says what was tried, with its values, and `rights` what that takes."""
     code = code_of(error)
     cause = error.args[0] if isinstance(error, KafkaException) else error
     name = cause.name() if isinstance(cause, KafkaError) else type(cause).__name__
     what = f"{doing}: {name} ({cause.str() if isinstance(cause, KafkaError) else cause})"
     if code in _DENIED:
-        return errors.NotAuthorized(
-            what, kept=kept, then="grant the right to the pipeline's principal, then start again"
-        )
+        return denied(what, [right for right in rights if right.resource is _DENIED[code]], kept)
+    if code in _STRANGER:
+        return stranger(what, kept)
     if code in _UNKNOWN_TOPIC:
         return errors.TopicUnknown(what, kept=kept, then="create the topic, or correct its name")
     if code in _TOO_LARGE:
@@ -142,7 +171,48 @@ def translate(error: KafkaException | KafkaError, doing: str, *, kept: str = "")
     return errors.KafkaFailed(what, kept=kept, then="tailrace doctor FILE")
 
 
-def persist(question: Callable[[], T], doing: str, limit: float = ANSWER_LIMIT) -> T:
+def denied(what: str, rights: Sequence[Right], kept: str = "") -> errors.NotAuthorized:
+    """The error that names what the principal lacks, and how it is granted."""
+    if not rights:
+        return errors.NotAuthorized(what, kept=kept, then="tailrace doctor FILE")
+    lacking = " or ".join(map(str, rights))
+    return errors.NotAuthorized(f"{what}; lacking: {lacking}", kept=kept, then=rights[0].command)
+
+
+def stranger(what: str, kept: str = "") -> errors.NotAuthenticated:
+    """The error of a client that was not let in at all."""
+    return errors.NotAuthenticated(
+        what, kept=kept, then="check security.protocol, sasl.* and ssl.* of kafka.options, then: tailrace doctor FILE"
+    )
+
+
+def committed(
+    consumer: Consumer, places: Sequence[TopicPartition], doing: str, rights: Sequence[Right], limit: float = 60.0
+) -> list[TopicPartition]:
+    """A group's offsets. Asked in short tries: that the group is denied, the client tells between them only."""
+
+    def ask() -> list[TopicPartition]:
+        try:
+            return consumer.committed(list(places), timeout=_SHORT_TRY)
+        except KafkaException:
+            heard = consumer.poll(0)
+            problem = heard.error() if heard is not None else None
+            if problem is not None and is_denied(problem):
+                raise KafkaException(problem) from None
+            raise
+
+    return persist(ask, doing, limit, rights)
+
+
+def _listener(refusals: list[KafkaError]) -> Callable[[KafkaError], None]:
+    def heard(error: KafkaError) -> None:
+        if error.code() in _STRANGER:
+            refusals.append(error)
+
+    return heard
+
+
+def persist(question: Callable[[], T], doing: str, limit: float = ANSWER_LIMIT, rights: Sequence[Right] = ()) -> T:
     """Ask until there is an answer, while the refusals are of the kind that passes."""
     end = time.monotonic() + limit
     while True:
@@ -150,7 +220,7 @@ def persist(question: Callable[[], T], doing: str, limit: float = ANSWER_LIMIT) 
             return question()
         except KafkaException as error:
             if not is_retriable(error) or time.monotonic() > end:
-                raise translate(error, doing) from error
+                raise translate(error, doing, rights=rights) from error
             time.sleep(0.02)
 
 
@@ -159,7 +229,8 @@ class Cluster:
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
-        self._admin = AdminClient(client_options(kafka))
+        self._refusals: list[KafkaError] = []
+        self._admin = AdminClient(client_options(kafka) | {"error_cb": _listener(self._refusals)})
 
     @property
     def admin(self) -> AdminClient:
@@ -172,6 +243,10 @@ class Cluster:
         try:
             found = self._admin.list_topics(timeout=ANSWER_LIMIT).topics
         except KafkaException as error:
+            self._admin.poll(0)  # why, the client tells only here
+            if self._refusals:
+                what = f"the brokers at {address} do not let us in: {self._refusals[-1].str()}"
+                raise stranger(what, "nothing was read or written") from error
             raise errors.BrokerUnreachable(
                 f"no broker answered at {address} within {ANSWER_LIMIT:.0f} s ({error.args[0].str()})",
                 kept="nothing was read or written",
@@ -179,11 +254,17 @@ class Cluster:
             ) from error
         return {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
 
-    def require(self, wanted: Iterable[str], what: str) -> dict[str, int]:
-        """The partitions of each wanted topic; an error names the nearest that exists."""
+    def require(self, wanted: Iterable[str], what: str, to: Operation = Operation.READ) -> dict[str, int]:
+        """The partitions of each wanted topic; an error names the nearest that exists, or the right that is lacking."""
         known = self.topics()
         for topic in wanted:
             if topic not in known:
+                if self.hides(topic):
+                    raise denied(
+                        f"{what} {topic!r} may not be seen, if it exists",
+                        [on_topic(to, topic)],
+                        "nothing was read or written",
+                    )
                 near = difflib.get_close_matches(topic, known, n=1)
                 raise errors.TopicUnknown(
                     f"{what} {topic!r} does not exist at {self._kafka.bootstrap_servers}"
@@ -193,12 +274,29 @@ class Cluster:
                 )
         return {topic: known[topic] for topic in wanted}
 
+    def hides(self, topic: str) -> bool:
+        """Whether the brokers do not tell us if a topic exists."""
+        try:
+            # Not by asking for its metadata: where brokers create topics by themselves, that would create it.
+            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_LIMIT)
+            asked[topic].result(timeout=ANSWER_LIMIT)
+        except KafkaException as error:
+            return is_denied(error)
+        return False
+
     def matching(self, pattern: str) -> dict[str, int]:
         """The topics whose whole name matches, as Spark's subscribePattern matches them."""
         compiled = re.compile(pattern)
         return {topic: count for topic, count in self.topics().items() if compiled.fullmatch(topic)}
 
-    def ensure(self, topic: str, partitions: int, replication: int, settings: Mapping[str, str]) -> int:
+    def ensure(
+        self,
+        topic: str,
+        partitions: int,
+        replication: int,
+        settings: Mapping[str, str],
+        to: Operation = Operation.WRITE,
+    ) -> int:
         """Create a topic that is Tailrace's own, unless it exists; its number of partitions."""
         known = self.topics()
         if topic in known:
@@ -208,7 +306,14 @@ class Cluster:
             self._admin.create_topics([new])[topic].result(timeout=ANSWER_LIMIT)
         except KafkaException as error:
             if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise translate(error, f"creating the topic {topic!r} with {partitions} partitions") from error
+                lacking = [on_topic(Operation.CREATE, topic)]
+                if self.hides(topic):  # it may be there
+                    lacking.insert(0, on_topic(to, topic))
+                doing = f"creating the topic {topic!r} with {partitions} partitions"
+                raise translate(error, doing, kept="nothing was read or written", rights=lacking) from error
+            if self.hides(topic):
+                what = f"topic {topic!r} exists and may not be seen"
+                raise denied(what, [on_topic(to, topic)], "nothing was read or written") from error
         end = time.monotonic() + ANSWER_LIMIT
         while topic not in (known := self.topics()):
             if time.monotonic() > end:
@@ -232,7 +337,7 @@ class Cluster:
                 raise
             return [(member.client_id, member.host) for member in found.members]
 
-        return persist(ask, f"asking for the members of the group {group!r}", 4 * ANSWER_LIMIT)
+        return persist(ask, f"asking for the members of the group {group!r}", 4 * ANSWER_LIMIT, [on_group(group)])
 
     def offsets(
         self,
@@ -251,8 +356,9 @@ class Cluster:
             except KafkaException as error:
                 # A partition that is new, or whose leader has just gone, has none for a moment.
                 if time.monotonic() > end or not (is_retriable(error) or code_of(error) == KafkaError._NOENT):
-                    names = ", ".join(sorted({each.topic for each in asked}))
-                    raise translate(error, f"asking for the offsets of {names}") from error
+                    topics = sorted({each.topic for each in asked})
+                    rights = [on_topic(Operation.DESCRIBE, topic) for topic in topics]
+                    raise translate(error, f"asking for the offsets of {', '.join(topics)}", rights=rights) from error
                 time.sleep(0.05)
                 self.topics()  # the client looks its leaders up in what it has seen last
 

@@ -53,7 +53,19 @@ STORE_OPTIONS = frozenset({
     "digest.password", "digest.username", "sasl.mechanism", "sasl.password", "sasl.username",
     "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "timeout.ms",
 })  # fmt: skip
-SECRET_OPTION = re.compile(r"password|secret|\.key\.pem|\.certificate\.pem|jaas|token|user\.info", re.IGNORECASE)
+# Options of confluent-kafka's registry client. Of those that read a file only the certificates; none that calls another
+# address, or code, for a token.
+REGISTRY_OPTIONS = frozenset({
+    "basic.auth.user.info", "bearer.auth.credentials.source", "bearer.auth.identity.pool.id",
+    "bearer.auth.logical.cluster", "bearer.auth.token", "cache.capacity", "cache.latest.ttl.sec", "max.retries",
+    "retries.max.wait.ms", "retries.wait.ms", "ssl.ca.location", "ssl.certificate.location", "ssl.key.location",
+    "ssl.key.password", "timeout",
+})  # fmt: skip
+# Settings of Spark from which its Kafka connector takes options for its clients, past the lists above.
+SPARK_KAFKA = "spark.kafka."
+SECRET_OPTION = re.compile(
+    r"password|secret|\.key\.pem|\.certificate\.pem|keystore\.key|jaas|token|user\.info", re.IGNORECASE
+)
 
 
 class Delivery(StrEnum):

@@ -21,6 +21,7 @@ from confluent_kafka import Message as RawMessage
 from tailrace.config import Isolation, Kafka
 from tailrace.errors import KafkaFailed
 from tailrace.kafka import Cluster, client_options, translate
+from tailrace.rights import Operation, on_topic
 
 LIMIT = 60.0  # seconds without any progress
 _FETCHED = 1000
@@ -197,7 +198,10 @@ def _progress(raw: RawMessage, topic: str) -> tuple[int | None, int]:
         return raw.partition(), raw.offset() or 0
     if error.retriable() or error.code() in _PASSING:
         return None, 0
-    raise translate(error, f"reading {topic}-{raw.partition()}")
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return None, 0  # the group is but a name that the client insists on
+    rights = [on_topic(Operation.READ, topic)]
+    raise translate(error, f"reading {topic}-{raw.partition()}", kept="nothing was written", rights=rights)
 
 
 def _message(raw: RawMessage) -> Message:

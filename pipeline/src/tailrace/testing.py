@@ -5,6 +5,7 @@ neither Spark nor Kafka, and the broker is started when the first test asks for 
 
 - `tailrace_kafka`: an `EmbeddedKafka` with one broker, for the whole session.
 - `tailrace_topics`: a factory of topics that no other test uses, `tailrace_topics("in", partitions=4)`.
+- `tailrace_secured_kafka`: one that lets in only who has a password or a certificate, and allows only what is granted.
 
 `crashes` makes the environment in which a pipeline's processes die at named steps (`tailrace.crash`).
 """
@@ -13,8 +14,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from uuid import uuid4
@@ -25,7 +26,7 @@ from tailrace.crash import Crash as Crash
 from tailrace.crash import Point as Point
 from tailrace.crash import Victim as Victim
 from tailrace.crash import crashes as crashes
-from tailrace.embedded import EmbeddedKafka
+from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
 from tailrace.errors import KafkaFailed, TopicUnknown
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Topics:
     """Creates topics with names of their own. It deletes none: the broker's folder goes as a whole."""
 
     bootstrap_servers: str
+    options: Mapping[str, str] = field(default_factory=dict)  # of the connection
 
     def __call__(self, name: str = "in", partitions: int = 1, **config: object) -> str:
         """Create a topic, wait until each partition has a leader, and return its name.
@@ -79,7 +81,7 @@ class Topics:
 
         topic = f"{name}-{uuid4().hex[:8]}"
         settings = {key.replace("_", "."): _text(value) for key, value in config.items()}
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, **QUIET})
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, **QUIET, **self.options})
         new = NewTopic(topic, num_partitions=partitions, replication_factor=-1, config=settings)
         admin.create_topics([new])[topic].result(timeout=30)
 
@@ -99,21 +101,32 @@ def tailrace_kafka() -> Iterator[EmbeddedKafka]:
     _producer.cache_clear()
 
 
+@pytest.fixture(scope="session")
+def tailrace_secured_kafka() -> Iterator[EmbeddedKafka]:
+    """A real Kafka with its doors closed: `security` makes users and certificates, and grants rights."""
+    with EmbeddedKafka(EmbeddedOptions(secured=True)) as kafka:
+        yield kafka
+    _producer.cache_clear()
+
+
 @pytest.fixture
 def tailrace_topics(tailrace_kafka: EmbeddedKafka) -> Topics:
     """A factory of topics on `tailrace_kafka`: `tailrace_topics(name="in", partitions=1, **config)`."""
     return Topics(tailrace_kafka.bootstrap_servers)
 
 
-def produce(bootstrap: str, topic: str, records: Iterable[Record]) -> None:
-    """Write the records, in their order and each once, and return when the brokers have acknowledged each."""
+def produce(bootstrap: str, topic: str, records: Iterable[Record], *, options: Mapping[str, str] | None = None) -> None:
+    """Write the records, in their order and each once, and return when the brokers have acknowledged each.
+
+    `options` are those of the connection, as librdkafka names them.
+    """
     failed: list[str] = []
 
     def delivered(error: object, _message: Message) -> None:
         if error is not None:
             failed.append(str(error))
 
-    producer = _producer(bootstrap, os.getpid())
+    producer = _producer(bootstrap, os.getpid(), tuple(sorted((options or {}).items())))
     for record in records:
         arguments: dict[str, Any] = {"key": record.key, "headers": list(record.headers), "on_delivery": delivered}
         if record.partition is not None:
@@ -138,7 +151,14 @@ def produce(bootstrap: str, topic: str, records: Iterable[Record]) -> None:
         )
 
 
-def consume(bootstrap: str, topic: str, *, isolation: str = "read_committed", limit: float = 30.0) -> list[Consumed]:
+def consume(
+    bootstrap: str,
+    topic: str,
+    *,
+    isolation: str = "read_committed",
+    limit: float = 30.0,
+    options: Mapping[str, str] | None = None,
+) -> list[Consumed]:
     """All records of the topic, from the beginning to where its partitions ended at the call, by partition and offset.
 
     Nothing is committed, and no group is joined. At read_committed a partition ends before its first open transaction.
@@ -156,6 +176,7 @@ def consume(bootstrap: str, topic: str, *, isolation: str = "read_committed", li
             "fetch.message.max.bytes": 10_000_000,
             "fetch.wait.max.ms": 10,
             **QUIET,
+            **(options or {}),
         }
     )
     try:
@@ -181,7 +202,7 @@ def wait_until(condition: Callable[[], T], what: str, limit: float = 30.0, every
 
 
 @lru_cache(maxsize=4)
-def _producer(bootstrap: str, _process: int) -> Producer:
+def _producer(bootstrap: str, _process: int, options: tuple[tuple[str, str], ...] = ()) -> Producer:
     # Kept from call to call, for an idempotent producer's first record takes half a second; a fork needs its own.
     from confluent_kafka import Producer
 
@@ -196,6 +217,7 @@ def _producer(bootstrap: str, _process: int) -> Producer:
             "socket.timeout.ms": 5000,  # so that a paused broker is given up while there is time to ask another
             "topic.metadata.propagation.max.ms": 5000,  # a topic that is still unknown then does not exist
             **QUIET,
+            **dict(options),
         }
     )
 

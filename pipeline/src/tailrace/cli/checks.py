@@ -27,15 +27,17 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs d
 
 from tailrace import jars
 from tailrace.config import Kafka, Pipeline
-from tailrace.errors import NotAuthorized, TailraceError
-from tailrace.kafka import ANSWER_LIMIT, Cluster, client_options, persist, translate
+from tailrace.errors import NotAuthenticated, NotAuthorized, TailraceError
+from tailrace.kafka import ANSWER_LIMIT, Cluster, client_options, committed, persist, translate
+from tailrace.progress.marker import markers_group, offsets_group
+from tailrace.rights import Operation, Resource, Right, on_group, on_groups, on_topic, on_transactions
 
 _GIBIBYTE = 1024**3
 _MEMORY = 2 * _GIBIBYTE
 _RETENTION_DAYS = 7
 _PYTHON = (3, 11)
+_ANY_TRANSACTION = Right(Operation.WRITE, Resource.TRANSACTIONAL_ID, "tailrace.", prefix=True)
 _MESSAGE_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
-_DENIED_HINT = "grant the pipeline's principal"
 
 
 class State(StrEnum):
@@ -132,12 +134,16 @@ class Brokers:
         self._name = pipeline.pipeline if pipeline else None
         self._base = client_options(kafka)
         self._admin = AdminClient(self._base)
+        self._cluster = Cluster(kafka)
         self._topics: dict[str, int] = {}
 
     def checks(self) -> Iterator[Check]:
         """Each in turn; without a broker there is nothing more to ask."""
         try:
-            self._topics = Cluster(self._kafka).topics()
+            self._topics = self._cluster.topics()
+        except NotAuthenticated as error:
+            yield fail("broker", error.what, "check security.protocol, sasl.* and ssl.* of kafka.options")
+            return
         except TailraceError as error:
             hint = (
                 "check the address, the listener's security.protocol, and that its advertised addresses are reachable"
@@ -147,10 +153,10 @@ class Brokers:
         yield ok("broker", f"{self._kafka.bootstrap_servers} answers, {len(self._topics)} topics are visible")
         if self._pipeline is not None:
             yield from self._of(self._pipeline)
-        prefix = f"tailrace.{self._name}." if self._name else "tailrace."
-        right = f"Write and Describe on transactional ids with the prefix {prefix}"
+        right = on_transactions(self._name) if self._name else _ANY_TRANSACTION
         yield self._asked("transactions", self._transaction, right)
-        yield self._asked("offsets retention", self._retention, "DescribeConfigs on the cluster", denied=State.WARN)
+        settings = Right(Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, "")
+        yield self._asked("offsets retention", self._retention, settings, State.WARN)
 
     def _of(self, pipeline: Pipeline) -> Iterator[Check]:
         for topic in self._sources(pipeline):
@@ -162,13 +168,16 @@ class Brokers:
             yield self._topic("output topic", pipeline.sink.topic, AclOperation.WRITE)
             if pipeline.sink.topic in self._topics:
                 sizes = partial(self._sizes, pipeline, pipeline.sink.topic)
-                right = f"DescribeConfigs on topic {pipeline.sink.topic}"
+                right = on_topic(Operation.DESCRIBE_CONFIGS, pipeline.sink.topic)
                 yield self._asked("message size", sizes, right, State.WARN)
         yield self._ledger(pipeline)
         yield self._own("rejected topic", pipeline.rejected_topic, -1, -1, AclOperation.WRITE)
-        yield self._asked(
-            "group", lambda: self._group(pipeline), f"Read on groups with the prefix tailrace.{self._name}"
-        )
+        offsets, markers = offsets_group(pipeline.pipeline), markers_group(pipeline.pipeline)
+        for name, group, right in (
+            ("group", offsets, on_group(offsets)),
+            ("own groups", markers, on_groups(pipeline.pipeline)),
+        ):
+            yield self._asked(name, partial(self._group, name, pipeline, group, right), right)
 
     def _sources(self, pipeline: Pipeline) -> list[str]:
         pattern = pipeline.source.pattern
@@ -176,32 +185,36 @@ class Brokers:
             return list(pipeline.source.topics)
         return sorted(topic for topic in self._topics if re.fullmatch(pattern, topic))
 
-    def _asked(self, name: str, question: Callable[[], Check], right: str, denied: State = State.FAIL) -> Check:
+    def _asked(self, name: str, question: Callable[[], Check], right: Right, denied: State = State.FAIL) -> Check:
         """Ask the brokers; a refusal names the right that is lacking."""
         try:
             return question()
         except (KafkaException, TailraceError) as raised:
             error = translate(raised, f"asking for {name}") if isinstance(raised, KafkaException) else raised
             if isinstance(error, NotAuthorized):
-                return Check(name, denied, "not authorized", f"{_DENIED_HINT}: {right}")
+                return Check(name, denied, f"not authorized; lacking: {right}", right.command)
             return Check(name, denied, error.what, error.then)
 
     def _topic(self, name: str, topic: str, *operations: AclOperation) -> Check:
+        rights = [on_topic(Operation[operation.name], topic) for operation in operations]
         if topic not in self._topics:
-            found = f"{topic} does not exist, or may not be described"
-            return fail(name, found, f"create it, or {_DENIED_HINT}: Describe on topic {topic}")
-        rights = " and ".join(operation.name.capitalize() for operation in operations)
+            if self._cluster.hides(topic):
+                found = f"{topic} may not be seen, if it exists; lacking: {rights[0]}"
+                return fail(name, found, rights[0].command)
+            return fail(name, f"{topic} does not exist", "create it, or correct its name in the configuration")
 
         def question() -> Check:
             futures = self._admin.describe_topics(
                 TopicCollection([topic]), include_authorized_operations=True, request_timeout=ANSWER_LIMIT
             )
             allowed = futures[topic].result().authorized_operations
-            if allowed and AclOperation.ALL not in allowed and not set(operations) <= set(allowed):
-                return fail(name, f"{topic}: not authorized", f"{_DENIED_HINT}: {rights} on topic {topic}")
+            if allowed and AclOperation.ALL not in allowed:
+                for operation, right in zip(operations, rights, strict=True):
+                    if operation not in allowed:
+                        return fail(name, f"{topic}: not authorized; lacking: {right}", right.command)
             return ok(name, f"{topic}, {self._topics[topic]} partitions")
 
-        return self._asked(name, question, f"{rights} on topic {topic}")
+        return self._asked(name, question, rights[0])
 
     def _own(self, name: str, topic: str, partitions: int, replication: int, *operations: AclOperation) -> Check:
         """A topic that Tailrace creates where it may: there, or to be created."""
@@ -213,7 +226,9 @@ class Brokers:
             self._admin.create_topics([new], validate_only=True)[topic].result(timeout=ANSWER_LIMIT)
             return ok(name, f"{topic} does not exist yet, and can be created")
 
-        return self._asked(name, question, f"Create on topic {topic}, or create it yourself")
+        if self._cluster.hides(topic):
+            return self._topic(name, topic, *operations)  # it may be there: then it is not Create that is lacking
+        return self._asked(name, question, on_topic(Operation.CREATE, topic))
 
     def _ledger(self, pipeline: Pipeline) -> Check:
         ledger, name = pipeline.ledger, "ledger"
@@ -237,7 +252,7 @@ class Brokers:
                 return fail(name, f"{ledger.topic} has cleanup.policy={policy}", hint)
             return found
 
-        return self._asked(name, question, f"DescribeConfigs on topic {ledger.topic}", State.WARN)
+        return self._asked(name, question, on_topic(Operation.DESCRIBE_CONFIGS, ledger.topic), State.WARN)
 
     def _sink_partitions(self, pipeline: Pipeline) -> int:
         """How many a batch may have: as many as there are tasks, unless it is said."""
@@ -255,15 +270,14 @@ class Brokers:
             return warn("message size", found, hint)
         return ok("message size", found)
 
-    def _group(self, pipeline: Pipeline) -> Check:
-        group = f"tailrace.{pipeline.pipeline}"
+    def _group(self, name: str, pipeline: Pipeline, group: str, right: Right) -> Check:
         consumer = Consumer(self._base | {"group.id": group, "enable.auto.commit": False})
         try:
             place = TopicPartition(next(iter(self._sources(pipeline)), pipeline.ledger.topic), 0)
-            persist(lambda: consumer.committed([place], timeout=ANSWER_LIMIT), f"reading offsets of {group}")
+            committed(consumer, [place], f"reading offsets of {group}", [right], ANSWER_LIMIT)
         finally:
             consumer.close()
-        return ok("group", f"offsets of {group} can be read")
+        return ok(name, f"offsets of {group} can be read")
 
     def _transaction(self) -> Check:
         name = f"tailrace.{self._name}.doctor" if self._name else "tailrace.doctor"

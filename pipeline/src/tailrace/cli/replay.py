@@ -14,13 +14,15 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Message as RawMessage
 
 from tailrace.cli.records import Place, number
 from tailrace.config import Kafka
 from tailrace.errors import CommitInDoubt, KafkaFailed, OptionRefused
 from tailrace.headers import HEADER_PARTITION, HEADER_PIPELINE, HEADER_TOPIC, PREFIX
-from tailrace.kafka import client_options, is_fenced, is_retriable, persist, translate
+from tailrace.kafka import client_options, committed, is_fenced, is_retriable, persist, translate
 from tailrace.reader import Message
+from tailrace.rights import Operation, Right, on_groups, on_topic, on_transactions
 
 _TIMEOUT_MS = 120_000  # as long as a killed replay may hold up the readers of the source topic
 _LIMIT = 60.0
@@ -165,6 +167,8 @@ class Replay:
     def __init__(self, kafka: Kafka, pipeline: str, topic: str, partitions: int) -> None:
         self._topic = topic
         self._name = group(pipeline)
+        marking = on_groups(pipeline), on_topic(Operation.READ, topic)
+        self._rights: tuple[Right, ...] = (on_transactions(pipeline), *marking)
         base = client_options(kafka)
         self._consumer = Consumer(base | {"group.id": self._name, "enable.auto.commit": False})
         self._producer = Producer(
@@ -190,9 +194,10 @@ class Replay:
 
     def marks(self) -> dict[int, Marks]:
         """Fence every other replay, settle what one that died has left open, and read what was sent so far."""
-        persist(lambda: self._producer.init_transactions(_LIMIT), f"taking over the transactional id {self._name!r}")
+        doing = f"taking over the transactional id {self._name!r}"
+        persist(lambda: self._producer.init_transactions(_LIMIT), doing, rights=self._rights)
         places = [TopicPartition(self._topic, number) for number in range(self._partitions)]
-        found = persist(lambda: self._consumer.committed(places, timeout=10.0), f"reading the marks of {self._name!r}")
+        found = committed(self._consumer, places, f"reading the marks of {self._name!r}", self._rights)
         return {each.partition: Marks.read(each.offset, each.metadata) for each in found}
 
     def send(self, messages: Iterable[tuple[Message, Home]], marks: Mapping[int, Marks], count: int) -> None:
@@ -254,9 +259,10 @@ class Replay:
         if self._error is not None:
             raise self._error
 
-    def _delivered(self, error: object, _message: object) -> None:
+    def _delivered(self, error: object, message: RawMessage) -> None:
         if error is not None and self._error is None:
             self._error = KafkaException(error)
+            self._rights = (on_topic(Operation.WRITE, message.topic() or ""), *self._rights)
 
     def _commit(self) -> None:
         try:
@@ -279,4 +285,5 @@ class Replay:
                 kept="this one has sent nothing",
                 then="when the other one has ended, give the same command again",
             )
-        return translate(self._error or error, f"replaying {self._topic!r}", kept="nothing was sent")
+        doing = f"replaying {self._topic!r}"
+        return translate(self._error or error, doing, kept="nothing was sent", rights=self._rights)

@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 from tailrace.config import (
     CONNECTION_OPTIONS,
+    REGISTRY_OPTIONS,
     SECRET_OPTION,
     SINK_OPTIONS,
     SOURCE_OPTIONS,
@@ -45,6 +46,8 @@ ALLOWED_OPTIONS: dict[Place, frozenset[str]] = {
     ("source", "options"): SOURCE_OPTIONS,
     ("sink", "options"): SINK_OPTIONS,
     ("offsets", "options"): STORE_OPTIONS,
+    ("source", "registry", "options"): REGISTRY_OPTIONS,
+    ("sink", "registry", "options"): REGISTRY_OPTIONS,
 }
 
 

@@ -80,3 +80,14 @@ class SinkColumnsInvalid(ConfigError):
 
     code = "TR-106"
     title = "sink columns invalid"
+
+
+class KeyUnreadable(ConfigError):
+    """A certificate or a private key cannot be read.
+
+    `ssl.certificate.location` and `ssl.key.location` name PEM files that this process may read; `ssl.key.password` is
+    the key's own password, if it has one. The message never shows the key. Keys in PKCS 1, SEC 1 and PKCS 8 are read.
+    """
+
+    code = "TR-107"
+    title = "key unreadable"

@@ -36,9 +36,10 @@ class TopicUnknown(KafkaError):
 class NotAuthorized(KafkaError):
     """The broker denied an operation to the pipeline's principal.
 
-    The message names the resource and the right. A pipeline needs: Read on its source topics and on the groups
-    with the prefix `tailrace.<pipeline>`; Write and Describe on its output topics, the rejected topic and the
-    ledger; Read on the ledger; Write and Describe on transactional ids with the prefix `tailrace.<pipeline>.`.
+    The message names the right that is lacking, and the command by which an administrator grants it. A pipeline needs
+    Read on its source topics; Write on its output topics and the rejected topic; Read and Write on the ledger; Read on
+    the group `tailrace.<pipeline>` and on the groups with the prefix `tailrace.<pipeline>.`; Write on the transactional
+    ids with that prefix. `tailrace doctor FILE` tries each. docs/how-to/secure-the-connection.md has the list.
     """
 
     code = "TR-203"
@@ -79,6 +80,18 @@ class SourceChanged(KafkaError):
 
     code = "TR-206"
     title = "source topic gone"
+
+
+class NotAuthenticated(KafkaError):
+    """The brokers did not let the client in.
+
+    The password, the certificate or the mechanism is not what the listener at this address takes, or its certificate is
+    not one that `ssl.ca.location` vouches for. The message has the client's own words. Nothing was read or written.
+    Check that the port belongs to the listener of this `security.protocol`, and that nobody has changed the user.
+    """
+
+    code = "TR-208"
+    title = "not authenticated"
 
 
 class KafkaFailed(KafkaError):

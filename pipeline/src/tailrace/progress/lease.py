@@ -23,6 +23,7 @@ from tailrace.config import Pipeline
 from tailrace.errors import TailraceError
 from tailrace.kafka import Cluster, client_options, translate
 from tailrace.progress.marker import drivers_group
+from tailrace.rights import on_groups
 
 _POLL = 0.1
 _CLIENT = re.compile(r"(\d+)\.([0-9a-f]+)\.([a-z]+)")
@@ -146,7 +147,8 @@ class Lease:
         if problem is None or problem.code() in _PASSES or problem.name() in self._told:
             return
         self._told.add(problem.name())
-        error = translate(problem, f"joining the group {drivers_group(self._pipeline.pipeline)!r}")
+        name = self._pipeline.pipeline
+        error = translate(problem, f"joining the group {drivers_group(name)!r}", rights=[on_groups(name)])
         if problem.code() == KafkaError.INVALID_SESSION_TIMEOUT:
             error.then = "set ledger.lease to what the broker allows: group.min.session.timeout.ms and its max"
         self.problem = error

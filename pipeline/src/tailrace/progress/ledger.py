@@ -7,6 +7,7 @@ fails. In the same transaction go the input offsets of the batches before, so th
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 import time
 import zlib
@@ -19,15 +20,17 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tailrace import crash, errors
 from tailrace.config import Kafka, Pipeline
 from tailrace.crash import Point
-from tailrace.kafka import Cluster, TopicPartitions, client_options, is_fenced, persist, translate
+from tailrace.kafka import Cluster, TopicPartitions, client_options, committed, is_fenced, persist, translate
 from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group, transactional_id
 from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
 
 LEDGER_SETTINGS = {"cleanup.policy": "compact"}
 _LOOK_BACK = 256  # records of the ledger that the first look backwards spans
 _TRANSACTION_TIMEOUT_MS = 15_000  # of a driver's own transactions, which are short
 _READ_LIMIT = 60.0  # longer than an open transaction of a driver that was killed can last
 _COMMIT_LIMIT = 30.0
+_ABORT_LIMIT = 5.0
 _FENCES = 16  # sink partitions that are fenced at the same time
 
 
@@ -40,7 +43,7 @@ class Ledger:
         self._base = client_options(kafka)
         cluster = Cluster(kafka)
         self._ends = (cluster.earliest, cluster.latest)
-        self.partitions = cluster.ensure(topic, partitions, replication, LEDGER_SETTINGS)
+        self.partitions = cluster.ensure(topic, partitions, replication, LEDGER_SETTINGS, Operation.READ)
         self._partition = zlib.crc32(self._name.encode()) % self.partitions
         self._prepared: Producer | None = None
         self._producer: Producer | None = None
@@ -83,7 +86,8 @@ class Ledger:
         if producer is None:
             raise errors.InvariantBroken("the ledger's producer was not made")
         self._prepared = None  # it can be initialised once
-        persist(lambda: producer.init_transactions(_COMMIT_LIMIT), f"taking over the transactional id {name!r}", 60)
+        doing = f"taking over the transactional id {name!r}"
+        persist(lambda: producer.init_transactions(_COMMIT_LIMIT), doing, 60, [on_transactions(self._name)])
         self._producer = producer
         self._consumer = self._reader(offsets_group(self._name))
 
@@ -137,7 +141,8 @@ class Ledger:
                     if (message.offset() or 0) >= end:
                         return found
                     continue  # the end of what is committed: an open transaction hides the rest for a while
-                raise translate(problem, f"reading the ledger {self._topic}-{self._partition}")
+                doing, rights = f"reading the ledger {self._topic}-{self._partition}", [self._right(Operation.READ)]
+                raise translate(problem, doing, rights=[*rights, on_groups(self._name)])
             if (message.offset() or 0) >= end:
                 return found
             if message.key() == self._name.encode() and message.value() is not None:
@@ -174,13 +179,17 @@ class Ledger:
         if producer is None or consumer is None:
             raise errors.InvariantBroken("the ledger was written before the driver had taken it over")
         doing = f"writing the plan of batch {plan.batch}"
+        rights = [self._right(Operation.WRITE), on_transactions(self._name)]
         try:
             producer.begin_transaction()
             producer.produce(self._topic, plan.to_json().encode(), self._name.encode(), self._partition)
             if positions:
                 places = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
+                topics = [on_topic(Operation.READ, topic) for topic in sorted({topic for topic, _ in positions})]
+                rights = [*topics, on_group(offsets_group(self._name)), on_transactions(self._name)]
                 producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), _COMMIT_LIMIT)
             crash.at(point, plan.batch, first=producer.flush)
+            rights = [self._right(Operation.WRITE), on_transactions(self._name)]
             with self._ear.listening(producer, plan.batch):
                 producer.commit_transaction(_COMMIT_LIMIT)
         except KafkaException as error:
@@ -190,14 +199,22 @@ class Ledger:
                     kept="what this driver had committed stays; the newer driver writes the rest",
                     then="if no second driver was meant to run, find it: it has the same pipeline name",
                 ) from error
-            raise translate(error, doing, kept="nothing of the batch was written") from error
+            if error.args[0].txn_requires_abort():
+                with contextlib.suppress(KafkaException):  # else its offsets hold up every reader until it times out
+                    producer.abort_transaction(_ABORT_LIMIT)
+            raise translate(error, doing, kept="nothing of the batch was written", rights=rights) from error
+
+    def _right(self, operation: Operation) -> Right:
+        return on_topic(operation, self._topic)
 
     def positions(self, places: TopicPartitions) -> TopicPartitions:
         """How far the stored offsets say that the pipeline has read these partitions."""
-        consumer = self._reader(offsets_group(self._name))
+        group = offsets_group(self._name)
+        consumer = self._reader(group)
         asked = [TopicPartition(topic, number) for topic, number in places]
+        topics = [on_topic(Operation.DESCRIBE, topic) for topic in sorted({topic for topic, _ in places})]
         try:
-            found = persist(lambda: consumer.committed(asked, timeout=10.0), "reading the stored offsets", 60)
+            found = committed(consumer, asked, "reading the stored offsets", [on_group(group), *topics])
         finally:
             consumer.close()
         return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
@@ -209,7 +226,8 @@ class Ledger:
         consumer = self._reader(markers_group(self._name))
         places = [TopicPartition(self._topic, number) for number in range(self.partitions)]
         try:
-            found = persist(lambda: consumer.committed(places, timeout=10.0), "reading the markers", 60)
+            rights = [on_groups(self._name), self._right(Operation.READ)]
+            found = committed(consumer, places, "reading the markers", rights)
         finally:
             consumer.close()
         read = {SinkPartition(each.partition): Marker.read(each.offset, each.metadata) for each in found}
@@ -222,7 +240,8 @@ class Ledger:
         def one(number: int) -> None:
             name = transactional_id(self._name, SinkPartition(number))
             producer = Producer(self._base | {"transactional.id": name, "retry.backoff.ms": 5})
-            persist(lambda: producer.init_transactions(_COMMIT_LIMIT), f"fencing {name!r}", 60)
+            rights = [on_transactions(self._name)]
+            persist(lambda: producer.init_transactions(_COMMIT_LIMIT), f"fencing {name!r}", 60, rights)
 
         if sinks:
             with ThreadPoolExecutor(min(sinks, _FENCES)) as threads:  # each may wait for an abort, half a second

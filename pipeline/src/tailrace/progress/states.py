@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from tailrace.errors import InvariantBroken
+from tailrace.progress.plan import BatchId
 
 
 class State(StrEnum):
@@ -55,3 +56,25 @@ def after(state: State, event: Event) -> State:
         return TRANSITIONS[state, event]
     except KeyError:
         raise InvariantBroken(f"a sink partition that is {state} cannot {event}") from None
+
+
+# What a producer that was kept may go on with (docs/decisions/0008).
+
+
+def unfit(state: State, heard: str) -> str:
+    """Why the next transaction may not take the same epoch, by what the producer knows itself; empty where it may."""
+    return heard or ("" if state is State.READY else f"state: it is {state}")
+
+
+def overtaken(made_in: str, run: str, owner: str, here: str) -> str:
+    """Why a kept producer must be an old one, by what the task says; empty where nothing speaks against it."""
+    if made_in != run:
+        return "earlier run: it was made for that"
+    if owner and owner != here:
+        return "moved: another executor has written this sink partition since"
+    return ""
+
+
+def remembers(last: BatchId | None, batch: BatchId) -> bool:
+    """Whether the marker need not be read: this very producer has written the batch before."""
+    return last is not None and last == batch - 1

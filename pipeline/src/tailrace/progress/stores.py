@@ -16,9 +16,10 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tailrace.config import Pipeline, StoreKind
 from tailrace.errors import OffsetStoreUnusable
-from tailrace.kafka import client_options, persist
+from tailrace.kafka import client_options, committed
 from tailrace.progress.marker import offsets_group
 from tailrace.progress.positions import Place, Positions, from_document, to_document
+from tailrace.rights import on_group
 
 
 class OffsetStore(Protocol):
@@ -100,7 +101,7 @@ class KafkaStore:
         consumer = Consumer(self._base | options)
         asked = [TopicPartition(topic, number) for topic, number in places]
         try:
-            found = persist(lambda: consumer.committed(asked, timeout=10.0), f"reading the offsets of {group}", 60)
+            found = committed(consumer, asked, f"reading the offsets of {group}", [on_group(group)])
         finally:
             consumer.close()
         return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}

@@ -11,6 +11,7 @@ from tailrace import crash, errors, metrics
 from tailrace.config import Delivery
 from tailrace.crash import Point
 from tailrace.progress.marker import Decision, Marker, decide
+from tailrace.progress.states import overtaken, remembers
 from tailrace.telemetry.measure import Measures
 from tailrace.writer import Assignment, Written
 from tailrace.writer.cache import Cache
@@ -72,7 +73,7 @@ class Deliveries:
                 sink.fence()
                 crash.at(Point.SINK_FENCED, batch, partition)
             # Without a doubt since the batch before, nobody else can have written: no need to ask.
-            known = not fresh and sink.last == task.batch - 1
+            known = remembers(sink.last, task.batch)
             if task.by_content:
                 return self._by_content(sink, task, batches, fresh, {} if known else sink.markers())
             if not known and decide(sink.marker(), task.batch, task.digest, str(task)) is Decision.SKIP:
@@ -97,11 +98,7 @@ class Deliveries:
         return self._statistics.listener(task.pipeline) if self._statistics is not None else None
 
     def _doubt(self, sink: SinkProducer, task: Assignment) -> str:
-        if sink.run != task.run:
-            return "earlier run: it was made for that"
-        if task.owner and task.owner != self.name:
-            return "moved: another executor has written this sink partition since"
-        return sink.doubt
+        return overtaken(sink.run, task.run, task.owner, self.name) or sink.doubt
 
     def _by_content(
         self, sink: SinkProducer, task: Assignment, batches: Iterator[Any], fresh: bool, markers: dict[int, Marker]

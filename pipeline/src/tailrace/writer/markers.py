@@ -7,8 +7,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tailrace.kafka import persist
+from tailrace.kafka import committed, persist
 from tailrace.progress.marker import Marker, markers_group
+from tailrace.rights import Operation, on_groups, on_topic
 from tailrace.writer import Assignment
 
 _LIMIT = 60.0
@@ -24,6 +25,7 @@ class MarkerReader:
         connection = {k: v for k, v in task.options.items() if k in _CONNECTION or k.startswith(("ssl.", "sasl."))}
         self.name = f"the markers of {task.pipeline}"
         self._topic = task.ledger
+        self._rights = (on_groups(task.pipeline), on_topic(Operation.READ, task.ledger))
         self._consumer = Consumer(
             connection
             | {
@@ -46,7 +48,7 @@ class MarkerReader:
     def markers(self, partitions: Iterable[int], who: str) -> dict[int, Marker]:
         """The markers of these sink partitions; one that was never written has none."""
         places = [TopicPartition(self._topic, number) for number in partitions]
-        found = persist(lambda: self._consumer.committed(places, timeout=10.0), f"{who}: reading its marker", _LIMIT)
+        found = committed(self._consumer, places, f"{who}: reading its marker", self._rights, _LIMIT)
         read = {each.partition: Marker.read(each.offset, each.metadata) for each in found}
         return {number: marker for number, marker in read.items() if marker is not None}
 

@@ -19,7 +19,8 @@ from tailrace.crash import Point
 from tailrace.kafka import is_fenced, persist, translate
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import BatchId
-from tailrace.progress.states import Event, State, after
+from tailrace.progress.states import Event, State, after, unfit
+from tailrace.rights import Operation, on_groups, on_topic, on_transactions
 from tailrace.writer import Assignment
 from tailrace.writer.librdkafka import Handover, available
 from tailrace.writer.markers import MarkerReader
@@ -110,7 +111,9 @@ class Sender:
     def check(self) -> None:
         """Raise what a delivery report has said."""
         if self._heard.failed is not None:
-            raise translate(self._heard.failed, f"writing to topic {self._heard.topic!r}", kept=_KEPT)
+            topic = self._heard.topic
+            lacking = [on_topic(Operation.WRITE, topic)]
+            raise translate(self._heard.failed, f"writing to topic {topic!r}", kept=_KEPT, rights=lacking)
 
     @property
     def doubt(self) -> str:
@@ -147,6 +150,8 @@ class SinkProducer(Sender):
         self._timeout = int(task.options.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)) / 1000
         self._who = str(task)
         self._place = TopicPartition(task.ledger, task.partition)
+        marking = on_groups(task.pipeline), on_topic(Operation.READ, task.ledger)
+        self._rights = (on_transactions(task.pipeline), *marking)
         self.ledger = ledger  # may be another one for each task
         self._handover = Handover(self.producer) if available() else None
 
@@ -179,7 +184,8 @@ class SinkProducer(Sender):
 
     def fence(self) -> None:
         """Take the transactional id: older owners are fenced, what they left open is aborted."""
-        persist(lambda: self.producer.init_transactions(_INIT_LIMIT), f"{self._who}: taking its transactional id", 120)
+        doing = f"{self._who}: taking its transactional id"
+        persist(lambda: self.producer.init_transactions(_INIT_LIMIT), doing, 120, self._rights)
         self._step(Event.FENCE)
 
     def marker(self) -> Marker | None:
@@ -232,7 +238,7 @@ class SinkProducer(Sender):
     @property
     def doubt(self) -> str:
         """Why the next transaction may not take the same epoch."""
-        return super().doubt or self._heard.doubt or ("" if self.state is State.READY else f"state: it is {self.state}")
+        return unfit(self.state, super().doubt or self._heard.doubt)
 
     def _attempt(self, doing: str, act: Callable[[], T]) -> T:
         try:
@@ -257,7 +263,7 @@ class SinkProducer(Sender):
                     f"{self._who}: {doing}: {error.args[0].str()}",
                     kept="the next attempt takes a new epoch, reads the marker, and then skips or writes",
                 ) from error
-            raise translate(error, f"{self._who}: {doing}", kept=_KEPT) from error
+            raise translate(error, f"{self._who}: {doing}", kept=_KEPT, rights=self._rights) from error
 
     def close(self) -> None:
         """Abort what is open, if the broker answers quickly, and let go of the connections."""

@@ -1,0 +1,112 @@
+"""The rights that a pipeline's principal needs of Kafka, each as an access control list names it.
+
+What is lacking is told in these words, the how-to lists them, and the tests grant exactly these. Kafka grants Describe
+with Read, Write, Delete and Alter, so it is not listed beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tailrace.config import Pipeline
+
+SPARK_GROUPS = "spark-kafka-source"
+
+
+class Operation(StrEnum):
+    """What is done, as kafka-acls writes it."""
+
+    READ = "Read"
+    WRITE = "Write"
+    CREATE = "Create"
+    DESCRIBE = "Describe"
+    DESCRIBE_CONFIGS = "DescribeConfigs"
+    IDEMPOTENT_WRITE = "IdempotentWrite"
+
+
+class Resource(StrEnum):
+    """What it is done to, as a message says it."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    TRANSACTIONAL_ID = "transactional id"
+    CLUSTER = "cluster"
+
+
+_OPTIONS = {
+    Resource.TOPIC: "--topic",
+    Resource.GROUP: "--group",
+    Resource.TRANSACTIONAL_ID: "--transactional-id",
+    Resource.CLUSTER: "--cluster",
+}
+
+
+@dataclass(frozen=True, order=True)
+class Right:
+    """One entry of an access control list; with `prefix` for every resource whose name begins so."""
+
+    operation: Operation
+    resource: Resource
+    name: str
+    prefix: bool = False
+
+    def __str__(self) -> str:
+        if self.resource is Resource.CLUSTER:
+            return f"{self.operation} on the cluster"
+        if self.prefix:
+            return f"{self.operation} on {self.resource}s with the prefix {self.name}"
+        return f"{self.operation} on {self.resource} {self.name}"
+
+    @property
+    def command(self) -> str:
+        """How an administrator grants it."""
+        pattern = " --resource-pattern-type prefixed" if self.prefix else ""
+        place = "" if self.resource is Resource.CLUSTER else f" {self.name}"
+        return (
+            "kafka-acls --bootstrap-server HOST:PORT --command-config ADMIN --add --allow-principal User:NAME "
+            f"--operation {self.operation} {_OPTIONS[self.resource]}{place}{pattern}"
+        )
+
+
+def on_topic(operation: Operation, topic: str) -> Right:
+    """A right on one topic."""
+    return Right(operation, Resource.TOPIC, topic)
+
+
+def on_group(group: str) -> Right:
+    """To read and commit offsets as this group, and to be a member of it."""
+    return Right(Operation.READ, Resource.GROUP, group)
+
+
+def on_groups(pipeline: str) -> Right:
+    """The groups of a pipeline: markers, drivers, readers."""
+    return Right(Operation.READ, Resource.GROUP, f"tailrace.{pipeline}.", prefix=True)
+
+
+def on_transactions(pipeline: str) -> Right:
+    """The transactional ids of a pipeline: its driver's, and one of each sink partition."""
+    return Right(Operation.WRITE, Resource.TRANSACTIONAL_ID, f"tailrace.{pipeline}.", prefix=True)
+
+
+def needed(pipeline: Pipeline, sources: Sequence[str] = ()) -> tuple[Right, ...]:
+    """All that a pipeline needs while its own topics exist; `sources` are the topics that a pattern matches."""
+    name, ledger = pipeline.pipeline, pipeline.ledger.topic
+    found = [on_topic(Operation.READ, topic) for topic in sources or pipeline.source.topics]
+    if pipeline.sink.topic is not None:
+        found.append(on_topic(Operation.WRITE, pipeline.sink.topic))
+    found += [
+        on_topic(Operation.WRITE, pipeline.rejected_topic),
+        on_topic(Operation.READ, ledger),
+        on_topic(Operation.WRITE, ledger),
+        on_group(f"tailrace.{name}"),
+        on_groups(name),
+        on_transactions(name),
+    ]
+    return tuple(found)
+
+
+def to_create(pipeline: Pipeline) -> tuple[Right, ...]:
+    """What it needs besides where its own topics do not exist yet."""
+    return tuple(on_topic(Operation.CREATE, topic) for topic in (pipeline.ledger.topic, pipeline.rejected_topic))

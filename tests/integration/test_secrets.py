@@ -1,0 +1,246 @@
+"""Passwords that are planted in the configuration turn up nowhere: not in what is said, shown, stored or passed on."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from cryptography.hazmat.primitives import serialization
+
+from support.drivers import command, events, kill_tree
+from support.pipelines import QUIET
+from support.registry import schema_registry
+from tailrace.config import Pipeline
+from tailrace.embedded import EmbeddedKafka
+from tailrace.rights import needed, to_create
+from tailrace.testing import Record, Topics, consume, produce, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+WORDS = [f"planted-{name}-9f3b" for name in ("sasl", "key", "registry", "store", "worker")]
+# What has to be quoted stands before the word that is searched for, so that no way of quoting hides it.
+SASL, KEY, REGISTRY, STORE, WORKER = (f'q"\\ {word}' for word in WORDS)
+NEEDLES = [word.encode() for word in WORDS]
+USER_INFO = f"reader:{REGISTRY}"
+NEEDLES.append(base64.b64encode(USER_INFO.encode()))
+
+FUNCTION = """
+    from pathlib import Path
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import LongType
+
+    FOLDER = Path({folder!r})
+
+    def shown(frame):
+        session = frame.sparkSession
+        (FOLDER / "page").write_text(session.sparkContext.uiWebUrl or "")
+
+        def check(value):
+            if (FOLDER / "broken").exists():
+                raise ValueError("the function is broken")
+            return value
+
+        made = frame.select(F.udf(check, LongType())("id").alias("id"))
+        plans = [made._jdf.queryExecution().toString(), made._jdf.queryExecution().logical().toJSON()]
+        (FOLDER / "plans").write_text("".join(plans))
+        return made
+"""
+
+
+def found_in(text: bytes) -> list[bytes]:
+    """The planted words that are in it."""
+    return [needle for needle in NEEDLES if needle in text]
+
+
+def test_a_planted_word_is_found() -> None:
+    """Else the search below would prove nothing."""
+    quoted = json.dumps({"password": SASL}).encode()
+    assert found_in(b"x" + SASL.encode() + b"y")
+    assert found_in(quoted)
+    assert found_in(base64.b64encode(USER_INFO.encode()))
+    assert not found_in(b"planted")
+
+
+class Arguments:
+    """The command line of every process under a driver, looked at as long as it is entered."""
+
+    def __init__(self, pid: int) -> None:
+        self._driver = psutil.Process(pid)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self.seen: set[tuple[str, ...]] = set()
+
+    def __enter__(self) -> Arguments:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join(30)
+
+    def _look(self) -> None:
+        while not self._end.wait(0.02):
+            with contextlib.suppress(psutil.Error):
+                for each in [self._driver, *self._driver.children(recursive=True)]:
+                    with contextlib.suppress(psutil.Error):
+                        self.seen.add(tuple(each.cmdline()))
+
+
+def files(folder: Path) -> Iterator[Path]:
+    """Every file below, sockets and what vanishes left out."""
+    for each in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            if each.is_file():
+                yield each
+
+
+def leaks(folder: Path) -> list[str]:
+    """The files below that hold a planted word."""
+    told = []
+    for each in files(folder):
+        with contextlib.suppress(OSError):
+            if words := found_in(each.read_bytes()):
+                told.append(f"{each.relative_to(folder)}: {words}")
+    return told
+
+
+@pytest.fixture
+def pipeline(tailrace_secured_kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[tuple[Path, Pipeline, Topics]]:
+    """A configuration that takes every kind of secret, from variables only, and its topics."""
+    security, name = tailrace_secured_kafka.security, f"s-{uuid.uuid4().hex[:8]}"
+    topics = Topics(security.administrator.bootstrap_servers, security.administrator.options)
+    door, inside = security.user(name, SASL), tmp_path / "inside"
+    for each in ("inside", "tmp", "events"):
+        (tmp_path / each).mkdir()
+    chain, key = (Path(security.certificate(name).options[f"ssl.{each}.location"]) for each in ("certificate", "key"))
+    loaded = serialization.load_pem_private_key(key.read_bytes(), None)
+    locked = serialization.BestAvailableEncryption(KEY.encode())
+    secret = inside / "client.key"
+    secret.write_bytes(loaded.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
+    (inside / "out.avsc").write_text(
+        json.dumps({"type": "record", "name": "Out", "fields": [{"name": "id", "type": "long"}]})
+    )
+    (inside / "shown.py").write_text("\n".join(line[4:] for line in FUNCTION.format(folder=str(tmp_path)).splitlines()))
+    options = {**door.options, "sasl.password": "${PLANTED_SASL}"}
+    options |= {"ssl.certificate.location": str(chain), "ssl.key.location": str(secret)}
+    with schema_registry() as registry:
+        data: dict[str, Any] = {
+            "pipeline": name,
+            "kafka": {"bootstrap.servers": door.bootstrap_servers, "options": options},
+            "source": {"topics": [topics("in")], "format": "json", "schema": "id long"},
+            "process": {"function": "shown.py:shown"},
+            "sink": {"topic": topics("out"), "format": "avro", "schema": "out.avsc"},
+            "ledger": {"topic": f"{name}.ledger", "partitions": 4},
+            "spark": QUIET
+            | {
+                "spark.ui.enabled": "true",
+                "spark.ui.port": "0",
+                "spark.eventLog.enabled": "true",
+                "spark.eventLog.dir": (tmp_path / "events").as_uri(),
+                "spark.eventLog.compress": "false",
+                "spark.local.dir": str(tmp_path / "tmp"),
+                "spark.hadoop.fs.s3a.secret.key": "${PLANTED_STORE}",
+                "spark.executorEnv.PLANTED_WORKER_PASSWORD": "${PLANTED_WORKER}",
+            },
+        }
+        data["sink"]["registry"] = {
+            "url": registry.url,
+            "options": {"basic.auth.user.info": "reader:${PLANTED_REGISTRY}"},
+        }
+        (inside / "pipeline.yaml").write_text(yaml.safe_dump(data))
+        checked = Pipeline.model_validate(data)
+        security.allow(f"User:{name}", [*needed(checked), *to_create(checked)])
+        yield inside / "pipeline.yaml", checked, topics
+
+
+def variables(folder: Path, **more: str) -> dict[str, str]:
+    """The environment of a driver: secrets in variables, everything that is written for a while in one folder."""
+    planted = {"PLANTED_SASL": SASL, "PLANTED_REGISTRY": REGISTRY, "PLANTED_STORE": STORE, "PLANTED_WORKER": WORKER}
+    own = {"TAILRACE_KAFKA__OPTIONS__SSL_KEY_PASSWORD": KEY, "TAILRACE_LOG": "debug", "TMPDIR": str(folder / "tmp")}
+    return os.environ | planted | own | more
+
+
+def test_planted_secrets_turn_up_nowhere(tmp_path: Path, pipeline: tuple[Path, Pipeline, Topics]) -> None:
+    """Through a start that is refused, a function that raises, and a run that delivers, with every log at debug."""
+    file, checked, topics = pipeline
+    records = [Record(b'{"id": 1}'), Record(b"{broken")]
+    produce(topics.bootstrap_servers, checked.source.topics[0], records, options=topics.options)
+
+    refused = subprocess.run(
+        command(file, "--batch"), env=variables(tmp_path, PLANTED_SASL=SASL[::-1]), capture_output=True, timeout=120
+    )
+    assert b"TR-208" in refused.stderr
+    assert not found_in(refused.stdout + refused.stderr)
+    assert SASL[::-1].encode() not in refused.stdout + refused.stderr
+
+    (tmp_path / "broken").touch()
+    with driver(file, tmp_path, "broken") as (process, arguments, log):
+        assert process.wait(280) == 5
+    assert [each["error"] for each in events(log) if "error" in each] == ["TR-401"]
+
+    (tmp_path / "broken").unlink()
+    with driver(file, tmp_path, "whole") as (process, more, log):
+        wait_until(lambda: idle(process, log), "the pipeline to have drained", 280)
+        assert leaks(tmp_path / "tmp") == []  # while everything is there
+        page = (tmp_path / "page").read_text()
+        [application] = json.loads(fetched(f"{page}/api/v1/applications"))
+        settings = f"api/v1/applications/{application['id']}/environment"
+        places = ("SQL/", "StreamingQuery/", "jobs/", settings)
+        assert {place: found_in(fetched(f"{page}/{place}")) for place in places} == {each: [] for each in places}
+        assert b"PLANTED_WORKER_PASSWORD" in fetched(f"{page}/{settings}")  # it is there, and its value is not
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+
+    seen = {" ".join(each) for each in arguments.seen | more.seen}
+    assert any("java" in each for each in seen)
+    assert any("tailrace.writer.host" in each for each in seen)
+    assert [each for each in seen if found_in(each.encode())] == []
+    assert leaks(tmp_path) == []  # logs, events, plans
+    assert list(files(tmp_path / "events"))
+    assert len((tmp_path / "whole.err").read_bytes()) > 100_000  # debug
+    assert (tmp_path / "plans").stat().st_size > 1000
+    kept = consume(topics.bootstrap_servers, checked.ledger.topic, options=topics.options, isolation="read_uncommitted")
+    assert kept
+    assert not found_in(b"".join((each.value or b"") + (each.key or b"") for each in kept))
+
+
+def idle(process: subprocess.Popen[bytes], log: Path) -> bool:
+    """Whether the pipeline says so; a driver that has ended will not."""
+    assert process.poll() is None, log.with_suffix(".err").read_text(errors="replace")[-3000:]
+    return any(each["event"] == "idle" for each in events(log))
+
+
+def fetched(url: str) -> bytes:
+    """A page of Spark's."""
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        content: bytes = answer.read()
+        return content
+
+
+@contextlib.contextmanager
+def driver(file: Path, folder: Path, name: str) -> Iterator[tuple[subprocess.Popen[bytes], Arguments, Path]]:
+    """A driver that runs until it ends, with what it says in files, and its processes looked at."""
+    log = folder / f"{name}.log"
+    with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
+        process = subprocess.Popen(
+            command(file, "--output", "json"), stdout=out, stderr=err, env=variables(folder), start_new_session=True
+        )
+    try:
+        with Arguments(process.pid) as arguments:
+            yield process, arguments, log
+    finally:
+        kill_tree(process.pid)
+        process.wait(30)

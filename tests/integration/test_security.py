@@ -1,0 +1,244 @@
+"""A pipeline on brokers that allow nothing unasked: with exactly the rights that the how-to lists, and without each."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from support.pipelines import QUIET
+from tailrace import errors
+from tailrace.app import run
+from tailrace.cli.main import app
+from tailrace.config import Pipeline
+from tailrace.embedded import EmbeddedKafka
+from tailrace.kafka import Cluster
+from tailrace.progress.ledger import LEDGER_SETTINGS
+from tailrace.rights import Operation, needed, on_topic, to_create
+from tailrace.secured import Authority, Door, Security
+from tailrace.testing import Record, Topics, consume, produce
+
+pytestmark = pytest.mark.integration
+
+GOOD, BAD = b'{"id": 1}', b"{broken"
+
+
+@dataclass
+class Case:
+    """One pipeline on the secured brokers, and its principal."""
+
+    security: Security
+    spark: SparkSession
+    folder: Path
+    name: str
+    source: str
+    sink: str
+    door: Door
+    principal: str
+
+    def pipeline(self, **sections: Any) -> Pipeline:
+        """From JSON to JSON, so that a record can be rejected."""
+        whole: dict[str, Any] = {
+            "pipeline": self.name,
+            "kafka": {"bootstrap.servers": self.door.bootstrap_servers, "options": dict(self.door.options)},
+            "source": {"topics": [self.source], "format": "json", "schema": "id long"},
+            "sink": {"topic": self.sink, "format": "json"},
+            "ledger": {"topic": f"{self.name}.ledger", "partitions": 4},
+            "batch": {"target": 0},
+            "spark": QUIET,
+        }
+        return Pipeline.model_validate(whole | sections)
+
+    def file(self) -> Path:
+        """The same as a file."""
+        data = self.pipeline().model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        file = self.folder / "pipeline.yaml"
+        file.write_text(yaml.safe_dump(data))
+        return file
+
+    def run(self, **sections: Any) -> list[dict[str, Any]]:
+        """Read what is there, then end."""
+        events: list[dict[str, Any]] = []
+        run(self.pipeline(**sections), self.folder, batch=True, emit=events.append, spark=self.spark)
+        return events
+
+    def send(self, *values: bytes) -> None:
+        """Put records into the source topic, as the administrator."""
+        admin = self.security.administrator
+        records = [Record(value, key=b"k%d" % number) for number, value in enumerate(values)]
+        produce(admin.bootstrap_servers, self.source, records, options=admin.options)
+
+    def read(self, topic: str) -> list[bytes | None]:
+        """What is in a topic, as the administrator sees it."""
+        admin = self.security.administrator
+        return [each.value for each in consume(admin.bootstrap_servers, topic, options=admin.options)]
+
+    def make_own_topics(self) -> None:
+        """As an administrator does where the pipeline may not create them."""
+        pipeline, admin = self.pipeline(), self.security.administrator
+        kafka = pipeline.kafka.model_copy(
+            update={"bootstrap_servers": admin.bootstrap_servers, "options": dict(admin.options)}
+        )
+        cluster = Cluster(kafka)
+        cluster.ensure(pipeline.ledger.topic, pipeline.ledger.partitions, -1, LEDGER_SETTINGS)
+        cluster.ensure(pipeline.rejected_topic, 1, -1, {})
+
+
+@pytest.fixture(params=["password", "certificate"])
+def case(request: pytest.FixtureRequest, secured: Make) -> Case:
+    """A pipeline whose principal comes with a password, and one that comes with a certificate."""
+    return secured(request.param)
+
+
+class Make:
+    """Makes cases with names of their own."""
+
+    def __init__(self, kafka: EmbeddedKafka, spark: SparkSession, folder: Path) -> None:
+        self._kafka, self._spark, self._folder = kafka, spark, folder
+
+    def __call__(self, how: str = "password") -> Case:
+        """A principal that has no right yet."""
+        security, name = self._kafka.security, f"s-{uuid.uuid4().hex[:8]}"
+        admin = security.administrator
+        topics = Topics(admin.bootstrap_servers, admin.options)
+        if how == "password":
+            door, principal = security.user(name, 'pass"word\\; 1'), f"User:{name}"
+        else:
+            door, principal = security.certificate(name), f"User:CN={name}"
+        return Case(security, self._spark, self._folder, name, topics("in", 2), topics("out"), door, principal)
+
+
+@pytest.fixture
+def secured(tailrace_secured_kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> Make:
+    """Makes cases on the secured brokers."""
+    return Make(tailrace_secured_kafka, spark, tmp_path)
+
+
+def test_a_pipeline_runs_exactly_once_with_the_rights_that_are_listed(case: Case) -> None:
+    """Its own topics are created, records delivered and rejected, and a second run goes on after the first."""
+    pipeline = case.pipeline()
+    case.security.allow(case.principal, [*needed(pipeline), *to_create(pipeline)])
+    case.send(GOOD, BAD)
+    case.run()
+    case.send(b'{"id": 2}')
+    events = case.run()
+    assert [each for each in events if each["event"] == "lease"] == []
+    assert sorted(filter(None, case.read(case.sink))) == [b'{"id":1}', b'{"id":2}']
+    assert case.read(pipeline.rejected_topic) == [BAD]
+
+
+RIGHTS = range(
+    len(needed(Pipeline.model_validate({"pipeline": "p", "source": {"topics": ["a"]}, "sink": {"topic": "b"}})))
+)
+
+
+@pytest.mark.parametrize("number", RIGHTS)
+def test_without_one_right_the_error_names_it_and_how_to_grant_it(secured: Make, number: int) -> None:
+    """Operation, resource and name, and the command; granted, the pipeline goes on and nothing is lost."""
+    case = secured()
+    pipeline = case.pipeline()
+    case.make_own_topics()
+    rights = needed(pipeline)
+    lacking = rights[number]
+    case.security.allow(case.principal, [each for each in rights if each != lacking])
+    case.send(GOOD, BAD)
+    with pytest.raises(errors.NotAuthorized) as caught:
+        case.run()
+    assert f"lacking: {lacking}" in caught.value.what
+    assert caught.value.then == lacking.command
+    failed = [check for check in doctor(case.file())["checks"] if check["state"] == "fail"]
+    told = [(str(lacking) in check["found"], check["hint"]) for check in failed]
+    assert told == [(True, lacking.command)], failed
+    case.security.allow(case.principal, [lacking])
+    case.run()
+    delivered = case.read(case.sink)
+    assert delivered == [b'{"id":1}']
+    assert case.read(pipeline.rejected_topic) == [BAD]
+
+
+def doctor(file: Path) -> dict[str, Any]:
+    """What `tailrace doctor FILE` finds."""
+    found = CliRunner().invoke(app, ["doctor", str(file), "--output", "json"])
+    report: dict[str, Any] = json.loads(found.stdout)
+    return report
+
+
+def cli(*words: str) -> tuple[int, dict[str, Any]]:
+    """What a command answers, or its error, and its exit code."""
+    found = CliRunner().invoke(app, [*words, "--output", "json"])
+    if isinstance(found.exception, errors.TailraceError):
+        return found.exception.exit_code, found.exception.as_dict()
+    return found.exit_code, json.loads(found.stdout)
+
+
+def test_the_commands_need_no_more_than_the_pipeline(case: Case) -> None:
+    """Offsets, rejected records and the proof, as the pipeline's own principal; the proof also reads what it wrote."""
+    pipeline, file = case.pipeline(), case.file()
+    case.security.allow(case.principal, [*needed(pipeline), *to_create(pipeline)])
+    case.send(GOOD, BAD)
+    case.run()
+    code, shown = cli("offsets", "show", str(file))
+    assert (code, shown.get("error", "")) == (0, "")
+    refused, why = cli("rejected", "list", str(file))
+    reading = on_topic(Operation.READ, pipeline.rejected_topic)
+    assert (refused, f"lacking: {reading}" in why["what"], why["next"]) == (3, True, reading.command)
+    case.security.allow(case.principal, [reading, on_topic(Operation.READ, case.sink)])
+    code, listed = cli("rejected", "list", str(file))
+    assert (code, listed["total"]) == (0, 1)
+    properties = case.folder / "client.properties"
+    properties.write_text("".join(f"{name}={value}\n" for name, value in case.door.options.items()))
+    code, proof = cli(
+        "verify", case.source, case.sink, "-b", case.door.bootstrap_servers, "--config", str(properties),
+        "--rejected", pipeline.rejected_topic,
+    )  # fmt: skip
+    assert (code, proof["lost"], proof["duplicated"]) == (0, 0, 0)
+    writing = on_topic(Operation.WRITE, case.source)
+    refused, why = cli("rejected", "replay", str(file), "--all", "--yes")
+    assert (refused, f"lacking: {writing}" in why["what"], why["next"]) == (3, True, writing.command)
+
+
+def test_who_has_a_wrong_password_is_told_so(secured: Make) -> None:
+    """By the pipeline and by the doctor, without the password; not that no broker answers."""
+    case = secured()
+    wrong = dict(case.door.options) | {"sasl.password": "another-word"}
+    case.door = Door(case.door.bootstrap_servers, wrong)
+    with pytest.raises(errors.NotAuthenticated) as caught:
+        case.run()
+    assert "another-word" not in str(caught.value)
+    assert next(each["found"] for each in doctor(case.file())["checks"] if each["name"] == "broker").startswith(
+        f"the brokers at {case.door.bootstrap_servers} do not let us in"
+    )
+
+
+def test_a_broker_that_nobody_vouches_for_is_not_believed(secured: Make, tmp_path: Path) -> None:
+    """Its certificate is of another authority than the one that is given."""
+    case, other = secured(), tmp_path / "other"
+    other.mkdir()
+    stranger = Authority(other).certificate
+    case.door = Door(case.door.bootstrap_servers, dict(case.door.options) | {"ssl.ca.location": str(stranger)})
+    with pytest.raises(errors.NotAuthenticated, match="certificate"):
+        case.run()
+
+
+def test_a_right_that_is_withdrawn_while_the_pipeline_stands_still_is_noticed(secured: Make) -> None:
+    """In the next run, before a record is delivered; given back, it goes on where it was."""
+    case = secured()
+    pipeline = case.pipeline()
+    case.security.allow(case.principal, [*needed(pipeline), *to_create(pipeline)])
+    case.send(GOOD)
+    case.run()
+    lost = on_topic(Operation.WRITE, case.sink)
+    case.security.withdraw(case.principal, [lost])
+    case.send(GOOD)
+    with pytest.raises(errors.NotAuthorized, match=f"lacking: {lost}"):
+        case.run()
+    case.security.allow(case.principal, [lost])
+    case.run()
+    assert case.read(case.sink) == [b'{"id":1}'] * 2

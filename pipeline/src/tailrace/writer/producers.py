@@ -7,6 +7,7 @@ librdkafka's producer retries a lost EndTxn without end and cannot tell its outc
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -31,6 +32,9 @@ _INIT_LIMIT = 60.0
 _COMMIT_LIMIT = 60.0
 _SLOW_COMMIT_MS = 1000.0
 _QUEUE_WAIT = 0.05
+_LOG_INFO = 6  # librdkafka's number: from there on it tells that a connection was closed with a request under way
+# The states of a connection that has not carried a request yet; its errors cannot hide one of a later state.
+_NEVER_THERE = re.compile(r"in state (TRY_CONNECT|CONNECT)\b")
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _KEPT = "nothing of this attempt is visible to a read_committed reader; the task is tried again"
 
@@ -63,8 +67,20 @@ class _Heard:
             self.failed, self.topic = error, message.topic() or ""
 
     def error(self, error: KafkaError) -> None:
-        """A connection was lost or a request timed out: what was in flight may have been sent twice."""
-        self.doubt = self.doubt or f"{error.name()}: {error.str()}"
+        """An error of the whole client; those of single connections are in the log too, where more of them are."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN and not _NEVER_THERE.search(error.str()):
+            self.doubt = self.doubt or f"{error.name()}: {error.str()}"
+
+    def log(self, level: int, form: str, *told: str) -> None:
+        """A line of librdkafka's log: the one place where it says that requests may have been sent twice."""
+        log.debug(form, *told)
+        if told and resent(told[0], told[-1]):
+            self.doubt = self.doubt or told[-1]
+
+
+def resent(kind: str, text: str) -> bool:
+    """Whether a line of librdkafka's log says that requests may have been sent twice (docs/decisions/0015)."""
+    return kind == "REQTMOUT" or (kind == "FAIL" and not _NEVER_THERE.search(text))
 
 
 class Sender:
@@ -73,7 +89,15 @@ class Sender:
     def __init__(self, options: Mapping[str, Any], name: str) -> None:
         self.name = name
         self._heard = _Heard()
-        self.producer = Producer({**options, "on_delivery": self._heard.delivered, "error_cb": self._heard.error})
+        self.producer = Producer(
+            {
+                **options,
+                "on_delivery": self._heard.delivered,
+                "error_cb": self._heard.error,
+                "logger": self._heard,
+                "log_level": _LOG_INFO,
+            }
+        )
         log.info("created a producer for %s: %s", name, redact({key: str(value) for key, value in options.items()}))
 
     def send(self, **record: Any) -> None:
@@ -182,11 +206,11 @@ class SinkProducer(Sender):
         self._step(Event.BEGIN)
 
     def seal(self, marker: Marker) -> None:
-        """Put the marker into the transaction; not if a doubt about the commit before has come to light."""
+        """Put the marker into the transaction."""
         self.poll()
-        if why := self._heard.fatal or self._heard.doubt:
+        if self._heard.fatal:
             self._step(Event.DOUBT)
-            raise errors.CommitInDoubt(f"{self._who}: a doubt before its marker: {why}", kept=_KEPT)
+            raise errors.CommitInDoubt(f"{self._who}: a doubt before its marker: {self._heard.fatal}", kept=_KEPT)
         place = TopicPartition(self._place.topic, self._place.partition, marker.next, marker.metadata)
         group = self.ledger.group
         self._attempt(

@@ -275,8 +275,8 @@ class _Link:
         with suppress(OSError):
             if reset:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            else:
-                end.shutdown(socket.SHUT_RDWR)
+            # The other thread's recv holds the socket, and must come back before a reset can be sent.
+            end.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)
             end.close()
 
     def _run(self, pump: Callable[[], None]) -> None:

@@ -277,7 +277,7 @@ class _Link:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             # The other thread's recv holds the socket, and must come back before a reset can be sent.
             end.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)
-            end.close()
+        end.close()
 
     def _run(self, pump: Callable[[], None]) -> None:
         with suppress(OSError, EOFError):

@@ -32,6 +32,7 @@ _INIT_LIMIT = 60.0
 _COMMIT_LIMIT = 60.0
 _SLOW_COMMIT_MS = 400.0  # below librdkafka's wait for another coordinator, which is 500 ms
 _QUEUE_WAIT = 0.05
+_FLUSH_STEP = 0.5
 _LOG_INFO = 6  # librdkafka's number: from there on it tells that a connection was closed with a request under way
 # The states of a connection that has not carried a request yet; its errors cannot hide one of a later state.
 _NEVER_THERE = re.compile(r"in state (TRY_CONNECT|CONNECT)\b")
@@ -221,8 +222,7 @@ class SinkProducer(Sender):
     def commit(self, batch: BatchId) -> float:
         """Commit, and believe it only without any doubt; how many milliseconds it took."""
         started = time.perf_counter()
-        # What cannot be sent in this time the commit names.
-        self._attempt("sending its records", lambda: self.producer.flush(_COMMIT_LIMIT))
+        self._attempt("sending its records", self._flush)
         self._step(Event.COMMIT)
         flushed = time.perf_counter()
         self._attempt("committing its transaction", lambda: self.producer.commit_transaction(_COMMIT_LIMIT))
@@ -234,6 +234,12 @@ class SinkProducer(Sender):
         if (ended - flushed) * 1000 > _SLOW_COMMIT_MS:
             self._heard.doubt = self._heard.doubt or f"its last commit took more than {_SLOW_COMMIT_MS:.0f} ms"
         return (ended - started) * 1000
+
+    def _flush(self) -> None:
+        """Wait for the records, while they go; why one does not go is for the commit to say."""
+        left, before = len(self.producer), 0
+        while left and left != before:
+            before, left = left, self.producer.flush(_FLUSH_STEP)
 
     @property
     def doubt(self) -> str:

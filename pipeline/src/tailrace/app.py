@@ -22,10 +22,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace import errors, jars, process, source, storage
+from tailrace import crash, errors, jars, process, source, storage
 from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint, prepare
 from tailrace.config import Pipeline
+from tailrace.crash import Point
 from tailrace.drain import Stop as Stop
 from tailrace.drain import unfinished
 from tailrace.failures import failure
@@ -47,6 +48,7 @@ Event = dict[str, Any]
 Emit = Callable[[Event], None]
 
 IDLE_AFTER = 1.0  # seconds without a batch until the pipeline is asked whether it has drained
+_LOOK_EVERY = 5.0  # seconds between two looks at brokers that have nothing new
 # A batch that is read again must be cut as it was: no decision that depends on sizes.
 _EXACT = {"spark.sql.adaptive.enabled": "false", "spark.sql.streaming.stopTimeout": "60000"}
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -118,6 +120,7 @@ def run(
     one's own may be given (for a notebook, or for many short runs); it needs Spark's Kafka connector, and it is left
     running.
     """
+    crash.root()
     folder, emit, stop = folder or Path.cwd(), emit or (lambda event: None), stop or Stop()
     cluster, name = Cluster(pipeline.kafka), uuid.uuid4().hex[:12]
     preflight(pipeline, cluster)
@@ -128,6 +131,8 @@ def run(
     ):
         if not standby:
             lease.hold(Phase.LEADING)
+        if spark is None:
+            emit({"event": "starting", "pipeline": pipeline.pipeline})
         given, spark = spark, spark or session(pipeline)
         for key, value in _EXACT.items():
             spark.conf.set(key, value)
@@ -176,9 +181,12 @@ def _run(drive: Drive, batch: bool) -> None:
     pipeline, ledger = drive.pipeline, drive.ledger
     ledger.take()
     plan = ledger.latest()
+    open_ = plan.batch if plan else -1
+    crash.at(Point.LEDGER_TAKEN, open_)
     # Only the batch that was planned last can have open transactions. They are ended before the markers are read:
     # a marker in an open transaction would hold up the answer.
     ledger.fence(plan.sinks if plan else 0)
+    crash.at(Point.SINKS_FENCED, open_)
     markers = ledger.markers()
     ahead = max((marker.next for marker in markers.values()), default=0)
     if plan is not None and ahead > plan.batch + 1:
@@ -227,6 +235,7 @@ def _run(drive: Drive, batch: bool) -> None:
             return
         if not stateful:
             _finish(drive, runner, plan, markers)
+            crash.at(Point.OPEN_BATCH_FINISHED, open_)
         stored = source.offsets_of(plan.entry)
         positions, notes = source.within(pipeline, stored, drive.cluster)
         for note in notes:
@@ -301,18 +310,28 @@ def _stream(drive: Drive, runner: Runner, rows: DataFrame, folder: str, batch: b
 
 
 def _watch(drive: Drive, runner: Runner, query: StreamingQuery, batch: bool) -> None:
-    """Until the query ends or a stop is asked for; says when the pipeline has drained."""
+    """Until the query ends or a stop is asked for; says when the pipeline has drained, and when no broker answers."""
     told: TopicPartitions | None = None
+    away, asked = False, 0.0
     while query.isActive and not drive.stop.event.wait(0.2):
         if runner.error is not None:
             return
-        if batch or runner.busy or time.monotonic() - runner.since < IDLE_AFTER or runner.positions == told:
+        if batch or runner.busy or time.monotonic() - runner.since < IDLE_AFTER:
             continue
+        if runner.positions == told and time.monotonic() - asked < _LOOK_EVERY:
+            continue
+        asked = time.monotonic()
         try:
             behind = source.lag(drive.pipeline, runner.positions, drive.cluster)
-        except errors.KafkaError:
-            continue  # the brokers are away; the query notices for itself whether that matters
-        if behind == 0 and runner.rest():
+        except errors.KafkaError as error:  # the query notices for itself whether that matters
+            if not away:
+                drive.emit({"event": "away", "what": error.what})
+            away = True
+            continue
+        if away:
+            drive.emit({"event": "back"})
+        away = False
+        if behind == 0 and runner.positions != told and runner.rest():
             told = dict(runner.positions)
             drive.emit({"event": "idle", "batch": runner.last, "lag": 0})
 

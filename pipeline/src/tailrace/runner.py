@@ -10,10 +10,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tailrace import errors, source
+from tailrace import crash, errors, source
 from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint
 from tailrace.config import Delivery, Pipeline
+from tailrace.crash import Point
 from tailrace.failures import failure
 from tailrace.kafka import Cluster, TopicPartitions
 from tailrace.keeping import Keeper
@@ -28,6 +29,7 @@ from tailrace.writer import Written
 # The two ways a batch is reported; the command line draws them, the demo waits for them.
 PLANNED = "planned"
 WRITTEN = "written"
+_SHOWN = 3  # ranges of a batch, in a message
 _ASK_EVERY = 0.5  # seconds between two questions for the topics' ends
 
 
@@ -135,7 +137,7 @@ class Runner:
         except errors.TailraceError:
             raise
         except Exception as error:
-            raise failure(error, self._pipeline) from error
+            raise failure(error, self._pipeline, _described(plan)) from error
 
     # -- the stream -------------------------------------------------------------------------------
 
@@ -152,11 +154,15 @@ class Runner:
             self.error = error
             raise
         except Exception as error:
-            self.error = failure(error, self._pipeline)
+            self.error = failure(error, self._pipeline, self._reading(number))
             raise
         finally:
             self.since = time.monotonic()
             self.busy = False
+
+    def _reading(self, number: int) -> str:
+        plan = self._plan
+        return _described(plan) if plan is not None and plan.batch == number else f"batch {number}"
 
     def _batch(self, rows: DataFrame, number: BatchId) -> None:
         begun = time.monotonic()
@@ -191,12 +197,14 @@ class Runner:
             self._plan = plan
             self._keeper.planned(plan, self.positions, time.monotonic() - started)
         self._deliver(rows, plan, assign(plan, slices), replay)
+        crash.at(Point.BATCH_DONE, number)
         if isinstance(self._log, Checkpoint):
             self._log.after(number)
         self._delivered = number
         self.positions = source.offsets_of(entry)
         if not replay:
             self._control.learn(plan, time.monotonic() - begun)
+        crash.at(Point.BATCH_RETURNED, number)
 
     def _whole(self, seen: tuple[Range, ...], entry: str) -> tuple[Range, ...]:
         """The batch's ranges: as the tasks read them, or, where a shuffle hides that, from one position to the next."""
@@ -246,3 +254,9 @@ class Runner:
                 "lag": self._lag(source.offsets_of(plan.entry)),
             }
         )
+
+
+def _described(plan: Plan) -> str:
+    """The batch, and where its records are."""
+    shown = ", ".join(map(str, plan.ranges[:_SHOWN]))
+    return f"batch {plan.batch}, of {shown}{', …' if len(plan.ranges) > _SHOWN else ''}"

@@ -7,8 +7,11 @@ nothing starts Spark that does not need it.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Any
@@ -96,13 +99,22 @@ def _root(
     """Kafka to Kafka with PySpark, each record exactly once."""
 
 
+def with_file(error: TailraceError, arguments: Sequence[str]) -> TailraceError:
+    """The error, its next command naming the pipeline's file that this command was given."""
+    files = [each for each in arguments if each.endswith((".yaml", ".yml"))]
+    if files:
+        quoted = shlex.quote(files[0])
+        error.then = re.sub(r"\bFILE\b", lambda _: quoted, error.then)
+    return error
+
+
 def main() -> None:
     """The entry of the console script."""
     try:
         try:
             app(prog_name="tailrace")
         except TailraceError as error:
-            sys.exit(fail(error, requested(sys.argv[1:])))
+            sys.exit(fail(with_file(error, sys.argv[1:]), requested(sys.argv[1:])))
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:

@@ -86,6 +86,12 @@ def _as_rows(table: LiveTable) -> Any:
                         )
                     )
                 )
+            case "starting":
+                table.note(f"pipeline {event['pipeline']}: starting Spark")
+            case "away":
+                table.note(f"the brokers do not answer; what was delivered is safe, waiting for them: {event['what']}")
+            case "back":
+                table.note("the brokers answer again")
             case "started":
                 table.note(f"pipeline {event['pipeline']}: going on with batch {event['batch']}")
             case "warning":

@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import sys
+import zipimport
 
 from pyspark import daemon
 
@@ -34,6 +36,18 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
     return code
 
 
+def keep_archives() -> None:
+    """Let nobody read the directories of the archives on the path anew: Spark's own, and its workers ask each task."""
+    archives = {each for each in sys.path if each.endswith(".zip")}
+    forget = zipimport.zipimporter.invalidate_caches
+
+    def invalidate_caches(importer: zipimport.zipimporter) -> None:
+        if importer.archive not in archives:
+            forget(importer)
+
+    setattr(zipimport.zipimporter, forget.__name__, invalidate_caches)
+
+
 def main() -> None:
     """Start the writer, then do what Spark's daemon does."""
     executor = wire.executor()
@@ -41,6 +55,7 @@ def main() -> None:
     os.environ[wire.ENV] = str(folder)
     client.start(folder, executor.pid)
     daemon.worker = worker
+    keep_archives()
     daemon.manager()
 
 

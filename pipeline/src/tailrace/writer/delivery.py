@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tailrace import errors
+from tailrace import crash, errors
 from tailrace.config import Delivery
+from tailrace.crash import Point
 from tailrace.progress.marker import Decision, Marker, decide
 from tailrace.writer import Assignment, Written
 from tailrace.writer.cache import Cache
@@ -55,8 +56,10 @@ class Deliveries:
             idle=task.idle,
         ) as (sink, fresh):
             sink.ledger = ledger
+            batch, partition = task.batch, task.partition
             if fresh:
                 sink.fence()
+                crash.at(Point.SINK_FENCED, batch, partition)
             # Who has written the batch before, without a doubt since, need not ask: nobody else can have written.
             if task.by_content:
                 return self._by_content(sink, task, batches, fresh, sink.markers() if fresh else {})
@@ -64,10 +67,16 @@ class Deliveries:
                 # Read to the end all the same: a stateful operator before the sink keeps its state only then.
                 collections.deque(batches, maxlen=0)
                 return Written(task.partition, skipped=True, fresh=fresh, writer=self.name)
+            crash.at(Point.MARKER_READ, batch, partition)
             sink.begin()
-            counts = send(sink, task, batches)
-            sink.seal(Marker.of(task.batch, task.digest, task.sinks))
-            return self._done(task, counts, fresh, sink.commit(task.batch))
+            crash.at(Point.TRANSACTION_BEGUN, batch, partition)
+            counts = send(sink, task, crash.halved(Point.SENT_IN_PART, batches, batch, partition, sink.flush))
+            crash.at(Point.ALL_SENT, batch, partition, sink.flush)
+            sink.seal(Marker.of(batch, task.digest, task.sinks))
+            crash.at(Point.MARKER_SENT, batch, partition)
+            written = self._done(task, counts, fresh, sink.commit(batch))
+            crash.at(Point.BATCH_WRITTEN, batch, partition)
+            return written
 
     def _doubt(self, sink: SinkProducer, task: Assignment) -> str:
         if sink.run != task.run:

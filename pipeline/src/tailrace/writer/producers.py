@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from tailrace import errors
+from tailrace import crash, errors
 from tailrace.config import redact
+from tailrace.crash import Point
 from tailrace.kafka import is_fenced, persist, translate
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import BatchId
@@ -55,7 +56,8 @@ del AT_LEAST_ONCE["transaction.timeout.ms"]
 class _Heard:
     """What a producer's callbacks have said; it knows nothing of the producer, which can so be freed at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, other: logging.Logger | None = None) -> None:
+        self._other = other  # somebody else who wants to hear the log
         self.failed: KafkaError | None = None
         self.topic = ""
         self.doubt = ""
@@ -74,8 +76,8 @@ class _Heard:
 
     def log(self, level: int, form: str, *told: str) -> None:
         """A line of librdkafka's log: the one place where it says that requests may have been sent twice."""
-        log.debug(form, *told)
-        if told and resent(told[0], told[-1]):
+        (self._other or log).log(level if self._other else logging.DEBUG, form, *told)
+        if level > logging.DEBUG and told and resent(told[0], told[-1]):
             self.doubt = self.doubt or "a request was not answered, and may have been sent twice"
 
 
@@ -89,14 +91,14 @@ class Sender:
 
     def __init__(self, options: Mapping[str, Any], name: str) -> None:
         self.name = name
-        self._heard = _Heard()
+        self._heard = _Heard(options.get("logger"))
         self.producer = Producer(
             {
                 **options,
                 "on_delivery": self._heard.delivered,
                 "error_cb": self._heard.error,
                 "logger": self._heard,
-                "log_level": _LOG_INFO,
+                "log_level": max(_LOG_INFO, int(options.get("log_level", 0))),
             }
         )
         log.info("created a producer for %s: %s", name, redact({key: str(value) for key, value in options.items()}))
@@ -149,7 +151,8 @@ class SinkProducer(Sender):
 
     def __init__(self, task: Assignment, ledger: MarkerReader) -> None:
         name = transactional_id(task.pipeline, task.partition)
-        super().__init__(TRANSACTIONAL | task.options | {"transactional.id": name}, name)
+        self._ear = crash.Ear(Point.COMMIT_SENT)
+        super().__init__(TRANSACTIONAL | task.options | {"transactional.id": name} | self._ear.options, name)
         self.state = State.UNKNOWN
         self.last: BatchId | None = None  # the batch that this producer has written, without doubt
         self.run = task.run
@@ -182,6 +185,10 @@ class SinkProducer(Sender):
 
     def _step(self, event: Event) -> None:
         self.state = after(self.state, event)
+
+    def flush(self) -> None:
+        """Wait until the broker has what was sent so far."""
+        self.producer.flush(_COMMIT_LIMIT)
 
     def fence(self) -> None:
         """Take the transactional id: older owners are fenced, what they left open is aborted."""
@@ -222,20 +229,22 @@ class SinkProducer(Sender):
     def commit(self, batch: BatchId) -> float:
         """Commit, and believe it only without any doubt; how many milliseconds it took."""
         started = time.perf_counter()
-        self._attempt("sending its records", self._flush)
+        self._attempt("sending its records", self._send_rest)
         self._step(Event.COMMIT)
-        flushed = time.perf_counter()
-        self._attempt("committing its transaction", lambda: self.producer.commit_transaction(_COMMIT_LIMIT))
+        sent = time.perf_counter()
+        with self._ear.listening(self.producer, batch, self._place.partition):
+            self._attempt("committing its transaction", lambda: self.producer.commit_transaction(_COMMIT_LIMIT))
+        crash.at(Point.COMMIT_ACKNOWLEDGED, batch, self._place.partition)
         self.poll()  # what went wrong on the way is only told here
         self._step(Event.COMMITTED)
         self.last = batch
         ended = time.perf_counter()
         # Where the coordinator moves, its connection ends without a word, and the next is looked for after 500 ms.
-        if (ended - flushed) * 1000 > _SLOW_COMMIT_MS:
+        if (ended - sent) * 1000 > _SLOW_COMMIT_MS:
             self._heard.doubt = self._heard.doubt or f"its last commit took more than {_SLOW_COMMIT_MS:.0f} ms"
         return (ended - started) * 1000
 
-    def _flush(self) -> None:
+    def _send_rest(self) -> None:
         """Wait for the records, while they go; why one does not go is for the commit to say."""
         left, before = len(self.producer), 0
         while left and left != before:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from faults.scenario import Result
+from faults.transactions import beyond, open_after
 from support.supervised import Supervised
 
 
@@ -18,5 +19,6 @@ def proven(one: Supervised, fault: str, **others: Any) -> Result:
         lost=found.compared.lost,
         duplicated=found.compared.duplicated + found.compared.unexpected,
         reordered=found.reordered,
-        lingering=found.open,
+        lingering=len(open_after(one.direct, one.name)),
+        ids=len(beyond(one.direct, one.name, one.partitions)),
     )

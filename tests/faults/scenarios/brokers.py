@@ -102,6 +102,6 @@ def in_sync(context: Context) -> None:
 
 
 SCENARIOS = (
-    Scenario("brokers", "Brokers", "exactly-once", each_in_turn, quick=False, brokers=3),
-    Scenario("elections", "Brokers", "exactly-once", elections, quick=False, brokers=3),
+    Scenario("brokers", "Brokers", "promised", each_in_turn, quick=False, brokers=3),
+    Scenario("elections", "Brokers", "promised", elections, quick=False, brokers=3),
 )

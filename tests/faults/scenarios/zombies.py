@@ -100,7 +100,7 @@ def executor_part(context: Context, what: str, word: str, spark: Mapping[str, st
 
 
 SCENARIOS = (
-    Scenario("zombie-driver", "Zombies", "one-driver", paused_driver, quick=False),
-    Scenario("zombie-writer", "Zombies", "exactly-once", paused_writer, quick=False),
-    Scenario("zombie-executor", "Zombies", "exactly-once", paused_executor, quick=False),
+    Scenario("zombie-driver", "Zombies", "promised", paused_driver, quick=False),
+    Scenario("zombie-writer", "Zombies", "promised", paused_writer, quick=False),
+    Scenario("zombie-executor", "Zombies", "promised", paused_executor, quick=False),
 )

@@ -73,10 +73,20 @@ def test_a_commit_that_arrives_in_the_next_transaction_ends_nothing(line: Line) 
 
 
 @pytest.mark.usefixtures("unguarded")
-def test_without_the_guard_the_late_commit_duplicates(line: Line) -> None:
-    """The control: the same trace does harm to a writer that trusts its producer."""
-    found = late_commit(line)
-    assert len(found) > len(set(found)) == len(all_of(line, 4))
+def test_without_the_guard_the_late_commit_duplicates(network: ProxiedKafka) -> None:
+    """The control: the same trace does harm to a writer that trusts its producer; the first of a few tries suffices."""
+    surplus = 0
+    for _ in range(5):
+        one = Line.on(network)
+        try:
+            found = late_commit(one)
+        finally:
+            network.proxy.heal()
+            one.close()
+        surplus = len(found) - len(set(found))
+        if surplus:
+            break
+    assert surplus, one.failures
 
 
 def late_marker(line: Line) -> Marker | None:

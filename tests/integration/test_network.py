@@ -22,7 +22,7 @@ STEPS = [Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS, Api.PRODUCE, Api.ADD_OFFSETS,
 @pytest.fixture(scope="module")
 def network() -> Iterator[ProxiedKafka]:
     """One broker behind a proxy; a transaction that has expired is ended soon."""
-    with proxied(**{"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}) as kafka:
+    with proxied({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}) as kafka:
         yield kafka
 
 

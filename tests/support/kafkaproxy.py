@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, auto
@@ -441,9 +441,9 @@ def _two_ports(taken: set[int]) -> tuple[int, int]:
 
 
 @contextmanager
-def proxied(brokers: int = 1, **settings: str) -> Iterator[ProxiedKafka]:
+def proxied(settings: Mapping[str, str] | None = None, brokers: int = 1) -> Iterator[ProxiedKafka]:
     """A Kafka behind a proxy."""
-    with ProxiedKafka(EmbeddedOptions(brokers=brokers, settings=settings)) as kafka:
+    with ProxiedKafka(EmbeddedOptions(brokers=brokers, settings=settings or {})) as kafka:
         yield kafka
 
 

@@ -57,7 +57,7 @@ class Run:
     def said(self) -> str:
         """What it has said of its failures."""
         return self.log.with_suffix(".err").read_text() + "".join(
-            json.dumps(each) for each in events(self.log) if each["event"] == "failed"
+            json.dumps(each) for each in events(self.log) if "error" in each
         )
 
     def more(self, kind: str = "written", number: int = 1, limit: float = LIMIT) -> None:
@@ -165,7 +165,7 @@ class Supervised:
         places = [(self.source, number) for number in range(self.partitions)]
 
         def all_read() -> bool:
-            last = [each for each in self.events() if each["event"] in {"written", "idle"}]
+            last = [each for each in self.events() if each.get("event") in {"written", "idle"}]
             return bool(last) and last[-1]["lag"] == 0 and sum(cluster.latest(places).values()) == load.sent
 
         self._wait(all_read, "the pipeline to have read everything", limit)

@@ -33,6 +33,8 @@ _RETRIABLE = frozenset(
         KafkaError.NOT_COORDINATOR,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,  # the client knows an older leader, or a newer one than the broker does
+        KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
         KafkaError._WAIT_COORD,

@@ -195,7 +195,7 @@ def expired(context: Context) -> Sequence[Result]:
     """The brokers end a transaction in mid-batch, because it took longer than transaction.timeout.ms."""
     runs = 1 if context.quick else 5
     found: list[Result] = []
-    with proxied(**SOON) as kafka:
+    with proxied(SOON) as kafka:
         for _ in range(runs):
             with line_on(kafka, **{"transaction.timeout.ms": 1000}) as one:
                 one.write(0, whole(one, 0))

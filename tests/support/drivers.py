@@ -68,7 +68,7 @@ def events(log: Path) -> list[dict[str, Any]]:
 
 def count(log: Path, kind: str) -> int:
     """How many events of a kind there are."""
-    return sum(each["event"] == kind for each in events(log))
+    return sum(each.get("event") == kind for each in events(log))
 
 
 class Load:

@@ -34,6 +34,8 @@ _RETRIABLE = frozenset(
         KafkaError.NOT_COORDINATOR,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,  # the client knows an older leader, or a newer one than the broker does
+        KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
         KafkaError._WAIT_COORD,
@@ -63,6 +65,9 @@ def client_options(kafka: Kafka) -> dict[str, Any]:
         # Undocumented, but without it a new producer waits half a second in one start of four.
         "enable.sparse.connections": False,
         "reconnect.backoff.ms": 10,
+        # Otherwise, when all connections are lost at once, librdkafka 2.16.0 forgets its brokers and the requests that
+        # wait for them: a transaction that was adding its marker then waits for ever, whatever its limit.
+        "metadata.recovery.strategy": "none",
         "log_level": 2,
         **kafka.options,
     }

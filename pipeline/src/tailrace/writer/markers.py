@@ -14,7 +14,14 @@ from tailrace.writer import Assignment
 
 _LIMIT = 60.0
 _CONNECTION = frozenset(
-    {"bootstrap.servers", "security.protocol", "enable.sparse.connections", "reconnect.backoff.ms", "log_level"}
+    {
+        "bootstrap.servers",
+        "security.protocol",
+        "enable.sparse.connections",
+        "reconnect.backoff.ms",
+        "metadata.recovery.strategy",
+        "log_level",
+    }
 )
 
 

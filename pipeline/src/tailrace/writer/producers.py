@@ -7,6 +7,7 @@ librdkafka's producer retries a lost EndTxn without end and cannot tell its outc
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -32,8 +33,12 @@ T = TypeVar("T")
 TRANSACTION_TIMEOUT_MS = 120_000
 _INIT_LIMIT = 60.0
 _COMMIT_LIMIT = 60.0
-_SLOW_COMMIT_MS = 1000.0
+_SLOW_COMMIT_MS = 400.0  # below librdkafka's wait for another coordinator, which is 500 ms
 _QUEUE_WAIT = 0.05
+_FLUSH_STEP = 0.5
+_LOG_INFO = 6  # librdkafka's number: from there on it tells that a connection was closed with a request under way
+# The states of a connection that has not carried a request yet; its errors cannot hide one of a later state.
+_NEVER_THERE = re.compile(r"in state (TRY_CONNECT|CONNECT)\b")
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _KEPT = "nothing of this attempt is visible to a read_committed reader; the task is tried again"
 
@@ -53,7 +58,8 @@ del AT_LEAST_ONCE["transaction.timeout.ms"]
 class _Heard:
     """What a producer's callbacks have said; it knows nothing of the producer, which can so be freed at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, other: logging.Logger | None = None) -> None:
+        self._other = other  # somebody else who wants to hear the log
         self.failed: KafkaError | None = None
         self.topic = ""
         self.doubt = ""
@@ -66,8 +72,20 @@ class _Heard:
             self.failed, self.topic = error, message.topic() or ""
 
     def error(self, error: KafkaError) -> None:
-        """A connection was lost or a request timed out: what was in flight may have been sent twice."""
-        self.doubt = self.doubt or f"connection: {error.name()}: {error.str()}"
+        """An error of the whole client; those of single connections are in the log too, where more of them are."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN and not _NEVER_THERE.search(error.str()):
+            self.doubt = self.doubt or f"connection: {error.name()}: {error.str()}"
+
+    def log(self, level: int, form: str, *told: str) -> None:
+        """A line of librdkafka's log: the one place where it says that requests may have been sent twice."""
+        (self._other or log).log(level if self._other else logging.DEBUG, form, *told)
+        if level > logging.DEBUG and told and resent(told[0], told[-1]):
+            self.doubt = self.doubt or "connection: a request was not answered, and may have been sent twice"
+
+
+def resent(kind: str, text: str) -> bool:
+    """Whether a line of librdkafka's log says that requests may have been sent twice (docs/decisions/0015)."""
+    return kind == "REQTMOUT" or (kind == "FAIL" and not _NEVER_THERE.search(text))
 
 
 class Sender:
@@ -75,11 +93,17 @@ class Sender:
 
     def __init__(self, options: Mapping[str, Any], name: str, listener: Listener | None = None) -> None:
         self.name = name
-        self._heard = _Heard()
+        self._heard = _Heard(options.get("logger"))
         self._listener = listener
-        told = listener.options if listener is not None else {}
         self.producer = Producer(
-            {**options, "on_delivery": self._heard.delivered, "error_cb": self._heard.error, **told}
+            {
+                **options,
+                "on_delivery": self._heard.delivered,
+                "error_cb": self._heard.error,
+                "logger": self._heard,
+                "log_level": max(_LOG_INFO, int(options.get("log_level", 0))),
+                **(listener.options if listener is not None else {}),
+            }
         )
         log.info("created a producer for %s: %s", name, redact({key: str(value) for key, value in options.items()}))
 
@@ -207,11 +231,11 @@ class SinkProducer(Sender):
         self._step(Event.BEGIN)
 
     def seal(self, marker: Marker) -> None:
-        """Put the marker into the transaction; not if a doubt about the commit before has come to light."""
+        """Put the marker into the transaction."""
         self.poll()
-        if why := self._heard.fatal or self._heard.doubt:
+        if self._heard.fatal:
             self._step(Event.DOUBT)
-            raise errors.CommitInDoubt(f"{self._who}: a doubt before its marker: {why}", kept=_KEPT)
+            raise errors.CommitInDoubt(f"{self._who}: a doubt before its marker: {self._heard.fatal}", kept=_KEPT)
         place = TopicPartition(self._place.topic, self._place.partition, marker.next, marker.metadata)
         group = self.ledger.group
         self._attempt(
@@ -221,19 +245,29 @@ class SinkProducer(Sender):
 
     def commit(self, batch: BatchId) -> float:
         """Commit, and believe it only without any doubt; how many milliseconds it took."""
-        self._step(Event.COMMIT)
         started = time.perf_counter()
+        self._attempt("sending its records", self._send_rest)
+        self._step(Event.COMMIT)
+        sent = time.perf_counter()
         with self._ear.listening(self.producer, batch, self._place.partition):
             self._attempt("committing its transaction", lambda: self.producer.commit_transaction(_COMMIT_LIMIT))
         crash.at(Point.COMMIT_ACKNOWLEDGED, batch, self._place.partition)
         self.poll()  # what went wrong on the way is only told here
         self._step(Event.COMMITTED)
         self.last = batch
-        took = (time.perf_counter() - started) * 1000
-        # A commit that took so long may have been sent twice: the second may still be on its way.
-        if took > _SLOW_COMMIT_MS:
-            self._heard.doubt = self._heard.doubt or f"slow commit: its last commit took {took:.0f} ms"
-        return took
+        ended = time.perf_counter()
+        # Where the coordinator moves, its connection ends without a word, and the next is looked for after 500 ms.
+        if (ended - sent) * 1000 > _SLOW_COMMIT_MS:
+            self._heard.doubt = (
+                self._heard.doubt or f"slow commit: its last commit took more than {_SLOW_COMMIT_MS:.0f} ms"
+            )
+        return (ended - started) * 1000
+
+    def _send_rest(self) -> None:
+        """Wait for the records, while they go; why one does not go is for the commit to say."""
+        left, before = len(self.producer), 0
+        while left and left != before:
+            before, left = left, self.producer.flush(_FLUSH_STEP)
 
     @property
     def doubt(self) -> str:

@@ -1,0 +1,107 @@
+"""Three brokers, each of which is killed, stopped, paused and led elsewhere in turn while a pipeline runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import ElectionType
+from confluent_kafka.admin import AdminClient
+
+from faults.scenario import Context, Result, Scenario
+from faults.supervision import proven
+from support.drivers import Load
+from support.supervised import Supervised
+from tailrace.broker import Broker
+from tailrace.testing import wait_until
+
+RATE = 1000
+BACK_LIMIT = 120.0
+
+
+@dataclass(frozen=True)
+class Strike:
+    """What is done to a broker, and how it is put right."""
+
+    name: str
+    do: Callable[[Broker], None]
+    undo: Callable[[Broker], None]
+
+
+STRIKES = (
+    Strike("is killed -9, and started again", Broker.kill, Broker.start),
+    Strike("is stopped in order, and started again", Broker.stop, Broker.start),
+    Strike("is paused, and goes on", Broker.pause, Broker.resume),
+)
+
+
+def each_in_turn(context: Context) -> Sequence[Result]:
+    """The pipeline has to go on while one is away, and when it is back."""
+    found = []
+    for strike in STRIKES:
+        one = Supervised(context.bootstrap, context.bootstrap, context.folder / strike.do.__name__)
+        with Load(one.direct, one.source, RATE) as load, one:
+            one.more(number=3)
+            for broker in context.kafka.brokers:
+                strike.do(broker)
+                try:
+                    one.more(number=3)
+                finally:
+                    strike.undo(broker)
+                in_sync(context)
+                one.more()
+            load.stop()
+            one.drained(load)
+        restarts = len(one.codes) - 1
+        context.say(f"a broker {strike.name}: {restarts} restarts, codes {one.codes[:-1]}")
+        row = f"each of three brokers {strike.name}"
+        found.append(proven(one, row, runs=len(context.kafka.brokers), note=f"{restarts} restarts"))
+    return found
+
+
+def elections(context: Context) -> Sequence[Result]:
+    """Every leader moves, the transactions' and groups' coordinators among them, while the pipeline runs."""
+    times = 4
+    one = Supervised(context.bootstrap, context.bootstrap, context.folder / "elections")
+    admin = AdminClient({"bootstrap.servers": context.bootstrap})
+    moved = 0
+    with Load(one.direct, one.source, RATE) as load, one:
+        one.more(number=3)
+        for number in range(times):
+            broker = context.kafka.brokers[number % len(context.kafka.brokers)]
+            broker.stop()
+            broker.start()
+            in_sync(context)
+            before = leaders(admin)
+            # The restart has moved its leaders away; the election brings them back, coordinators and all.
+            admin.elect_leaders(ElectionType.PREFERRED, request_timeout=30).result(timeout=60)
+            moved += sum(before[place] != leader for place, leader in leaders(admin).items())
+            one.more(number=2)
+        load.stop()
+        one.drained(load)
+    if not moved:
+        raise RuntimeError("no election has moved a leader")
+    return [proven(one, "leaders and coordinators elected anew", runs=times, note=f"{moved} leaders moved")]
+
+
+def leaders(admin: AdminClient) -> dict[tuple[str, int], int]:
+    """Who leads each partition."""
+    topics = admin.list_topics(timeout=30).topics
+    return {(name, number): each.leader for name, topic in topics.items() for number, each in topic.partitions.items()}
+
+
+def in_sync(context: Context) -> None:
+    """Wait until every partition has all its replicas."""
+    admin = AdminClient({"bootstrap.servers": context.bootstrap})
+
+    def full() -> bool:
+        topics = admin.list_topics(timeout=30).topics.values()
+        return all(len(each.isrs) == len(each.replicas) for topic in topics for each in topic.partitions.values())
+
+    wait_until(full, "all replicas to be in sync", BACK_LIMIT, every=0.5)
+
+
+SCENARIOS = (
+    Scenario("brokers", "Brokers", "promised", each_in_turn, quick=False, brokers=3),
+    Scenario("elections", "Brokers", "promised", elections, quick=False, brokers=3),
+)

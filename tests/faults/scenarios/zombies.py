@@ -1,0 +1,106 @@
+"""Those who were given up and go on: drivers, executors and writers that stood still while others took over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+import psutil
+
+from faults.scenario import Context, Result, Scenario
+from faults.supervision import proven
+from support.drivers import Load
+from support.supervised import LIMIT, Supervised
+from tailrace.errors import DriverFenced
+
+RATE = 1000
+TWO_EXECUTORS = {
+    "spark.master": "local-cluster[2,1,1024]",
+    "spark.executor.memory": "512m",
+    "spark.locality.wait": "0s",
+}
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "200ms",
+    "spark.speculation.minTaskRuntime": "500ms",
+    "spark.speculation.multiplier": "1.2",
+    "spark.speculation.quantile": "0.5",
+}
+SOON_GIVEN_UP = {"spark.executor.heartbeatInterval": "2s", "spark.network.timeout": "8s"}
+
+
+@contextmanager
+def paused(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """They stand still; at the end they go on, if they are still there."""
+    for each in processes:
+        with suppress(psutil.NoSuchProcess):
+            each.suspend()
+    try:
+        yield
+    finally:
+        for each in processes:
+            with suppress(psutil.NoSuchProcess):
+                each.resume()
+
+
+def tree(process: psutil.Process) -> list[psutil.Process]:
+    """A process and all that it has started."""
+    return [process, *process.children(recursive=True)]
+
+
+def paused_driver(context: Context) -> Sequence[Result]:
+    """The driver stands still with its executors in mid-batch, another takes over, and then the first one goes on."""
+    times = 1 if context.quick else 3
+    one = Supervised(context.bootstrap, context.bootstrap, context.folder / "driver", again=False)
+    fenced = 0
+    with Load(one.direct, one.source, RATE) as load, one:
+        old = one.start()
+        for _ in range(times):
+            old.more(number=3)
+            old.more("planned")
+            with paused(tree(psutil.Process(old.process.pid))):
+                new = one.start()
+                new.more(number=3)
+            code = old.process.wait(LIMIT)
+            context.say(f"the older driver ended with {code}")
+            fenced += code == DriverFenced.exit_code
+            old = new
+        load.stop()
+        one.drained(load)
+    note = f"the older one stopped with {DriverFenced.code} in {fenced} of {times}"
+    return [proven(one, "a driver is paused, another takes over, the first goes on", runs=times, note=note)]
+
+
+def paused_writer(context: Context) -> Sequence[Result]:
+    """A writer stands still in mid-batch; Spark starts its task once more elsewhere; then it goes on."""
+    return [executor_part(context, "writer", "tailrace.writer.host", TWO_EXECUTORS | SPECULATION, times=5)]
+
+
+def paused_executor(context: Context) -> Sequence[Result]:
+    """An executor with its workers and its writer stands still until the driver has given it up; then it goes on."""
+    spark = TWO_EXECUTORS | SOON_GIVEN_UP
+    return [executor_part(context, "executor", "CoarseGrainedExecutorBackend", spark, times=3)]
+
+
+def executor_part(context: Context, what: str, word: str, spark: Mapping[str, str], times: int) -> Result:
+    """Pause one of the processes that the word names, with all below it, while the pipeline goes on."""
+    one = Supervised(context.bootstrap, context.bootstrap, context.folder / what, spark=spark)
+    with Load(one.direct, one.source, RATE) as load, one:
+        one.more(number=4)
+        for _ in range(times):
+            one.more("planned")
+            victim = context.chance.choice(one.tree(word))
+            with paused(tree(victim)):
+                one.more(number=3)
+            one.more(number=2)
+        load.stop()
+        one.drained(load)
+    note = f"{len(one.codes) - 1} restarts"
+    return proven(one, f"a paused {what} is given up, and goes on", runs=times, note=note)
+
+
+SCENARIOS = (
+    Scenario("zombie-driver", "Zombies", "promised", paused_driver, quick=False),
+    Scenario("zombie-writer", "Zombies", "promised", paused_writer, quick=False),
+    Scenario("zombie-executor", "Zombies", "promised", paused_executor, quick=False),
+)

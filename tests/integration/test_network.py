@@ -1,0 +1,200 @@
+"""Requests that are lost, late or sent twice between a writer and its brokers: what comes out, and what would."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from support.kafkaproxy import Api, Fault, ProxiedKafka, nth, proxied
+from support.transactions import Line, Older, rows
+from tailrace.errors import TailraceError
+from tailrace.progress.marker import Marker
+from tailrace.writer import producers
+
+pytestmark = pytest.mark.integration
+
+STEPS = [Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS, Api.PRODUCE, Api.ADD_OFFSETS, Api.TXN_OFFSET_COMMIT, Api.END_TXN]
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[ProxiedKafka]:
+    """One broker behind a proxy; a transaction that has expired is ended soon."""
+    with proxied({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def line(network: ProxiedKafka) -> Iterator[Line]:
+    """A sink partition whose writer goes through the proxy."""
+    one = Line.on(network)
+    yield one
+    network.proxy.heal()
+    one.close()
+
+
+@pytest.fixture
+def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that goes on with its producer whatever it has heard."""
+    monkeypatch.setattr(producers.SinkProducer, "doubt", "")
+
+
+def all_of(line: Line, batches: int) -> list[bytes]:
+    """What must come out, in this order."""
+    return [value for batch in range(batches) for value in line.values(batch)]
+
+
+def late_commit(line: Line) -> list[bytes | None]:
+    """KAFKA-17754: the commit of batch 1 is held back and sent again; the first one arrives in mid-batch 2."""
+    proxy = line.kafka.proxy
+    line.write(0)
+    proxy.judge = nth(Api.END_TXN, Fault.HOLD, transaction=line.transaction)
+    line.write(1)
+    held = proxy.one_held()
+
+    def in_two_parts() -> Iterator[Any]:
+        values = line.values(2)
+        yield rows(values[:5])
+        line.arrived(values[:5])
+        held.let_go()
+        yield rows(values[5:])
+
+    line.write(2, in_two_parts)
+    line.write(3)
+    return line.read()
+
+
+def test_a_commit_that_arrives_in_the_next_transaction_ends_nothing(line: Line) -> None:
+    """The writer has noticed that it was sent twice, and has taken a new epoch."""
+    assert late_commit(line) == all_of(line, 4)
+    assert line.failures == []
+
+
+@pytest.mark.usefixtures("unguarded")
+def test_without_the_guard_the_late_commit_duplicates(network: ProxiedKafka) -> None:
+    """The control: the same trace does harm to a writer that trusts its producer; the first of a few tries suffices."""
+    surplus = 0
+    for _ in range(5):
+        one = Line.on(network)
+        try:
+            found = late_commit(one)
+        finally:
+            network.proxy.heal()
+            one.close()
+        surplus = len(found) - len(set(found))
+        if surplus:
+            break
+    assert surplus, one.failures
+
+
+def late_marker(line: Line) -> Marker | None:
+    """The marker of batch 1 is held back and sent again; the first one arrives after the marker of batch 2."""
+    proxy = line.kafka.proxy
+    line.write(0)
+    proxy.judge = nth(Api.TXN_OFFSET_COMMIT, Fault.HOLD, transaction=line.transaction)
+    line.write(1)
+    older = proxy.one_held()
+    proxy.judge = nth(Api.END_TXN, Fault.DELAY, transaction=line.transaction)
+    with ThreadPoolExecutor(1) as pool:
+        task = pool.submit(line.write, 2)
+        commit = proxy.one_held(after=older)
+        older.let_go()
+        commit.let_go()
+        task.result(60)
+    return line.marker()
+
+
+def test_a_marker_that_arrives_in_the_next_transaction_is_not_taken(line: Line) -> None:
+    """It would say that batch 2 was not written, and so let it be written again."""
+    assert late_marker(line) == Marker.of(line.task(2).batch, line.task(2).digest, 1)
+
+
+@pytest.mark.usefixtures("unguarded")
+def test_without_the_guard_the_late_marker_takes_a_batch_back(line: Line) -> None:
+    """The control."""
+    assert late_marker(line) == Marker.of(line.task(1).batch, line.task(1).digest, 1)
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT, Fault.CUT_ANSWER, Fault.RESET_ANSWER, Fault.HOLD, Fault.TWICE])
+@pytest.mark.parametrize("api", STEPS)
+def test_a_fault_at_a_step_neither_loses_nor_repeats(line: Line, api: Api, fault: Fault) -> None:
+    """Whatever the step was; what is late arrives in the middle of the next batch, what came twice before it."""
+    proxy = line.kafka.proxy
+    if api is not Api.INIT_PRODUCER_ID:
+        line.write(0)
+    proxy.judge = nth(api, fault, transaction=line.transaction)
+    if api is Api.INIT_PRODUCER_ID:
+        line.write(0)
+    line.write(1)
+    assert len(proxy.faults) == 1
+    if fault is Fault.TWICE:  # later it would be a copy that nobody has sent, and TCP makes none
+        proxy.one_held().let_go()
+
+    def in_two_parts() -> Iterator[Any]:
+        values = line.values(2)
+        yield rows(values[:5])
+        line.arrived(values[:5])
+        for each in proxy.held:
+            each.let_go()
+        yield rows(values[5:])
+
+    line.write(2, in_two_parts)
+    line.write(3)
+    assert line.read() == all_of(line, 4)
+    assert line.marker() == Marker.of(line.task(3).batch, line.task(3).digest, 1)
+
+
+@pytest.mark.parametrize("api", STEPS)
+def test_an_attempt_that_was_given_up_and_goes_on_changes_nothing(line: Line, api: Api) -> None:
+    """It stands still at each step, another executor's writer takes over, and then its request arrives."""
+    line.write(0)
+    proxy = line.kafka.proxy
+    with Older(line) as older:
+        if api is not Api.INIT_PRODUCER_ID:
+            older.once(1)
+        proxy.judge = nth(api, Fault.DELAY, client=older.client)
+        batch = 1 if api is Api.INIT_PRODUCER_ID else 2
+        with ThreadPoolExecutor(1) as pool:
+            attempt = pool.submit(older.once, batch)
+            held = proxy.one_held()
+            line.write(batch)
+            line.write(batch + 1)
+            held.let_go()
+            error = attempt.exception(60)
+        assert error is None or isinstance(error, TailraceError)
+        line.write(batch + 2)
+    assert line.read() == all_of(line, batch + 3)
+
+
+def test_a_transaction_that_has_expired_is_written_anew(line: Line) -> None:
+    """The broker has ended it in mid-batch; the attempt fails and says how long a transaction may take."""
+    line.options |= {"transaction.timeout.ms": 1000}
+    waited: list[bool] = []
+
+    def slow() -> Iterator[Any]:
+        values = line.values(1)
+        yield rows(values[:5])
+        if not waited:
+            waited.append(True)
+            line.arrived(values[:5])
+            line.ended()
+        yield rows(values[5:])
+
+    line.write(0)
+    line.write(1, slow)
+    line.write(2)
+    assert line.read() == all_of(line, 3)
+    assert len(line.failures) == 1
+    assert "a transaction may take 1 s" in line.failures[0]
+
+
+def test_a_broker_that_is_down_is_no_doubt(line: Line) -> None:
+    """A connection that was never made has carried no request: the producer stays, and no attempt fails."""
+    line.options |= {"bootstrap.servers": f"127.0.0.1:1,{line.kafka.proxied_servers}"}
+    for batch in range(4):
+        line.write(batch)
+    assert line.failures == []
+    assert line.writer.sinks.counts.created == 1
+    assert line.read() == all_of(line, 4)

@@ -1,0 +1,456 @@
+"""A network between Kafka and its clients that a test can break: request by request, or as a whole.
+
+Each broker has a listener of its own for the clients that come this way, and advertises the proxy's port for it; so
+nothing has to be rewritten, and the oracle reads past the proxy. The proxy understands of a request who sent it and
+what it is, and of an answer only where it ends.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum, auto
+
+from tailrace.broker import HOST
+from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
+from tailrace.testing import wait_until
+
+LISTENER = "PROXIED"
+_CHUNK = 1 << 16
+
+
+class Api(IntEnum):
+    """The requests that a transaction is made of, by Kafka's number."""
+
+    PRODUCE = 0
+    METADATA = 3
+    FIND_COORDINATOR = 10
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS = 24
+    ADD_OFFSETS = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+
+
+# From which version on a request's header and strings are of the compact kind.
+_COMPACT_SINCE = {
+    Api.PRODUCE: 9,
+    Api.INIT_PRODUCER_ID: 2,
+    Api.ADD_PARTITIONS: 3,
+    Api.ADD_OFFSETS: 3,
+    Api.END_TXN: 3,
+    Api.TXN_OFFSET_COMMIT: 3,
+}
+
+
+class Fault(Enum):
+    """What happens to a request, or to the answer to it."""
+
+    DROP = auto()  # it never arrives, and the connection stays
+    CUT = auto()  # it never arrives, and the connection is closed
+    CUT_ANSWER = auto()  # it arrives; the connection is closed before the answer
+    RESET_ANSWER = auto()  # the same, with a reset in place of an end
+    HOLD = auto()  # the connection is closed; it arrives when the test lets it go
+    DELAY = auto()  # it, and all that follows on the connection, arrive when the test lets it go
+    DELAY_ANSWER = auto()  # it arrives; the answer, and all that follow, come when the test lets them go
+    TWICE = auto()  # it arrives; a copy arrives over another connection when the test lets it go
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is known of a request."""
+
+    api: int
+    version: int
+    correlation: int
+    client: str
+    transaction: str | None  # the transactional id, where the request has one
+    broker: int
+
+
+Judge = Callable[[Request], Fault | None]
+
+
+def nth(api: Api, fault: Fault, number: int = 1, transaction: str | None = None, client: str | None = None) -> Judge:
+    """A fault for the n-th request of a kind, counted from here on; of a transactional id or a client if named."""
+    counted = 0
+    lock = threading.Lock()
+
+    def judge(request: Request) -> Fault | None:
+        nonlocal counted
+        if (
+            request.api != api
+            or transaction not in {None, request.transaction}
+            or (client is not None and client != request.client)
+        ):
+            return None
+        with lock:
+            counted += 1
+            return fault if counted == number else None
+
+    return judge
+
+
+@dataclass
+class Held:
+    """A request, or an answer, that waits for `let_go`."""
+
+    request: Request
+    fault: Fault
+    _gate: threading.Event = field(default_factory=threading.Event)
+    _done: threading.Event = field(default_factory=threading.Event)
+
+    def open(self) -> None:
+        """Let it arrive, and do not wait for that."""
+        self._gate.set()
+
+    def let_go(self, limit: float = 30.0) -> None:
+        """Let it arrive; when this returns the broker has answered it, or the client has its answer."""
+        self.open()
+        if not self._done.wait(limit):
+            raise TimeoutError(f"waited {limit:g} s for the arrival of {self.request}")
+
+    def wait(self) -> None:
+        """For the proxy: until it may go."""
+        self._gate.wait()
+
+    def arrived(self) -> None:
+        """For the proxy: it is there."""
+        self._done.set()
+
+
+class Proxy:
+    """The proxies of all brokers: what they do to requests is told to all of them."""
+
+    def __init__(self) -> None:
+        self.judge: Judge = lambda request: None
+        self.seen: list[Request] = []
+        self.faults: list[tuple[Request, Fault]] = []
+        self.held: list[Held] = []
+        self._lock = threading.Lock()
+        self._links: set[_Link] = set()
+        self._listening: list[socket.socket] = []
+        self._passable = threading.Event()
+        self._passable.set()
+        self._refusing = False
+        self._closed = False
+
+    # -- what a test says ------------------------------------------------------------------------
+
+    def outage(self, *, silent: bool) -> None:
+        """Nothing passes, both ways. Silent: nobody is told. Otherwise connections are cut, and new ones too."""
+        self._passable.clear()
+        self._refusing = not silent
+        if not silent:
+            self.cut()
+
+    def restore(self) -> None:
+        """The end of an outage. What was on its way in a silent one arrives now, as TCP would have it."""
+        self._refusing = False
+        self._passable.set()
+
+    def cut(self) -> None:
+        """Close every connection."""
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.close()
+
+    def count(self, api: Api, transaction: str | None = None) -> int:
+        """How many requests of a kind have come."""
+        with self._lock:
+            return sum(each.api == api and transaction in {None, each.transaction} for each in self.seen)
+
+    def one_held(self, after: Held | None = None, limit: float = 30.0) -> Held:
+        """The request that is held, when it is; one that came after another."""
+
+        def last() -> Held | None:
+            return self.held[-1] if self.held and self.held[-1] is not after else None
+
+        found = wait_until(last, "a request to be held", limit)
+        if found is None:
+            raise TimeoutError
+        return found
+
+    def heal(self) -> None:
+        """No faults from here on; whatever was held is let go, and everything that was noted is forgotten."""
+        self.judge = lambda request: None
+        self.restore()
+        for held in self.held:
+            held.open()
+        self.held, self.faults, self.seen = [], [], []
+
+    # -- how it is done --------------------------------------------------------------------------
+
+    def listen(self, broker: int, port: int, target: int) -> None:
+        """Stand before one broker's listener."""
+        listening = socket.create_server((HOST, port), backlog=128)
+        self._listening.append(listening)
+        threading.Thread(target=self._accept, args=[listening, broker, target], daemon=True).start()
+
+    def close(self) -> None:
+        """End everything."""
+        self._closed = True
+        self._passable.set()
+        for listening in self._listening:
+            with suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
+            listening.close()
+        self.heal()
+        self.cut()
+
+    def _accept(self, listening: socket.socket, broker: int, target: int) -> None:
+        while not self._closed:
+            try:
+                client, _ = listening.accept()
+            except OSError:
+                return
+            if self._refusing:
+                client.close()
+                continue
+            try:
+                link = _Link(self, client, broker, target)
+            except OSError:  # the broker is not there
+                client.close()
+                continue
+            with self._lock:
+                self._links.add(link)
+            link.start()
+
+    def forget(self, link: _Link) -> None:
+        """A connection has ended."""
+        with self._lock:
+            self._links.discard(link)
+
+    def verdict(self, request: Request) -> Fault | None:
+        """Note a request, and what happens to it."""
+        with self._lock:
+            self.seen.append(request)
+        fault = self.judge(request)
+        if fault is not None:
+            self.faults.append((request, fault))
+        return fault
+
+    def hold(self, request: Request, fault: Fault) -> Held:
+        """Something waits from here on."""
+        held = Held(request, fault)
+        self.held.append(held)
+        return held
+
+    def pass_on(self) -> None:
+        """Wait while nothing passes."""
+        self._passable.wait()
+
+
+class _Link:
+    """One client's connection, and the one to the broker that belongs to it."""
+
+    def __init__(self, proxy: Proxy, client: socket.socket, broker: int, target: int) -> None:
+        self._proxy, self._client, self._broker, self._target = proxy, client, broker, target
+        self._server = socket.create_connection((HOST, target), timeout=10)
+        self._server.settimeout(None)
+        for each in (self._client, self._server):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._answers: dict[int, tuple[Fault, Request]] = {}  # by correlation id: what happens to the answer
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Pass on what comes, both ways."""
+        threading.Thread(target=self._run, args=[self._requests], daemon=True).start()
+        threading.Thread(target=self._run, args=[self._replies], daemon=True).start()
+
+    def close(self, *, reset: bool = False) -> None:
+        """Cut it."""
+        self._shut(self._client, reset)
+        self._shut(self._server)
+        self._proxy.forget(self)
+
+    @staticmethod
+    def _shut(end: socket.socket, reset: bool = False) -> None:
+        with suppress(OSError):
+            if reset:
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            # The other thread's recv holds the socket, and must come back before a reset can be sent.
+            end.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)
+        end.close()
+
+    def _run(self, pump: Callable[[], None]) -> None:
+        with suppress(OSError, EOFError):
+            pump()
+        self.close()
+
+    def _requests(self) -> None:
+        while True:
+            frame = _frame(self._client)
+            request = parsed(frame, self._broker)
+            self._proxy.pass_on()
+            fault = self._proxy.verdict(request)
+            if fault is Fault.DROP:
+                continue
+            if fault is Fault.CUT:
+                return
+            if fault is Fault.HOLD:
+                self._copy(frame, request, fault)
+                return
+            if fault is Fault.DELAY:
+                held = self._proxy.hold(request, fault)
+                held.wait()
+                self._server.sendall(frame)
+                held.arrived()
+                continue
+            if fault is Fault.TWICE:
+                self._copy(frame, request, fault)
+            elif fault is not None:
+                with self._lock:
+                    self._answers[request.correlation] = (fault, request)
+            self._server.sendall(frame)
+
+    def _replies(self) -> None:
+        while True:
+            frame = _frame(self._server)
+            (correlation,) = struct.unpack_from(">i", frame, 4)
+            with self._lock:
+                fault, request = self._answers.pop(correlation, (None, None))
+            self._proxy.pass_on()
+            if fault is Fault.DELAY_ANSWER and request is not None:
+                held = self._proxy.hold(request, fault)
+                held.wait()
+                self._client.sendall(frame)
+                held.arrived()
+            elif fault is not None:
+                self.close(reset=fault is Fault.RESET_ANSWER)
+                return
+            else:
+                self._client.sendall(frame)
+
+    def _copy(self, frame: bytes, request: Request, fault: Fault) -> None:
+        """Keep a request, and bring it to the broker when it is let go; to the broker the connection is all one."""
+        held = self._proxy.hold(request, fault)
+
+        def deliver() -> None:
+            held.wait()
+            with suppress(OSError, EOFError), socket.create_connection((HOST, self._target), timeout=10) as other:
+                other.sendall(frame)
+                _frame(other)
+                held.arrived()
+
+        threading.Thread(target=deliver, daemon=True).start()
+
+
+def _frame(end: socket.socket) -> bytes:
+    """One message with its length, whole; EOFError where the connection ends."""
+    head = _exactly(end, 4)
+    (length,) = struct.unpack(">i", head)
+    return head + _exactly(end, length)
+
+
+def _exactly(end: socket.socket, count: int) -> bytes:
+    parts: list[bytes] = []
+    while count:
+        part = end.recv(min(count, _CHUNK))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def parsed(frame: bytes, broker: int = 0) -> Request:
+    """What a request says of itself."""
+    api, version, correlation, length = struct.unpack_from(">hhih", frame, 4)
+    at = 14 + max(0, length)
+    client = frame[14:at].decode()
+    transaction = None
+    since = _COMPACT_SINCE.get(Api(api)) if api in Api.__members__.values() else None
+    if since is not None and (api != Api.PRODUCE or version >= 3):
+        if version >= since:
+            at += 1  # the header's own tagged fields: clients send none
+            size, at = _varint(frame, at)
+            size -= 1
+        else:
+            (size,) = struct.unpack_from(">h", frame, at)
+            at += 2
+        transaction = frame[at : at + size].decode() if size >= 0 else None
+    return Request(api, version, correlation, client, transaction, broker)
+
+
+def _varint(frame: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = frame[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not byte & 0x80:
+            return value, at
+
+
+class ProxiedKafka(EmbeddedKafka):
+    """An embedded Kafka with a second listener on each broker, for the clients that come through the proxy."""
+
+    def __init__(self, options: EmbeddedOptions | None = None) -> None:
+        super().__init__(options)
+        self.proxy = Proxy()
+        self._ports: dict[int, tuple[int, int]] = {}  # of each broker: the proxy's, and the listener's behind it
+
+    @property
+    def proxied_servers(self) -> str:
+        """The addresses that lead through the proxy."""
+        return ",".join(f"{HOST}:{port}" for port, _ in self._ports.values())
+
+    def _lay_out(self, java: Sequence[str]) -> None:
+        super()._lay_out(java)
+        taken = {broker.port for broker in self.brokers}
+        for broker in self.brokers:
+            file = broker.folder / "server.properties"
+            known = dict(line.split("=", 1) for line in file.read_text(encoding="utf-8").splitlines())
+            port, behind = _two_ports(taken)
+            self._ports[broker.node_id] = port, behind
+            advertised = f"{known['advertised.listeners']},{LISTENER}://{HOST}:{port}"
+            more = {
+                "listeners": f"{known['listeners']},{LISTENER}://{HOST}:{behind}",
+                "advertised.listeners": advertised,
+                "listener.security.protocol.map": f"{known['listener.security.protocol.map']},{LISTENER}:PLAINTEXT",
+            }
+            lines = [f"{name}={value}\n" for name, value in (known | more).items()]
+            file.write_text("".join(lines), encoding="utf-8")
+
+    def _start_brokers(self) -> None:
+        if not self.proxy._listening:
+            for broker, (port, behind) in self._ports.items():
+                self.proxy.listen(broker, port, behind)
+        super()._start_brokers()
+
+    def stop(self) -> None:
+        """End the brokers and the proxy."""
+        self.proxy.close()
+        super().stop()
+
+
+def _two_ports(taken: set[int]) -> tuple[int, int]:
+    """Free ports below those of outgoing connections; nobody else is given one of `taken`."""
+    from tailrace.embedded import _free_ports
+
+    one, two = _free_ports(2, taken)
+    taken |= {one, two}
+    return one, two
+
+
+@contextmanager
+def proxied(settings: Mapping[str, str] | None = None, brokers: int = 1) -> Iterator[ProxiedKafka]:
+    """A Kafka behind a proxy."""
+    with ProxiedKafka(EmbeddedOptions(brokers=brokers, settings=settings or {})) as kafka:
+        yield kafka
+
+
+def outage(proxy: Proxy, seconds: float, *, silent: bool) -> None:
+    """Nothing passes for so long."""
+    proxy.outage(silent=silent)
+    try:
+        time.sleep(seconds)  # the fault itself, not a wait
+    finally:
+        proxy.restore()

@@ -1,0 +1,185 @@
+"""A pipeline that is started again whenever it ends, as the kubelet would, and what came out of it in the end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import psutil
+import yaml
+
+from support.drivers import Load, command, count, events, kill_tree
+from support.pipelines import QUIET
+from tailrace.config import Kafka
+from tailrace.kafka import Cluster
+from tailrace.oracle import Comparison, compare
+from tailrace.reader import Message, read
+from tailrace.testing import Topics, wait_until
+
+LIMIT = 240.0
+_BACK_OFF = 0.5
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What an independent reader found."""
+
+    compared: Comparison
+    reordered: int
+
+
+def order_of(inputs: list[Message], outputs: list[Message]) -> int:
+    """How many records stand behind one that the same source partition had after them."""
+    places = {each.key: (each.partition, each.offset) for each in inputs}
+    reached: dict[tuple[int, int], int] = {}
+    wrong = 0
+    for each in outputs:
+        source, offset = places.get(each.key, (-1, -1))
+        if offset < reached.get((source, each.partition), -1):
+            wrong += 1
+        reached[source, each.partition] = max(offset, reached.get((source, each.partition), -1))
+    return wrong
+
+
+@dataclass(frozen=True)
+class Run:
+    """One driver."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def said(self) -> str:
+        """What it has said of its failures."""
+        return self.log.with_suffix(".err").read_text() + "".join(
+            json.dumps(each) for each in events(self.log) if "error" in each
+        )
+
+    def more(self, kind: str = "written", number: int = 1, limit: float = LIMIT) -> None:
+        """Wait until it has reported so many more events of a kind than now."""
+        wanted = count(self.log, kind) + number
+        wait_until(lambda: count(self.log, kind) >= wanted, f"{number} more {kind!r} of {self.log.name}", limit)
+
+
+@dataclass
+class Supervised:
+    """One pipeline, its driver as a process; it takes the way of `servers`, and its proof that of `direct`."""
+
+    servers: str
+    direct: str
+    folder: Path
+    partitions: int = 4
+    spark: Mapping[str, str] = field(default_factory=dict)
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    again: bool = True  # a driver that has ended is started again
+    name: str = field(default_factory=lambda: f"s-{uuid.uuid4().hex[:8]}")
+    codes: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        topics = Topics(self.direct)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.source, self.sink = topics("in", self.partitions), topics("out", 2)
+        self.file = self.folder / "pipeline.yaml"
+        base: dict[str, Any] = {
+            "pipeline": self.name,
+            "kafka": {"bootstrap.servers": self.servers},
+            "source": {"topics": [self.source]},
+            "sink": {"topic": self.sink, "format": "raw"},
+            "ledger": {"topic": f"{self.name}.ledger", "partitions": 8},
+            "spark": QUIET | {"spark.master": "local[2,4]"} | dict(self.spark),
+        }
+        for key, value in self.sections.items():
+            base[key] = {**base[key], **value} if isinstance(base.get(key), dict) else value
+        self.file.write_text(yaml.safe_dump(base))
+        self._stop = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, daemon=True)
+        self.runs: list[Run] = []
+
+    def __enter__(self) -> Self:
+        if self.again:
+            self._keeper.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for run in self.runs:
+            kill_tree(run.process.pid)
+            run.process.wait(30)
+
+    def start(self) -> Run:
+        """Start a driver, whatever others there are."""
+        log = self.folder / f"run-{len(self.runs)}"
+        with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
+            process = subprocess.Popen(
+                command(self.file, "--output", "json"), stdout=out, stderr=err, start_new_session=True
+            )
+        self.runs.append(Run(process, log))
+        return self.runs[-1]
+
+    def _keep(self) -> None:
+        while not self._stop.is_set():
+            self.codes.append(self.start().process.wait())
+            if self._stop.wait(_BACK_OFF):
+                return
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def events(self) -> list[dict[str, Any]]:
+        """Of all runs so far."""
+        return [each for run in list(self.runs) for each in events(run.log)]
+
+    def count(self, kind: str) -> int:
+        """How many events of a kind there have been."""
+        return sum(count(run.log, kind) for run in list(self.runs))
+
+    def said(self) -> str:
+        """The end of what the runs have said of their failures."""
+        return "\n".join(run.said()[-1500:] for run in list(self.runs))
+
+    def more(self, kind: str = "written", number: int = 1, limit: float = LIMIT) -> None:
+        """Wait until there are so many more events of a kind than now."""
+        wanted = self.count(kind) + number
+        self._wait(lambda: self.count(kind) >= wanted, f"{number} more events {kind!r}", limit)
+
+    def _wait(self, condition: Callable[[], bool], what: str, limit: float) -> None:
+        try:
+            wait_until(condition, what, limit, every=0.2)
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}; codes {self.codes}; {self.said()}") from error
+
+    def tree(self, *words: str) -> list[psutil.Process]:
+        """What the last driver has started, of whose command line all the words are a part."""
+        found = psutil.Process(self.runs[-1].process.pid).children(recursive=True)
+        return [each for each in found if all(word in _line(each) for word in words)]
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def drained(self, load: Load, limit: float = LIMIT) -> None:
+        """Wait until everything that the load has written is read; it has stopped."""
+        cluster = Cluster(Kafka(bootstrap_servers=self.direct))
+        places = [(self.source, number) for number in range(self.partitions)]
+
+        def all_read() -> bool:
+            last = [each for each in self.events() if each.get("event") in {"written", "idle"}]
+            return bool(last) and last[-1]["lag"] == 0 and sum(cluster.latest(places).values()) == load.sent
+
+        self._wait(all_read, "the pipeline to have read everything", limit)
+
+    def proof(self) -> Proof:
+        """Read both topics, and compare."""
+        kafka = Kafka(bootstrap_servers=self.direct)
+        inputs, outputs = list(read(kafka, self.source)), list(read(kafka, self.sink))
+        compared = compare((each.key for each in inputs), (each.key for each in outputs))
+        return Proof(compared, order_of(inputs, outputs))
+
+
+def _line(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

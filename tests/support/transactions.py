@@ -1,0 +1,149 @@
+"""One writer without Spark, on brokers behind the proxy: batches that are tried again as Spark does, and the proof."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from support.kafkaproxy import ProxiedKafka
+from tailrace.config import Delivery, Kafka
+from tailrace.errors import TailraceError
+from tailrace.kafka import Cluster, client_options
+from tailrace.progress.ledger import LEDGER_SETTINGS
+from tailrace.progress.marker import Marker, transactional_id
+from tailrace.progress.plan import BatchId, SinkPartition
+from tailrace.testing import Topics, consume, wait_until
+from tailrace.writer import Assignment, Written
+from tailrace.writer.delivery import Deliveries
+from tailrace.writer.markers import MarkerReader
+
+ATTEMPTS = 4  # Spark's own number
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("timestamp", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+Batches = Callable[[], Iterator[Any]]
+
+
+def rows(values: list[bytes]) -> Any:
+    """Plain records as the sink gives them."""
+    return pa.RecordBatch.from_pylist([dict.fromkeys(SCHEMA.names) | {"value": value} for value in values], SCHEMA)
+
+
+@dataclass
+class Line:
+    """A pipeline's one sink partition: its writer goes through the proxy, its proof does not."""
+
+    kafka: ProxiedKafka
+    sink: str
+    ledger: str
+    pipeline: str
+    options: dict[str, Any] = field(default_factory=dict)
+    writer: Deliveries = field(default_factory=lambda: Deliveries("the writer of the test"))
+    failures: list[str] = field(default_factory=list)
+
+    @classmethod
+    def on(cls, kafka: ProxiedKafka, **options: Any) -> Line:
+        """With topics of its own."""
+        topics, name = Topics(kafka.bootstrap_servers), f"n-{uuid.uuid4().hex[:8]}"
+        ledger = f"{name}.ledger"
+        Cluster(Kafka(bootstrap_servers=kafka.bootstrap_servers)).ensure(ledger, 4, -1, LEDGER_SETTINGS)
+        return cls(kafka, topics("out", 1), ledger, name, options)
+
+    @property
+    def transaction(self) -> str:
+        """The transactional id."""
+        return transactional_id(self.pipeline, SinkPartition(0))
+
+    def task(self, batch: int, *, direct: bool = False) -> Assignment:
+        """What the task of a batch is told."""
+        servers = self.kafka.bootstrap_servers if direct else self.kafka.proxied_servers
+        return Assignment(
+            pipeline=self.pipeline,
+            batch=BatchId(batch),
+            partition=SinkPartition(0),
+            sinks=1,
+            digest=f"digest of {batch}",
+            delivery=Delivery.EXACTLY_ONCE,
+            ledger=self.ledger,
+            topic=self.sink,
+            rejected=None,
+            run="run",
+            options=client_options(Kafka(bootstrap_servers=servers)) | self.options,
+        )
+
+    def once(self, batch: int, batches: Batches | None = None) -> Written:
+        """One attempt of a task."""
+        return self.writer.write(self.task(batch), (batches or (lambda: iter([rows(self.values(batch))])))())
+
+    def write(self, batch: int, batches: Batches | None = None) -> Written:
+        """A task, tried again as often as Spark does; what failed is kept."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self.once(batch, batches)
+            except TailraceError as error:
+                self.failures.append(f"batch {batch}, attempt {attempt}: {error}")
+                if attempt == ATTEMPTS:
+                    raise
+        raise AssertionError
+
+    def values(self, batch: int, count: int = 10) -> list[bytes]:
+        """The records of a batch."""
+        return [b"%d-%03d" % (batch, number) for number in range(count)]
+
+    def read(self, isolation: str = "read_committed") -> list[bytes | None]:
+        """What an independent reader finds; a commit is acknowledged a moment before it can be seen."""
+        if isolation == "read_committed":
+            self.ended()
+        return [each.value for each in consume(self.kafka.bootstrap_servers, self.sink, isolation=isolation)]
+
+    def arrived(self, values: list[bytes]) -> None:
+        """Wait until these have reached the broker, committed or not."""
+        wait_until(lambda: set(values) <= set(self.read("read_uncommitted")), f"{len(values)} records to arrive", 60)
+
+    def marker(self) -> Marker | None:
+        """The marker, past the proxy."""
+        reader = MarkerReader(self.task(0, direct=True))
+        try:
+            return reader.markers([0], "the test").get(0)
+        finally:
+            reader.close()
+
+    def open(self) -> bool:
+        """Whether a transaction is open on the sink topic."""
+        cluster, place = Cluster(Kafka(bootstrap_servers=self.kafka.bootstrap_servers)), [(self.sink, 0)]
+        return cluster.latest(place) != cluster.latest(place, committed=True)
+
+    def ended(self) -> None:
+        """Wait until none is."""
+        wait_until(lambda: not self.open(), "the end of a transaction")
+
+    def close(self) -> None:
+        """Let go of the writer's producers."""
+        for cache in self.writer.caches().values():
+            cache.close()
+
+
+class Older(Line):
+    """Another executor's writer for the same sink partition; its requests are known by its client's name."""
+
+    def __init__(self, line: Line) -> None:
+        self.client = f"older-{line.pipeline}"
+        super().__init__(line.kafka, line.sink, line.ledger, line.pipeline, {"client.id": self.client})
+
+    def __enter__(self) -> Older:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

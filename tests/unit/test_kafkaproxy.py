@@ -1,0 +1,58 @@
+"""What the tests' proxy understands of Kafka's requests."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from support.kafkaproxy import Api, Fault, Request, nth, parsed
+
+
+def frame(api: int, version: int, body: bytes, *, compact: bool, client: bytes = b"rdkafka") -> bytes:
+    """A request as a client sends it."""
+    head = struct.pack(">hhih", api, version, 7, len(client)) + client + (b"\0" if compact else b"")
+    return struct.pack(">i", len(head + body)) + head + body
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "compact"),
+    [
+        (Api.END_TXN, 1, False),
+        (Api.END_TXN, 3, True),
+        (Api.ADD_PARTITIONS, 0, False),
+        (Api.ADD_OFFSETS, 3, True),
+        (Api.TXN_OFFSET_COMMIT, 2, False),
+        (Api.TXN_OFFSET_COMMIT, 3, True),
+        (Api.INIT_PRODUCER_ID, 1, False),
+        (Api.INIT_PRODUCER_ID, 4, True),
+        (Api.PRODUCE, 7, False),
+        (Api.PRODUCE, 9, True),
+    ],
+)
+def test_the_transactional_id_is_found(api: Api, version: int, compact: bool) -> None:
+    """In both kinds of headers and strings, and where there is none."""
+    name = b"tailrace.tweets.0" + b"x" * 200  # longer than one byte of a varint can say
+    size = bytes([(len(name) + 1) & 0x7F | 0x80, (len(name) + 1) >> 7]) if compact else struct.pack(">h", len(name))
+    found = parsed(frame(api, version, size + name + b"rest", compact=compact), broker=3)
+    assert found == Request(api, version, 7, "rdkafka", name.decode(), 3)
+    none = parsed(frame(api, version, (b"\0" if compact else b"\xff\xff") + b"rest", compact=compact))
+    assert none.transaction is None
+
+
+def test_other_requests_say_who_sent_them() -> None:
+    """A request that is no part of a transaction, and a client without a name."""
+    assert parsed(frame(18, 3, b"", compact=True)) == Request(18, 3, 7, "rdkafka", None, 0)
+    nameless = struct.pack(">hhih", 3, 9, 7, -1) + b"\0"
+    assert parsed(struct.pack(">i", len(nameless)) + nameless).client == ""
+
+
+def test_the_nth_request_of_a_kind_is_chosen() -> None:
+    """Once; of one transactional id and one client, if they are named."""
+
+    def end(transaction: str, client: str = "a") -> Request:
+        return Request(Api.END_TXN, 1, 1, client, transaction, 1)
+
+    judge = nth(Api.END_TXN, Fault.CUT, 2, transaction="t", client="a")
+    asked = [end("t"), end("u"), end("t", "b"), Request(Api.ADD_OFFSETS, 1, 1, "a", "t", 1), end("t"), end("t")]
+    assert [judge(each) for each in asked] == [None, None, None, None, Fault.CUT, None]

@@ -1,0 +1,27 @@
+"""Which lines of librdkafka's log say that a request may have been sent twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.writer.producers import resent
+
+CLOSED = "[thrd:TxnCoordinator]: TxnCoordinator/1: 127.0.0.1:9092: Disconnected: connection closed by peer"
+REFUSED = "[thrd:127.0.0.1:1/bootstrap]: 127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ("FAIL", f"{CLOSED} (after 14ms in state UP)", True),
+        ("FAIL", f"{CLOSED} (after 14ms in state APIVERSION_QUERY)", True),
+        ("FAIL", "something else", True),
+        ("FAIL", f"{REFUSED} (after 0ms in state CONNECT)", False),
+        ("FAIL", f"{REFUSED} (after 0ms in state TRY_CONNECT)", False),
+        ("REQTMOUT", "[thrd:a]: a: Timed out 1 in-flight, 0 retry-queued, 0 out-queue requests", True),
+        ("GETPID", "[thrd:main]: Failed to acquire transactional PID: retrying", False),
+    ],
+)
+def test_what_has_gone_with_a_connection_may_be_sent_again(kind: str, text: str, expected: bool) -> None:
+    """But nothing goes with a connection that was still being made."""
+    assert resent(kind, text) is expected

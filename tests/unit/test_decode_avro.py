@@ -249,11 +249,12 @@ def test_a_registry_that_does_not_answer_fails_the_task(
     assert "hidden" not in str(raised.value)
 
 
-def test_an_option_that_the_registrys_client_does_not_know_is_refused(tweets: Path, registry: SchemaRegistry) -> None:
+def test_an_option_that_the_registrys_client_does_not_take_is_refused(tweets: Path, registry: SchemaRegistry) -> None:
     """The client's own message is in the error."""
+    bad = {"basic.auth.user.info": "a name without a password"}
     with pytest.raises(ConfigInvalid) as raised:
-        avro.decoder(read_avro("s.avsc", tweets), source(registry.url, nonsense="1").registry)
-    assert "nonsense" in str(raised.value)
+        avro.decoder(read_avro("s.avsc", tweets), source(registry.url, **bad).registry)
+    assert "user.info" in str(raised.value)
 
 
 def record_of(kind: Any) -> str:

@@ -46,6 +46,8 @@ _RETRIABLE = frozenset(
 _FENCED = frozenset(
     {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.FENCED_INSTANCE_ID}
 )
+# Reports of records that were thrown away because their transaction had failed already: that error says more.
+PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _DENIED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: Resource.TOPIC,
     KafkaError.GROUP_AUTHORIZATION_FAILED: Resource.GROUP,

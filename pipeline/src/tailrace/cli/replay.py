@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as RawMessage
 
 from tailrace.cli.records import Place, number
 from tailrace.config import Kafka
 from tailrace.errors import CommitInDoubt, KafkaFailed, OptionRefused
 from tailrace.headers import HEADER_PARTITION, HEADER_PIPELINE, HEADER_TOPIC, PREFIX
-from tailrace.kafka import client_options, committed, is_fenced, is_retriable, persist, translate
+from tailrace.kafka import PURGED, client_options, committed, is_fenced, is_retriable, persist, translate
 from tailrace.reader import Message
 from tailrace.rights import Operation, Right, on_groups, on_topic, on_transactions
 
@@ -183,6 +183,7 @@ class Replay:
         )
         self._partitions = partitions
         self._error: KafkaException | None = None
+        self._homes: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -239,6 +240,7 @@ class Replay:
         headers: list[tuple[str, str | bytes | None]] = [
             (name, value) for name, value in message.headers if not name.startswith(PREFIX)
         ]
+        self._homes.add(home.topic)
         while True:
             try:
                 self._producer.produce(
@@ -260,9 +262,8 @@ class Replay:
             raise self._error
 
     def _delivered(self, error: object, message: RawMessage) -> None:
-        if error is not None and self._error is None:
+        if isinstance(error, KafkaError) and self._error is None and error.code() not in PURGED:
             self._error = KafkaException(error)
-            self._rights = (on_topic(Operation.WRITE, message.topic() or ""), *self._rights)
 
     def _commit(self) -> None:
         try:
@@ -286,4 +287,5 @@ class Replay:
                 then="when the other one has ended, give the same command again",
             )
         doing = f"replaying {self._topic!r}"
-        return translate(self._error or error, doing, kept="nothing was sent", rights=self._rights)
+        rights = [*(on_topic(Operation.WRITE, topic) for topic in sorted(self._homes)), *self._rights]
+        return translate(self._error or error, doing, kept="nothing was sent", rights=rights)

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from tailrace import crash, errors
 from tailrace.config import redact
 from tailrace.crash import Point
-from tailrace.kafka import is_fenced, persist, translate
+from tailrace.kafka import PURGED, is_fenced, persist, translate
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import BatchId
 from tailrace.progress.states import Event, State, after, unfit
@@ -39,7 +39,6 @@ _FLUSH_STEP = 0.5
 _LOG_INFO = 6  # librdkafka's number: from there on it tells that a connection was closed with a request under way
 # The states of a connection that has not carried a request yet; its errors cannot hide one of a later state.
 _NEVER_THERE = re.compile(r"in state (TRY_CONNECT|CONNECT)\b")
-_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _KEPT = "nothing of this attempt is visible to a read_committed reader; the task is tried again"
 
 TRANSACTIONAL = {
@@ -67,8 +66,7 @@ class _Heard:
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
         """A delivery report: only failures are reported."""
-        # What was purged was so because the transaction had failed already: that error says more.
-        if error is not None and self.failed is None and error.code() not in _PURGED:
+        if error is not None and self.failed is None and error.code() not in PURGED:
             self.failed, self.topic = error, message.topic() or ""
 
     def error(self, error: KafkaError) -> None:

@@ -168,6 +168,8 @@ class Driven:
         self._struck = self.happened
         self._planned = None
         self.starts += 1
+        if self.starts > 1:
+            self.context.say(f"start {self.starts}, after batch {self.batches.written} and {self.happened} crashes")
 
     @property
     def happened(self) -> int:

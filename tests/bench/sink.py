@@ -129,10 +129,13 @@ class Bench:
     # -- latency -----------------------------------------------------------------------------------
 
     def latency(self) -> None:
-        """Interleaved rounds at a steady rate."""
+        """Interleaved rounds at a steady rate, after one that warms both."""
+        self.say(f"{RATE} records a second for {SECONDS:.0f} s, 4 partitions, {ROUNDS} rounds after a warm-up")
         p50, p99 = [], []
-        for number in range(ROUNDS):
+        for number in range(-1, ROUNDS):
             found = {sink: self.steady(sink) for sink in (SINKS if number % 2 else SINKS[::-1])}
+            if number < 0:
+                continue
             for sink, each in found.items():
                 self.say(
                     f"round {number + 1}  {sink:<9} {len(each)} records  p50 {each[len(each) // 2]:.0f} ms"

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import tailrace
 from support.pipelines import Bench
+from tailrace.config import Kafka
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.marker import markers_group
 from tailrace.testing import Record, consume, produce
 
 pytestmark = pytest.mark.integration
@@ -160,11 +167,43 @@ def test_exactly_once_finishes_a_batch_that_was_delivered_in_part(
     assert [int(value or b"") for value in one.values()] == _filled(partitions)
 
 
+def test_exactly_once_refuses_an_old_batch_whose_markers_may_have_expired(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Whether it was delivered, nobody can say any more; a week ago is when the brokers begin to forget."""
+    one = bench(partitions=2)
+    _fill(one, 2)
+    rows = stream(spark, one).select("value")
+
+    def job() -> None:
+        query = (
+            rows.writeStream.foreachBatch(tailrace.exactly_once(**options(one, id=one.name)))
+            .option("checkpointLocation", str(tmp_path / "c"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    job()
+    (tmp_path / "c" / "commits" / "0").unlink()  # as if Spark had ended before it noted the batch
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.delete_consumer_groups([markers_group(one.name)])[markers_group(one.name)].result(timeout=30)
+    with Ledger(one.name, f"{one.name}.ledger", Kafka(bootstrap_servers=one.kafka), 8, -1) as ledger:
+        ledger.take()
+        plan = ledger.latest()
+        assert plan is not None
+        ledger.write(replace(plan, at=time.time() - 7 * 24 * 3600), {})
+    with pytest.raises(Exception, match=r"TR-306.*2 of its 2 sink partitions have no marker"):
+        job()
+    assert [int(value or b"") for value in one.values()] == _filled(2)
+
+
 def test_the_plain_format_refuses_a_replay_whose_rows_have_moved(
     bench: MakeBench, spark: SparkSession, tmp_path: Path
 ) -> None:
     """It cannot see what a task reads, so it stops instead of delivering twice; nothing was lost or duplicated."""
-    one = bench(partitions=3)
+    one = bench()
+    one.source = renumbered(spark, one)
 
     def job() -> None:
         writer = faulty(tmp_path)(stream(spark, one)).writeStream.format("tailrace").options(**options(one))
@@ -187,6 +226,22 @@ def test_the_plain_format_refuses_a_replay_whose_rows_have_moved(
     after = one.values()
     assert len(after) == len(set(after))
     assert set(before) <= set(after) <= {b"%06d" % number for number in _filled(3)}
+
+
+def renumbered(spark: SparkSession, one: Bench) -> str:
+    """A topic with three partitions, all of which Spark numbers in the reverse order before a restart.
+
+    The first time they come as in a Java hash map, which the topic's name decides; from the offset log, sorted.
+    """
+    jvm: Any = spark._jvm
+    for _ in range(50):
+        topic = one.topics("in", partitions=3)
+        order = jvm.java.util.HashMap()
+        for number in range(3):
+            order.put(jvm.org.apache.kafka.common.TopicPartition(topic, number), None)
+        if [each.partition() for each in order.keySet()] == [2, 1, 0]:
+            return topic
+    raise LookupError("none of 50 names of topics gives the reverse order")
 
 
 def _fill(one: Bench, partitions: int) -> None:

@@ -49,6 +49,32 @@ def test_a_backlog_is_taken_in_portions_that_grow(bench: MakeBench, available_no
     assert one.values() == numbered(0, BACKLOG)
 
 
+SLOW = """
+import time
+
+
+def slow(frame):
+    def each(batches):
+        for batch in batches:
+            time.sleep(0.006 * batch.num_rows)
+            yield batch
+
+    return frame.select("value").mapInArrow(each, "value binary")
+"""
+
+
+def test_a_slow_function_brings_the_limit_down_to_what_fits_the_target(bench: MakeBench) -> None:
+    """6 ms a record leave no more than 500 in 3 s: the limit comes down from 1,000 to about that, and stays."""
+    one = bench()
+    one.write("slow.py", SLOW)
+    one.send(numbered(0, 3600))
+    batches = written(one.run(process={"function": "slow.py:slow"}, batch={"target": "3s"}))
+    assert batches[:2] == [(FIRST, FIRST)] * 2
+    assert all(50 <= limit <= 600 for _, limit in batches[3:])
+    assert len(batches) >= 5
+    assert one.values() == numbered(0, 3600)
+
+
 def test_large_records_are_counted_by_bytes(bench: MakeBench) -> None:
     """200 records of 1 MB: no batch is larger than max_bytes, the first one neither."""
     one = bench(partitions=2)

@@ -62,3 +62,9 @@ def test_an_error_that_is_ours_already_is_left_alone() -> None:
     """No error is wrapped twice."""
     error = errors.DriverFenced("fenced")
     assert failure(error, PIPELINE) is error
+
+
+def test_the_batch_that_failed_is_named_where_the_users_code_did() -> None:
+    """With where its records are, so that they can be looked at."""
+    found = failure(RuntimeError(TRACE.format(end="ValueError: x")), PIPELINE, "batch 7, of in-0:12-24")
+    assert found.what.endswith("; in batch 7, of in-0:12-24")

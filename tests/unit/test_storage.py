@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from tailrace.config import Pipeline
-from tailrace.storage import hidden, on_s3, settings
+from tailrace.storage import SCRATCH, hidden, on_s3, settings
 
 ENDPOINT = "spark.hadoop.fs.s3a.endpoint"
 
@@ -48,7 +48,7 @@ def test_a_place_that_cannot_is_refused(place: str, told: str) -> None:
 
 def test_state_on_a_disk_needs_no_object_store() -> None:
     """A folder gets RocksDB and changelogs, and neither S3A nor its manager; the ledger gets nothing."""
-    assert settings(pipeline("ledger")) == {}
+    assert settings(pipeline("ledger")) == SCRATCH
     chosen = settings(pipeline("file:/var/state"))
     assert any("RocksDB" in value for value in chosen.values())
     assert not any("s3a" in name or "Abortable" in value for name, value in chosen.items())

@@ -42,12 +42,16 @@ from tailrace.progress.stores import open_store
 from tailrace.ratecontrol import RateControl
 from tailrace.runner import Runner
 from tailrace.standby import Standby
+from tailrace.status.board import Board
+from tailrace.status.follow import Follower
 from tailrace.streamplan import check
+from tailrace.telemetry import served
 
 Event = dict[str, Any]
 Emit = Callable[[Event], None]
 
 IDLE_AFTER = 1.0  # seconds without a batch until the pipeline is asked whether it has drained
+_LOOK_EVERY = 5.0  # seconds between two looks at brokers that have nothing new
 # A batch that is read again must be cut as it was: no decision that depends on sizes.
 _EXACT = {"spark.sql.adaptive.enabled": "false", "spark.sql.streaming.stopTimeout": "60000"}
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -74,6 +78,8 @@ def session(pipeline: Pipeline) -> SparkSession:
         **_EXACT,
         "spark.shuffle.reduceLocality.enabled": "false",
     }
+    if pipeline.metrics.enabled:  # the executors' Python processes are told to let themselves be watched
+        settings[f"spark.executorEnv.{served.ENV}"] = str(served.Watched.of(pipeline))
     options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", settings.get("spark.driver.extraJavaOptions", "")]
     settings["spark.driver.extraJavaOptions"] = " ".join(options).strip()
     needed = jars.ensure("spark") + (jars.ensure("s3") if storage.on_s3(pipeline) else [])
@@ -123,20 +129,26 @@ def run(
     folder, emit, stop = folder or Path.cwd(), emit or (lambda event: None), stop or Stop()
     cluster, name = Cluster(pipeline.kafka), uuid.uuid4().hex[:12]
     preflight(pipeline, cluster)
+    follower = Follower(pipeline, Board(pipeline, name))
+    emit = follower.board.after(emit)
     with (
+        follower.following(emit),
         Ledger.of(pipeline) as ledger,
         contextlib.closing(Keeper(pipeline, lambda: open_store(pipeline, folder), emit)) as keeper,
         Lease(pipeline, name, lambda text: emit({"event": "lease", "what": text})) as lease,
     ):
         if not standby:
             lease.hold(Phase.LEADING)
+        if spark is None:
+            emit({"event": "starting", "pipeline": pipeline.pipeline})
         given, spark = spark, spark or session(pipeline)
         for key, value in _EXACT.items():
             spark.conf.set(key, value)
         try:
+            follower.session(spark)
             prepare(spark, pipeline)
             assembly = assemble(spark, pipeline, folder)
-            drive = Drive(spark, pipeline, assembly, cluster, ledger, lease, keeper, emit, stop, name)
+            drive = Drive(spark, pipeline, assembly, cluster, ledger, lease, keeper, emit, stop, name, follower)
             if not standby or Standby(spark, pipeline, assembly, cluster, ledger, lease, name, emit, stop).wait():
                 _run(drive, batch)
         except errors.TailraceError:
@@ -172,6 +184,7 @@ class Drive:
     emit: Emit
     stop: Stop
     run: str
+    follower: Follower
 
 
 def _run(drive: Drive, batch: bool) -> None:
@@ -210,6 +223,7 @@ def _run(drive: Drive, batch: bool) -> None:
         drive.stop.event,
         drive.keeper,
         control,
+        drive.follower.board.finished,
     )
     read = {} if plan is not None else ledger.positions(dict.fromkeys(source.partitions_of(pipeline, drive.cluster), 0))
     if plan is None and (markers or read):
@@ -249,6 +263,7 @@ def _run(drive: Drive, batch: bool) -> None:
     shuffles = check(rows, pipeline.checkpoint)
     with _folder(drive, plan, entry) as (folder, log):
         runner.begin(plan, positions, log, shuffles > drive.assembly.spreads)
+        drive.follower.stream(lambda: runner.positions)
         _stream(drive, runner, rows, folder, batch)
 
 
@@ -307,18 +322,29 @@ def _stream(drive: Drive, runner: Runner, rows: DataFrame, folder: str, batch: b
 
 
 def _watch(drive: Drive, runner: Runner, query: StreamingQuery, batch: bool) -> None:
-    """Until the query ends or a stop is asked for; says when the pipeline has drained."""
+    """Until the query ends or a stop is asked for; says when the pipeline has drained, and when no broker answers."""
     told: TopicPartitions | None = None
+    away, asked = False, 0.0
     while query.isActive and not drive.stop.event.wait(0.2):
         if runner.error is not None:
             return
-        if batch or runner.busy or time.monotonic() - runner.since < IDLE_AFTER or runner.positions == told:
+        drive.follower.look(query)
+        if batch or runner.busy or time.monotonic() - runner.since < IDLE_AFTER:
             continue
+        if runner.positions == told and time.monotonic() - asked < _LOOK_EVERY:
+            continue
+        asked = time.monotonic()
         try:
             behind = source.lag(drive.pipeline, runner.positions, drive.cluster)
-        except errors.KafkaError:
-            continue  # the brokers are away; the query notices for itself whether that matters
-        if behind == 0 and runner.rest():
+        except errors.KafkaError as error:  # the query notices for itself whether that matters
+            if not away:
+                drive.emit({"event": "away", "what": error.what})
+            away = True
+            continue
+        if away:
+            drive.emit({"event": "back"})
+        away = False
+        if behind == 0 and runner.positions != told and runner.rest():
             told = dict(runner.positions)
             drive.emit({"event": "idle", "batch": runner.last, "lag": 0})
 
@@ -326,6 +352,7 @@ def _watch(drive: Drive, runner: Runner, query: StreamingQuery, batch: bool) -> 
 def _end(drive: Drive, query: StreamingQuery, runner: Runner) -> bool:
     """Let the batch that is under way finish, note that, and end the query; whether the batch was given up."""
     runner.close()
+    drive.follower.board.stopping()
     done = drive.stop.drained(lambda: runner.busy and query.isActive, drive.pipeline.batch.drain)
     try:
         if done and (runner.closed or query.isActive or query.exception() is None) and runner.rest():
@@ -333,4 +360,5 @@ def _end(drive: Drive, query: StreamingQuery, runner: Runner) -> bool:
     finally:
         with contextlib.suppress(Exception):  # a query that has failed says so through exception()
             query.stop()
+        drive.follower.look(query)
     return not done and not runner.rest()  # it may have come to its end at the last moment

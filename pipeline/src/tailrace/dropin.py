@@ -31,6 +31,7 @@ from tailrace.config import (
     contradictions,
 )
 from tailrace.kafka import Cluster, client_options
+from tailrace.progress import expiry
 from tailrace.progress.ledger import LEDGER_SETTINGS, Ledger
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, assign
 from tailrace.sink import BatchWrite, deliver
@@ -306,6 +307,8 @@ class ExactlyOnce:
                 kept="nothing was written",
                 then="use the checkpoint folder that the query used before, or give the sink another id",
             )
+        else:
+            self._check_age(plan)
         write = BatchWrite(
             plan=plan,
             assigned=assign(plan, slices),
@@ -317,6 +320,19 @@ class ExactlyOnce:
             options=self.target.options,
         )
         deliver(frame, write, rows_of)
+
+    def _check_age(self, plan: Plan) -> None:
+        """Refuse to deliver a batch again of which a marker is missing that the brokers may have forgotten."""
+        markers = self._held.markers()
+        if expiry.missing(plan, markers):
+            expiry.check(
+                plan,
+                markers,
+                time.time(),
+                expiry.retention(Cluster(self.target.kafka).admin),
+                then="look at the output for what the batch has delivered; then go on with another checkpoint folder "
+                "and another id, from the startingOffsets that you choose",
+            )
 
     @property
     def _held(self) -> Ledger:

@@ -29,8 +29,8 @@ _STORE = ("org.apache.hadoop.fs.s3a", "software.amazon.awssdk", "PathIOException
 _GONE = ("UnknownTopicOrPartitionException",)
 
 
-def failure(error: BaseException, pipeline: Pipeline) -> errors.TailraceError:
-    """The error to report for an exception that came through Spark."""
+def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors.TailraceError:
+    """The error to report for an exception that came through Spark; `batch` names the one that was under way."""
     if isinstance(error, errors.TailraceError):
         return error
     text = f"{type(error).__name__}: {error}"
@@ -71,12 +71,14 @@ def failure(error: BaseException, pipeline: Pipeline) -> errors.TailraceError:
         )
     if any(sign in text for sign in _FUNCTION):
         return errors.FunctionFailed(
-            f"function {pipeline.process.function!r}: {_cause(text)}",
+            f"function {pipeline.process.function!r}: {_cause(text)}{batch and f'; in {batch}'}",
             kept=_KEPT,
             then="mend the function, then start again; once this batch is through, process.validate can sort such "
             "records out",
         )
-    return errors.QueryFailed(_cause(text), kept=_KEPT, then="start the pipeline again; tailrace doctor FILE")
+    return errors.QueryFailed(
+        f"{_cause(text)}{batch and f'; in {batch}'}", kept=_KEPT, then="start the pipeline again; tailrace doctor FILE"
+    )
 
 
 def _cause(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,11 +24,13 @@ from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition, assign
 from tailrace.progress.scratch import Scratch
 from tailrace.ratecontrol import RateControl
 from tailrace.sink import BatchWrite, deliver
+from tailrace.status.seen import Finished
 from tailrace.writer import Written
 
 # The two ways a batch is reported; the command line draws them, the demo waits for them.
 PLANNED = "planned"
 WRITTEN = "written"
+_SHOWN = 3  # ranges of a batch, in a message
 _ASK_EVERY = 0.5  # seconds between two questions for the topics' ends
 
 
@@ -51,6 +53,7 @@ class Runner:
         stopping: threading.Event,
         keeper: Keeper,
         control: RateControl,
+        finished: Callable[[Finished], None],
     ) -> None:
         self._spark = spark
         self._pipeline = pipeline
@@ -62,6 +65,8 @@ class Runner:
         self._stopping = stopping
         self._keeper = keeper
         self._control = control
+        self._finished = finished
+        self._phases: dict[str, float] = {}
         self._plan: Plan | None = None
         self._log: Scratch | Checkpoint | None = None
         self._query = ""
@@ -132,11 +137,12 @@ class Runner:
         try:
             rows = self._assembly(source.again(self._spark, self._pipeline, plan.ranges))
             _, slices = source.cut(rows)
-            self._deliver(rows, plan, assign(plan, slices), replay=True)
+            written = self._deliver(rows, plan, assign(plan, slices), replay=True)
+            self._finished(self._seen(plan, written, replay=True))
         except errors.TailraceError:
             raise
         except Exception as error:
-            raise failure(error, self._pipeline) from error
+            raise failure(error, self._pipeline, _described(plan)) from error
 
     # -- the stream -------------------------------------------------------------------------------
 
@@ -153,15 +159,21 @@ class Runner:
             self.error = error
             raise
         except Exception as error:
-            self.error = failure(error, self._pipeline)
+            self.error = failure(error, self._pipeline, self._reading(number))
             raise
         finally:
             self.since = time.monotonic()
             self.busy = False
 
+    def _reading(self, number: int) -> str:
+        plan = self._plan
+        return _described(plan) if plan is not None and plan.batch == number else f"batch {number}"
+
     def _batch(self, rows: DataFrame, number: BatchId) -> None:
         begun = time.monotonic()
-        ranges, slices = source.cut(rows)
+        self._phases = {}
+        with self._phase("cut"):
+            ranges, slices = source.cut(rows)
         if self._log is None:
             raise errors.InvariantBroken(f"batch {number} came before the runner was told where to begin")
         entry = self._log.entry(number)
@@ -187,19 +199,34 @@ class Runner:
             )
             if number != self.last + 1:
                 raise errors.InvariantBroken(f"batch {number} follows batch {self.last}")
-            started = time.monotonic()
-            self._ledger.write(plan, self.positions)
+            with self._phase("ledger"):
+                self._ledger.write(plan, self.positions)
             self._plan = plan
-            self._keeper.planned(plan, self.positions, time.monotonic() - started)
-        self._deliver(rows, plan, assign(plan, slices), replay)
+            self._keeper.planned(plan, self.positions, self._phases["ledger"])
+        written = self._deliver(rows, plan, assign(plan, slices), replay)
         crash.at(Point.BATCH_DONE, number)
-        if isinstance(self._log, Checkpoint):
-            self._log.after(number)
-        self._delivered = number
-        self.positions = source.offsets_of(entry)
-        if not replay:
-            self._control.learn(plan, time.monotonic() - begun)
+        with self._phase("after"):
+            if isinstance(self._log, Checkpoint):
+                self._log.after(number)
+            self._delivered = number
+            self.positions = source.offsets_of(entry)
+            if not replay:
+                self._control.learn(plan, time.monotonic() - begun)
+        self._finished(self._seen(plan, written, replay))
         crash.at(Point.BATCH_RETURNED, number)
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._phases[name] = time.monotonic() - started
+
+    def _seen(self, plan: Plan, written: list[Written], replay: bool) -> Finished:
+        return Finished(
+            plan.batch, plan.records, tuple(written), dict(self._phases), replay, time.time(), self._control.limit
+        )
 
     def _whole(self, seen: tuple[Range, ...], entry: str) -> tuple[Range, ...]:
         """The batch's ranges: as the tasks read them, or, where a shuffle hides that, from one position to the next."""
@@ -216,14 +243,15 @@ class Runner:
             self._query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
         return self._query
 
-    def _deliver(self, rows: DataFrame, plan: Plan, assigned: tuple[SinkPartition, ...], replay: bool) -> None:
+    def _deliver(self, rows: DataFrame, plan: Plan, assigned: tuple[SinkPartition, ...], replay: bool) -> list[Written]:
         self._emit(
             {"event": PLANNED, "batch": plan.batch, "records": plan.records, "sinks": plan.sinks, "replay": replay}
         )
-        started = time.monotonic()
-        written = deliver(rows, BatchWrite.of(self._pipeline, plan, assigned, self._run, self._owners))
+        with self._phase("deliver"):
+            written = deliver(rows, BatchWrite.of(self._pipeline, plan, assigned, self._run, self._owners))
         self._owners |= {each.partition: each.writer for each in written}
-        self._report(plan, written, time.monotonic() - started, {} if replay else {"limit": self._control.limit})
+        self._report(plan, written, self._phases["deliver"], {} if replay else {"limit": self._control.limit})
+        return written
 
     def _lag(self, positions: TopicPartitions) -> int:
         """How far behind the pipeline is; asked of the brokers twice a second at most."""
@@ -249,3 +277,9 @@ class Runner:
                 "lag": self._lag(source.offsets_of(plan.entry)),
             }
         )
+
+
+def _described(plan: Plan) -> str:
+    """The batch, and where its records are."""
+    shown = ", ".join(map(str, plan.ranges[:_SHOWN]))
+    return f"batch {plan.batch}, of {shown}{', …' if len(plan.ranges) > _SHOWN else ''}"

@@ -13,6 +13,12 @@ from tailrace.config import SECRET_OPTION, Pipeline
 S3A = "s3a:"
 HADOOP = "spark.hadoop."
 
+# The folder of a pipeline without a checkpoint is scratch, made anew at each start: no second file with a checksum for
+# each of its files, neither Spark's nor Hadoop's. Each costs the batch some forks of the JVM.
+SCRATCH = {
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+}
 STATE = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -53,7 +59,7 @@ _S3A = {
 def settings(pipeline: Pipeline) -> dict[str, str]:
     """What Spark is set to for the pipeline's checkpoint, where the pipeline does not say otherwise."""
     if pipeline.checkpoint == "ledger":
-        return {}
+        return dict(SCRATCH)
     if not on_s3(pipeline):
         return dict(STATE)
     wanted = {f"{HADOOP}fs.s3a.{name}": value for name, value in _S3A.items()}

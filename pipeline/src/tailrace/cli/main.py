@@ -7,8 +7,11 @@ nothing starts Spark that does not need it.
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Any
@@ -33,6 +36,7 @@ COMMANDS = {
     "demo": Command("tailrace.cli.demo", "demo", "Show the whole thing: a real Kafka, a pipeline, the proof."),
     "kafka": Command("tailrace.cli.kafka", "kafka", "Start a real Kafka on this machine, to play with."),
     "run": Command("tailrace.cli.run", "run", "Run a pipeline."),
+    "status": Command("tailrace.cli.status", "status", "Show what a running pipeline is doing, live."),
     "verify": Command("tailrace.cli.verify", "verify", "Count what is lost or duplicated between two topics."),
     "rejected": Command("tailrace.cli.rejected", "app", "List, show and replay a pipeline's rejected records."),
     "offsets": Command("tailrace.cli.offsets", "app", "Show and change where a pipeline goes on reading."),
@@ -96,13 +100,22 @@ def _root(
     """Kafka to Kafka with PySpark, each record exactly once."""
 
 
+def with_file(error: TailraceError, arguments: Sequence[str]) -> TailraceError:
+    """The error, its next command naming the pipeline's file that this command was given."""
+    files = [each for each in arguments if each.endswith((".yaml", ".yml"))]
+    if files:
+        quoted = shlex.quote(files[0])
+        error.then = re.sub(r"\bFILE\b", lambda _: quoted, error.then)
+    return error
+
+
 def main() -> None:
     """The entry of the console script."""
     try:
         try:
             app(prog_name="tailrace")
         except TailraceError as error:
-            sys.exit(fail(error, requested(sys.argv[1:])))
+            sys.exit(fail(with_file(error, sys.argv[1:]), requested(sys.argv[1:])))
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:

@@ -86,10 +86,18 @@ def _as_rows(table: LiveTable) -> Any:
                         )
                     )
                 )
+            case "starting":
+                table.note(f"pipeline {event['pipeline']}: starting Spark")
+            case "away":
+                table.note(f"the brokers do not answer; what was delivered is safe, waiting for them: {event['what']}")
+            case "back":
+                table.note("the brokers answer again")
             case "started":
                 table.note(f"pipeline {event['pipeline']}: going on with batch {event['batch']}")
             case "warning":
                 table.note(f"warning: {event['what']}")
+            case "serving":
+                table.note(f"status page: {event['url']}")
             case "reset":
                 table.note(f"offsets out of range: {event['what']}")
             case "offsets" | "note":

@@ -50,7 +50,15 @@ from tailrace.errors.kafka import (
     SourceChanged,
     TopicUnknown,
 )
-from tailrace.errors.machine import BrokerDidNotStart, EnvironmentError_, JarsMissing, JavaMissing, WriterUnavailable
+from tailrace.errors.machine import (
+    BrokerDidNotStart,
+    DriverUnreachable,
+    EnvironmentError_,
+    JarsMissing,
+    JavaMissing,
+    PortUnusable,
+    WriterUnavailable,
+)
 from tailrace.errors.proof import RecordsDiffer, VerifyError
 from tailrace.errors.root import TailraceError
 from tailrace.errors.run import (
@@ -75,6 +83,7 @@ __all__ = [
     "DeliveryError",
     "DrainUnfinished",
     "DriverFenced",
+    "DriverUnreachable",
     "EnvironmentError_",
     "FunctionFailed",
     "FunctionInvalid",
@@ -92,6 +101,7 @@ __all__ = [
     "OffsetsOutOfRange",
     "OptionRefused",
     "PipelineRunning",
+    "PortUnusable",
     "ProgressMissing",
     "QueryFailed",
     "RecordTooLarge",

@@ -52,7 +52,15 @@ def doubtful(
     return missing(plan, markers) if now - plan.at >= retention.certain else []
 
 
-def check(plan: Plan, markers: Mapping[SinkPartition, Marker], now: float, retention: Retention) -> None:
+_THEN = (
+    "look at the output, then `tailrace offsets set FILE … --give-up` with where to go on; `tailrace explain TR-306` "
+    "has the choices"
+)
+
+
+def check(
+    plan: Plan, markers: Mapping[SinkPartition, Marker], now: float, retention: Retention, then: str = _THEN
+) -> None:
     """Refuse to go on where a missing marker may be an expired one."""
     lost = doubtful(plan, markers, now, retention)
     if not lost:
@@ -64,8 +72,7 @@ def check(plan: Plan, markers: Mapping[SinkPartition, Marker], now: float, reten
         f"after {duration(retention.seconds)} ({_SETTING}{'; ' + retention.note if retention.note else ''}): they may "
         "have written the batch or not",
         kept="nothing was read or written",
-        then="look at the output, then `tailrace offsets set FILE … --give-up` with where to go on; "
-        "`tailrace explain TR-306` has the choices",
+        then=then,
     )
 
 

@@ -9,9 +9,13 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import sys
+import zipimport
 
 from pyspark import daemon
 
+from tailrace.telemetry.garbage import OWN
+from tailrace.telemetry.served import ENV
 from tailrace.writer import client, wire
 
 _FREEZE_AFTER = 2
@@ -23,6 +27,8 @@ _tasks = 0
 def worker(sock: socket.socket, authenticated: bool) -> int:
     """Spark's, and what is left by the first tasks is frozen."""
     global _tasks  # of a process that was forked for this one loop
+    if os.environ.get(ENV):
+        OWN.listen()
     try:
         code = _worker(sock, authenticated)
     except (BrokenPipeError, ConnectionResetError):
@@ -34,6 +40,18 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
     return code
 
 
+def keep_archives() -> None:
+    """Let nobody read the directories of the archives on the path anew: Spark's own, and its workers ask each task."""
+    archives = {each for each in sys.path if each.endswith(".zip")}
+    forget = zipimport.zipimporter.invalidate_caches
+
+    def invalidate_caches(importer: zipimport.zipimporter) -> None:
+        if importer.archive not in archives:
+            forget(importer)
+
+    setattr(zipimport.zipimporter, forget.__name__, invalidate_caches)
+
+
 def main() -> None:
     """Start the writer, then do what Spark's daemon does."""
     executor = wire.executor()
@@ -41,6 +59,7 @@ def main() -> None:
     os.environ[wire.ENV] = str(folder)
     client.start(folder, executor.pid)
     daemon.worker = worker
+    keep_archives()
     daemon.manager()
 
 

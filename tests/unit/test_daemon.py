@@ -1,0 +1,34 @@
+"""The executor's Python daemon makes tasks cheap, and still sees what is new."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+SCRIPT = """
+import importlib, sys, zipfile
+ours, shipped = sys.argv[1:]
+sys.path[:0] = [ours]
+import kept
+from tailrace.writer import daemon
+daemon.keep_archives()
+sys.path[:0] = [shipped]
+import early
+for path, name in ((ours, "late"), (shipped, "new")):
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(name + ".py", "")
+importlib.invalidate_caches()
+print(importlib.util.find_spec("late") is None, importlib.util.find_spec("new") is not None)
+"""
+
+
+def test_spark_s_own_archives_are_not_read_anew_and_others_are(tmp_path: Path) -> None:
+    """What is on the daemon's path at its start stays as it is; a module that another archive gets is found."""
+    for name, module in (("ours", "kept"), ("shipped", "early")):
+        with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as archive:
+            archive.writestr(f"{module}.py", "")
+    paths = [str(tmp_path / f"{name}.zip") for name in ("ours", "shipped")]
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *paths], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True"]

@@ -32,6 +32,7 @@ from tailrace.demo.driver import Driver
 LIMIT = 300.0  # seconds without a start and without a written batch
 STOP_LIMIT = 120.0
 PARTITIONS = 4
+_MOST_STARTS = 100
 SPARK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # short runs: starting fast is what counts
     "spark.master": "local[2,4]",
@@ -119,6 +120,7 @@ class Driven:
         count = self.shape.per_partition if per_partition is None else per_partition
         made = feed(self.context.bootstrap, self.source, count, partitions or self.shape.partitions, start, first=first)
         self.fed = self.fed.more(made)
+        self.batches.idle = False  # what was said before this input was there
 
     def configure(self, **sections: Any) -> None:
         """Sections of the configuration that are different from here on."""
@@ -210,7 +212,8 @@ class Driven:
     def _ended(self, code: int) -> None:
         self.code = code
         self.batches.ended()
-        if self.happened == self._struck:
+        # The native sink's driver may stumble over the one before, whose JVM still writes to the same folder.
+        if self.happened == self._struck and not (self.native and self.starts < _MOST_STARTS):
             raise self.driver.failure()
         # What it left behind lives on for its moment, as it would anywhere.
         self.start()

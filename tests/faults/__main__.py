@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -52,6 +52,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Started as a process group of its own or not: what it starts, it ends.
-    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    # Whoever ends the campaign ends what it has started: drivers, writers, brokers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main(sys.argv[1:]))

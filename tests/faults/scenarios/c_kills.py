@@ -24,6 +24,7 @@ def kills(context: Context, native: bool = False) -> list[Result]:
         for number in range(rounds * len(kinds)):
             kind = kinds[number % len(kinds)]
             batch = one.kill_in_batch(kind)
+            context.say(f"{number + 1}: killed the {kind} in batch {batch}")
             strikes.append(Strike(f"{kind} killed -9 at a random moment", batch))
             one.follow(lambda batch=batch: one.batches.written >= batch or one.drained(), "the end of the struck batch")  # type: ignore[misc]
         one.drain()

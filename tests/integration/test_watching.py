@@ -31,6 +31,7 @@ BATCHES = 250
 WARM = 50  # batches after which every series is there
 PARTITIONS = 2
 LIMIT = 600.0
+LOOK = 0.5  # seconds between two looks at what the driver has reported
 # What librdkafka may be in the middle of when it tells: few states, of which most are never seen.
 STATES = {metrics.IDEMPOTENCE.name, metrics.TRANSACTION_STATE.name}
 # Of the last second, if there was anything to measure.
@@ -132,12 +133,12 @@ def watched(tailrace_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFact
         url = events_of(events(log), "serving")[0]["url"]
         with prometheus(folder, url) as seen:
             feed.start()
-            wait_until(lambda: count(log, "written") >= WARM, "the first batches", LIMIT)
+            wait_until(lambda: count(log, "written") >= WARM, "the first batches", LIMIT, LOOK)
             wait_until(lambda: seen.up() == {"driver", "writer"}, "driver and writer to be scraped", 60)
             watched = Watched(url, log, folder, feed, seen, set())
             wait_until(lambda: _steady(watched), "a scrape after the first batches", 60)
             watched.warm = seen.series('{__name__=~"tailrace_.+"}')
-            wait_until(lambda: count(log, "written") >= BATCHES, "the batches", LIMIT)
+            wait_until(lambda: count(log, "written") >= BATCHES, "the batches", LIMIT, LOOK)
             feed.stop()
             wait_until(lambda: watched.status()["totals"]["consumed"] >= feed.sent, "all to be consumed", 60)
             wait_until(lambda: watched.status()["lag"]["records"] == 0, "the lag to be gone", 60)

@@ -54,8 +54,9 @@ fix: $(STAMP) ## Let ruff mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## Write the generated reference pages anew
+docs: $(STAMP) ## Write the generated reference pages and dashboards anew
 	$(BIN)/python docs/generate.py
+	$(BIN)/python charts/generate.py
 
 lock: $(STAMP) ## Write the locked requirements anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements/dev.in --output-file requirements/dev.txt

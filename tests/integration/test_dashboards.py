@@ -63,6 +63,7 @@ class Words:
 
     def _run(self) -> None:
         said = 0
+        said = 0
         while not self._end.wait(0.05):
             if not self.speaking.is_set():
                 continue

@@ -34,7 +34,7 @@ public final class Beans {
         System.out.printf(
             Locale.ROOT,
             "{\"beans\": %d, \"client_beans\": %d, \"heap\": %d, \"gc_ms\": %d, \"threads\": %d, "
-                + "\"connections\": %.0f, \"made\": %.0f, \"producers\": %.0f, \"ids\": %.0f}%n",
+                + "\"connections\": %.0f, \"made\": %.0f, \"names\": %d, \"asked\": %.0f, \"ids\": %.0f}%n",
             broker.queryNames(null, null).size(),
             broker.queryNames(new ObjectName("kafka.server:client-id=*,*"), null).size(),
             memory.getHeapMemoryUsage().getUsed(),
@@ -42,6 +42,7 @@ public final class Beans {
             threads.getThreadCount(),
             sum(broker, "kafka.server:type=socket-server-metrics,listener=PLAINTEXT,*", "connection-count"),
             sum(broker, "kafka.server:type=socket-server-metrics,listener=PLAINTEXT,*", "connection-creation-total"),
+            broker.queryNames(new ObjectName("kafka.server:type=Produce,client-id=*,*"), null).size(),
             sum(broker, "kafka.network:type=RequestMetrics,name=RequestsPerSec,request=InitProducerId,*", "Count"),
             sum(broker, "kafka.server:type=ReplicaManager,name=ProducerIdCount", "Value"));
       }

@@ -134,9 +134,10 @@ def ride(way: str, batches: int) -> Ridden:
                     if each["batch"] % max(1, batches // LOOKS) and each["batch"] < batches:
                         continue
                     now = look(collect=True) | client(psutil.Process(process.pid))
-                    for name in ("made", "producers", "gc_ms", "client_beans", "ids"):
+                    for name in ("made", "names", "asked", "gc_ms", "client_beans", "ids"):
                         now[name] -= first[name]
                     now |= {"batch": each["batch"], "heap_before": first["heap"]}
+                    now["producers"] = max(now["names"], now["asked"])
                     now["broker_rss"] = broker.memory_info().rss
                     ridden.looks.append(now)
                 if len(ridden.seconds) < batches:

@@ -38,10 +38,12 @@ started, and the same records. One run.
 
 {table}
 
-- *Producers* and *connections* are counted by the broker: requests for a producer id, connections accepted. The
-  driver's and Spark's own consumers are among the connections.
+- *Producers* and *connections* are counted by the broker: names of clients that have produced, or requests for a
+  producer id where those are more; connections accepted. The driver's and Spark's own consumers are among the
+  connections.
 - *Beans* are the broker's JMX metrics that are named for a client (`kafka.server:client-id=…`), those that were there
-  before taken off. *Ids* are producer ids that the broker keeps, for a day.
+  before taken off. *Ids* are the producer ids that the broker keeps, for a day, of producers that are idempotent or
+  transactional.
 - *Heap* is the broker's after a whole collection, before the first batch and after the last; *GC* is what the broker's
   own collections took, without those that were asked for in order to look.
 - *Threads* and *memory* are the client's with all its processes (driver, JVM, Python workers, writer), the greatest
@@ -66,9 +68,10 @@ started, and the same records. One run.
   500 ms, {partitions} partitions and one hour, {hour:,} clients.
 - A broker of today keeps metrics for each client only where quotas are set, as clusters that are shared have them. So
   every client has a quota here that none reaches.
-- The producers of the first four ways are those of Python users (confluent-kafka), made idempotent and numbered as
-  Java's are by default; Spark's own are Java's. With one name for all of them, there would be no beans to count, and as
-  many connections and ids.
+- The producers of the first four ways are those of Python users: confluent-kafka's, with its defaults, and numbered as
+  Java's are by default. Under one name there would be fewer beans, and as many connections. Made idempotent, as Java's
+  are, each would wait for a producer id too, half a second with librdkafka's defaults, and leave that behind.
+  Spark's own are Java's, with their defaults.
 - A process of Python for each slot stands where one JVM stood in the reports: a singleton or a pool there is one for
   each worker.
 - Ways that are at least once are not compared with exactly once in what they promise, only in what they cost.

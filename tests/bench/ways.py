@@ -28,9 +28,9 @@ Configuration = dict[str, Any]
 
 
 def producer(configuration: Configuration) -> Producer:
-    """A new one. Java's is idempotent unless told otherwise, and so is this."""
+    """A new one, with librdkafka's defaults but for its name."""
     name = f"producer-{os.getpid()}-{next(_numbers)}"
-    return Producer({**configuration, "client.id": name, "enable.idempotence": True, "linger.ms": 5})
+    return Producer({**configuration, "client.id": name})
 
 
 def send(batches: Iterator[Any], topic: str, to: Producer) -> None:

@@ -22,7 +22,8 @@ from support.drivers import count, driver, events, written_file
 from support.pipelines import Bench, events_of
 from support.prometheus import Prometheus, prometheus
 from tailrace import metrics
-from tailrace.testing import wait_until
+from tailrace.embedded import EmbeddedKafka
+from tailrace.testing import Topics, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -95,10 +96,12 @@ class Watched:
 
 
 @pytest.fixture(scope="module")
-def watched(tailrace_topics: Any, spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+def watched(tailrace_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """A stateful pipeline that rejects some records, counts something of its own, and was idle for a while."""
     folder = tmp_path_factory.mktemp("dashboards")
-    one = Bench(tailrace_topics, spark, folder, "words", tailrace_topics("in", 2), tailrace_topics("out", 2))
+    topics = Topics(tailrace_kafka.bootstrap_servers)
+    no_spark: Any = None  # the driver is a process with a session of its own
+    one = Bench(topics, no_spark, folder, "words", topics("in", 2), topics("out", 2))
     one.write("words.py", FUNCTION)
     file = written_file(
         one,

@@ -28,7 +28,8 @@ from tailrace.testing import Topics, wait_until
 pytestmark = pytest.mark.integration
 
 DASHBOARDS = Path(__file__).parents[2] / "charts" / "tailrace" / "dashboards"
-LIMIT = 120.0
+LIMIT = 240.0
+STALLED = 10.0  # a batch of a slow machine may take as long: this alert may fire at any time, and no other at all
 # Only there when a broker has asked somebody to wait, which needs a quota.
 MAY_BE_EMPTY = (metrics.THROTTLE.name,)
 
@@ -81,7 +82,6 @@ class Watched:
     """The run and who watches it."""
 
     process: int
-    words: Words
     prometheus: Prometheus
 
     def firing(self) -> set[tuple[str, str]]:
@@ -110,11 +110,11 @@ def watched(tailrace_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFact
         sink={"topic": one.sink, "format": "json", "idle": 1.0},
         checkpoint=f"file://{folder / 'state'}",
         batch={"target": 5.0},
-        metrics={"enabled": True, "port": 0, "writers": 0, "statistics": 1.0, "stalled": 3.0},
+        metrics={"enabled": True, "port": 0, "writers": 0, "statistics": 1.0, "stalled": STALLED},
     )
     log = folder / "events"
     with driver(file, log) as process:
-        wait_until(lambda: count(log, "serving"), "the driver to serve", 60)
+        wait_until(lambda: count(log, "serving"), "the driver to serve", LIMIT)
         rules = {"rule_files": hurried(folder / "rules")}
         url = events_of(events(log), "serving")[0]["url"]
         with prometheus(folder, url, rules) as seen, Words(one.kafka, one.source) as words:
@@ -124,7 +124,7 @@ def watched(tailrace_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFact
             words.speaking.set()
             before = count(log, "written")
             wait_until(lambda: count(log, "written") >= before + 5, "some batches more", LIMIT)
-            yield Watched(process.pid, words, seen)
+            yield Watched(process.pid, seen)
 
 
 def targets() -> list[tuple[str, str]]:
@@ -170,7 +170,7 @@ def halted(pid: int) -> Iterator[None]:
 
 def test_a_driver_that_hangs_fires_its_alert_and_no_other(watched: Watched) -> None:
     """Its JVM halted: the driver says so itself. All of it halted: Prometheus notices. Going on ends the alert."""
-    assert watched.fired() == set()
+    wait_until(lambda: watched.firing() == set(), "a quiet moment", LIMIT)
     [jvm] = [each.pid for each in psutil.Process(watched.process).children() if "java" in each.name()]
     with halted(jvm):
         alert = ("TailraceStalled", "there is lag and no batch is finished")

@@ -13,10 +13,10 @@ QUICK ?=
 ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test faults check bench fix docs lock clean
+.PHONY: help setup run test faults check bench bench-churn fix docs lock clean
 
 help: ## List the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 $(STAMP): requirements/dev.txt requirements/uv.txt pipeline/pyproject.toml operators/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Tailrace needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ". Next: make PYTHON=python3.11 setup") if sys.version_info < (3, 11) else None'
@@ -50,12 +50,16 @@ check: $(STAMP) ## Style, types and layers
 bench: setup ## Measure the sink against Spark's own (quiet machine, 15 minutes)
 	$(BIN)/python tests/bench/sink.py
 
+bench-churn: setup ## Measure what each way of producing does to a broker (quiet machine, 12 minutes)
+	PYTHONPATH=tests $(BIN)/python -m bench.churn
+
 fix: $(STAMP) ## Let ruff mend what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## Write the generated reference pages anew
+docs: $(STAMP) ## Write the generated reference pages and dashboards anew
 	$(BIN)/python docs/generate.py
+	$(BIN)/python charts/generate.py
 
 lock: $(STAMP) ## Write the locked requirements anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements/dev.in --output-file requirements/dev.txt

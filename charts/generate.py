@@ -1,0 +1,377 @@
+"""Write Grafana's dashboards, charts/tailrace/dashboards/*.json.
+
+A dashboard's JSON is long and says little. What it shows is said here: for each panel a title, a unit, what it asks of
+which metric, and how the answers are called. A test compares the files with a fresh generation.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from grafana import (
+    BYTES,
+    COUNT,
+    PER_SECOND,
+    RANGE,
+    RECORDS,
+    SECONDS,
+    SHARE,
+    WIDTH,
+    Ask,
+    Dashboard,
+    Panel,
+    Row,
+    mean,
+    most,
+    of,
+    one,
+    over,
+    quantile,
+    rate,
+    rendered,
+    since,
+    spread,
+    total,
+)
+from tailrace import metrics
+
+FOLDER = Path(__file__).parent / "tailrace" / "dashboards"
+
+OVERVIEW = Dashboard(
+    "overview",
+    "Tailrace / overview",
+    "Which pipeline needs me?",
+    (
+        Row(
+            "Now",
+            (
+                Panel("Leading drivers", COUNT, one(f"sum({of(metrics.DRIVER_PHASE, phase='leading')})", "drivers"),
+                      "One for each pipeline that runs.", "stat", 4),
+                Panel("Stalled", COUNT, one(f"sum({of(metrics.STALLED)})", "stalled"),
+                      "There is lag, and no batch is finished: docs/runbooks/stalled.md.", "stat", 4),
+                Panel("Lag", RECORDS, one(f"sum({of(metrics.LAG)})", "records"),
+                      "Records that can be read and were not yet.", "stat", 4),
+                Panel("Oldest unread record", SECONDS, one(f"max({of(metrics.LAG_SECONDS)})", "age"),
+                      "0 when everything is drained.", "stat", 4),
+                Panel("Rejected", SHARE,
+                      one(f"sum(rate({of(metrics.REJECTED_RECORDS)}{RANGE})) / "
+                          f"sum(rate({of(metrics.CONSUMED_RECORDS)}{RANGE}))", "share"),
+                      "Share of what was consumed.", "stat", 4),
+                Panel("Oldest open transaction", SECONDS, one(f"max({of(metrics.OLDEST_OPEN)})", "age"),
+                      "Readers with read_committed wait behind it.", "stat", 4),
+            ),
+        ),
+        Row(
+            "By pipeline",
+            (
+                Panel("Pipelines", RECORDS,
+                      (Ask(total(metrics.LAG), "lag"), Ask(most(metrics.LAG_SECONDS), "age of the oldest, s"),
+                       Ask(rate(metrics.CONSUMED_RECORDS), "consumed a second"),
+                       Ask(rate(metrics.PRODUCED_RECORDS), "produced a second"),
+                       Ask(since(metrics.BATCH_FINISHED), "last batch, s ago"),
+                       Ask(since(metrics.DRIVER_STARTED), "driver started, s ago"),
+                       Ask(total(metrics.STALLED), "stalled")),
+                      "One line for each.", "table", WIDTH),
+                Panel("Consumed", PER_SECOND, one(rate(metrics.CONSUMED_RECORDS)), "Records a second."),
+                Panel("Lag", RECORDS, one(total(metrics.LAG)), "Records."),
+                Panel("Oldest unread record", SECONDS, one(most(metrics.LAG_SECONDS)), "Its age."),
+                Panel("Rejected", PER_SECOND, one(rate(metrics.REJECTED_RECORDS)), "Records a second."),
+                Panel("Time of a batch, p99", SECONDS, one(quantile(0.99, metrics.BATCH_SECONDS)),
+                      "From Spark's planning to its end."),
+                Panel("Producers made", PER_SECOND, one(rate(metrics.CREATED)),
+                      "0 while everything is warm: docs/runbooks/producers-churning.md."),
+                Panel("Memory", BYTES, one(total(metrics.RSS)), "Of all its processes.", width=12),
+                Panel("Time spent on the JVMs' garbage", SHARE,
+                      one(over("max", metrics.JVM_PAUSE, ("pipeline",),
+                                over("sum", metrics.JVM_PAUSE, ("pipeline", "instance", "process"),
+                                      f"rate({of(metrics.JVM_PAUSE, 'sum')}{RANGE})"))),
+                      "Of the process that spends most.", width=12),
+            ),
+        ),
+    ),
+)  # fmt: skip
+
+PIPELINE = Dashboard(
+    "pipeline",
+    "Tailrace / pipeline",
+    "Does data flow, how far behind is it, where does the time go?",
+    (
+        Row(
+            "Flow",
+            (
+                Panel("Consumed, produced, rejected", PER_SECOND,
+                      (Ask(rate(metrics.CONSUMED_RECORDS), "{{pipeline}} consumed"),
+                       Ask(rate(metrics.PRODUCED_RECORDS), "{{pipeline}} produced"),
+                       Ask(rate(metrics.REJECTED_RECORDS), "{{pipeline}} rejected")), "Records a second."),
+                Panel("Arriving, and done", PER_SECOND,
+                      (Ask(total(metrics.INPUT_RATE), "{{pipeline}} arrives"),
+                       Ask(total(metrics.PROCESSED_RATE), "{{pipeline}} can be done")),
+                      "As Spark says of the last batch. Where less can be done than arrives, the lag grows."),
+                Panel("Bytes", "Bps",
+                      (Ask(rate(metrics.CONSUMED_BYTES), "{{pipeline}} consumed"),
+                       Ask(rate(metrics.DELIVERED_BYTES), "{{pipeline}} delivered")), "Keys and values."),
+                Panel("Rejected, by reason", PER_SECOND,
+                      one(rate(metrics.REJECTED_RECORDS, "reason"), "{{pipeline}} {{reason}}"),
+                      "docs/runbooks/rejected-ratio.md"),
+                Panel("Counters of the function, last batch", RECORDS,
+                      one(total(metrics.OBSERVED, "observation", "counter"), "{{observation}} {{counter}}"),
+                      "What the function gives to df.observe."),
+                Panel("Counters of the function, a second", PER_SECOND,
+                      one(rate(metrics.OBSERVED_SUM, "observation", "counter"), "{{observation}} {{counter}}"),
+                      "The same, over all batches."),
+            ),
+        ),
+        Row(
+            "Lag",
+            (
+                Panel("Lag by topic partition", RECORDS,
+                      one(f"topk(20, {total(metrics.LAG, 'topic', 'partition')})", "{{topic}} {{partition}}"),
+                      "The twenty greatest. One that stands out is skew."),
+                Panel("Oldest unread record", SECONDS, one(most(metrics.LAG_SECONDS)),
+                      "Compare it with the source topics' retention."),
+                Panel("Lag asked for", SECONDS, one(since(metrics.LAG_CHECKED), "{{pipeline}} ago"),
+                      "Where this grows, the brokers do not answer, and the lag is an old one."),
+            ),
+        ),
+        Row(
+            "Batches",
+            (
+                Panel("Time of a batch", SECONDS,
+                      (*spread(metrics.BATCH_SECONDS), Ask(most(metrics.BATCH_TARGET), "{{pipeline}} target")),
+                      "From Spark's planning to its end; a target of 0 is none."),
+                Panel("Where the time of a batch goes", SECONDS,
+                      one(mean(metrics.PHASE_SECONDS, "phase"), "{{pipeline}} {{phase}}"),
+                      "Means. cut, ledger, deliver and after are parts of addBatch; deliver is function and sink."),
+                Panel("Batches", PER_SECOND, one(rate(metrics.BATCHES)), "A second."),
+                Panel("Records in a batch", RECORDS,
+                      (Ask(total(metrics.BATCH_RECORDS), "{{pipeline}} consumed"),
+                       Ask(most(metrics.BATCH_LIMIT), "{{pipeline}} limit")),
+                      "The limit is what the rate control has learned."),
+                Panel("Sink partitions", COUNT,
+                      (Ask(most(metrics.SINK_PARTITIONS), "{{pipeline}} written"),
+                       Ask(rate(metrics.FRESH), "{{pipeline}} with a fresh producer, a second"),
+                       Ask(rate(metrics.SKIPPED), "{{pipeline}} delivered already, a second")),
+                      "Fresh producers in every batch are churn."),
+                Panel("Last batch", SECONDS, one(since(metrics.BATCH_FINISHED), "{{pipeline}} ago"),
+                      "Since it was finished."),
+                Panel("Number of the last batch", COUNT, one(most(metrics.BATCH)), "It never goes back."),
+            ),
+        ),
+        Row(
+            "Driver and executors",
+            (
+                Panel("Phase", COUNT, one(total(metrics.DRIVER_PHASE, "phase"), "{{pipeline}} {{phase}}"),
+                      "Drivers in each phase; exactly one leads."),
+                Panel("Ready, stalled", COUNT,
+                      (Ask(total(metrics.READY), "{{pipeline}} ready"),
+                       Ask(total(metrics.STALLED), "{{pipeline}} stalled")), "Drivers."),
+                Panel("Drivers started", SECONDS,
+                      one(f"time() - {most(metrics.DRIVER_STARTED, 'instance')}", "{{pipeline}} {{instance}} ago"),
+                      "A saw is a loop: docs/runbooks/restart-loop.md"),
+                Panel("Executors", COUNT,
+                      (Ask(most(metrics.EXECUTORS_WANTED), "{{pipeline}} wanted"),
+                       Ask(most(metrics.EXECUTORS_PRESENT), "{{pipeline}} present")), "Fewer than wanted: pods pend."),
+                Panel("Warnings and gaps", PER_SECOND,
+                      (Ask(rate(metrics.DRIVER_WARNINGS), "{{pipeline}} warnings"),
+                       Ask(rate(metrics.GAPS), "{{pipeline}} gaps in the source")),
+                      "A gap: records were gone before they were read. The log says which."),
+                Panel("Age of the markers, as a share of their retention", SHARE,
+                      one(f"(time() - {most(metrics.LEDGER_WRITTEN)}) / {most(metrics.LEDGER_RETENTION)}"),
+                      "docs/runbooks/ledger-retention.md"),
+                Panel("Versions", COUNT,
+                      one(total(metrics.DRIVER_INFO, "run", "version"), "{{pipeline}} {{version}} {{run}}"),
+                      "Two of them: an upgrade, or two deployments of one name.", width=WIDTH),
+            ),
+        ),
+        Row(
+            "State, of a stateful pipeline",
+            (
+                Panel("Watermark", SECONDS, one(since(metrics.WATERMARK), "{{pipeline}} behind now"),
+                      "One that stands still keeps all state."),
+                Panel("Rows of state", RECORDS, one(total(metrics.STATE_ROWS, "operator"), "{{pipeline}} {{operator}}"),
+                      "Rows that only ever grow are never let go."),
+                Panel("Memory of the state, and rows too late", BYTES,
+                      (Ask(total(metrics.STATE_BYTES, "operator"), "{{pipeline}} {{operator}} bytes"),
+                       Ask(rate(metrics.STATE_DROPPED, "operator"), "{{pipeline}} {{operator}} too late, a second")),
+                      "As Spark says."),
+            ),
+        ),
+    ),
+)  # fmt: skip
+
+WRITERS = Dashboard(
+    "writers",
+    "Tailrace / writers and producers",
+    "Are producers warm, how are transactions and brokers?",
+    (
+        Row(
+            "Producers",
+            (
+                Panel("Open", COUNT,
+                      (Ask(total(metrics.OPEN, "kind"), "{{pipeline}} {{kind}} open"),
+                       Ask(total(metrics.USED, "kind"), "{{pipeline}} {{kind}} in use")),
+                      "As many as there are sink partitions, and level."),
+                Panel("Made and closed", PER_SECOND,
+                      (Ask(rate(metrics.CREATED, "kind"), "{{pipeline}} {{kind}} made"),
+                       Ask(rate(metrics.CLOSED, "kind"), "{{pipeline}} {{kind}} closed")),
+                      "0 while everything is warm: docs/runbooks/producers-churning.md"),
+                Panel("Retired, by reason", PER_SECOND,
+                      one(rate(metrics.RETIRED, "kind", "reason"), "{{pipeline}} {{kind}} {{reason}}"),
+                      "Why a producer is not used again."),
+                Panel("Tasks", COUNT, one(total(metrics.TASKS, "instance"), "{{pipeline}} {{instance}}"),
+                      "Streaming to each writer now."),
+                Panel("Time of a task in the writer", SECONDS, spread(metrics.TASK_SECONDS),
+                      "From its first word to the answer."),
+                Panel("Writers started", SECONDS,
+                      one(f"time() - {most(metrics.WRITER_STARTED, 'instance')}", "{{pipeline}} {{instance}} ago"),
+                      "A writer lives as long as its executor."),
+                Panel("Versions", COUNT,
+                      one(total(metrics.WRITER_INFO, "writer", "version"), "{{pipeline}} {{version}} {{writer}}"),
+                      "The log and /status have the writers' names too.", width=WIDTH),
+            ),
+        ),
+        Row(
+            "Transactions",
+            (
+                Panel("How they end", PER_SECOND,
+                      tuple(Ask(rate(each), f"{{{{pipeline}}}} {name}") for each, name in (
+                          (metrics.BEGUN, "begun"), (metrics.COMMITTED, "committed"), (metrics.ABORTED, "aborted"),
+                          (metrics.DOUBTFUL, "in doubt"), (metrics.ALREADY, "delivered already"))),
+                      "In doubt: the marker decides at the next attempt."),
+                Panel("Time of a transaction", SECONDS, spread(metrics.TRANSACTION_SECONDS), "From begin to commit."),
+                Panel("Time of a commit", SECONDS, spread(metrics.COMMIT_SECONDS), "The commit alone: the brokers."),
+                Panel("Oldest open", SECONDS, one(most(metrics.OLDEST_OPEN, "group"), "{{pipeline}} {{group}}"),
+                      "By sink partitions: docs/runbooks/open-transaction.md"),
+                Panel("Age of the oldest open", SECONDS, spread(metrics.OPEN_SECONDS),
+                      "Looked at twice a second, so that what lies between two scrapes is seen too."),
+                Panel("Open", COUNT, one(total(metrics.TRANSACTIONS_OPEN, "group"), "{{pipeline}} {{group}}"), "Now."),
+                Panel("Records", PER_SECOND,
+                      (Ask(rate(metrics.WRITER_RECORDS, "group"), "{{pipeline}} {{group}}"),
+                       Ask(rate(metrics.WRITER_REJECTED, "group", "reason"),
+                           "{{pipeline}} {{group}} rejected: {{reason}}")), "Committed, by sink partitions.", width=12),
+                Panel("Bytes", "Bps", one(rate(metrics.WRITER_BYTES, "group"), "{{pipeline}} {{group}}"),
+                      "Committed, by sink partitions.", width=12),
+            ),
+        ),
+        Row(
+            "Inside the producers (librdkafka's statistics)",
+            (
+                Panel("Queue", RECORDS, one(total(metrics.QUEUED), "{{pipeline}} records"),
+                      "What waits to be sent. A full queue makes Spark wait."),
+                Panel("Queue in bytes", BYTES, one(total(metrics.QUEUED_BYTES)), "At the last statistics."),
+                Panel("Batches on the wire", BYTES,
+                      (Ask(most(metrics.BATCH_BYTES, "quantile"), "{{pipeline}} {{quantile}} bytes"),
+                       Ask(most(metrics.BATCH_SIZE, "quantile"), "{{pipeline}} {{quantile}} records")),
+                      "Small ones cost the brokers more."),
+                Panel("Idempotence", COUNT, one(total(metrics.IDEMPOTENCE, "state"), "{{pipeline}} {{state}}"),
+                      "Producers by state."),
+                Panel("Transactions", COUNT, one(total(metrics.TRANSACTION_STATE, "state"), "{{pipeline}} {{state}}"),
+                      "Producers by state."),
+                Panel("Epochs", PER_SECOND, one(rate(metrics.EPOCHS)), "Producer ids and epochs acquired, a second."),
+            ),
+        ),
+        Row(
+            "Brokers, as the producers see them",
+            (
+                Panel("Latency", SECONDS,
+                      one(most(metrics.LATENCY, "broker", "quantile"), "{{pipeline}} {{broker}} {{quantile}}"),
+                      "From a request to its answer."),
+                Panel("Requests", PER_SECOND, one(rate(metrics.REQUESTS, "broker"), "{{pipeline}} {{broker}}"), ""),
+                Panel("Sent", "Bps", one(rate(metrics.REQUEST_BYTES, "broker"), "{{pipeline}} {{broker}}"), ""),
+                Panel("What goes wrong", PER_SECOND,
+                      tuple(Ask(rate(each, "broker"), f"{{{{pipeline}}}} {{{{broker}}}} {name}") for each, name in (
+                          (metrics.RETRIES, "sent again"), (metrics.TIMEOUTS, "timed out"),
+                          (metrics.REQUEST_ERRORS, "not sent"))), "Requests a second."),
+                Panel("Connections", PER_SECOND,
+                      (Ask(rate(metrics.CONNECTS, "broker"), "{{pipeline}} {{broker}} made"),
+                       Ask(rate(metrics.DISCONNECTS, "broker"), "{{pipeline}} {{broker}} ended")), "0 while warm."),
+                Panel("In flight", COUNT, one(total(metrics.IN_FLIGHT, "broker"), "{{pipeline}} {{broker}}"),
+                      "Requests that wait for their answer."),
+                Panel("Throttled", SECONDS,
+                      one(most(metrics.THROTTLE, "broker", "quantile"), "{{pipeline}} {{broker}} {{quantile}}"),
+                      "For how long the brokers asked to wait: quotas.", width=WIDTH),
+            ),
+        ),
+    ),
+    metrics.WRITER_INFO,
+)  # fmt: skip
+
+PLACE = "{{pipeline}} {{instance}} {{process}}"
+MEMORY = Dashboard(
+    "memory",
+    "Tailrace / GC and memory",
+    "Who uses memory, who waits for garbage?",
+    (
+        Row(
+            "Processes",
+            (
+                Panel("Memory", BYTES, one(total(metrics.RSS, "instance", "process"), PLACE), "Resident."),
+                Panel("CPU", SHARE, one(rate(metrics.CPU, "instance", "process"), PLACE), "1 is a whole core."),
+                Panel("Processes", COUNT, one(total(metrics.PROCESSES, "instance", "process"), PLACE),
+                      "`workers` are an executor's Python workers."),
+            ),
+        ),
+        Row(
+            "JVM",
+            (
+                Panel("Time spent on garbage", SHARE,
+                      one(rate(metrics.JVM_PAUSE, "instance", "process", part="sum"), PLACE),
+                      "Share of the time; above a tenth: docs/runbooks/gc-share.md"),
+                Panel("Pauses, p99", SECONDS,
+                      one(quantile(0.99, metrics.JVM_PAUSE, "instance", "process", "collector"),
+                          PLACE + " {{collector}}"), "Full collections are those of the old generation."),
+                Panel("Collections", PER_SECOND,
+                      one(rate(metrics.JVM_PAUSE, "instance", "process", "collector", part="count"),
+                          PLACE + " {{collector}}"), "A second."),
+                Panel("Heap after a collection", BYTES,
+                      (Ask(total(metrics.JVM_AFTER, "instance", "process"), PLACE),
+                       Ask(total(metrics.JVM_HEAP_MAX, "instance", "process"), PLACE + " limit")),
+                      "What is kept. Rising from hour to hour: a leak.", width=12),
+                Panel("Heap in use", BYTES, one(total(metrics.JVM_HEAP, "instance", "process"), PLACE),
+                      "A saw is healthy.", width=12),
+            ),
+        ),
+        Row(
+            "Python",
+            (
+                Panel("Time spent on garbage", SHARE,
+                      one(rate(metrics.PYTHON_PAUSE, "instance", "process", part="sum"), PLACE),
+                      "Of all processes of that kind together."),
+                Panel("Collections, p99", SECONDS,
+                      one(quantile(0.99, metrics.PYTHON_PAUSE, "instance", "process", "generation"),
+                          PLACE + " generation {{generation}}"), "Generation 2 looks at everything."),
+                Panel("Objects freed", PER_SECOND,
+                      (Ask(rate(metrics.PYTHON_COLLECTED, "instance", "process"), PLACE),
+                       Ask(rate(metrics.PYTHON_UNCOLLECTABLE, "instance", "process"), PLACE + " not freed")),
+                      "A second; what cannot be freed is a leak."),
+            ),
+        ),
+        Row(
+            "Watching",
+            (
+                Panel("Scrapes", PER_SECOND,
+                      one(rate(metrics.SCRAPES, "instance"), "{{pipeline}} {{instance}}"),
+                      "More than one Prometheus: more than it should be.", width=WIDTH),
+            ),
+        ),
+    ),
+)  # fmt: skip
+
+DASHBOARDS = (OVERVIEW, PIPELINE, WRITERS, MEMORY)
+
+
+def text(dashboard: Dashboard) -> str:
+    """The file."""
+    return json.dumps(rendered(dashboard), indent=2, ensure_ascii=False) + "\n"
+
+
+def main() -> None:
+    """Write the files."""
+    FOLDER.mkdir(exist_ok=True)
+    for dashboard in DASHBOARDS:
+        (FOLDER / f"{dashboard.name}.json").write_text(text(dashboard), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

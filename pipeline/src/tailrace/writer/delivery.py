@@ -60,10 +60,11 @@ class Deliveries:
             if fresh:
                 sink.fence()
                 crash.at(Point.SINK_FENCED, batch, partition)
-            # Who has written the batch before, without a doubt since, need not ask: nobody else can have written.
+            # Without a doubt since the batch before, nobody else can have written: no need to ask.
+            known = not fresh and sink.last == task.batch - 1
             if task.by_content:
-                return self._by_content(sink, task, batches, fresh, sink.markers() if fresh else {})
-            if fresh and decide(sink.marker(), task.batch, task.digest, str(task)) is Decision.SKIP:
+                return self._by_content(sink, task, batches, fresh, {} if known else sink.markers())
+            if not known and decide(sink.marker(), task.batch, task.digest, str(task)) is Decision.SKIP:
                 # Read to the end all the same: a stateful operator before the sink keeps its state only then.
                 collections.deque(batches, maxlen=0)
                 return Written(task.partition, skipped=True, fresh=fresh, writer=self.name)
@@ -83,8 +84,7 @@ class Deliveries:
             return "it is of an earlier run"
         if task.owner and task.owner != self.name:
             return "another executor has written this sink partition since"
-        # Else the marker would have to be read, and that waits while an attempt elsewhere holds one in a transaction.
-        return sink.doubt or ("" if sink.last == task.batch - 1 else "it has not written the batch before")
+        return sink.doubt
 
     def _by_content(
         self, sink: SinkProducer, task: Assignment, batches: Iterator[Any], fresh: bool, markers: dict[int, Marker]

@@ -200,7 +200,7 @@ def committed(
 
     def ask() -> list[TopicPartition]:
         try:
-            return consumer.committed(list(places), timeout=_SHORT_TRY)
+            return consumer.committed(list(places), timeout=min(_SHORT_TRY, limit))
         except KafkaException:
             heard = consumer.poll(0)
             problem = heard.error() if heard is not None else None
@@ -335,7 +335,7 @@ class Cluster:
 
         def ask() -> list[tuple[str, str]]:
             # In short tries: brokers that never had a group make its topic first, and answer only the next question.
-            asked = self._admin.describe_consumer_groups([group], request_timeout=_SHORT_TRY)
+            asked = self._admin.describe_consumer_groups([group], request_timeout=min(_SHORT_TRY, limit))
             try:
                 found = asked[group].result(timeout=ANSWER_LIMIT)
             except KafkaException as error:

@@ -72,10 +72,11 @@ class Deliveries:
             if fresh:
                 sink.fence()
                 crash.at(Point.SINK_FENCED, batch, partition)
-            # Who has written the batch before, without a doubt since, need not ask: nobody else can have written.
+            # Without a doubt since the batch before, nobody else can have written: no need to ask.
+            known = remembers(sink.last, task.batch)
             if task.by_content:
-                return self._by_content(sink, task, batches, fresh, sink.markers() if fresh else {})
-            if fresh and decide(sink.marker(), task.batch, task.digest, str(task)) is Decision.SKIP:
+                return self._by_content(sink, task, batches, fresh, {} if known else sink.markers())
+            if not known and decide(sink.marker(), task.batch, task.digest, str(task)) is Decision.SKIP:
                 # Read to the end all the same: a stateful operator before the sink keeps its state only then.
                 collections.deque(batches, maxlen=0)
                 return self._skipped(task, fresh)
@@ -97,13 +98,7 @@ class Deliveries:
         return self._statistics.listener(task.pipeline) if self._statistics is not None else None
 
     def _doubt(self, sink: SinkProducer, task: Assignment) -> str:
-        # A producer that does not remember the batch before would have to read the marker, and that waits while an
-        # attempt elsewhere holds one in a transaction.
-        return (
-            overtaken(sink.run, task.run, task.owner, self.name)
-            or sink.doubt
-            or ("" if remembers(sink.last, task.batch) else "state: it has not written the batch before")
-        )
+        return overtaken(sink.run, task.run, task.owner, self.name) or sink.doubt
 
     def _by_content(
         self, sink: SinkProducer, task: Assignment, batches: Iterator[Any], fresh: bool, markers: dict[int, Marker]

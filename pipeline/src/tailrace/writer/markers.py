@@ -12,7 +12,8 @@ from tailrace.progress.marker import Marker, markers_group
 from tailrace.rights import Operation, on_groups, on_topic
 from tailrace.writer import Assignment
 
-_LIMIT = 60.0
+LIMIT = 60.0
+_TRY = 10.0
 _CONNECTION = frozenset(
     {
         "bootstrap.servers",
@@ -52,17 +53,20 @@ class MarkerReader:
         """What a transaction needs to commit offsets for the group."""
         return self._consumer.consumer_group_metadata()
 
-    def markers(self, partitions: Iterable[int], who: str) -> dict[int, Marker]:
-        """The markers of these sink partitions; one that was never written has none."""
+    def markers(self, partitions: Iterable[int], who: str, limit: float = LIMIT) -> dict[int, Marker]:
+        """The markers of these sink partitions; one that was never written has none.
+
+        A marker in an open transaction is not told before that has ended, so the answer may take until the limit.
+        """
         places = [TopicPartition(self._topic, number) for number in partitions]
-        found = committed(self._consumer, places, f"{who}: reading its marker", self._rights, _LIMIT)
+        found = committed(self._consumer, places, f"{who}: reading its marker", self._rights, limit)
         read = {each.partition: Marker.read(each.offset, each.metadata) for each in found}
         return {number: marker for number, marker in read.items() if marker is not None}
 
     def all(self, who: str) -> dict[int, Marker]:
         """The markers of all sink partitions."""
         found = persist(
-            lambda: self._consumer.list_topics(self._topic, timeout=10.0), f"{who}: looking at the ledger", _LIMIT
+            lambda: self._consumer.list_topics(self._topic, timeout=_TRY), f"{who}: looking at the ledger", LIMIT
         )
         return self.markers(found.topics[self._topic].partitions, who)
 

@@ -24,7 +24,7 @@ from tailrace.progress.states import Event, State, after, unfit
 from tailrace.rights import Operation, on_groups, on_topic, on_transactions
 from tailrace.writer import Assignment
 from tailrace.writer.librdkafka import Handover, available
-from tailrace.writer.markers import MarkerReader
+from tailrace.writer.markers import LIMIT, MarkerReader
 from tailrace.writer.statistics import Listener
 
 log = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ TRANSACTION_TIMEOUT_MS = 120_000
 _INIT_LIMIT = 60.0
 _COMMIT_LIMIT = 60.0
 _SLOW_COMMIT_MS = 400.0  # below librdkafka's wait for another coordinator, which is 500 ms
+_GLANCE = 2.0
 _QUEUE_WAIT = 0.05
 _FLUSH_STEP = 0.5
 _LOG_INFO = 6  # librdkafka's number: from there on it tells that a connection was closed with a request under way
@@ -211,8 +212,18 @@ class SinkProducer(Sender):
         self._step(Event.FENCE)
 
     def marker(self) -> Marker | None:
-        """What the ledger says was written last."""
-        found = self.ledger.markers([self._place.partition], self._who)
+        """What the ledger says was written last; only who has just fenced the others waits for their transactions."""
+        fenced = self.state is State.FENCED
+        try:
+            found = self.ledger.markers([self._place.partition], self._who, LIMIT if fenced else _GLANCE)
+        except errors.KafkaError as error:
+            if fenced:
+                raise
+            self._step(Event.DOUBT)
+            raise errors.CommitInDoubt(
+                f"{self._who}: its marker was not told within {_GLANCE:.0f} s: another attempt may hold it open",
+                kept=_KEPT,
+            ) from error
         self._step(Event.READ)
         return found.get(self._place.partition)
 

@@ -90,8 +90,11 @@ class Ridden(Protocol):
 
     way: str
     seconds: list[float]
-    looks: list[dict[str, float]]
     took: float
+
+    @property
+    def looks(self) -> list[dict[str, float]]:
+        """What was seen, look by look."""
 
 
 def write(folder: Path, found: Sequence[Ridden], batches: int) -> None:

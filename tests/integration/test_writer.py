@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,9 +108,25 @@ def house(tailrace_topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(wire.ENV, str(folder))
     monkeypatch.setattr(wire, "executor", psutil.Process)  # this process is the executor
     yield House(folder, tailrace_topics, name, tailrace_topics("out"), tailrace_topics("rejected"), ledger)
-    if folder.exists():
-        os.kill(Client().stats()["pid"], signal.SIGTERM)
-        wait_until(lambda: not folder.exists(), "the writer's folder to be gone", 30)
+
+    def ended() -> bool:
+        # All that were started, again and again: one that was late takes the place of the one that has ended.
+        for each in started_in(folder):
+            with suppress(psutil.NoSuchProcess):
+                each.terminate()
+        return not folder.exists() and not started_in(folder)
+
+    wait_until(ended, "the end of the writer and of its folder", 60)
+
+
+def started_in(folder: Path) -> list[psutil.Process]:
+    """The writers, or those that would be one, of this folder."""
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if str(folder) in each.cmdline():
+                found.append(each)
+    return found
 
 
 def test_one_writer_however_many_ask_for_it_at_once(house: House) -> None:

@@ -335,7 +335,7 @@ class Cluster:
 
         def ask() -> list[tuple[str, str]]:
             # In short tries: brokers that never had a group make its topic first, and answer only the next question.
-            asked = self._admin.describe_consumer_groups([group], request_timeout=min(_SHORT_TRY, limit))
+            asked = self._admin.describe_consumer_groups([group], request_timeout=_SHORT_TRY)
             try:
                 found = asked[group].result(timeout=ANSWER_LIMIT)
             except KafkaException as error:

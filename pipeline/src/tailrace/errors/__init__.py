@@ -50,7 +50,15 @@ from tailrace.errors.kafka import (
     SourceChanged,
     TopicUnknown,
 )
-from tailrace.errors.machine import BrokerDidNotStart, EnvironmentError_, JarsMissing, JavaMissing, WriterUnavailable
+from tailrace.errors.machine import (
+    BrokerDidNotStart,
+    DriverPodUnknown,
+    EnvironmentError_,
+    ExecutorsMissing,
+    JarsMissing,
+    JavaMissing,
+    WriterUnavailable,
+)
 from tailrace.errors.proof import RecordsDiffer, VerifyError
 from tailrace.errors.root import TailraceError
 from tailrace.errors.run import (
@@ -75,7 +83,9 @@ __all__ = [
     "DeliveryError",
     "DrainUnfinished",
     "DriverFenced",
+    "DriverPodUnknown",
     "EnvironmentError_",
+    "ExecutorsMissing",
     "FunctionFailed",
     "FunctionInvalid",
     "FunctionMissing",

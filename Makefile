@@ -10,10 +10,10 @@ RUN_ARGS ?=
 TEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench fix docs lock clean
+.PHONY: help setup run test charts charts-schema check bench fix docs lock clean
 
 help: ## List the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(STAMP): requirements/dev.txt requirements/uv.txt pipeline/pyproject.toml operators/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Tailrace needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ". Next: make PYTHON=python3.11 setup") if sys.version_info < (3, 11) else None'
@@ -33,6 +33,12 @@ run: setup ## Show the whole thing: embedded Kafka, a pipeline, the proof
 test: setup ## All tests, the integration tests on a real Kafka
 	$(BIN)/python -m pytest tests/unit $(TEST_ARGS)
 	$(BIN)/python -m pytest tests/integration $(TEST_ARGS)
+
+charts: $(STAMP) ## The tests of the Helm chart: every environment rendered and checked
+	$(BIN)/python -m pytest tests/charts $(TEST_ARGS)
+
+charts-schema: $(STAMP) ## Write the schema of the chart's values anew, from the configuration's
+	$(BIN)/python -m tailrace_operator.chart charts/values.schema.yaml > charts/tailrace/values.schema.json
 
 check: $(STAMP) ## Style, types and layers
 	$(BIN)/ruff format --check .

@@ -10,7 +10,7 @@ RUN_ARGS ?=
 TEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test charts charts-schema check bench fix docs lock clean
+.PHONY: help setup run test charts charts-schema images check bench fix docs lock clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -40,6 +40,11 @@ charts: $(STAMP) ## The tests of the Helm chart: every environment rendered and 
 charts-schema: $(STAMP) ## Write the schema of the chart's values anew, from the configuration's
 	$(BIN)/python -m tailrace_operator.chart charts/values.schema.yaml > charts/tailrace/values.schema.json
 
+# The jars come from the cache of this machine, so that an image is built without Maven Central. DOCKER_BUILD takes options.
+images: $(STAMP) ## Build the images with Docker, and say how large they are
+	TAILRACE_JARS=build/images/jars $(BIN)/python -m tailrace.jars spark s3
+	$(BIN)/python images/build.py
+
 check: $(STAMP) ## Style, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -59,6 +64,7 @@ docs: $(STAMP) ## Write the generated reference pages anew
 lock: $(STAMP) ## Write the locked requirements anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements/dev.in --output-file requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/runtime.in --output-file requirements/runtime.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/operator.in --output-file requirements/operator.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/zookeeper.in --output-file requirements/zookeeper.txt
 
 clean: ## Remove what the other commands have made here

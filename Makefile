@@ -10,7 +10,7 @@ RUN_ARGS ?=
 TEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test charts charts-schema images check bench fix docs lock clean
+.PHONY: help setup run test charts charts-schema images images-jars check bench fix docs lock clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -41,9 +41,11 @@ charts-schema: $(STAMP) ## Write the schema of the chart's values anew, from the
 	$(BIN)/python -m tailrace_operator.chart charts/values.schema.yaml > charts/tailrace/values.schema.json
 
 # The jars come from the cache of this machine, so that an image is built without Maven Central. DOCKER_BUILD takes options.
-images: $(STAMP) ## Build the images with Docker, and say how large they are
-	TAILRACE_JARS=build/images/jars $(BIN)/python -m tailrace.jars spark s3
+images: images-jars ## Build the images with Docker, and say how large they are
 	$(BIN)/python images/build.py
+
+images-jars: $(STAMP)
+	TAILRACE_JARS=build/images/jars $(BIN)/python -m tailrace.jars spark s3
 
 check: $(STAMP) ## Style, types and layers
 	$(BIN)/ruff format --check .

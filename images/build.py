@@ -25,7 +25,9 @@ def main(asked: list[str]) -> int:
     large = 0
     for name in asked or IMAGES:
         dockerfile = ROOT / "images" / name / "Dockerfile"
-        wanted = {line.split()[1].partition("=")[0] for line in dockerfile.read_text().splitlines() if line[:4] == "ARG "}
+        wanted = {
+            line.split()[1].partition("=")[0] for line in dockerfile.read_text().splitlines() if line[:4] == "ARG "
+        }
         arguments = [f"--build-arg={key}={value}" for key, value in given.items() if value and key in wanted]
         image, since = f"tailrace-{name}:{tag}", time.monotonic()
         options = shlex.split(os.environ.get("DOCKER_BUILD", ""))

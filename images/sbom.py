@@ -38,7 +38,9 @@ def jar(path: Path) -> Component:
     name, _, version = path.stem.rpartition("-")
     group = None
     with zipfile.ZipFile(path) as archive:
-        written = [each for each in archive.namelist() if re.fullmatch(r"META-INF/maven/[^/]+/[^/]+/pom.properties", each)]
+        written = [
+            each for each in archive.namelist() if re.fullmatch(r"META-INF/maven/[^/]+/[^/]+/pom.properties", each)
+        ]
         if len(written) == 1:
             lines = archive.read(written[0]).decode(errors="replace").splitlines()
             said = dict(line.split("=", 1) for line in lines if "=" in line)

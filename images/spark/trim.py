@@ -1,7 +1,7 @@
 """Take away from the installed packages what no pipeline loads, so that nodes do not have to pull it.
 
-The jars by a list with reasons; tests and headers of Python packages; and of RocksDB, whose one jar holds the library of
-every system, those of other systems than this.
+The jars by a list with reasons; tests and headers of Python packages; and of RocksDB, whose one jar holds the
+library of every system, those of other systems than this.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ import zipfile
 from pathlib import Path
 
 PACKAGES = Path(sysconfig.get_paths()["purelib"])
-FOLDERS = ("pandas/tests", "pyarrow/tests", "pyarrow/include", "pyarrow/src", "numpy/tests", "pyspark/examples", "pyspark/data")
+FOLDERS = (
+    "pandas/tests",
+    "pyarrow/tests",
+    "pyarrow/include",
+    "pyarrow/src",
+    "numpy/tests",
+    "pyspark/examples",
+    "pyspark/data",
+)
 ROCKSDB = {"x86_64": "librocksdbjni-linux64.so", "aarch64": "librocksdbjni-linux-aarch64.so"}
 
 

@@ -49,6 +49,7 @@ EVERYTHING = {
             "files": {"upper.py": "def upper(rows):\n    return rows\n"},
             "secretEnv": {"REGISTRY_KEY": {"secret": "registry-key", "key": "key"}},
             "env": {"LIMIT": 5},
+            "driver": {"editable": "/opt/pipeline"},
             "podLabels": {"cost": "a"},
             "podAnnotations": {"note": "b"},
             "nodeSelector": {"disk": "ssd"},

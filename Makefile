@@ -8,9 +8,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 RUN_ARGS ?=
 TEST_ARGS ?=
+FAULTS_ARGS ?=
+QUICK ?=
+ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test charts charts-schema images images-jars check bench fix docs lock clean
+.PHONY: help setup run test charts charts-schema images images-jars faults check bench fix docs lock clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -33,6 +36,10 @@ run: setup ## Show the whole thing: embedded Kafka, a pipeline, the proof
 test: setup ## All tests, the integration tests on a real Kafka
 	$(BIN)/python -m pytest tests/unit $(TEST_ARGS)
 	$(BIN)/python -m pytest tests/integration $(TEST_ARGS)
+
+faults: setup ## Break every part and count what comes out (an hour; QUICK=1: minutes)
+	$(if $(wildcard tests/faults/test_*.py),$(BIN)/python -m pytest tests/faults $(TEST_ARGS))
+	PYTHONPATH=tests $(BIN)/python -m faults $(if $(QUICK),--quick,--write) $(if $(ONLY),--only $(ONLY)) $(FAULTS_ARGS)
 
 charts: $(STAMP) ## The tests of the Helm chart: every environment rendered and checked
 	$(BIN)/python -m pytest tests/charts $(TEST_ARGS)

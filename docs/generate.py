@@ -1,4 +1,4 @@
-"""Write the reference pages that say what the code says: docs/reference/configuration.md, errors.md and cli.md.
+"""Write the pages that say what the code says: docs/metrics.md, and in docs/reference configuration, errors and cli.
 
 A page that is written by hand drifts from the code. These are made from the schema, from the errors' own docstrings and
 from the commands' help, and a test compares them with a fresh generation. `python docs/generate.py` writes them.
@@ -14,12 +14,14 @@ from typing import Any, cast
 
 from typer.testing import CliRunner
 
+from tailrace import metrics
 from tailrace.cli.main import COMMANDS, app, load
 from tailrace.config import Pipeline
 from tailrace.configfile.shape import ALLOWED_OPTIONS, RESERVED, dotted
 from tailrace.errors import TailraceError, all_errors
 
-REFERENCE = Path(__file__).parent / "reference"
+HERE = Path(__file__).parent
+REFERENCE = HERE / "reference"
 GENERATED = "*This page is generated from `{source}` by `python docs/generate.py`; change it there.*"
 
 Schema = Mapping[str, Any]
@@ -111,6 +113,49 @@ def cli() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+METRICS_INTRODUCTION = """\
+The driver serves its metrics at `http://HOST:9760/metrics`, and the writer of each executor its own at port 9770
+(section [`metrics`](reference/configuration.md#metrics) of the configuration; where a port is taken, the next free
+one). [Watch a pipeline](how-to/watch-a-pipeline.md) shows how Prometheus finds them.
+
+The number of series is bounded by what is configured, never by records, batches or runs: labels whose values come
+from outside have at most {reasons} of them ({pipelines} pipelines on one writer), and what is beyond is counted as
+`{other}`. A counter begins anew when its process does.
+
+The driver counts a batch when Spark has said what it was: what it consumed, produced and rejected comes at once. What a
+start delivers of a batch that an earlier driver had left open is in `tailrace_batches_total` and
+`tailrace_delivered_bytes_total`, and in none of the three: an earlier driver has read it.
+"""
+
+
+def metric_pages() -> str:
+    """The text of metrics.md."""
+    parts = [
+        "# The metrics",
+        GENERATED.format(source="tailrace.metrics"),
+        METRICS_INTRODUCTION.format(reasons=metrics.REASONS, pipelines=metrics.PIPELINES, other=metrics.OTHER).rstrip(),
+        "## Labels",
+        "\n".join(
+            [
+                "| label | meaning |",
+                "|---|---|",
+                *(f"| `{name}` | {_cell(text)} |" for name, text in metrics.LABELS.items()),
+            ]
+        ),
+    ]
+    for title, declared in (
+        ("The driver", metrics.DRIVER),
+        ("An executor's writer", metrics.EXECUTOR),
+        ("Both", metrics.BOTH),
+    ):
+        rows = [
+            f"| `{each.name}` | {each.kind} | {', '.join(f'`{name}`' for name in each.labels)} | {_cell(each.help)} |"
+            for each in declared
+        ]
+        parts += [f"## {title}", "\n".join(["| metric | type | labels | meaning |", "|---|---|---|---|", *rows])]
+    return "\n\n".join(parts) + "\n"
+
+
 def _help(*words: str) -> str:
     shown = CliRunner().invoke(app, [*words, "--help"], prog_name="tailrace", terminal_width=HELP_WIDTH)
     return f"```text\n{shown.output.strip()}\n```"
@@ -198,6 +243,7 @@ def main() -> None:
     (REFERENCE / "configuration.md").write_text(configuration(), encoding="utf-8")
     (REFERENCE / "errors.md").write_text(errors(), encoding="utf-8")
     (REFERENCE / "cli.md").write_text(cli(), encoding="utf-8")
+    (HERE / "metrics.md").write_text(metric_pages(), encoding="utf-8")
 
 
 if __name__ == "__main__":

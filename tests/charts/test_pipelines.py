@@ -74,14 +74,25 @@ def test_a_batch_may_finish_before_the_pod_is_killed(batch: dict[str, float], se
 
 def test_readiness_is_the_drivers_own_sign() -> None:
     """A file, or what its HTTP port says."""
-    [container] = driver(render())["template"]["spec"]["containers"]
+    [container] = driver(render(values={"http": {"enabled": False}}))["template"]["spec"]["containers"]
     [file] = [each.split("=")[1] for each in container["args"] if each.startswith("--ready-file=")]
     assert container["readinessProbe"]["exec"]["command"] == ["test", "-f", file]
     assert "livenessProbe" not in container
-    [container] = driver(render(values={"http": {"enabled": True}}))["template"]["spec"]["containers"]
+    [container] = driver(render())["template"]["spec"]["containers"]
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
     assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
     assert {"name": "http", "containerPort": 9760} in container["ports"]
+
+
+def test_metrics_are_served_where_they_are_looked_for(everything: list[Resource], tmp_path: Path) -> None:
+    """At every address of the pod, on the ports that probes, monitors and policies name."""
+    read = configuration(everything, tmp_path).metrics
+    assert (read.enabled, read.host) == (True, "0.0.0.0")
+    for port, pod in ((read.port, driver(everything)["template"]), (read.writers, executor(everything))):
+        assert {"name": "http", "containerPort": port} in pod["spec"]["containers"][0]["ports"]
+    off = render(values={"http": {"enabled": False}})
+    assert configuration(off, tmp_path).metrics.enabled is False
+    assert not of_kind(render(values={"http": {"enabled": False}, "monitoring": {"enabled": True}}), "PodMonitor")[1:]
 
 
 def test_another_configuration_is_another_driver() -> None:

@@ -56,6 +56,7 @@ class Bench:
             "sink": {"topic": self.sink, "format": "raw"},
             "ledger": {"topic": f"{self.name}.ledger", "partitions": 8},
             "batch": {"target": 0},  # a test's batches are as large as it says
+            "metrics": {"enabled": False},
             "spark": QUIET,
         }
         for name, value in sections.items():

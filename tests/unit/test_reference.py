@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from tailrace import metrics
 from tailrace.config import Section
 from tailrace.configfile.shape import ALLOWED_OPTIONS, keys
 from tailrace.errors import all_errors
@@ -52,6 +53,15 @@ def test_every_key_and_option_is_on_the_page(generate: ModuleType) -> None:
     text = generate.configuration()
     wanted = {*_names(generate.Pipeline), *(name for allowed in ALLOWED_OPTIONS.values() for name in allowed)}
     assert [name for name in sorted(wanted) if f"`{name}`" not in text] == []
+
+
+def test_the_metrics_are_fresh(generate: ModuleType) -> None:
+    """A change of a declaration is followed by `python docs/generate.py`, and the page has every metric."""
+    text = generate.metric_pages()
+    assert (DOCS / "metrics.md").read_text(encoding="utf-8") == text, "run: python docs/generate.py"
+    assert [
+        each.name for each in metrics.DRIVER + metrics.EXECUTOR + metrics.BOTH if f"`{each.name}`" not in text
+    ] == []
 
 
 def test_every_error_is_on_the_page(generate: ModuleType) -> None:

@@ -193,7 +193,9 @@ options:
   "ledger" (dict "topic" $root.Values.kafka.ledger.topic "partitions" (int $root.Values.kafka.ledger.partitions))
   "spark" $spark
 -}}
-{{- if $root.Values.http.enabled }}{{- $_ := set $made "metrics" (dict "enabled" true "host" "0.0.0.0" "port" (int $root.Values.http.port) "executor_port" (int $root.Values.http.executorPort)) }}{{- end -}}
+{{- $http := $root.Values.http -}}
+{{- $metrics := ternary (dict "enabled" true "host" "0.0.0.0" "port" (int $http.port) "writers" (int $http.executorPort)) (dict "enabled" false) $http.enabled -}}
+{{- $_ := set $made "metrics" $metrics -}}
 {{- toYaml (mergeOverwrite $made (deepCopy $p.config)) -}}
 {{- end -}}
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tailrace.version import VERSION
+
 if TYPE_CHECKING:
     from tailrace.app import run as run
     from tailrace.config import Pipeline as Pipeline
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from tailrace.dropin import register as register
 
 __all__ = ["Pipeline", "exactly_once", "register", "run"]
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _LAZY = {
     "Pipeline": "tailrace.config",

@@ -22,10 +22,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace import errors, jars, pods, process, source, storage
+from tailrace import crash, errors, jars, pods, process, source, storage
 from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint, prepare
 from tailrace.config import Pipeline
+from tailrace.crash import Point
 from tailrace.drain import Stop as Stop
 from tailrace.drain import unfinished
 from tailrace.failures import failure
@@ -41,7 +42,10 @@ from tailrace.progress.stores import open_store
 from tailrace.ratecontrol import RateControl
 from tailrace.runner import Runner
 from tailrace.standby import Standby
+from tailrace.status.board import Board
+from tailrace.status.follow import Follower
 from tailrace.streamplan import check
+from tailrace.telemetry import served
 
 Event = dict[str, Any]
 Emit = Callable[[Event], None]
@@ -75,6 +79,8 @@ def session(pipeline: Pipeline) -> SparkSession:
         **_EXACT,
         "spark.shuffle.reduceLocality.enabled": "false",
     }
+    if pipeline.metrics.enabled:  # the executors' Python processes are told to let themselves be watched
+        settings[f"spark.executorEnv.{served.ENV}"] = str(served.Watched.of(pipeline))
     options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", settings.get("spark.driver.extraJavaOptions", "")]
     settings["spark.driver.extraJavaOptions"] = " ".join(options).strip()
     needed = jars.ensure("spark") + (jars.ensure("s3") if storage.on_s3(pipeline) else [])
@@ -137,10 +143,14 @@ def run(
     one's own may be given (for a notebook, or for many short runs); it needs Spark's Kafka connector, and it is left
     running.
     """
+    crash.root()
     folder, emit, stop = folder or Path.cwd(), emit or (lambda event: None), stop or Stop()
     cluster, name = Cluster(pipeline.kafka), uuid.uuid4().hex[:12]
     preflight(pipeline, cluster)
+    follower = Follower(pipeline, Board(pipeline, name))
+    emit = follower.board.after(emit)
     with (
+        follower.following(emit),
         Ledger.of(pipeline) as ledger,
         contextlib.closing(Keeper(pipeline, lambda: open_store(pipeline, folder), emit)) as keeper,
         Lease(pipeline, name, lambda text: emit({"event": "lease", "what": text})) as lease,
@@ -153,9 +163,10 @@ def run(
         for key, value in _EXACT.items():
             spark.conf.set(key, value)
         try:
+            follower.session(spark)
             prepare(spark, pipeline)
             assembly = assemble(spark, pipeline, folder)
-            drive = Drive(spark, pipeline, assembly, cluster, ledger, lease, keeper, emit, stop, name)
+            drive = Drive(spark, pipeline, assembly, cluster, ledger, lease, keeper, emit, stop, name, follower)
             if not standby or Standby(spark, pipeline, assembly, cluster, ledger, lease, name, emit, stop).wait():
                 _run(drive, batch)
         except errors.TailraceError:
@@ -191,15 +202,19 @@ class Drive:
     emit: Emit
     stop: Stop
     run: str
+    follower: Follower
 
 
 def _run(drive: Drive, batch: bool) -> None:
     pipeline, ledger = drive.pipeline, drive.ledger
     ledger.take()
     plan = ledger.latest()
+    open_ = plan.batch if plan else -1
+    crash.at(Point.LEDGER_TAKEN, open_)
     # Only the batch that was planned last can have open transactions. They are ended before the markers are read:
     # a marker in an open transaction would hold up the answer.
     ledger.fence(plan.sinks if plan else 0)
+    crash.at(Point.SINKS_FENCED, open_)
     markers = ledger.markers()
     ahead = max((marker.next for marker in markers.values()), default=0)
     if plan is not None and ahead > plan.batch + 1:
@@ -226,6 +241,7 @@ def _run(drive: Drive, batch: bool) -> None:
         drive.stop.event,
         drive.keeper,
         control,
+        drive.follower.board.finished,
     )
     read = {} if plan is not None else ledger.positions(dict.fromkeys(source.partitions_of(pipeline, drive.cluster), 0))
     if plan is None and (markers or read):
@@ -248,6 +264,7 @@ def _run(drive: Drive, batch: bool) -> None:
             return
         if not stateful:
             _finish(drive, runner, plan, markers)
+            crash.at(Point.OPEN_BATCH_FINISHED, open_)
         stored = source.offsets_of(plan.entry)
         positions, notes = source.within(pipeline, stored, drive.cluster)
         for note in notes:
@@ -264,6 +281,7 @@ def _run(drive: Drive, batch: bool) -> None:
     shuffles = check(rows, pipeline.checkpoint)
     with _folder(drive, plan, entry) as (folder, log):
         runner.begin(plan, positions, log, shuffles > drive.assembly.spreads)
+        drive.follower.stream(lambda: runner.positions)
         _stream(drive, runner, rows, folder, batch)
 
 
@@ -328,6 +346,7 @@ def _watch(drive: Drive, runner: Runner, query: StreamingQuery, batch: bool) -> 
     while query.isActive and not drive.stop.event.wait(0.2):
         if runner.error is not None:
             return
+        drive.follower.look(query)
         if batch or runner.busy or time.monotonic() - runner.since < IDLE_AFTER:
             continue
         if runner.positions == told and time.monotonic() - asked < _LOOK_EVERY:
@@ -351,6 +370,7 @@ def _watch(drive: Drive, runner: Runner, query: StreamingQuery, batch: bool) -> 
 def _end(drive: Drive, query: StreamingQuery, runner: Runner) -> bool:
     """Let the batch that is under way finish, note that, and end the query; whether the batch was given up."""
     runner.close()
+    drive.follower.board.stopping()
     done = drive.stop.drained(lambda: runner.busy and query.isActive, drive.pipeline.batch.drain)
     try:
         if done and (runner.closed or query.isActive or query.exception() is None) and runner.rest():
@@ -358,4 +378,5 @@ def _end(drive: Drive, query: StreamingQuery, runner: Runner) -> bool:
     finally:
         with contextlib.suppress(Exception):  # a query that has failed says so through exception()
             query.stop()
+        drive.follower.look(query)
     return not done and not runner.rest()  # it may have come to its end at the last moment

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from tailrace.config_metrics import Metrics as Metrics
 from tailrace.config_offsets import Offsets as Offsets
 from tailrace.config_offsets import StoreKind as StoreKind
 
@@ -316,6 +317,7 @@ class Pipeline(Section):
     batch: Batch = Field(default_factory=Batch)
     ledger: Ledger = Field(default_factory=Ledger)
     offsets: Offsets = Field(default_factory=Offsets)
+    metrics: Metrics = Field(default_factory=Metrics)
     checkpoint: str = Field(
         default="ledger",
         description="`ledger` for a stateless pipeline, which needs no other store; for a stateful one where its state "

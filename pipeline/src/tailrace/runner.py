@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tailrace import errors, source
+from tailrace import crash, errors, source
 from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint
 from tailrace.config import Delivery, Pipeline
+from tailrace.crash import Point
 from tailrace.failures import failure
 from tailrace.kafka import Cluster, TopicPartitions
 from tailrace.keeping import Keeper
@@ -23,6 +24,7 @@ from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition, assign
 from tailrace.progress.scratch import Scratch
 from tailrace.ratecontrol import RateControl
 from tailrace.sink import BatchWrite, deliver
+from tailrace.status.seen import Finished
 from tailrace.writer import Written
 
 # The two ways a batch is reported; the command line draws them, the demo waits for them.
@@ -51,6 +53,7 @@ class Runner:
         stopping: threading.Event,
         keeper: Keeper,
         control: RateControl,
+        finished: Callable[[Finished], None],
     ) -> None:
         self._spark = spark
         self._pipeline = pipeline
@@ -62,6 +65,8 @@ class Runner:
         self._stopping = stopping
         self._keeper = keeper
         self._control = control
+        self._finished = finished
+        self._phases: dict[str, float] = {}
         self._plan: Plan | None = None
         self._log: Scratch | Checkpoint | None = None
         self._query = ""
@@ -132,7 +137,8 @@ class Runner:
         try:
             rows = self._assembly(source.again(self._spark, self._pipeline, plan.ranges))
             _, slices = source.cut(rows)
-            self._deliver(rows, plan, assign(plan, slices), replay=True)
+            written = self._deliver(rows, plan, assign(plan, slices), replay=True)
+            self._finished(self._seen(plan, written, replay=True))
         except errors.TailraceError:
             raise
         except Exception as error:
@@ -165,7 +171,9 @@ class Runner:
 
     def _batch(self, rows: DataFrame, number: BatchId) -> None:
         begun = time.monotonic()
-        ranges, slices = source.cut(rows)
+        self._phases = {}
+        with self._phase("cut"):
+            ranges, slices = source.cut(rows)
         if self._log is None:
             raise errors.InvariantBroken(f"batch {number} came before the runner was told where to begin")
         entry = self._log.entry(number)
@@ -191,17 +199,34 @@ class Runner:
             )
             if number != self.last + 1:
                 raise errors.InvariantBroken(f"batch {number} follows batch {self.last}")
-            started = time.monotonic()
-            self._ledger.write(plan, self.positions)
+            with self._phase("ledger"):
+                self._ledger.write(plan, self.positions)
             self._plan = plan
-            self._keeper.planned(plan, self.positions, time.monotonic() - started)
-        self._deliver(rows, plan, assign(plan, slices), replay)
-        if isinstance(self._log, Checkpoint):
-            self._log.after(number)
-        self._delivered = number
-        self.positions = source.offsets_of(entry)
-        if not replay:
-            self._control.learn(plan, time.monotonic() - begun)
+            self._keeper.planned(plan, self.positions, self._phases["ledger"])
+        written = self._deliver(rows, plan, assign(plan, slices), replay)
+        crash.at(Point.BATCH_DONE, number)
+        with self._phase("after"):
+            if isinstance(self._log, Checkpoint):
+                self._log.after(number)
+            self._delivered = number
+            self.positions = source.offsets_of(entry)
+            if not replay:
+                self._control.learn(plan, time.monotonic() - begun)
+        self._finished(self._seen(plan, written, replay))
+        crash.at(Point.BATCH_RETURNED, number)
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._phases[name] = time.monotonic() - started
+
+    def _seen(self, plan: Plan, written: list[Written], replay: bool) -> Finished:
+        return Finished(
+            plan.batch, plan.records, tuple(written), dict(self._phases), replay, time.time(), self._control.limit
+        )
 
     def _whole(self, seen: tuple[Range, ...], entry: str) -> tuple[Range, ...]:
         """The batch's ranges: as the tasks read them, or, where a shuffle hides that, from one position to the next."""
@@ -218,14 +243,15 @@ class Runner:
             self._query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
         return self._query
 
-    def _deliver(self, rows: DataFrame, plan: Plan, assigned: tuple[SinkPartition, ...], replay: bool) -> None:
+    def _deliver(self, rows: DataFrame, plan: Plan, assigned: tuple[SinkPartition, ...], replay: bool) -> list[Written]:
         self._emit(
             {"event": PLANNED, "batch": plan.batch, "records": plan.records, "sinks": plan.sinks, "replay": replay}
         )
-        started = time.monotonic()
-        written = deliver(rows, BatchWrite.of(self._pipeline, plan, assigned, self._run, self._owners))
+        with self._phase("deliver"):
+            written = deliver(rows, BatchWrite.of(self._pipeline, plan, assigned, self._run, self._owners))
         self._owners |= {each.partition: each.writer for each in written}
-        self._report(plan, written, time.monotonic() - started, {} if replay else {"limit": self._control.limit})
+        self._report(plan, written, self._phases["deliver"], {} if replay else {"limit": self._control.limit})
+        return written
 
     def _lag(self, positions: TopicPartitions) -> int:
         """How far behind the pipeline is; asked of the brokers twice a second at most."""

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     Batches = Iterator[pa.RecordBatch]
 
 RESULT = (
-    "partition int, skipped boolean, out long, rejected long, size long, fresh boolean, commit_ms double, writer string"
+    "partition int, skipped boolean, out long, rejected long, size long, fresh boolean, commit_ms double, "
+    "writer string, address string, reasons map<string,long>"
 )
 
 
@@ -118,6 +119,8 @@ def _task(batch: BatchWrite, shape: Callable[[Batches], Batches]) -> Callable[[B
                     "fresh": done.fresh,
                     "commit_ms": done.commit_ms,
                     "writer": done.writer,
+                    "address": done.address,
+                    "reasons": list(done.reasons.items()),
                 }
             ],
             schema=_RESULT_ARROW,
@@ -136,5 +139,7 @@ _RESULT_ARROW = pa.schema(
         ("fresh", pa.bool_()),
         ("commit_ms", pa.float64()),
         ("writer", pa.string()),
+        ("address", pa.string()),
+        ("reasons", pa.map_(pa.string(), pa.int64())),
     ]
 )

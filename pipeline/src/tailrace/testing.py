@@ -5,6 +5,8 @@ neither Spark nor Kafka, and the broker is started when the first test asks for 
 
 - `tailrace_kafka`: an `EmbeddedKafka` with one broker, for the whole session.
 - `tailrace_topics`: a factory of topics that no other test uses, `tailrace_topics("in", partitions=4)`.
+
+`crashes` makes the environment in which a pipeline's processes die at named steps (`tailrace.crash`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ from uuid import uuid4
 
 import pytest
 
+from tailrace.crash import Crash as Crash
+from tailrace.crash import Point as Point
+from tailrace.crash import Victim as Victim
+from tailrace.crash import crashes as crashes
 from tailrace.embedded import EmbeddedKafka
 from tailrace.errors import KafkaFailed, TopicUnknown
 

@@ -36,6 +36,7 @@ COMMANDS = {
     "demo": Command("tailrace.cli.demo", "demo", "Show the whole thing: a real Kafka, a pipeline, the proof."),
     "kafka": Command("tailrace.cli.kafka", "kafka", "Start a real Kafka on this machine, to play with."),
     "run": Command("tailrace.cli.run", "run", "Run a pipeline."),
+    "status": Command("tailrace.cli.status", "status", "Show what a running pipeline is doing, live."),
     "verify": Command("tailrace.cli.verify", "verify", "Count what is lost or duplicated between two topics."),
     "rejected": Command("tailrace.cli.rejected", "app", "List, show and replay a pipeline's rejected records."),
     "offsets": Command("tailrace.cli.offsets", "app", "Show and change where a pipeline goes on reading."),

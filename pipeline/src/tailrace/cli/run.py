@@ -103,6 +103,8 @@ def _as_rows(table: LiveTable) -> Any:
                 table.note(f"pipeline {event['pipeline']}: going on with batch {event['batch']}")
             case "warning":
                 table.note(f"warning: {event['what']}")
+            case "serving":
+                table.note(f"status page: {event['url']}")
             case "reset":
                 table.note(f"offsets out of range: {event['what']}")
             case "offsets" | "note":

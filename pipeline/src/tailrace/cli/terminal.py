@@ -13,6 +13,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self, TextIO
@@ -214,3 +215,52 @@ def _drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RichTable:
     for row in rows:
         drawn.add_row(*(Text(text) for text in row))
     return drawn
+
+
+@dataclass(frozen=True)
+class Block:
+    """A part of a screen: lines, or a table with its heading."""
+
+    lines: Sequence[str] = ()
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[object]] = ()
+
+
+def show(blocks: Sequence[Block]) -> None:
+    """Blocks as the result, below each other."""
+    for number, block in enumerate(blocks):
+        if number:
+            say()
+        for line in block.lines:
+            say(line)
+        if block.columns:
+            table(block.columns, block.rows)
+
+
+class Screen:
+    """Blocks that are drawn anew in place, on stdout; only for a terminal."""
+
+    def __enter__(self) -> Self:
+        from rich.live import Live
+
+        self._live: Live = Live(console=console(sys.stdout), auto_refresh=False, vertical_overflow="crop")
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, blocks: Sequence[Block]) -> None:
+        """Draw these in the place of those before."""
+        from rich.console import Group
+        from rich.text import Text
+
+        parts: list[Any] = []
+        for block in blocks:
+            parts += [Text(line) for line in block.lines]
+            if block.columns:
+                parts.append(_drawn(block.columns, [[cell(value) for value in row] for row in block.rows]))
+            parts.append(Text())
+        self._live.update(Group(*parts[:-1]), refresh=True)

@@ -31,7 +31,8 @@ from tailrace.configfile.shape import (
 REFERENCE = re.compile(r"\$(\$)?\{([^}]*)\}")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Kubernetes tells each pod of the services around it; one that is called tailrace would look like our keys.
-KUBERNETES = re.compile(r"TAILRACE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+# A service's name has no dash at its end, so nothing of Kubernetes' has two underscores there.
+KUBERNETES = re.compile(r"TAILRACE_(\w*[^\W_]_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,17 @@ Place = tuple[str | int, ...]
 
 PREFIX = "TAILRACE_"
 # Variables that other parts of Tailrace read; they are no keys of the configuration.
-RESERVED = frozenset({"TAILRACE_JARS", "TAILRACE_HOME", "TAILRACE_LOG"})
+RESERVED = frozenset(
+    {
+        "TAILRACE_JARS",
+        "TAILRACE_HOME",
+        "TAILRACE_LOG",
+        "TAILRACE_CRASH",
+        "TAILRACE_CRASH_ROOT",
+        "TAILRACE_WATCHED",
+        "TAILRACE_WRITER",
+    }
+)
 # The closed lists of Kafka options; other maps of options are open.
 ALLOWED_OPTIONS: dict[Place, frozenset[str]] = {
     ("kafka", "options"): CONNECTION_OPTIONS,

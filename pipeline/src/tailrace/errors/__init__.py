@@ -53,10 +53,12 @@ from tailrace.errors.kafka import (
 from tailrace.errors.machine import (
     BrokerDidNotStart,
     DriverPodUnknown,
+    DriverUnreachable,
     EnvironmentError_,
     ExecutorsMissing,
     JarsMissing,
     JavaMissing,
+    PortUnusable,
     WriterUnavailable,
 )
 from tailrace.errors.proof import RecordsDiffer, VerifyError
@@ -84,6 +86,7 @@ __all__ = [
     "DrainUnfinished",
     "DriverFenced",
     "DriverPodUnknown",
+    "DriverUnreachable",
     "EnvironmentError_",
     "ExecutorsMissing",
     "FunctionFailed",
@@ -102,6 +105,7 @@ __all__ = [
     "OffsetsOutOfRange",
     "OptionRefused",
     "PipelineRunning",
+    "PortUnusable",
     "ProgressMissing",
     "QueryFailed",
     "RecordTooLarge",

@@ -56,6 +56,30 @@ class WriterUnavailable(EnvironmentError_):
     title = "writer unavailable"
 
 
+class PortUnusable(EnvironmentError_):
+    """The driver's HTTP port cannot be opened.
+
+    The driver serves its metrics, its health and its status page at `metrics.host` and `metrics.port`; where the port
+    is taken it tries those after it. You see this when `metrics.host` is no address of this machine, the port needs
+    rights that the driver has not got, or all of them are taken. An executor's writer that finds no port logs this and
+    goes on.
+    """
+
+    code = "TR-505"
+    title = "HTTP port unusable"
+
+
+class DriverUnreachable(EnvironmentError_):
+    """No driver answers where `tailrace status` looked for it.
+
+    The driver of the pipeline is not running, or its port is another one: it takes the next free one when that of the
+    configuration is taken, and says so when it starts. On Kubernetes ask its service, or forward a port to the pod.
+    """
+
+    code = "TR-506"
+    title = "driver unreachable"
+
+
 class DriverPodUnknown(EnvironmentError_):
     """The executors are to be pods, and the driver does not know its own pod.
 

@@ -16,8 +16,9 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from tailrace import errors
+from tailrace import crash, errors
 from tailrace.config import Kafka, Pipeline
+from tailrace.crash import Point
 from tailrace.kafka import Cluster, TopicPartitions, client_options, is_fenced, persist, translate
 from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group, transactional_id
 from tailrace.progress.plan import Plan, SinkPartition
@@ -44,6 +45,7 @@ class Ledger:
         self._prepared: Producer | None = None
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
+        self._ear = crash.Ear(Point.PLAN_SENT)
         self._lock = threading.Lock()  # Spark's callback and the driver's own thread both write
 
     @classmethod
@@ -70,6 +72,7 @@ class Ledger:
                     "retry.backoff.ms": 5,
                     "linger.ms": 0,
                     "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
+                    **self._ear.options,
                 }
             )
 
@@ -154,16 +157,19 @@ class Ledger:
                 kept="nothing of the batch was written",
                 then=f"give the ledger topic at least {plan.sinks} partitions, or set sink.partitions",
             )
+        crash.at(Point.PLAN_UNWRITTEN, plan.batch)
         with self._lock:
-            self._commit(plan, positions)
+            self._commit(plan, positions, Point.PLAN_OPEN)
+        crash.at(Point.PLAN_WRITTEN, plan.batch)
 
     def settle(self, plan: Plan | None, positions: TopicPartitions) -> None:
         """Note that the last plan is done, and how far it has read, where no batch follows that would do it."""
         if plan is not None:
             with self._lock:
-                self._commit(plan.finished(), positions)
+                self._commit(plan.finished(), positions, Point.DONE_OPEN)
+            crash.at(Point.DONE_NOTED, plan.batch)
 
-    def _commit(self, plan: Plan, positions: TopicPartitions) -> None:
+    def _commit(self, plan: Plan, positions: TopicPartitions, point: Point) -> None:
         producer, consumer = self._producer, self._consumer
         if producer is None or consumer is None:
             raise errors.InvariantBroken("the ledger was written before the driver had taken it over")
@@ -174,7 +180,9 @@ class Ledger:
             if positions:
                 places = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
                 producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), _COMMIT_LIMIT)
-            producer.commit_transaction(_COMMIT_LIMIT)
+            crash.at(point, plan.batch, first=producer.flush)
+            with self._ear.listening(producer, plan.batch):
+                producer.commit_transaction(_COMMIT_LIMIT)
         except KafkaException as error:
             if is_fenced(error):
                 raise errors.DriverFenced(

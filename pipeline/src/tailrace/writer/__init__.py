@@ -7,12 +7,13 @@ executor's writer process (`host`) and gets back what was written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tailrace.config import Delivery
 from tailrace.progress.plan import BatchId, SinkPartition
+from tailrace.telemetry.garbage import Vitals
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Assignment:
     owner: str = ""  # the writer that has written this sink partition last; empty where nobody knows
     idle: float = 300.0  # seconds after which a producer that no task uses is closed
     by_content: bool = False  # no plan exists: the marker's digest is that of the rows
+    vitals: Vitals | None = None  # of the worker that sends the rows
     options: dict[str, Any] = field(repr=False, default_factory=dict)  # connection and producer: may hold secrets
 
     def __str__(self) -> str:
@@ -50,6 +52,8 @@ class Written:
     fresh: bool = False  # a producer was created for it
     commit_ms: float = 0.0
     writer: str = ""  # the writer process that did it
+    address: str = ""  # where its metrics are
+    reasons: Mapping[str, int] = field(default_factory=dict)  # of the rejected
 
 
 class Writer(Protocol):

@@ -23,6 +23,10 @@ class Closable(Protocol):
 
     name: str
 
+    @property
+    def queued(self) -> int:
+        """How much waits in it."""
+
     def close(self) -> None:
         """Let go of everything."""
 
@@ -31,12 +35,14 @@ class Closable(Protocol):
 
 
 P = TypeVar("P", bound=Closable)
+_ANOTHER = "another attempt: it has come while this one was in use"
 
 
 @dataclass
 class _Kept(Generic[P]):
     producer: P
     idle: float
+    owner: str
     users: int = 0
     since: float = 0.0  # when it was used last
     retired: bool = False
@@ -62,8 +68,9 @@ class Cache(Generic[P]):
         self._clock = clock
         self._lock = threading.Lock()
         self._kept: dict[Hashable, _Kept[P]] = {}
-        self._retired: collections.Counter[str] = collections.Counter()
-        self._created = self._closed = 0
+        self._retired: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._created: collections.Counter[str] = collections.Counter()
+        self._closed: collections.Counter[str] = collections.Counter()
 
     @contextlib.contextmanager
     def borrow(
@@ -73,12 +80,14 @@ class Cache(Generic[P]):
         doubt: Callable[[P], str] = lambda producer: "",
         idle: float = 300.0,
         alone: bool = True,
+        owner: str = "",
     ) -> Iterator[tuple[P, bool]]:
         """The producer of this key, and whether it is a new one; after an exception nobody gets it again.
 
         With `alone` one user has it at a time: whoever comes meanwhile gets a new one, and the other is retired.
+        `owner` is whose producers it is counted with. A doubt says in a word or two what it is, and more after a colon.
         """
-        kept, fresh = self._take(key, make, doubt, idle, alone)
+        kept, fresh = self._take(key, make, doubt, idle, alone, owner)
         try:
             yield kept.producer, fresh
         except BaseException as error:
@@ -88,12 +97,12 @@ class Cache(Generic[P]):
             self._give_back(kept)
 
     def _take(
-        self, key: Hashable, make: Callable[[], P], doubt: Callable[[P], str], idle: float, alone: bool
+        self, key: Hashable, make: Callable[[], P], doubt: Callable[[P], str], idle: float, alone: bool, owner: str
     ) -> tuple[_Kept[P], bool]:
         with self._lock:
             kept = self._kept.get(key)
             if kept is not None and alone and kept.users:
-                self._forget(key, kept, "another attempt has come")
+                self._forget(key, kept, _ANOTHER)
                 kept = None
             if kept is not None:
                 kept.users += 1
@@ -103,16 +112,16 @@ class Cache(Generic[P]):
                 return kept, False
             self._retire(key, kept, why)
             self._give_back(kept)
-        made = _Kept(make(), idle, users=1)
+        made = _Kept(make(), idle, owner, users=1)
         with self._lock:
-            self._created += 1
+            self._created[owner] += 1
             other = self._kept.get(key)
             if other is not None and not alone:  # two have made one at the same time: the first is enough
                 other.users += 1
                 made.users, made.retired = 0, True
             else:
                 if other is not None:
-                    self._forget(key, other, "another attempt has come")
+                    self._forget(key, other, _ANOTHER)
                 self._kept[key] = made
         if made.retired and other is not None:
             self._close_if_done(made)
@@ -125,7 +134,7 @@ class Cache(Generic[P]):
         """With the lock held: nobody gets this producer again."""
         if not kept.retired:
             kept.retired = True
-            self._retired[why] += 1
+            self._retired[kept.owner, why.partition(":")[0]] += 1
             log.info("retired the producer of %s: %s", kept.producer.name, why)
         if self._kept.get(key) is kept:
             del self._kept[key]
@@ -145,7 +154,7 @@ class Cache(Generic[P]):
             if not kept.retired or kept.users or kept.tended or kept.closed:
                 return
             kept.closed = True
-            self._closed += 1
+            self._closed[kept.owner] += 1
         log.info("closing the producer of %s", kept.producer.name)
         kept.producer.close()
 
@@ -179,10 +188,29 @@ class Cache(Generic[P]):
     def counts(self) -> Counts:
         """What the cache has done so far."""
         with self._lock:
-            return Counts(
-                self._created,
-                self._closed,
-                len(self._kept),
-                sum(1 for kept in self._kept.values() if kept.users),
-                dict(self._retired),
-            )
+            return self._count(lambda owner: True)
+
+    def owners(self) -> dict[str, Counts]:
+        """The same for each owner."""
+        with self._lock:
+            return {owner: self._count(owner.__eq__) for owner in self._created}
+
+    def each(self) -> list[tuple[str, P]]:
+        """The producers that are kept, with their owners."""
+        with self._lock:
+            return [(kept.owner, kept.producer) for kept in self._kept.values()]
+
+    def _count(self, ours: Callable[[str], bool]) -> Counts:
+        """With the lock held."""
+        kept = [each for each in self._kept.values() if ours(each.owner)]
+        retired: collections.Counter[str] = collections.Counter()
+        for (owner, why), number in self._retired.items():
+            if ours(owner):
+                retired[why] += number
+        return Counts(
+            sum(number for owner, number in self._created.items() if ours(owner)),
+            sum(number for owner, number in self._closed.items() if ours(owner)),
+            len(kept),
+            sum(1 for each in kept if each.users),
+            dict(retired),
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import fcntl
 import os
 import socket
@@ -15,7 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from tailrace import crash
+from tailrace.crash import Point
 from tailrace.errors import InvariantBroken, TailraceError, WriterUnavailable
+from tailrace.telemetry.garbage import OWN, Vitals
+from tailrace.telemetry.served import ENV
 from tailrace.writer import Assignment, Written, wire
 
 _START_LIMIT = 60.0
@@ -29,9 +34,13 @@ class Client:
 
     def write(self, task: Assignment, batches: Iterator[Any]) -> Written:
         """See `Writer.write`."""
+        crash.at(Point.TASK_BEGUN, task.batch, task.partition)
+        if os.environ.get(ENV):
+            task = dataclasses.replace(task, vitals=Vitals(os.getpid(), OWN.taken()))
         written = _converse(task, batches)
         if not isinstance(written, Written):
             raise InvariantBroken(f"{task}: the writer answered with {type(written).__name__}")
+        crash.at(Point.TASK_ANSWERED, task.batch, task.partition)
         return written
 
     def stats(self) -> dict[str, Any]:
@@ -50,8 +59,8 @@ def _converse(question: Any, batches: Iterator[Any] | None) -> Any:
         ):
             with contextlib.suppress(BrokenPipeError):  # it has answered before it had heard everything
                 wire.send(outgoing, question)
-                if batches is not None:
-                    _send(outgoing, batches)
+                if isinstance(question, Assignment) and batches is not None:
+                    _send(outgoing, question, batches)
                 outgoing.flush()
             answer = wire.receive(incoming)
     except (wire.Closed, OSError) as error:
@@ -63,7 +72,8 @@ def _converse(question: Any, batches: Iterator[Any] | None) -> Any:
     return answer
 
 
-def _send(outgoing: wire.Stream, batches: Iterator[Any]) -> None:
+def _send(outgoing: wire.Stream, task: Assignment, batches: Iterator[Any]) -> None:
+    batches = crash.halved(Point.ROWS_IN_PART, batches, task.batch, task.partition, outgoing.flush)
     first = next(batches, None)
     if first is None:
         outgoing.write(wire.NONE)
@@ -74,7 +84,9 @@ def _send(outgoing: wire.Stream, batches: Iterator[Any]) -> None:
             for batch in batches:
                 stream.write_batch(batch)
     # Only now: `batches` raises where the task's input was cut off, and the writer then hears nothing more.
+    crash.at(Point.ROWS_SENT, task.batch, task.partition, outgoing.flush)
     outgoing.write(wire.WHOLE)
+    crash.at(Point.ROWS_WHOLE, task.batch, task.partition, outgoing.flush)
 
 
 def _folder() -> Path:

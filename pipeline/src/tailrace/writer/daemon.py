@@ -14,6 +14,8 @@ import zipimport
 
 from pyspark import daemon
 
+from tailrace.telemetry.garbage import OWN
+from tailrace.telemetry.served import ENV
 from tailrace.writer import client, wire
 
 _FREEZE_AFTER = 2
@@ -25,6 +27,8 @@ _tasks = 0
 def worker(sock: socket.socket, authenticated: bool) -> int:
     """Spark's, and what is left by the first tasks is frozen."""
     global _tasks  # of a process that was forked for this one loop
+    if os.environ.get(ENV):
+        OWN.listen()
     try:
         code = _worker(sock, authenticated)
     except (BrokenPipeError, ConnectionResetError):

@@ -7,15 +7,19 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from tailrace import errors
+from tailrace import crash, errors, metrics
 from tailrace.config import Delivery
+from tailrace.crash import Point
 from tailrace.progress.marker import Decision, Marker, decide
+from tailrace.telemetry.measure import Measures
 from tailrace.writer import Assignment, Written
 from tailrace.writer.cache import Cache
 from tailrace.writer.content import Content, check_moved, check_replay
+from tailrace.writer.counting import Counting
 from tailrace.writer.markers import MarkerReader
 from tailrace.writer.producers import AT_LEAST_ONCE, Sender, SinkProducer
 from tailrace.writer.send import Counts, send
+from tailrace.writer.statistics import Listener, Statistics
 
 _FLUSH_STEP = 5.0
 _FLUSH_LIMIT = 120.0  # seconds without any acknowledgement
@@ -24,8 +28,11 @@ _FLUSH_LIMIT = 120.0  # seconds without any acknowledgement
 class Deliveries:
     """The producers of one writer process, and what is done with them; used by one thread for each task."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, counting: Counting | None = None, statistics: Statistics | None = None) -> None:
         self.name = name
+        self.address = ""  # where this writer's metrics are
+        self.counting = counting or Counting(Measures(metrics.EXECUTOR))
+        self._statistics = statistics
         self.sinks: Cache[SinkProducer] = Cache()
         self.shared: Cache[Sender] = Cache()
         self.readers: Cache[MarkerReader] = Cache()
@@ -37,7 +44,11 @@ class Deliveries:
         connection = _key(task.options)
         # One marker reader for a pipeline's sink partitions: it holds connections of its own.
         with self.readers.borrow(
-            (task.pipeline, task.ledger, connection), lambda: MarkerReader(task), idle=task.idle, alone=False
+            (task.pipeline, task.ledger, connection),
+            lambda: MarkerReader(task),
+            idle=task.idle,
+            alone=False,
+            owner=task.pipeline,
         ) as (reader, _):
             return self._exactly_once(task, batches, reader)
 
@@ -50,13 +61,16 @@ class Deliveries:
     def _exactly_once(self, task: Assignment, batches: Iterator[Any], ledger: MarkerReader) -> Written:
         with self.sinks.borrow(
             (task.pipeline, int(task.partition)),
-            lambda: SinkProducer(task, ledger),
+            lambda: SinkProducer(task, ledger, self._listener(task)),
             lambda sink: self._doubt(sink, task),
             idle=task.idle,
+            owner=task.pipeline,
         ) as (sink, fresh):
             sink.ledger = ledger
+            batch, partition = task.batch, task.partition
             if fresh:
                 sink.fence()
+                crash.at(Point.SINK_FENCED, batch, partition)
             # Without a doubt since the batch before, nobody else can have written: no need to ask.
             known = not fresh and sink.last == task.batch - 1
             if task.by_content:
@@ -64,17 +78,29 @@ class Deliveries:
             if not known and decide(sink.marker(), task.batch, task.digest, str(task)) is Decision.SKIP:
                 # Read to the end all the same: a stateful operator before the sink keeps its state only then.
                 collections.deque(batches, maxlen=0)
-                return Written(task.partition, skipped=True, fresh=fresh, writer=self.name)
-            sink.begin()
-            counts = send(sink, task, batches)
-            sink.seal(Marker.of(task.batch, task.digest, task.sinks))
-            return self._done(task, counts, fresh, sink.commit(task.batch))
+                return self._skipped(task, fresh)
+            crash.at(Point.MARKER_READ, batch, partition)
+            with self.counting.transaction(task) as opened:
+                sink.begin()
+                crash.at(Point.TRANSACTION_BEGUN, batch, partition)
+                counts = send(sink, task, crash.halved(Point.SENT_IN_PART, batches, batch, partition, sink.flush))
+                crash.at(Point.ALL_SENT, batch, partition, sink.flush)
+                sink.seal(Marker.of(batch, task.digest, task.sinks))
+                crash.at(Point.MARKER_SENT, batch, partition)
+                took = sink.commit(batch)
+                self.counting.committed(opened, took)
+            written = self._done(task, counts, fresh, took)
+            crash.at(Point.BATCH_WRITTEN, batch, partition)
+            return written
+
+    def _listener(self, task: Assignment) -> Listener | None:
+        return self._statistics.listener(task.pipeline) if self._statistics is not None else None
 
     def _doubt(self, sink: SinkProducer, task: Assignment) -> str:
         if sink.run != task.run:
-            return "it is of an earlier run"
+            return "earlier run: it was made for that"
         if task.owner and task.owner != self.name:
-            return "another executor has written this sink partition since"
+            return "moved: another executor has written this sink partition since"
         return sink.doubt
 
     def _by_content(
@@ -86,16 +112,33 @@ class Deliveries:
             for _ in content.rows(batches):
                 pass
             check_replay(own, task, content)
-            return Written(task.partition, skipped=True, fresh=fresh, writer=self.name)
-        sink.begin()
-        counts = send(sink, task, content.rows(batches))
-        check_moved(markers, task, content)
-        sink.seal(Marker.of(task.batch, content.named(task.run), task.sinks))
-        return self._done(task, counts, fresh, sink.commit(task.batch))
+            return self._skipped(task, fresh)
+        with self.counting.transaction(task) as opened:
+            sink.begin()
+            counts = send(sink, task, content.rows(batches))
+            check_moved(markers, task, content)
+            sink.seal(Marker.of(task.batch, content.named(task.run), task.sinks))
+            took = sink.commit(task.batch)
+            self.counting.committed(opened, took)
+        return self._done(task, counts, fresh, took)
+
+    def _skipped(self, task: Assignment, fresh: bool) -> Written:
+        self.counting.skipped(task)
+        return Written(task.partition, skipped=True, fresh=fresh, writer=self.name, address=self.address)
 
     def _done(self, task: Assignment, counts: Counts, fresh: bool, took: float) -> Written:
+        self.counting.delivered(task, counts)
         return Written(
-            task.partition, False, counts.out, counts.rejected, counts.size, fresh, commit_ms=took, writer=self.name
+            task.partition,
+            skipped=False,
+            out=counts.out,
+            rejected=counts.rejected,
+            size=counts.size,
+            fresh=fresh,
+            commit_ms=took,
+            writer=self.name,
+            address=self.address,
+            reasons=counts.reasons,
         )
 
     # -- at least once ---------------------------------------------------------------------------
@@ -106,10 +149,11 @@ class Deliveries:
             options["enable.idempotence"] = False
         with self.shared.borrow(
             _key(options),
-            lambda: Sender(options, "at-least-once"),
+            lambda: Sender(options, "at-least-once", self._listener(task)),
             lambda sender: sender.doubt,
             idle=task.idle,
             alone=False,
+            owner=task.pipeline,
         ) as (sender, fresh):
             started = time.perf_counter()
             counts = send(sender, task, batches)

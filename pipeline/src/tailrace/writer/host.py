@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,9 +27,16 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
-from tailrace import errors
+from tailrace import errors, metrics
+from tailrace.telemetry.measure import Measures
+from tailrace.telemetry.served import Watched
+from tailrace.telemetry.serving import Port, scraped
+from tailrace.telemetry.vitals import Watch
+from tailrace.version import VERSION
 from tailrace.writer import Assignment, wire
+from tailrace.writer.counting import Counting
 from tailrace.writer.delivery import Deliveries
+from tailrace.writer.statistics import Statistics
 
 log = logging.getLogger("tailrace.writer")
 
@@ -39,10 +47,19 @@ _BACKLOG = 512
 class Host:
     """Listens in a folder, and serves one task on each connection."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, watched: Watched | None = None) -> None:
         self.folder = folder
         self.name = uuid.uuid4().hex[:12]
-        self.deliveries = Deliveries(self.name)
+        self.measures = Measures(metrics.EXECUTOR + metrics.BOTH)
+        self.counting = Counting(self.measures)
+        self._watched = watched
+        self._watch: Watch | None = None
+        every = watched.statistics if watched is not None else 0.0
+        statistics = Statistics(self.measures, every) if every else None
+        if statistics is not None:
+            self.measures.before(statistics.look)
+        self.deliveries = Deliveries(self.name, self.counting, statistics)
+        self.measures.before(lambda: self.counting.look(self.deliveries.caches()))
         self._stop = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
@@ -52,14 +69,38 @@ class Host:
         path.unlink(missing_ok=True)  # of a writer that was killed; the lock says that it is gone
         self._socket.bind(str(path))
         self._socket.listen(_BACKLOG)
+        port = self._watch_over(executor)
         threading.Thread(target=self._accept, name="accept", daemon=True).start()
         while not self._stop.wait(_TEND_EVERY) and _lives(executor):
             for cache in self.deliveries.caches().values():
                 cache.tend()
+            self.counting.sample()
+        if port is not None:
+            port.close()
         path.unlink(missing_ok=True)
         self._socket.close()
         for cache in self.deliveries.caches().values():
             cache.close()
+
+    def _watch_over(self, executor: psutil.Process) -> Port | None:
+        """Serve the metrics, if somebody wants them; a writer that finds no port writes all the same."""
+        if self._watched is None:
+            return None
+        self._watch = Watch(self.measures, self._watched.pipeline, "writer", "executor-jvm", executor.pid)
+        self._watch.start()
+        self.measures.begin_all(self._watched.pipeline)
+        self.measures.set(metrics.WRITER_INFO, self._watched.pipeline, self.name, VERSION, value=1)
+        self.measures.set(metrics.WRITER_STARTED, self._watched.pipeline, value=time.time())
+        try:
+            port = Port(
+                self._watched.host, self._watched.port, {"/metrics": scraped(self.measures, self._watched.pipeline)}
+            )
+        except errors.PortUnusable as error:
+            log.warning("this writer's metrics cannot be seen: %s", error)
+            return None
+        self.deliveries.address = port.address
+        log.info("writer %s serves its metrics at %s", self.name, port.address)
+        return port
 
     def stop(self) -> None:
         """End `serve`."""
@@ -96,7 +137,10 @@ class Host:
             return self.stats()
         if not isinstance(asked, Assignment):
             raise errors.InvariantBroken(f"the writer was asked {type(asked).__name__}")
-        return self.deliveries.write(asked, _rows(incoming))
+        if asked.vitals is not None and self._watch is not None:
+            self._watch.told(asked.vitals)
+        with self.counting.task(asked.pipeline):
+            return self.deliveries.write(asked, _rows(incoming))
 
     def stats(self) -> dict[str, Any]:
         """What this process holds and has done."""
@@ -107,6 +151,7 @@ class Host:
             "rss": me.memory_info().rss,
             "threads": me.num_threads(),
             "connections": len(me.net_connections(kind="inet")),
+            "metrics": self.deliveries.address,
             **{kind: dataclasses.asdict(cache.counts) for kind, cache in self.deliveries.caches().items()},
         }
 
@@ -149,7 +194,7 @@ def main(folder: Path, pid: int) -> int:
             executor = psutil.Process(pid)
         except psutil.NoSuchProcess:
             return 0
-        host = Host(folder)
+        host = Host(folder, Watched.here())
         signal.signal(signal.SIGTERM, lambda *_: host.stop())
         gc.collect()
         gc.freeze()

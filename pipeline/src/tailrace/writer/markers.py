@@ -34,6 +34,11 @@ class MarkerReader:
         )
 
     @property
+    def queued(self) -> int:
+        """Nothing: it asks, and waits for the answer."""
+        return 0
+
+    @property
     def group(self) -> Any:
         """What a transaction needs to commit offsets for the group."""
         return self._consumer.consumer_group_metadata()

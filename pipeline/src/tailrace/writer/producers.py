@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from tailrace import errors
+from tailrace import crash, errors
 from tailrace.config import redact
+from tailrace.crash import Point
 from tailrace.kafka import is_fenced, persist, translate
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import BatchId
@@ -22,6 +23,7 @@ from tailrace.progress.states import Event, State, after
 from tailrace.writer import Assignment
 from tailrace.writer.librdkafka import Handover, available
 from tailrace.writer.markers import MarkerReader
+from tailrace.writer.statistics import Listener
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -64,16 +66,20 @@ class _Heard:
 
     def error(self, error: KafkaError) -> None:
         """A connection was lost or a request timed out: what was in flight may have been sent twice."""
-        self.doubt = self.doubt or f"{error.name()}: {error.str()}"
+        self.doubt = self.doubt or f"connection: {error.name()}: {error.str()}"
 
 
 class Sender:
     """What both kinds of producers have in common: taking rows, and noticing the ones that fail."""
 
-    def __init__(self, options: Mapping[str, Any], name: str) -> None:
+    def __init__(self, options: Mapping[str, Any], name: str, listener: Listener | None = None) -> None:
         self.name = name
         self._heard = _Heard()
-        self.producer = Producer({**options, "on_delivery": self._heard.delivered, "error_cb": self._heard.error})
+        self._listener = listener
+        told = listener.options if listener is not None else {}
+        self.producer = Producer(
+            {**options, "on_delivery": self._heard.delivered, "error_cb": self._heard.error, **told}
+        )
         log.info("created a producer for %s: %s", name, redact({key: str(value) for key, value in options.items()}))
 
     def send(self, **record: Any) -> None:
@@ -94,7 +100,7 @@ class Sender:
         try:
             self.producer.poll(0)
         except KafkaException as error:
-            self._heard.fatal = self._heard.fatal or error.args[0].str()
+            self._heard.fatal = self._heard.fatal or f"fatal: {error.args[0].str()}"
 
     def poll(self) -> None:
         """Let librdkafka report failures; the first one ends the task."""
@@ -111,20 +117,29 @@ class Sender:
         """Why this producer should not be used again; empty where nothing speaks against it."""
         self.listen()
         if self._heard.failed is not None:
-            return f"a record was not delivered ({self._heard.failed.name()})"
+            return f"not delivered: a record was not ({self._heard.failed.name()})"
         return self._heard.fatal
+
+    @property
+    def queued(self) -> int:
+        """Records and reports that wait."""
+        return len(self.producer)
 
     def close(self) -> None:
         """Let go of what is still queued, and of the connections."""
         self.producer.purge()
+        if self._listener is not None:
+            self._listener.forget()
 
 
 class SinkProducer(Sender):
     """The producer of one sink partition: its life follows `progress.states`."""
 
-    def __init__(self, task: Assignment, ledger: MarkerReader) -> None:
+    def __init__(self, task: Assignment, ledger: MarkerReader, listener: Listener | None = None) -> None:
         name = transactional_id(task.pipeline, task.partition)
-        super().__init__(TRANSACTIONAL | task.options | {"transactional.id": name}, name)
+        self._ear = crash.Ear(Point.COMMIT_SENT)
+        options = TRANSACTIONAL | task.options | {"transactional.id": name} | self._ear.options
+        super().__init__(options, name, listener)
         self.state = State.UNKNOWN
         self.last: BatchId | None = None  # the batch that this producer has written, without doubt
         self.run = task.run
@@ -157,6 +172,10 @@ class SinkProducer(Sender):
 
     def _step(self, event: Event) -> None:
         self.state = after(self.state, event)
+
+    def flush(self) -> None:
+        """Wait until the broker has what was sent so far."""
+        self.producer.flush(_COMMIT_LIMIT)
 
     def fence(self) -> None:
         """Take the transactional id: older owners are fenced, what they left open is aborted."""
@@ -198,20 +217,22 @@ class SinkProducer(Sender):
         """Commit, and believe it only without any doubt; how many milliseconds it took."""
         self._step(Event.COMMIT)
         started = time.perf_counter()
-        self._attempt("committing its transaction", lambda: self.producer.commit_transaction(_COMMIT_LIMIT))
+        with self._ear.listening(self.producer, batch, self._place.partition):
+            self._attempt("committing its transaction", lambda: self.producer.commit_transaction(_COMMIT_LIMIT))
+        crash.at(Point.COMMIT_ACKNOWLEDGED, batch, self._place.partition)
         self.poll()  # what went wrong on the way is only told here
         self._step(Event.COMMITTED)
         self.last = batch
         took = (time.perf_counter() - started) * 1000
         # A commit that took so long may have been sent twice: the second may still be on its way.
         if took > _SLOW_COMMIT_MS:
-            self._heard.doubt = self._heard.doubt or f"its last commit took {took:.0f} ms"
+            self._heard.doubt = self._heard.doubt or f"slow commit: its last commit took {took:.0f} ms"
         return took
 
     @property
     def doubt(self) -> str:
         """Why the next transaction may not take the same epoch."""
-        return super().doubt or self._heard.doubt or ("" if self.state is State.READY else f"it is {self.state}")
+        return super().doubt or self._heard.doubt or ("" if self.state is State.READY else f"state: it is {self.state}")
 
     def _attempt(self, doing: str, act: Callable[[], T]) -> T:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,7 @@ class Counts:
     out: int = 0
     rejected: int = 0
     size: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)  # of the rejected
 
 
 def send(sender: Sender, task: Assignment, batches: Iterator[Any]) -> Counts:
@@ -117,6 +118,7 @@ def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) ->
                 )
             listed += _where(task, why)
             counts.rejected += 1
+            counts.reasons[why] = counts.reasons.get(why, 0) + 1
         else:
             if partition is not None:
                 record["partition"] = partition

@@ -40,6 +40,9 @@ class Stream(Protocol):
     def write(self, data: bytes, /) -> int:
         """Put these bytes on it."""
 
+    def flush(self) -> None:
+        """Let them go."""
+
 
 class Closed(Exception):
     """The other side has gone before it had said everything."""

@@ -1,0 +1,269 @@
+"""Crash points: where a process of a pipeline dies when it is told to, as data, so that a test can say what a crash
+at each step of the protocol leaves behind.
+
+The environment variable names the crashes; it reaches the driver, the Python workers and the writer like any other.
+Without it nothing here does anything. Each crash happens once (or so often as it says), however often the batch is
+tried: a file in the named folder says that it has happened. `tailrace.testing` offers this to users' own tests.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ENV = "TAILRACE_CRASH"
+ROOT = "TAILRACE_CRASH_ROOT"  # the driver's process, set by itself: the root of its tree
+
+
+class Point(StrEnum):
+    """The steps of the protocol, in their order; DRIVER, WORKER and WRITER say whose they are."""
+
+    LEDGER_TAKEN = "ledger_taken"  # a driver starts: older drivers are fenced, nothing is read yet
+    SINKS_FENCED = "sinks_fenced"  # and so are the sink partitions of the last plan
+    OPEN_BATCH_FINISHED = "open_batch_finished"  # what an older run has left open is delivered, the stream not begun
+    PLAN_UNWRITTEN = "plan_unwritten"  # the batch is cut, its plan is not in the ledger
+    PLAN_OPEN = "plan_open"  # the plan is in the driver's transaction, which is not committed
+    PLAN_SENT = "plan_sent"  # the commit of that transaction has left, the answer is not read
+    PLAN_WRITTEN = "plan_written"  # the plan is committed, no task has begun
+    TASK_BEGUN = "task_begun"  # a task has its rows, the writer has heard nothing
+    ROWS_IN_PART = "rows_in_part"  # some of the task's rows are with the writer
+    ROWS_SENT = "rows_sent"  # all are, but not the word that they are whole
+    ROWS_WHOLE = "rows_whole"  # the word too; the writer has not answered
+    SINK_FENCED = "sink_fenced"  # the writer has a fresh producer, and has not read the marker
+    MARKER_READ = "marker_read"  # the marker says: write
+    TRANSACTION_BEGUN = "transaction_begun"  # no record is sent
+    SENT_IN_PART = "sent_in_part"  # some records are acknowledged by the broker
+    ALL_SENT = "all_sent"  # all are, and the marker is not in the transaction
+    MARKER_SENT = "marker_sent"  # the marker is in the transaction, the commit is not sent
+    COMMIT_SENT = "commit_sent"  # the commit has left, its answer is not read
+    COMMIT_ACKNOWLEDGED = "commit_acknowledged"  # the answer is read, and not believed yet
+    BATCH_WRITTEN = "batch_written"  # the writer believes it, the task does not know
+    TASK_ANSWERED = "task_answered"  # the worker knows, Spark does not
+    BATCH_DONE = "batch_done"  # every sink partition has answered the driver, which has noted nothing
+    BATCH_RETURNED = "batch_returned"  # the driver is through with it, Spark has not committed it to its folder
+    DONE_OPEN = "done_open"  # the note that the last batch is done is in a transaction that is not committed
+    DONE_NOTED = "done_noted"  # it is committed, the driver has not left
+
+
+WORKER = (Point.TASK_BEGUN, Point.ROWS_IN_PART, Point.ROWS_SENT, Point.ROWS_WHOLE, Point.TASK_ANSWERED)
+WRITER = (
+    Point.SINK_FENCED,
+    Point.MARKER_READ,
+    Point.TRANSACTION_BEGUN,
+    Point.SENT_IN_PART,
+    Point.ALL_SENT,
+    Point.MARKER_SENT,
+    Point.COMMIT_SENT,
+    Point.COMMIT_ACKNOWLEDGED,
+    Point.BATCH_WRITTEN,
+)
+DRIVER = tuple(each for each in Point if each not in WORKER + WRITER)
+
+
+class Victim(StrEnum):
+    """Who dies."""
+
+    PROCESS = "process"  # the one that has come to the point
+    TREE = "tree"  # the driver that it belongs to, with everything that was started from there
+
+
+@dataclass(frozen=True)
+class Crash:
+    """`crash: {at: commit_sent, batch: 3, partition: 1}`; what is not named is any."""
+
+    at: Point
+    batch: int | None = None
+    partition: int | None = None
+    kills: Victim = Victim.PROCESS
+    times: int = 1
+
+    def fits(self, point: Point, batch: int, partition: int | None) -> bool:
+        """Whether this is the place."""
+        return (
+            self.at is point
+            and self.batch in {None, batch}
+            and (self.partition is None or partition is None or self.partition == partition)
+        )
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any]) -> Crash:
+        """The crash that a mapping names."""
+        given = dict(data)
+        return cls(Point(given.pop("at")), kills=Victim(given.pop("kills", Victim.PROCESS)), **given)
+
+
+def crashes(folder: Path, *planned: Crash) -> dict[str, str]:
+    """The variable that makes these crashes happen; `folder` keeps which have, and should be a new one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return {ENV: json.dumps({"folder": str(folder), "crashes": [asdict(each) for each in planned]})}
+
+
+def happened(folder: Path) -> list[dict[str, Any]]:
+    """The crashes that have happened: which, in which process, and when."""
+    return sorted((json.loads(file.read_text()) for file in folder.glob("*.crash")), key=lambda each: each["time"])
+
+
+def _load(text: str | None) -> tuple[Path, list[Crash]]:
+    if not text:
+        return Path(), []
+    data = json.loads(text)
+    return Path(data["folder"]), [Crash.of(each) for each in data["crashes"]]
+
+
+_folder, _crashes = _load(os.environ.get(ENV))
+
+
+def root() -> None:
+    """This process is a driver: what is started from here is its tree."""
+    if _crashes:
+        os.environ[ROOT] = str(os.getpid())
+
+
+def at(point: Point, batch: int, partition: int | None = None, first: Callable[[], object] | None = None) -> None:
+    """Die here, if that is wanted; `first` is done before, so that what should have left the process has."""
+    if _crashes:
+        _at(point, batch, partition, first)
+
+
+def halved(
+    point: Point,
+    batches: Iterator[Any],
+    batch: int,
+    partition: int | None = None,
+    first: Callable[[], object] | None = None,
+) -> Iterator[Any]:
+    """The same Arrow batches; where a crash is wanted, it comes after half of the first of them."""
+    return _halved(point, batches, batch, partition, first) if _crashes else batches
+
+
+def _halved(
+    point: Point, batches: Iterator[Any], batch: int, partition: int | None, first: Callable[[], object] | None
+) -> Iterator[Any]:
+    for each in batches:
+        half = each.num_rows // 2
+        yield each.slice(0, half)
+        _at(point, batch, partition, first)
+        yield each.slice(half)
+
+
+class Ear:
+    """Hears from a producer of librdkafka that the request which ends a transaction has been sent, and dies then.
+
+    The producer's answer is read by its own thread, a few milliseconds later; nobody acts on it any more.
+    """
+
+    def __init__(self, point: Point) -> None:
+        self._point = point
+        self._die: Callable[[str], None] | None = None
+        self.options: dict[str, Any] = {}
+        if any(each.at is point for each in _crashes):
+            logger = logging.Logger(f"{__name__}.{point}")
+            logger.addHandler(_Handler(self))
+            self.options = {"debug": "protocol", "log_level": 7, "logger": logger}
+
+    def heard(self, text: str) -> None:
+        """A line of librdkafka's log."""
+        die = self._die
+        if die is not None and "Sent EndTxnRequest" in text:
+            die("sent")
+
+    @contextlib.contextmanager
+    def listening(self, producer: Any, batch: int, partition: int | None = None) -> Iterator[None]:
+        """Inside, the end of a transaction is on its way."""
+        crash = _due(self._point, batch, partition) if self.options else None
+        if crash is None:
+            yield
+            return
+        number, wanted = crash
+        end = threading.Event()
+
+        def die(how: str) -> None:
+            if _claim(number, wanted, batch, partition, how):
+                _die(wanted.kills)
+
+        def listen() -> None:
+            while not end.is_set():
+                producer.poll(0.01)  # the log comes this way
+
+        producer.poll(0)
+        self._die = die
+        threading.Thread(target=listen, name="crash", daemon=True).start()
+        try:
+            yield
+            self._die = None
+            die("answered")  # the log came later than the answer: the crash is another one, and says so
+        finally:
+            end.set()
+            self._die = None
+
+
+class _Handler(logging.Handler):
+    def __init__(self, ear: Ear) -> None:
+        super().__init__()
+        self._ear = ear
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._ear.heard(record.getMessage())
+
+
+def _due(point: Point, batch: int, partition: int | None) -> tuple[int, Crash] | None:
+    for number, crash in enumerate(_crashes):
+        if crash.fits(point, batch, partition) and not _file(number, crash.times - 1).exists():
+            return number, crash
+    return None
+
+
+def _at(point: Point, batch: int, partition: int | None, first: Callable[[], object] | None) -> None:
+    due = _due(point, batch, partition)
+    if due is None:
+        return
+    if first is not None:
+        first()
+    if _claim(*due, batch, partition, "there"):
+        _die(due[1].kills)
+
+
+def _file(number: int, time: int) -> Path:
+    return _folder / f"{number}.{time}.crash"
+
+
+def _claim(number: int, crash: Crash, batch: int, partition: int | None, how: str) -> bool:
+    """Whether this process is the one that dies for it."""
+    for attempt in range(crash.times):
+        told = {"at": crash.at, "batch": batch, "partition": partition, "how": how}
+        told |= {"pid": os.getpid(), "time": time.time()}
+        draft = _folder / f"{number}.{attempt}.{os.getpid()}-{threading.get_ident()}"
+        draft.write_text(json.dumps(told))
+        try:
+            os.link(draft, _file(number, attempt))  # whole, or not there
+            return True
+        except FileExistsError:
+            continue
+        finally:
+            draft.unlink()
+    return False
+
+
+def _die(victim: Victim) -> None:
+    if victim is Victim.TREE and ROOT in os.environ:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            driver = psutil.Process(int(os.environ[ROOT]))
+            if driver.pid != os.getpid():
+                driver.suspend()  # a stopped process starts none that would be missed
+            for each in [driver, *driver.children(recursive=True)]:
+                if each.pid != os.getpid():
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        each.kill()
+    os.kill(os.getpid(), signal.SIGKILL)

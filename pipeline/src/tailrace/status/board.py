@@ -1,0 +1,333 @@
+"""What the driver knows of its pipeline at the moment, for all who ask.
+
+Written by the batch's thread, Spark's progress and the lag; read by the HTTP port. Each of them has the lock for a
+moment only.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+from tailrace import metrics
+from tailrace.config import Pipeline
+from tailrace.metrics import Metric
+from tailrace.status.seen import Finished, LagSeen, Progress, totals
+from tailrace.telemetry.measure import Measures
+from tailrace.version import VERSION
+
+HISTORY: Final = 100
+_WARNINGS = 10
+_PLACES = 256  # topic partitions that /status lists, those with most lag first
+
+
+class Phase(StrEnum):
+    """What a driver is doing."""
+
+    STARTING = "starting"
+    STANDBY = "standby"
+    LEADING = "leading"
+    STOPPING = "stopping"
+
+
+class Board:
+    """One driver's; used by many threads."""
+
+    def __init__(self, pipeline: Pipeline, run: str, clock: Callable[[], float] = time.time) -> None:
+        self.pipeline = pipeline
+        self.run = run
+        self.measures = Measures(metrics.DRIVER + metrics.BOTH)
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._started = clock()
+        self._phase, self._since = Phase.STARTING, self._started
+        self._ready = False
+        self._busy: float | None = None  # since when a batch is under way
+        self._behind: float | None = None  # since when there is lag
+        self._last: Finished | None = None
+        self._pending: dict[int, Finished] = {}
+        self._progress: Progress | None = None
+        self._lag: LagSeen | None = None
+        self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
+        self._owners: dict[int, tuple[str, str]] = {}
+        self._warnings: deque[str] = deque(maxlen=_WARNINGS)
+        self._executors: tuple[int, int] | None = None
+        self.links: dict[str, str] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.measures.begin_all(self.pipeline.pipeline)
+        self._set(metrics.BATCH, -1)
+        self._set(metrics.BATCH_TARGET, self.pipeline.batch.target)
+        self._set(metrics.DRIVER_STARTED, self._started)
+        self._set(metrics.DRIVER_INFO, 1, self.run, VERSION)
+        self._be(Phase.STARTING)
+        self.measures.before(lambda: self._set(metrics.STALLED, float(bool(self.stalled()))))
+
+    def _set(self, metric: Metric, value: float, *labels: str) -> None:
+        self.measures.set(metric, self.pipeline.pipeline, *labels, value=value)
+
+    def _add(self, metric: Metric, by: float, *labels: str) -> None:
+        self.measures.add(metric, self.pipeline.pipeline, *labels, by=by)
+
+    # -- what comes in -----------------------------------------------------------------------------
+
+    def after(self, emit: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+        """The same events, taken note of."""
+
+        def told(event: dict[str, Any]) -> None:
+            emit(event)
+            self.told(event)
+
+        return told
+
+    def told(self, event: Mapping[str, Any]) -> None:
+        """An event of the run."""
+        with self._lock:
+            match event["event"]:
+                case "started":
+                    self._be(Phase.LEADING, ready=True)
+                case "standby":
+                    self._be(Phase.STANDBY, ready=True)
+                case "stopped":
+                    self._be(Phase.STOPPING)
+                case "planned":
+                    self._busy = self._clock()
+                case "warning":
+                    self._warnings.append(str(event["what"]))
+                    self._add(metrics.DRIVER_WARNINGS, 1)
+                case "reset":
+                    self._warnings.append(f"offsets out of range: {event['what']}")
+                    self._add(metrics.GAPS, 1)
+                case "executors":
+                    self.executors(int(event["wanted"]), self._executors[1] if self._executors else 0)
+
+    def stopping(self) -> None:
+        """A stop was asked for."""
+        with self._lock:
+            self._be(Phase.STOPPING)
+
+    def _be(self, phase: Phase, ready: bool = False) -> None:
+        self._phase, self._since, self._ready = phase, self._clock(), ready
+        for each in Phase:
+            self._set(metrics.DRIVER_PHASE, float(each is phase), each)
+        self._set(metrics.READY, float(ready))
+
+    def finished(self, batch: Finished) -> None:
+        """A batch is done."""
+        with self._lock:
+            self._last, self._busy = batch, None
+            self._behind = batch.at if self._behind is not None else None
+            for each in batch.written:
+                self._owners[int(each.partition)] = (each.writer, each.address)
+            for gone in [number for number in self._owners if number >= len(batch.written)]:
+                del self._owners[gone]
+            self._history.append(
+                {
+                    "batch": batch.batch,
+                    "at": batch.at,
+                    "in": batch.records,
+                    "out": batch.out,
+                    "rejected": batch.rejected,
+                    "seconds": round(sum(batch.phases.values()), 4),
+                    "lag": self._lag.records if self._lag is not None else None,
+                    "replay": batch.replay,
+                }
+            )
+            self._pending[batch.batch] = batch
+            for old in sorted(self._pending)[:-HISTORY]:
+                del self._pending[old]
+        self._set(metrics.BATCH, batch.batch)
+        self._set(metrics.BATCH_FINISHED, batch.at)
+        self._set(metrics.LEDGER_WRITTEN, batch.at)
+        self._set(metrics.SINK_PARTITIONS, len(batch.written))
+        if batch.limit:
+            self._set(metrics.BATCH_LIMIT, batch.limit)
+        self._add(metrics.BATCHES, 1)
+        self._add(metrics.SKIPPED, batch.skipped)
+        self._add(metrics.FRESH, sum(each.fresh for each in batch.written))
+        self._add(metrics.DELIVERED_BYTES, sum(each.size for each in batch.written))
+        for name, spent in batch.phases.items():
+            self.measures.observe(metrics.PHASE_SECONDS, self.pipeline.pipeline, name, value=spent)
+
+    def progressed(self, progress: Progress) -> None:
+        """Spark has said what a batch was: consumed and delivered are counted together."""
+        if progress.idle:
+            self._set(metrics.INPUT_RATE, 0.0)
+            self._set(metrics.PROCESSED_RATE, 0.0)
+            return
+        with self._lock:
+            self._progress = progress
+            batch = self._pending.pop(progress.batch, None)
+            whole = progress.durations.get("triggerExecution")
+            if self._history and self._history[-1]["batch"] == progress.batch and whole is not None:
+                self._history[-1]["seconds"], self._history[-1]["in"] = whole, progress.consumed
+        self._set(metrics.INPUT_RATE, progress.input_rate)
+        self._set(metrics.PROCESSED_RATE, progress.processed_rate)
+        self._set(metrics.BATCH_RECORDS, progress.consumed)
+        for name, spent in progress.durations.items():
+            if name == "triggerExecution":
+                self.measures.observe(metrics.BATCH_SECONDS, self.pipeline.pipeline, value=spent)
+            else:
+                self.measures.observe(metrics.PHASE_SECONDS, self.pipeline.pipeline, name, value=spent)
+        if progress.watermark is not None:
+            self._set(metrics.WATERMARK, progress.watermark)
+        for each in progress.operators:
+            self._set(metrics.STATE_ROWS, each.rows, each.name)
+            self._set(metrics.STATE_BYTES, each.size, each.name)
+            self._add(metrics.STATE_DROPPED, each.dropped, each.name)
+        for name, row in progress.own.items():
+            for counter, value in row.items():
+                self._set(metrics.OBSERVED, value, name, counter)
+                self._add(metrics.OBSERVED_SUM, max(0.0, value), name, counter)
+        if batch is not None:
+            counted = totals(progress, batch)
+            self._add(metrics.CONSUMED_RECORDS, counted.consumed)
+            self._add(metrics.CONSUMED_BYTES, counted.size)
+            self._add(metrics.PRODUCED_RECORDS, counted.produced)
+            for reason, number in counted.reasons.items():
+                self._add(metrics.REJECTED_RECORDS, number, reason)
+
+    def lag(self, seen: LagSeen) -> None:
+        """How far behind it is."""
+        with self._lock:
+            self._lag = seen
+            self._behind = (self._behind or seen.at) if seen.records else None
+        name = self.pipeline.pipeline
+        lags = {(name, topic, number): seen.of((topic, number)) for topic, number in seen.positions}
+        self.measures.replace(metrics.LAG, lags)
+        self._set(metrics.LAG_SECONDS, seen.seconds)
+        self._set(metrics.LAG_CHECKED, seen.at)
+
+    def executors(self, wanted: int, present: int) -> None:
+        """How many there should be, and are."""
+        with self._lock:
+            self._executors = (wanted, present)
+        self._set(metrics.EXECUTORS_WANTED, wanted)
+        self._set(metrics.EXECUTORS_PRESENT, present)
+
+    def retention(self, seconds: float) -> None:
+        """How long the brokers keep markers."""
+        self._set(metrics.LEDGER_RETENTION, seconds)
+
+    # -- what goes out -----------------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether the driver runs, or could take over at once."""
+        return self._ready
+
+    def stalled(self) -> str:
+        """Why the driver counts as stalled; empty where it does not."""
+        with self._lock:
+            waits = [since for since in (self._behind, self._busy) if since is not None]
+            if self._phase is not Phase.LEADING or not waits:
+                return ""
+            since = max(min(waits), self._since, self._last.at if self._last is not None else 0.0)
+            still, limit = self._clock() - since, self.pipeline.metrics.stalled + self.pipeline.batch.trigger
+            if still <= limit:
+                return ""
+            records = self._lag.records if self._lag is not None else 0
+            return f"lag {records}, and no batch was finished for {still:.0f} s; the limit is {limit:.0f} s"
+
+    def status(self) -> dict[str, Any]:
+        """Everything, for /status."""
+        with self._lock:
+            return {
+                "schema": 1,
+                "tailrace": VERSION,
+                "pipeline": self.pipeline.pipeline,
+                "run": self.run,
+                "now": self._clock(),
+                "phase": self._phase.value,
+                "since": self._since,
+                "started": self._started,
+                "ready": self._ready,
+                "stalled": self.stalled(),
+                "batch": self._batch(),
+                "rates": {
+                    "input": self.measures.value(metrics.INPUT_RATE, self.pipeline.pipeline),
+                    "processed": self.measures.value(metrics.PROCESSED_RATE, self.pipeline.pipeline),
+                },
+                "totals": self._totals(),
+                "lag": self._lagging(),
+                "source": {"topics": list(self.pipeline.source.topics), "pattern": self.pipeline.source.pattern},
+                "sink": {"topic": self.pipeline.sink.topic, "delivery": self.pipeline.sink.delivery.value},
+                "rejected_topic": self.pipeline.rejected_topic,
+                "writers": self.writers(),
+                "executors": dict(zip(("wanted", "present"), self._executors, strict=True))
+                if self._executors
+                else None,
+                "watermark": self._progress.watermark if self._progress else None,
+                "state": [vars(each) for each in self._progress.operators] if self._progress else [],
+                "observed": {name: dict(row) for name, row in self._progress.own.items()} if self._progress else {},
+                "batches": list(self._history),
+                "warnings": list(self._warnings),
+                "links": dict(self.links),
+            }
+
+    def writers(self) -> list[dict[str, Any]]:
+        """The writers, each with the sink partitions that it has written last."""
+        with self._lock:
+            found: dict[str, dict[str, Any]] = {}
+            for number, (name, address) in sorted(self._owners.items()):
+                found.setdefault(name, {"name": name, "address": address, "sinks": []})["sinks"].append(number)
+            return list(found.values())
+
+    def _batch(self) -> dict[str, Any] | None:
+        if self._last is None:
+            return None
+        spent = dict(self._last.phases)
+        if self._progress is not None and self._progress.batch == self._last.batch:
+            spent |= {name: value for name, value in self._progress.durations.items() if name != "addBatch"}
+        return {
+            "number": self._last.batch,
+            "records": self._last.records,
+            "out": self._last.out,
+            "rejected": self._last.rejected,
+            "sinks": len(self._last.written),
+            "finished": self._last.at,
+            "busy": self._busy is not None,
+            "limit": self._last.limit,
+            "target": self.pipeline.batch.target,
+            "phases": spent,
+        }
+
+    def _totals(self) -> dict[str, Any]:
+        name = self.pipeline.pipeline
+        plain = {
+            "consumed": metrics.CONSUMED_RECORDS,
+            "produced": metrics.PRODUCED_RECORDS,
+            "batches": metrics.BATCHES,
+            "skipped": metrics.SKIPPED,
+            "fresh": metrics.FRESH,
+        }
+        found: dict[str, Any] = {key: int(self.measures.value(metric, name)) for key, metric in plain.items()}
+        reasons = {labels[1]: int(value) for labels, value in self.measures.values(metrics.REJECTED_RECORDS).items()}
+        return found | {"rejected": sum(reasons.values()), "reasons": reasons}
+
+    def _lagging(self) -> dict[str, Any] | None:
+        seen = self._lag
+        if seen is None:
+            return None
+        places = sorted(sorted(seen.positions), key=seen.of, reverse=True)
+        return {
+            "records": seen.records,
+            "seconds": round(seen.seconds, 3),
+            "checked": seen.at,
+            "count": len(places),
+            "partitions": [
+                {
+                    "topic": topic,
+                    "partition": number,
+                    "position": seen.positions[topic, number],
+                    "end": seen.ends.get((topic, number)),
+                    "lag": seen.of((topic, number)),
+                }
+                for topic, number in sorted(places[:_PLACES])
+            ],
+        }

@@ -1,0 +1,141 @@
+"""How far behind a pipeline is: in offsets, and in time.
+
+The end of a topic partition, as a read_committed reader has it, lies behind the markers of transactions, and so does
+the end of Spark's plan: drained is exactly 0. Where only markers and aborted records are left, a reader would get
+nothing; that is found out by asking for the next record, which tells its age too. This runs in a thread with clients of
+its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
+
+from tailrace import errors, source
+from tailrace.config import Pipeline
+from tailrace.kafka import Cluster, TopicPartitions, client_options
+from tailrace.progress import expiry
+from tailrace.status.seen import LagSeen
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 1.0
+_AGE_EVERY = 3.0
+_AGE_LIMIT = 2.0
+_ASKED = 64  # topic partitions that are asked for their next record, those with most lag first
+
+
+class Lags:
+    """Asks, until it is stopped."""
+
+    def __init__(self, pipeline: Pipeline, seen: Callable[[LagSeen], None], kept: Callable[[float], None]) -> None:
+        self._pipeline = pipeline
+        self._seen = seen
+        self._kept = kept
+        self._positions: Callable[[], TopicPartitions] = dict
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._nothing: TopicPartitions = {}
+        self._next: dict[tuple[str, int], tuple[int, float]] = {}  # a position, and when its record was written
+        self._aged = 0.0
+
+    def start(self, positions: Callable[[], TopicPartitions]) -> None:
+        """From here on; `positions` is what was read."""
+        self._positions = positions
+        self._thread = threading.Thread(target=self._run, name="tailrace-lag", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask no more."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(2)
+
+    def _run(self) -> None:
+        cluster, consumer = Cluster(self._pipeline.kafka), Consumer(_options(self._pipeline))
+        told = False
+        try:
+            while not self._stop.is_set():
+                try:
+                    if not told:
+                        found = expiry.retention(cluster.admin)
+                        told = True
+                        if not found.note:
+                            self._kept(found.seconds)
+                    self._look(cluster, consumer)
+                except (errors.TailraceError, KafkaException) as problem:
+                    log.debug("the lag is not known: %s", problem)  # brokers that are away: the batch will say so
+                self._stop.wait(LOOK_EVERY)
+        except Exception:
+            log.exception("looking at the lag has failed")
+        finally:
+            consumer.close()
+
+    def _look(self, cluster: Cluster, consumer: Consumer) -> None:
+        positions = dict(self._positions())
+        if not positions:
+            return
+        ends = source.ends(self._pipeline, positions, cluster)
+        self._nothing = {place: end for place, end in self._nothing.items() if ends.get(place) == end}
+        seen = LagSeen(time.time(), positions, ends, self._nothing)
+        behind = sorted((place for place in positions if seen.of(place)), key=seen.of, reverse=True)[:_ASKED]
+        # What is next at a position does not change: each is asked for once, in as many tries as it takes.
+        self._next = {
+            place: self._next[place] for place in behind if self._next.get(place, (-1,))[0] == positions[place]
+        }
+        asked = {place: positions[place] for place in behind if place not in self._next}
+        if asked and time.monotonic() - self._aged >= _AGE_EVERY:
+            self._aged = time.monotonic()
+            found, nothing = _next_records(consumer, asked, self._stop)
+            self._next |= {place: (positions[place], written) for place, written in found.items()}
+            self._nothing |= {place: ends[place] for place in nothing}
+        oldest = min((written for _, written in self._next.values()), default=None)
+        self._seen(replace(seen, nothing=dict(self._nothing), oldest=oldest))
+
+
+def _options(pipeline: Pipeline) -> dict[str, Any]:
+    return client_options(pipeline.kafka) | {
+        "group.id": "tailrace.lag",  # never joined: the partitions are assigned
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "isolation.level": pipeline.source.isolation.value,
+        "fetch.message.max.bytes": 16_384,
+        "queued.min.messages": 1,
+        "queued.max.messages.kbytes": 1_024,
+    }
+
+
+def _next_records(
+    consumer: Consumer, places: TopicPartitions, stop: threading.Event
+) -> tuple[dict[tuple[str, int], float], list[tuple[str, int]]]:
+    """When the next record of each place was written, and the places that have none."""
+    times: dict[tuple[str, int], float] = {}
+    nothing: list[tuple[str, int]] = []
+    waiting = set(places)
+    consumer.assign([TopicPartition(*place, offset) for place, offset in places.items()])
+    limit = time.monotonic() + _AGE_LIMIT
+    try:
+        while waiting and time.monotonic() < limit and not stop.is_set():
+            for message in consumer.consume(256, 0.1):
+                place = (message.topic() or "", message.partition() or 0)
+                problem = message.error()
+                if place not in waiting:
+                    continue
+                if problem is None:
+                    waiting.discard(place)
+                    kind, written = message.timestamp()
+                    if kind != TIMESTAMP_NOT_AVAILABLE and written > 0:
+                        times[place] = written / 1000
+                elif problem.code() == KafkaError._PARTITION_EOF:
+                    waiting.discard(place)
+                    nothing.append(place)
+    finally:
+        consumer.unassign()
+    return times, nothing

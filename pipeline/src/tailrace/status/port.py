@@ -1,0 +1,63 @@
+"""The driver's HTTP port: metrics, health, readiness, status, the page, and where the writers are."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+from tailrace.config import Pipeline
+from tailrace.status.board import Board
+from tailrace.telemetry.serving import Answer, Port, scraped
+
+_PAGE = Path(__file__).with_name("page.html")
+# The page is one file and asks only for /status: whatever gets into it can reach nothing else.
+_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def opened(pipeline: Pipeline, board: Board) -> Port:
+    """The port, serving what the board has."""
+    port: list[Port] = []
+    pages = {
+        "/": page,
+        "/metrics": scraped(board.measures, pipeline.pipeline),
+        "/healthz": lambda: health(board),
+        "/readyz": lambda: readiness(board),
+        "/status": lambda: Answer.json(board.status()),
+        "/targets": lambda: targets(board, port[0].address if port else ""),
+    }
+    port.append(Port(pipeline.metrics.host, pipeline.metrics.port, pages))
+    return port[0]
+
+
+@cache
+def _page() -> bytes:
+    return _PAGE.read_bytes()
+
+
+def page() -> Answer:
+    """For people."""
+    return Answer(_page(), "text/html; charset=utf-8", headers=(("Content-Security-Policy", _POLICY),))
+
+
+def health(board: Board) -> Answer:
+    """For a liveness probe: 503 where a restart may help."""
+    why = board.stalled()
+    return Answer.text(f"stalled: {why}", 503) if why else Answer.text("ok")
+
+
+def readiness(board: Board) -> Answer:
+    """For a readiness probe: whether the driver runs, or could take over at once."""
+    phase = board.status()["phase"]
+    return Answer.text(phase) if board.ready else Answer.text(f"not ready: {phase}", 503)
+
+
+def targets(board: Board, own: str) -> Answer:
+    """For Prometheus' http_sd_configs: the driver, and the writers that it knows."""
+    writers = [each["address"] for each in board.writers() if each["address"]]
+    found = [{"targets": [own], "labels": {"component": "driver"}}]
+    found += [{"targets": writers, "labels": {"component": "writer"}}] if writers else []
+    return Answer(json.dumps(found).encode(), "application/json")

@@ -1,0 +1,45 @@
+"""What a writer must know to let itself be watched; it comes in the environment of the executor's Python processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+from dataclasses import dataclass
+from typing import Final, Self
+
+from tailrace.config import Pipeline
+
+log = logging.getLogger(__name__)
+
+ENV: Final = "TAILRACE_WATCHED"
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Where to serve, for which pipeline, and how often librdkafka tells its statistics (seconds; 0: never)."""
+
+    pipeline: str = ""
+    host: str = "127.0.0.1"
+    port: int = 0
+    statistics: float = 0.0
+
+    @classmethod
+    def of(cls, pipeline: Pipeline) -> Self:
+        """As the pipeline's configuration has it."""
+        chosen = pipeline.metrics
+        return cls(pipeline.pipeline, chosen.host, chosen.writers, chosen.statistics)
+
+    @classmethod
+    def here(cls) -> Self | None:
+        """As this process's environment has it; None where nobody is to watch."""
+        text = os.environ.get(ENV, "")
+        try:
+            return cls(**json.loads(text)) if text else None
+        except (ValueError, TypeError) as error:
+            log.warning("nobody can watch this writer: %s is %r (%s)", ENV, text, error)
+            return None
+
+    def __str__(self) -> str:
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))

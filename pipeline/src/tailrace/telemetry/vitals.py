@@ -1,0 +1,150 @@
+"""How the processes around here are: memory, CPU time, and garbage collections of the JVM and of Python.
+
+One thread looks at the JVM's counters ten times a second, which costs it some microseconds; memory and CPU time are
+read when somebody asks.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Callable, Iterable
+
+import psutil
+
+from tailrace import metrics
+from tailrace.telemetry.garbage import OWN, Collection, Vitals
+from tailrace.telemetry.jvm import Jvm
+from tailrace.telemetry.measure import Measures
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 0.1
+_WITHOUT = 600  # looks for a JVM's counters that were in vain; then it has none
+_WORKERS = 256  # Python workers that are remembered
+
+
+class Watch:
+    """Looks at this process, at a JVM, and at the workers that have told of themselves."""
+
+    def __init__(self, measures: Measures, pipeline: str, own: str, jvm: str, pid: int | None) -> None:
+        self._measures = measures
+        self._pipeline = pipeline
+        self._own = own
+        self._name = jvm
+        self._pid = pid
+        self._jvm: Jvm | None = None
+        self._after = 0
+        self._tried = 0
+        self._stop = threading.Event()
+        self._workers: dict[int, None] = {}
+        self._lock = threading.Lock()
+        self._ticks: list[Callable[[], None]] = []
+        measures.before(self.look)
+
+    def each(self, tick: Callable[[], None]) -> None:
+        """Call this with each look."""
+        self._ticks.append(tick)
+
+    def start(self) -> None:
+        """From here on."""
+        OWN.listen()
+        for process in {self._own, "workers"} if self._own == "writer" else {self._own}:
+            for generation in range(len(gc.get_threshold())):
+                labels = (self._pipeline, process, generation)
+                for metric in (metrics.PYTHON_PAUSE, metrics.PYTHON_COLLECTED, metrics.PYTHON_UNCOLLECTABLE):
+                    self._measures.begin(metric, *labels)
+        threading.Thread(target=self._run, name="tailrace-vitals", daemon=True).start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._stop.set()
+        OWN.forget()
+
+    def jvm(self, pid: int) -> None:
+        """The JVM that is to be looked at, if it was not known before."""
+        self._pid, self._tried = pid, 0
+
+    def told(self, vitals: Vitals) -> None:
+        """What a worker has told of itself."""
+        with self._lock:
+            if len(self._workers) < _WORKERS:
+                self._workers[vitals.pid] = None
+        self._python("workers", vitals.collections)
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_EVERY):
+            try:
+                self._pauses()
+                for tick in self._ticks:
+                    tick()
+            except Exception:
+                log.exception("looking at the vital signs has failed")
+                return
+
+    def _pauses(self) -> None:
+        self._python(self._own, OWN.taken())
+        if self._jvm is None and self._pid is not None and self._tried < _WITHOUT:
+            self._tried += 1
+            self._jvm = Jvm.of(self._pid)
+            if self._jvm is not None:
+                for name in self._jvm.collectors.values():
+                    self._measures.begin(metrics.JVM_PAUSE, self._pipeline, self._name, name)
+            if self._tried == _WITHOUT:
+                log.warning(
+                    "the JVM %s shows no counters (-XX:-UsePerfData?): its collections are not known", self._pid
+                )
+        if self._jvm is None:
+            return
+        found = self._jvm.pauses()
+        for each in found:
+            labels = (self._pipeline, self._name, each.collector)
+            self._measures.observe(metrics.JVM_PAUSE, *labels, value=each.seconds, times=each.count)
+        if found:
+            self._after = self._jvm.heap().used
+
+    def _python(self, process: str, collections: Iterable[Collection]) -> None:
+        for each in collections:
+            labels = (self._pipeline, process, each.generation)
+            self._measures.observe(metrics.PYTHON_PAUSE, *labels, value=each.seconds)
+            self._measures.add(metrics.PYTHON_COLLECTED, *labels, by=each.collected)
+            self._measures.add(metrics.PYTHON_UNCOLLECTABLE, *labels, by=each.uncollectable)
+
+    def look(self) -> None:
+        """Memory and CPU time, now."""
+        self._process(self._own, psutil.Process())
+        if self._pid is not None and psutil.pid_exists(self._pid):
+            self._process(self._name, psutil.Process(self._pid))
+        if self._jvm is not None:
+            heap, labels = self._jvm.heap(), (self._pipeline, self._name)
+            self._measures.set(metrics.JVM_HEAP, *labels, value=heap.used)
+            self._measures.set(metrics.JVM_HEAP_MAX, *labels, value=heap.most)
+            if self._after:
+                self._measures.set(metrics.JVM_AFTER, *labels, value=self._after)
+        if self._own == "writer":
+            sizes = [size for size in map(_rss, self._living()) if size]
+            self._measures.set(metrics.RSS, self._pipeline, "workers", value=sum(sizes))
+            self._measures.set(metrics.PROCESSES, self._pipeline, "workers", value=len(sizes))
+
+    def _process(self, name: str, process: psutil.Process) -> None:
+        try:
+            spent = process.cpu_times()
+            self._measures.set(metrics.RSS, self._pipeline, name, value=process.memory_info().rss)
+            self._measures.total(metrics.CPU, self._pipeline, name, value=spent.user + spent.system)
+            self._measures.set(metrics.PROCESSES, self._pipeline, name, value=1)
+        except psutil.Error:
+            self._measures.set(metrics.PROCESSES, self._pipeline, name, value=0)
+
+    def _living(self) -> list[int]:
+        with self._lock:
+            for pid in [pid for pid in self._workers if not psutil.pid_exists(pid)]:
+                del self._workers[pid]
+            return list(self._workers)
+
+
+def _rss(pid: int) -> int:
+    try:
+        return int(psutil.Process(pid).memory_info().rss)
+    except psutil.Error:
+        return 0

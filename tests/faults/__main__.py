@@ -1,0 +1,57 @@
+"""The campaign's command line: `make faults`, `make faults QUICK=1`, `make faults ONLY=NAME[,NAME]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from faults import report
+from faults.campaign import campaign
+from faults.scenario import every
+
+PAGE = Path("docs", "guarantees.md")
+FILE = Path("docs", "benchmarks", "faults.json")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what is asked for; 0 if everything is as expected."""
+    parser = argparse.ArgumentParser(prog="faults", description="Break every part of Tailrace, and count.")
+    parser.add_argument("--quick", action="store_true", help="every crash point once, in minutes")
+    parser.add_argument("--only", default="", help="the names of scenarios, with commas")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--list", action="store_true", help="name the scenarios")
+    parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE} and {FILE}")
+    chosen = parser.parse_args(arguments)
+    known = every()
+    if chosen.list:
+        for each in known:
+            sys.stdout.write(f"{each.name:<24}{each.group}{'' if each.quick else ' (not in QUICK)'}\n")
+        return 0
+    wanted = [name for name in chosen.only.split(",") if name]
+    unknown = sorted(set(wanted) - {each.name for each in known})
+    if unknown:
+        parser.error(f"no scenario is called {', '.join(unknown)}; --list names them")
+    scenarios = [each for each in known if each.name in wanted or (not wanted and (each.quick or not chosen.quick))]
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"{time.monotonic() - began:7.1f}  {text}\n")
+
+    findings = campaign(scenarios, quick=chosen.quick, seed=chosen.seed, say=say)
+    sys.stdout.write(report.text(findings))
+    if chosen.write and not wanted:
+        root = Path(__file__).parents[2]
+        report.write(findings, root / PAGE, root / FILE)
+    for name, why in findings.failures.items():
+        sys.stdout.write(f"the scenario {name} broke: {why}\n")
+    return 0 if findings.good else 1
+
+
+if __name__ == "__main__":
+    # Started as a process group of its own or not: what it starts, it ends.
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,165 @@
+"""The writer without Spark: this process is the executor, its threads are the tasks.
+
+A start of Spark costs ten seconds, one of the writer half a second. So the steps of a transaction, which are the
+writer's, can be struck by the hundred here; what Spark adds is struck in `faults.driven`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import psutil
+import pyarrow as pa
+
+from faults.checker import Cut
+from faults.proof import Proof, prove
+from faults.reading import Watching, watching
+from faults.records import Fed, arrow
+from faults.scenario import Context
+from tailrace import crash, errors
+from tailrace.config import Delivery, Kafka
+from tailrace.kafka import Cluster, client_options
+from tailrace.progress.ledger import LEDGER_SETTINGS
+from tailrace.progress.plan import BatchId, SinkPartition
+from tailrace.testing import wait_until
+from tailrace.writer import Assignment, Written, wire
+from tailrace.writer.client import Client
+
+ATTEMPTS = 4  # as Spark is set
+CHUNK = 10_000  # rows of an Arrow batch, as Spark makes them
+OUTPUTS = 4
+
+
+class House:
+    """One pipeline's sink partitions, a writer that may be killed, and readers."""
+
+    def __init__(self, context: Context, rows: int, sinks: int, watch: Watching, name: str, out: str) -> None:
+        self.name, self.sinks, self.rows = name, sinks, rows
+        self.bootstrap = context.bootstrap
+        self.sink = out
+        self.rejected = context.topic("rejected")
+        self.ledger = f"{name}.ledger"
+        Cluster(Kafka(bootstrap_servers=self.bootstrap)).ensure(self.ledger, sinks, -1, LEDGER_SETTINGS)
+        self.batches = 0
+        self._watch = watch
+        self._options = client_options(Kafka(bootstrap_servers=self.bootstrap))
+        self._starting = threading.Lock()
+
+    def task(self, batch: int, partition: int, run: str = "run") -> Assignment:
+        """What a task of a batch is told."""
+        return Assignment(
+            pipeline=self.name,
+            batch=BatchId(batch),
+            partition=SinkPartition(partition),
+            sinks=self.sinks,
+            digest=f"digest of {batch}",
+            delivery=Delivery.EXACTLY_ONCE,
+            ledger=self.ledger,
+            topic=self.sink,
+            rejected=self.rejected,
+            run=run,
+            options=self._options,
+        )
+
+    def batch(self, run: str = "run", number: int | None = None) -> list[Written]:
+        """Write a batch, the next one or one again, every sink partition in a thread of its own."""
+        chosen = self.batches if number is None else number
+        with ThreadPoolExecutor(self.sinks) as threads:
+            asked = [threads.submit(self._attempts, chosen, partition, run) for partition in range(self.sinks)]
+            written = [each.result(300) for each in asked]
+        self.batches = max(self.batches, chosen + 1)
+        return written
+
+    def _attempts(self, batch: int, partition: int, run: str) -> Written:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return Client().write(self.task(batch, partition, run), self._batches(batch, partition))
+            except errors.TailraceError:
+                if attempt == ATTEMPTS:
+                    raise
+                # One starts the writer that is gone, and the others wait: each of them would start one of its own, of
+                # which one stays, and most of the campaign's time would go there.
+                with self._starting:
+                    self.pid()
+        raise AssertionError
+
+    def _batches(self, batch: int, partition: int) -> Iterator[pa.RecordBatch]:
+        rows = arrow(partition, batch * self.rows, (batch + 1) * self.rows)
+        for start in range(0, self.rows, CHUNK):
+            yield rows.slice(start, CHUNK)
+
+    def pid(self) -> int:
+        """The writer's process."""
+        return int(Client().stats()["pid"])
+
+    def cuts(self) -> list[Cut]:
+        """What each transaction holds."""
+        return [
+            Cut(batch, partition, ((partition, batch * self.rows, (batch + 1) * self.rows),))
+            for batch in range(self.batches)
+            for partition in range(self.sinks)
+        ]
+
+    def prove(self) -> Proof:
+        """The end: everything is compared."""
+        fed = Fed(dict.fromkeys(range(self.sinks), self.batches * self.rows))
+        return prove(
+            self.bootstrap, self.name, fed, self.sink, self.rejected, self._watch.finish(),
+            ledger=self.ledger, last=self.batches - 1, sinks=self.sinks,
+        )  # fmt: skip
+
+
+@contextmanager
+def house(
+    context: Context, rows: int, sinks: int = 4, crashes: Sequence[crash.Crash] = (), marks: Path | None = None
+) -> Iterator[House]:
+    """Inside, this process is an executor with a writer that has these crashes before it."""
+    name = f"direct-{uuid.uuid4().hex[:8]}"
+    out = context.topic("out", OUTPUTS)
+    folder = wire.folder_of(psutil.Process()).with_name(name)
+    environment = {wire.ENV: str(folder)}
+    if crashes:
+        environment |= crash.crashes(marks or context.folder / "crashes", *crashes)
+    with ExitStack() as stack:
+        stack.enter_context(patch.dict(os.environ, environment))
+        stack.enter_context(patch.object(wire, "executor", psutil.Process))
+        watch = stack.enter_context(watching(context.bootstrap, out))
+        stack.callback(_end_writer, folder)
+        yield House(context, rows, sinks, watch, name, out)
+
+
+def _end_writer(folder: Path) -> None:
+    if folder.exists():
+        os.kill(int(Client().stats()["pid"]), signal.SIGTERM)
+        wait_until(lambda: not folder.exists(), "the writer's folder to be gone", 30)
+
+
+def killing(pid: int, after: float, number: signal.Signals = signal.SIGKILL) -> Callable[[], bool]:
+    """Kill a process a moment later; call what is returned to wait for it, and learn whether it was still there."""
+    done: list[bool] = []
+
+    def kill() -> None:
+        time.sleep(after)
+        try:
+            os.kill(pid, number)
+            done.append(True)
+        except ProcessLookupError:
+            done.append(False)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+
+    def wait() -> bool:
+        thread.join(after + 30)
+        return bool(done and done[0])
+
+    return wait

@@ -1,0 +1,145 @@
+"""The proof of one pipeline: the final reader, the one that read all the time, the brokers' own view of transactions,
+the markers; and what of it belongs to which fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, TopicPartition
+
+from faults.checker import Array, Counts, Cut, Verdict, check
+from faults.reading import differences, read_heads
+from faults.records import Fed
+from faults.scenario import Expect, Result
+from faults.transactions import beyond, open_after
+from tailrace.config import Kafka
+from tailrace.kafka import client_options, persist
+
+
+@dataclass(frozen=True)
+class Strike:
+    """A fault that has struck in a batch."""
+
+    fault: str
+    batch: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was found at the end of a pipeline."""
+
+    verdict: Verdict
+    unsteady: int  # records that the reader who read all the time got otherwise
+    lingering: tuple[str, ...]
+    surplus: tuple[str, ...]  # transactional ids
+    markers: tuple[str, ...]  # what is wrong with them
+
+    def __str__(self) -> str:
+        parts = [str(self.verdict)]
+        parts += [f"{self.unsteady} records seen otherwise by the concurrent reader"] if self.unsteady else []
+        parts += [f"still open: {', '.join(self.lingering)}"] if self.lingering else []
+        parts += [f"transactional ids too many: {', '.join(self.surplus)}"] if self.surplus else []
+        return "; ".join([*parts, *self.markers])
+
+
+def prove(
+    bootstrap: str,
+    pipeline: str,
+    fed: Fed,
+    sink: str,
+    rejected: str,
+    watched: Mapping[int, Array] | None,
+    *,
+    ledger: str,
+    last: int,
+    sinks: int,
+    ever: int | None = None,
+    transactional: bool = True,
+) -> Proof:
+    """Read everything, and compare; `last` is the batch that every marker must name, `ever` the most sink partitions
+    that a batch has had."""
+    lingering = open_after(bootstrap, pipeline) if transactional else []
+    output, refused = read_heads(bootstrap, sink), read_heads(bootstrap, rejected)
+    return Proof(
+        check(fed, output, refused),
+        0 if watched is None else differences(dict(watched), output),
+        tuple(lingering),
+        tuple(beyond(bootstrap, pipeline, ever or sinks)) if transactional else (),
+        tuple(_markers(bootstrap, pipeline, ledger, last, sinks)) if transactional else (),
+    )
+
+
+def _markers(bootstrap: str, pipeline: str, ledger: str, last: int, sinks: int) -> list[str]:
+    """What is wrong with the markers: the group's offsets, read as any tool does."""
+    consumer = Consumer(
+        client_options(Kafka(bootstrap_servers=bootstrap))
+        | {"group.id": f"tailrace.{pipeline}.markers", "enable.auto.commit": False}
+    )
+    try:
+        places = [TopicPartition(ledger, number) for number in range(sinks)]
+        found = persist(lambda: consumer.committed(places, timeout=10.0), "reading the markers", 60)
+    finally:
+        consumer.close()
+    return [
+        f"the marker of sink partition {each.partition} is {each.offset}, not {last + 1}"
+        for each in found
+        if each.offset != last + 1
+    ]
+
+
+def by_fault(
+    proof: Proof,
+    cuts: Iterable[Cut],
+    strikes: Sequence[Strike],
+    *,
+    native: bool = False,
+    expect: Expect = Expect.EXACT,
+) -> list[Result]:
+    """A result for each fault: what is wrong in the batch that it struck, and in those that followed until the next.
+
+    What cannot be said of a batch (open transactions, markers, ids, readers that differ) is in the last one.
+    """
+    struck = sorted({each.batch for each in strikes})
+    if not struck:
+        raise ValueError("no fault has struck")
+    shares: dict[int, list[Cut]] = {each: [] for each in struck}
+    for cut in cuts:
+        shares[max([each for each in struck if each <= cut.batch], default=struck[0])].append(cut)
+    found = {batch: proof.verdict.of(share) for batch, share in shares.items()}
+    counted: set[int] = set()
+    rows: list[Result] = []
+    for fault in dict.fromkeys(each.fault for each in strikes):
+        mine = [each for each in strikes if each.fault == fault]
+        batches = {each.batch for each in mine}
+        total = Counts()
+        for batch in batches:
+            total += found[batch]
+        rows.append(
+            Result(
+                fault,
+                runs=len(mine),
+                records=total.records,
+                again=sum(found[batch].records for batch in batches & counted),
+                lost=total.lost,
+                duplicated=total.duplicated,
+                reordered=total.reordered,
+                torn=total.torn,
+                note="; ".join(dict.fromkeys(each.note for each in mine if each.note)),
+                native=native,
+                expect=expect,
+            )
+        )
+        counted |= batches
+    # Whatever is outside of every batch must not get lost either.
+    rest = proof.verdict.all()
+    inside = sum((each.lost + each.duplicated + each.reordered) for each in found.values())
+    left = max(0, rest.lost + rest.duplicated + rest.reordered - inside)
+    rows[-1] = rows[-1].plus(
+        duplicated=left,
+        torn=proof.unsteady + len(proof.markers),
+        lingering=len(proof.lingering),
+        ids=len(proof.surplus),
+    )
+    return rows

@@ -1,0 +1,211 @@
+"""Readers of their own: plain consumers that read a topic while it is written, and once more at the end.
+
+They share nothing with Tailrace but the address. Both must get the same records in the same order: what a
+read_committed reader has seen is there to stay.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from faults.checker import Array, heads
+from faults.records import HEAD
+from tailrace.config import Kafka
+from tailrace.kafka import Cluster
+
+LIMIT = 120.0  # seconds without any progress towards the end
+_MANY = 10_000
+
+
+class Reader:
+    """One consumer over all partitions of a topic, from their beginnings; new partitions are found when asked."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, keep: Callable[[list[Message]], None], isolation: str = "read_committed"
+    ) -> None:
+        self._bootstrap = bootstrap
+        self.topic = topic
+        self._keep = keep
+        self._isolation = isolation
+        self._position: dict[int, int] = {}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": f"faults-{uuid4().hex}",
+                "isolation.level": isolation,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "check.crcs": True,
+                "fetch.wait.max.ms": 50,
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 0,
+            }
+        )
+        self._assign()
+
+    def _assign(self) -> None:
+        places = [(self.topic, number) for number in self._partitions() if number not in self._position]
+        if places:
+            begins = Cluster(Kafka(bootstrap_servers=self._bootstrap)).earliest(places)
+            self._position |= {number: begins[topic, number] for topic, number in places}
+            at = self._position.items()
+            self._consumer.assign([TopicPartition(self.topic, number, offset) for number, offset in at])
+
+    def _partitions(self) -> list[int]:
+        until = time.monotonic() + LIMIT
+        while True:
+            try:
+                found = self._consumer.list_topics(self.topic, timeout=10).topics[self.topic]
+                if found.error is None:
+                    return sorted(found.partitions)
+            except KafkaException:
+                pass
+            if time.monotonic() > until:
+                raise TimeoutError(f"the partitions of {self.topic} were asked for")
+            time.sleep(0.1)
+
+    def step(self, wait: float = 0.2) -> None:
+        """Take what is there."""
+        good = []
+        for message in self._consumer.consume(_MANY, wait):
+            error = message.error()
+            number, offset = message.partition() or 0, message.offset() or 0
+            if error is None:
+                good.append(message)
+                self._position[number] = offset + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._position[number] = max(self._position.get(number, 0), offset)
+            elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
+                raise RuntimeError(f"records of {self.topic}-{number} have vanished under the reader: {error}")
+        if good:
+            self._keep(good)
+
+    def finish(self, limit: float = LIMIT) -> None:
+        """Read to where every partition ends now, for this isolation level."""
+        self._assign()
+        cluster = Cluster(Kafka(bootstrap_servers=self._bootstrap))
+        places = [(self.topic, number) for number in self._position]
+        ends = cluster.latest(places, committed=self._isolation == "read_committed")
+        until = time.monotonic() + limit
+        before = dict(self._position)
+        while any(self._position[number] < end for (_, number), end in ends.items()):
+            self.step()
+            if self._position != before:
+                before, until = dict(self._position), time.monotonic() + limit
+            if time.monotonic() > until:
+                raise TimeoutError(f"{self.topic}: nothing more came for {limit:g} s at {before}; it ends at {ends}")
+
+    def close(self) -> None:
+        """Let go."""
+        self._consumer.close()
+
+
+class Heads:
+    """Keeps the heads of values, by partition, in their order."""
+
+    def __init__(self) -> None:
+        self._parts: dict[int, list[Array]] = defaultdict(list)
+        self.count = 0
+
+    def __call__(self, messages: list[Message]) -> None:
+        """Take these in."""
+        found: dict[int, list[bytes]] = defaultdict(list)
+        for message in messages:
+            found[message.partition() or 0].append(message.value() or bytes(HEAD.itemsize))
+        for number, values in found.items():
+            self._parts[number].append(heads(values))
+        self.count += len(messages)
+
+    @property
+    def seen(self) -> dict[int, Array]:
+        """All of them."""
+        return {number: np.concatenate(parts) for number, parts in list(self._parts.items())}
+
+
+def read_heads(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, Array]:
+    """The heads of a topic's records, as a reader gets them who comes now."""
+    kept = Heads()
+    reader = Reader(bootstrap, topic, kept, isolation)
+    try:
+        reader.finish()
+    finally:
+        reader.close()
+    return kept.seen
+
+
+class Watching:
+    """What a reader got that has read all the time."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.kept = Heads()
+        self._reader = Reader(bootstrap, topic, self.kept)
+        self._end = threading.Event()
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._read, name=f"watching {topic}", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            while not self._end.is_set():
+                self._reader.step()
+        except Exception as error:
+            self._error = error
+
+    def finish(self) -> dict[int, Array]:
+        """Read to the present end, and say what came."""
+        self._end.set()
+        self._thread.join(LIMIT)
+        if self._error is not None:
+            raise self._error
+        self._reader.finish()
+        return self.kept.seen
+
+    def close(self) -> None:
+        """Let go."""
+        self._end.set()
+        self._thread.join(LIMIT)
+        self._reader.close()
+
+
+@contextmanager
+def watching(bootstrap: str, topic: str) -> Iterator[Watching]:
+    """Inside, the topic is read while it is written."""
+    reader = Watching(bootstrap, topic)
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+def differences(one: dict[int, Array], other: dict[int, Array]) -> int:
+    """How many records two readers of the same topic got differently."""
+    found = 0
+    for number in {*one, *other}:
+        first, second = (each.get(number, np.empty(0, dtype=HEAD)) for each in (one, other))
+        common = min(len(first), len(second))
+        found += int((first[:common] != second[:common]).sum()) + abs(len(first) - len(second))
+    return found
+
+
+def whole(bootstrap: str, topic: str, keep: Callable[[Message], Any], isolation: str = "read_uncommitted") -> None:
+    """Every record of a topic, for what is small."""
+
+    def every(messages: list[Message]) -> None:
+        for each in messages:
+            keep(each)
+
+    reader = Reader(bootstrap, topic, every, isolation)
+    try:
+        reader.finish()
+    finally:
+        reader.close()

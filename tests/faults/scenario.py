@@ -1,0 +1,128 @@
+"""What a fault is: data that says what is done and which promise it attacks, and the result that it returns.
+
+A module of `faults.scenarios` offers a tuple SCENARIOS; the campaign finds it there, and nobody lists modules twice.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from tailrace.embedded import EmbeddedKafka
+from tailrace.testing import Topics
+
+
+class Expect(StrEnum):
+    """What a result must show for the campaign to succeed."""
+
+    EXACT = "exact"  # nothing lost, duplicated, reordered or torn, no open transaction, no new transactional id
+    REFUSED = "refused"  # nothing wrong, and the pipeline refused to go on, loudly
+    FAULT = "fault"  # a control run: the fault must show, or the attack is none
+    ANYTHING = "anything"  # another sink, shown beside Tailrace's
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row of the table."""
+
+    fault: str
+    runs: int  # how often the fault struck
+    records: int  # input records of the batches or pipelines that it struck
+    again: int = 0  # of these, how many are in another row too: two faults have struck the same batch
+    lost: int = 0
+    duplicated: int = 0
+    reordered: int = 0
+    torn: int = 0  # transactions of which a part was visible, or whose marker says something else
+    lingering: int = 0  # transactions that were still open 10 s after the end
+    ids: int = 0  # transactional ids beyond one for each sink partition and the driver's
+    refused: int = 0  # runs that ended with the refusal that is promised
+    note: str = ""  # a few words in the table's last column
+    native: bool = False  # Spark's own sink
+    expect: Expect = Expect.EXACT
+    promise: str = ""  # filled in by the campaign, as the next three
+    group: str = ""
+    scenario: str = ""
+    seconds: float = 0.0
+
+    def plus(self, **counts: int) -> Result:
+        """The same with more of what is named."""
+        return replace(self, **{name: getattr(self, name) + count for name, count in counts.items()})
+
+    @property
+    def wrong(self) -> int:
+        """How much there is that must never be."""
+        return self.lost + self.duplicated + self.reordered + self.torn + self.lingering + self.ids
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether the campaign may succeed with it; a fault that never struck proves nothing."""
+        if self.runs < 1:
+            return False
+        match self.expect:
+            case Expect.EXACT:
+                return self.wrong == 0
+            case Expect.REFUSED:
+                return self.wrong == 0 and self.refused == self.runs
+            case Expect.FAULT:
+                return self.wrong > 0
+            case Expect.ANYTHING:
+                return True
+
+
+@dataclass
+class Context:
+    """What a scenario gets to work with. Everything in it is the scenario's alone, but the Kafka."""
+
+    kafka: EmbeddedKafka
+    folder: Path
+    seed: int
+    quick: bool
+    say: Callable[[str], None]
+    chance: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+
+    @property
+    def bootstrap(self) -> str:
+        """Where the brokers are."""
+        return self.kafka.bootstrap_servers
+
+    def topic(self, name: str, partitions: int = 1, **config: object) -> str:
+        """A topic with a name of its own; returns the name."""
+        return Topics(self.bootstrap)(name, partitions, **config)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A fault, or several that share a pipeline: `act` breaks things and returns a result for each fault."""
+
+    name: str  # for ONLY=name
+    group: str  # a part of the table: "Crash points", "Kills", "Network", "Brokers", "Zombies", "Change", "Time"
+    promise: str  # the heading of docs/guarantees.md that it attacks, as an anchor: "exactly-once"
+    act: Callable[[Context], Sequence[Result]]
+    quick: bool = True  # whether QUICK=1 runs it (context.quick says how large)
+    brokers: int = 1  # scenarios with the same number and settings share a Kafka; it must run when `act` returns
+    settings: Mapping[str, str] = field(default_factory=dict)  # of the brokers
+    alone: bool = False  # a Kafka that no other scenario uses, because this one leaves it broken
+
+    def run(self, context: Context) -> list[Result]:
+        """Act, and say in each result where it belongs."""
+        return [replace(each, promise=self.promise, group=self.group, scenario=self.name) for each in self.act(context)]
+
+
+def every() -> list[Scenario]:
+    """All scenarios of all modules, in the modules' order."""
+    package = importlib.import_module("faults.scenarios")
+    found: list[Scenario] = []
+    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda each: each.name):
+        found += importlib.import_module(f"faults.scenarios.{module.name}").SCENARIOS
+    names = [each.name for each in found]
+    if len(names) != len(set(names)):
+        raise ValueError(f"two scenarios have the same name: {sorted(names)}")
+    return found

@@ -1,0 +1,99 @@
+"""The writer struck at each step of a transaction, and at any moment: without Spark, so by the hundred."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import replace
+
+from faults.direct import House, house, killing
+from faults.proof import Strike, by_fault
+from faults.scenario import Context, Result, Scenario
+from tailrace import crash
+from tailrace.crash import Crash, Point
+
+FAULTS = {
+    Point.SINK_FENCED: "writer dies: older owners fenced, marker not read",
+    Point.MARKER_READ: "writer dies: marker read, transaction not begun",
+    Point.TRANSACTION_BEGUN: "writer dies: transaction begun, nothing sent",
+    Point.SENT_IN_PART: "writer dies: records sent in part",
+    Point.ALL_SENT: "writer dies: all records sent, no marker",
+    Point.MARKER_SENT: "writer dies: marker sent, not committed",
+    Point.COMMIT_SENT: "writer dies: commit sent, not answered",
+    Point.COMMIT_ACKNOWLEDGED: "writer dies: commit acknowledged, not believed",
+    Point.BATCH_WRITTEN: "writer dies: commit believed, worker not told",
+}
+AGAIN = "a new driver hands in a delivered batch again"
+
+
+def points(context: Context) -> list[Result]:
+    """Every step of every batch in turn; one sink partition is struck, all others lose their writer with it."""
+    rounds, rows, sinks = (1, 5_000, 4) if context.quick else (12, 30_000, 4)
+    plan = [point for _ in range(rounds) for point in FAULTS]
+    # Batch 0 is written in peace: the first strike then finds warm producers, as in real life.
+    crashes = [Crash(point, batch=number, partition=number % sinks) for number, point in enumerate(plan, 1)]
+    marks = context.folder / "crashes"
+    strikes: list[Strike] = []
+    with house(context, rows, sinks, crashes, marks) as one:
+        one.batch()
+        for number, point in enumerate(plan, 1):
+            # A new driver's run takes fresh producers, which is when these two steps come.
+            fresh = point in {Point.SINK_FENCED, Point.MARKER_READ}
+            written = one.batch(run=f"run from {number}" if fresh else "run")
+            skipped = written[number % sinks].skipped
+            strikes.append(Strike(FAULTS[point], number, "skipped" if skipped else "written"))
+            if number % 3 == 0:
+                again = one.batch(run=f"run after {number}", number=number)
+                if not all(each.skipped for each in again):
+                    raise RuntimeError(f"batch {number} was delivered, and was written again: {again}")
+                strikes.append(Strike(AGAIN, number))
+        happened = Counter((each["at"], each["how"]) for each in crash.happened(marks))
+        context.say(f"crashes that happened: {dict(happened)}")
+        if sum(happened.values()) != len(plan):
+            raise RuntimeError(f"{len(plan)} crashes were planned, {sum(happened.values())} happened: {happened}")
+        proof = one.prove()
+        context.say(str(proof))
+        return _counted(by_fault(proof, one.cuts(), strikes), strikes)
+
+
+def _counted(rows: list[Result], strikes: list[Strike]) -> list[Result]:
+    """How the replay found the struck sink partition: written already, or not."""
+    found = []
+    for row in rows:
+        outcomes = Counter(each.note for each in strikes if each.fault == row.fault and each.note)
+        note = f"replay: {outcomes['skipped']} found written" if outcomes["skipped"] else ""
+        found.append(replace(row, note=note))
+    return found
+
+
+def kills(context: Context) -> list[Result]:
+    """At a random moment of a batch; the moments are drawn from the seed."""
+    runs, rows = (5, 20_000) if context.quick else (60, 50_000)
+    strikes: list[Strike] = []
+    with house(context, rows) as one:
+        usual = _timed(one)
+        while len(strikes) < runs:
+            wait = killing(one.pid(), context.chance.uniform(0, usual))
+            began = time.monotonic()
+            number = one.batches
+            one.batch()
+            took = time.monotonic() - began
+            if wait() and took > 0:
+                strikes.append(Strike("writer killed -9 at a random moment", number))
+        proof = one.prove()
+        context.say(str(proof))
+        return by_fault(proof, one.cuts(), strikes)
+
+
+def _timed(one: House) -> float:
+    """How long a batch takes that nobody disturbs."""
+    one.batch()
+    began = time.monotonic()
+    one.batch()
+    return time.monotonic() - began
+
+
+SCENARIOS = (
+    Scenario("writer-points", "Crash points: the writer", "promised", points, quick=False),
+    Scenario("writer-kills", "Kills at random", "promised", kills),
+)

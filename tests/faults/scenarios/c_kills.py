@@ -1,0 +1,46 @@
+"""kill -9 of each kind of process at moments drawn at random, for Tailrace and for Spark's own sink."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from faults.driven import Driven, Kind, Shape, driven
+from faults.proof import Strike, by_fault
+from faults.scenario import Context, Expect, Result, Scenario
+
+
+def kills(context: Context, native: bool = False) -> list[Result]:
+    """Each kind in turn, in the middle of a batch, until each has had its number."""
+    kinds = [Kind.DRIVER, Kind.JVM, Kind.TREE] if native else list(Kind)
+    if context.quick:  # a start takes ten seconds, and the whole tree dies in other scenarios
+        kinds = [Kind.DRIVER] if native else [Kind.DRIVER, Kind.WORKER, Kind.WRITER]
+    rounds = 1 if context.quick else 8 if native else 12
+    # The native sink's duplicates are a matter of how much of a batch was out: its batches are as large as ours.
+    shape = Shape(60_000 if context.quick else 100_000, rounds * len(kinds) * 2 + 12)
+    strikes: list[Strike] = []
+    with driven(context, shape, native=native) as one:
+        one.start()
+        one.follow(lambda: one.batches.written >= 1, "the second batch")
+        for number in range(rounds * len(kinds)):
+            kind = kinds[number % len(kinds)]
+            batch = one.kill_in_batch(kind)
+            strikes.append(Strike(f"{kind} killed -9 at a random moment", batch))
+            one.follow(lambda batch=batch: one.batches.written >= batch or one.drained(), "the end of the struck batch")  # type: ignore[misc]
+        one.drain()
+        one.stop()
+        return proved(one, strikes)
+
+
+def proved(one: Driven, strikes: list[Strike]) -> list[Result]:
+    """The results of a pipeline that was struck."""
+    one.context.say(f"{one.starts} starts, {len(strikes)} kills")
+    proof = one.prove()
+    one.context.say(str(proof))
+    expect = Expect.ANYTHING if one.native else Expect.EXACT
+    return by_fault(proof, one.cuts(), strikes, native=one.native, expect=expect)
+
+
+SCENARIOS = (
+    Scenario("kills", "Kills at random", "promised", kills),
+    Scenario("native-kills", "Kills at random", "promised", partial(kills, native=True), quick=False),
+)

@@ -1,0 +1,58 @@
+"""The examples under kills, a stateful one and one with Avro among them: the demo's own supervisor, feed and proof."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from faults.scenario import Context, Result, Scenario
+from tailrace.demo.batches import Row
+from tailrace.demo.supervisor import DemoOptions, Supervisor
+
+
+class _Watcher:
+    """Passes on what the demo says."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def says(self, text: str) -> None:
+        """A line about what the demo does now."""
+        self._context.say(text)
+
+    def wrote(self, row: Row) -> None:
+        """A batch was written; there are many."""
+
+
+def example(context: Context, name: str, fault: str) -> list[Result]:
+    """A steady load, and the whole tree killed in mid-batch."""
+    options = DemoOptions(seconds=40, rate=2000, kills=4, seed=context.seed, example=name)
+    found = Supervisor(options, _Watcher(context)).run()
+    verdict = found.verdict
+    context.say(verdict.line())
+    for each in verdict.wrong:
+        context.say(each)
+    return [
+        Result(
+            fault,
+            runs=found.kills,
+            records=verdict.read,
+            lost=verdict.lost,
+            duplicated=verdict.duplicated + verdict.unexpected,
+        )
+    ]
+
+
+SCENARIOS = tuple(
+    Scenario(
+        f"example-{name}",
+        "Kills at random: the examples",
+        "promised",
+        partial(example, name=name, fault=fault),
+        quick=False,
+    )
+    for name, fault in {
+        "windowed-counts": "whole tree killed -9: windowed counts, with state",
+        "tweets": "whole tree killed -9: tweets, Avro",
+        "rich-events": "whole tree killed -9: rich events, JSON",
+    }.items()
+)

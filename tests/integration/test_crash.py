@@ -1,0 +1,36 @@
+"""The crash that Python alone cannot place: a commit that has left, and whose answer nobody has read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from faults.direct import house
+from faults.scenario import Context
+from tailrace import crash
+from tailrace.crash import Crash, Point
+from tailrace.embedded import EmbeddedKafka
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_commit_that_was_sent_and_not_answered_is_struck_once_and_costs_nothing(
+    tailrace_kafka: EmbeddedKafka, tmp_path: Path
+) -> None:
+    """The replay finds it committed, or writes it: readers see each record once."""
+    context = Context(tailrace_kafka, tmp_path, seed=1, quick=True, say=lambda text: None)
+    marks = tmp_path / "crashes"
+    with house(
+        context, rows=200, sinks=2, crashes=[Crash(Point.COMMIT_SENT, batch=1, partition=1)], marks=marks
+    ) as one:
+        first = one.pid()
+        for _ in range(3):
+            one.batch()
+        assert one.pid() != first
+        [told] = crash.happened(marks)
+        assert (told["at"], told["batch"], told["partition"], told["pid"]) == ("commit_sent", 1, 1, first)
+        proof = one.prove()
+    assert proof.verdict.all().wrong == 0, str(proof)
+    assert proof.verdict.of(one.cuts()).torn == 0
+    assert (proof.unsteady, proof.lingering, proof.surplus, proof.markers) == (0, (), (), ())

@@ -1,0 +1,79 @@
+"""The campaign's eyes: what its readers and its look at the brokers' transactions see on a real Kafka."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+
+from faults.checker import check
+from faults.reading import differences, read_heads, watching
+from faults.records import BAD_EVERY, Fed, feed, key, values
+from faults.transactions import beyond, ids, open_after, transactions
+from tailrace.testing import Topics
+
+pytestmark = pytest.mark.integration
+
+
+def producer(topics: Topics, name: str) -> Producer:
+    """A transactional one that is ready to begin."""
+    made = Producer({"bootstrap.servers": topics.bootstrap_servers, "transactional.id": name})
+    made.init_transactions(60)
+    return made
+
+
+def put(one: Producer, topic: str, start: int, end: int) -> None:
+    """Records of source partition 0 into the topic."""
+    for number, value in enumerate(values(0, start, end, bad_every=0), start):
+        one.produce(topic, value.tobytes(), key(number))
+
+
+def test_an_open_transaction_is_seen_until_it_has_ended(tailrace_topics: Topics) -> None:
+    """By its id and state in the coordinator's log; so are ids that a pipeline has no need for."""
+    topic, bootstrap = tailrace_topics("out"), tailrace_topics.bootstrap_servers
+    pipeline = f"p-{topic}"
+    one = producer(tailrace_topics, f"tailrace.{pipeline}.0")
+    assert open_after(bootstrap, pipeline, 0) == []
+    one.begin_transaction()
+    put(one, topic, 0, 10)
+    one.flush(30)
+    assert open_after(bootstrap, pipeline, 0) == [f"tailrace.{pipeline}.0"]
+    one.abort_transaction(30)
+    assert open_after(bootstrap, pipeline, 10) == []
+    [found] = transactions(bootstrap, f"tailrace.{pipeline}.").values()
+    assert (found.state, found.open) == ("CompleteAbort", False)
+    producer(tailrace_topics, f"tailrace.{pipeline}.odd")
+    assert len(ids(bootstrap, pipeline)) == 2
+    assert beyond(bootstrap, pipeline, 1) == [f"tailrace.{pipeline}.odd"]
+
+
+def test_readers_see_what_is_committed_and_agree(tailrace_topics: Topics) -> None:
+    """The one who reads all the time and the one who comes at the end; neither sees what was aborted."""
+    topic, bootstrap = tailrace_topics("out", 3), tailrace_topics.bootstrap_servers
+    one = producer(tailrace_topics, f"t-{topic}")
+    with watching(bootstrap, topic) as watch:
+        for start, good in ((0, True), (500, False), (500, True)):
+            one.begin_transaction()
+            put(one, topic, start, start + 500)
+            if good:
+                one.commit_transaction(30)
+            else:
+                one.flush(30)
+                one.abort_transaction(30)
+        seen, last = watch.finish(), read_heads(bootstrap, topic)
+    assert differences(seen, last) == 0
+    assert check(Fed({0: 1000}, bad_every=0), last, {}).all().wrong == 0
+    uncommitted = read_heads(bootstrap, topic, "read_uncommitted")
+    assert check(Fed({0: 1000}, bad_every=0), uncommitted, {}).all().duplicated == 500
+
+
+def test_what_is_fed_stands_at_the_offset_of_its_number(tailrace_topics: Topics) -> None:
+    """By which a plan's ranges are numbers of records; more of it goes on where it ended."""
+    topic, bootstrap = tailrace_topics("in", 2), tailrace_topics.bootstrap_servers
+    fed = feed(bootstrap, topic, 1500, 2)
+    fed = fed.more(feed(bootstrap, topic, 500, 2, start=1500))
+    assert (fed.counts, fed.total) == ({0: 2000, 1: 2000}, 4000)
+    found = read_heads(bootstrap, topic)
+    for partition, heads in found.items():
+        assert heads["number"].tolist() == list(range(2000))
+        assert set(heads["partition"].tolist()) == {partition}
+        assert heads["bad"].sum() == 2000 // BAD_EVERY

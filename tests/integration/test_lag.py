@@ -1,0 +1,96 @@
+"""The lag of a pipeline: exactly 0 when a reader would get nothing more, and the age of what it would get."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Producer
+
+from tailrace.config import Pipeline
+from tailrace.kafka import TopicPartitions
+from tailrace.status.lag import Lags
+from tailrace.status.seen import LagSeen
+from tailrace.testing import Record, Topics, produce, wait_until
+
+pytestmark = pytest.mark.integration
+
+HOUR = 3600
+
+
+def transaction(kafka: str, topic: str, values: int, commit: bool) -> None:
+    """Records in a transaction of their own; its end leaves a marker in the topic."""
+    producer = Producer({"bootstrap.servers": kafka, "transactional.id": f"{topic}.{commit}"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for _ in range(values):
+        producer.produce(topic, b"x")
+    producer.flush(30)
+    if commit:
+        producer.commit_transaction(30)
+    else:
+        producer.abort_transaction(30)
+
+
+@contextmanager
+def looked_at(
+    topics: Topics, topic: str, position: Callable[[], TopicPartitions]
+) -> Iterator[Callable[[Callable[[LagSeen], bool], str], LagSeen]]:
+    """What is seen of the lag, from these positions, as soon as it is as it should be."""
+    pipeline = Pipeline.model_validate(
+        {
+            "pipeline": "lag",
+            "kafka": {"bootstrap.servers": topics.bootstrap_servers},
+            "source": {"topics": [topic]},
+            "sink": {"topic": "out", "format": "raw"},
+        }
+    )
+    seen: list[LagSeen] = []
+    kept: list[float] = []
+    lags = Lags(pipeline, seen.append, kept.append)
+    lags.start(position)
+
+    def wait(enough: Callable[[LagSeen], bool], what: str) -> LagSeen:
+        return wait_until(lambda: seen[-1] if seen and enough(seen[-1]) else None, what, 60) or seen[-1]
+
+    try:
+        yield wait
+        assert kept == [7 * 24 * HOUR]  # Kafka's own default
+    finally:
+        lags.stop()
+
+
+def test_markers_and_aborted_records_are_no_lag(tailrace_topics: Topics) -> None:
+    """Behind the last record that can be read, offsets may follow that nobody gets."""
+    topic = tailrace_topics("in")
+    place = (topic, 0)
+    transaction(tailrace_topics.bootstrap_servers, topic, 3, commit=True)
+    transaction(tailrace_topics.bootstrap_servers, topic, 2, commit=False)
+    position = {place: 0}
+    with looked_at(tailrace_topics, topic, lambda: position) as wait:
+        whole = wait(lambda seen: seen.records > 0 and seen.oldest is not None, "the lag")
+        assert (whole.records, whole.ends[place]) == (7, 7)  # three records, two aborted, two markers
+        position = {place: 3}
+        drained = wait(lambda seen: seen.positions == position and seen.records == 0, "a lag of 0")
+        assert drained.seconds == 0
+        transaction(tailrace_topics.bootstrap_servers, topic, 1, commit=True)
+        wait(lambda seen: seen.records > 0, "the lag of what came then")
+
+
+def test_the_age_is_that_of_the_oldest_record(tailrace_topics: Topics) -> None:
+    """Of all source partitions, whatever their lag."""
+    topic = tailrace_topics("in", 2)
+    now = int(time.time())
+    old = Record(b"old", partition=1, timestamp=(now - 2 * HOUR) * 1000)
+    new = [Record(b"new", partition=0, timestamp=now * 1000) for _ in range(20)]
+    produce(tailrace_topics.bootstrap_servers, topic, [*new, old])
+    position = {(topic, 0): 0, (topic, 1): 0}
+    with looked_at(tailrace_topics, topic, lambda: position) as wait:
+        seen = wait(lambda seen: seen.oldest == now - 2 * HOUR, "the age")
+        assert seen.records == 21
+        assert 2 * HOUR <= seen.seconds < 3 * HOUR
+        position = {(topic, 0): 0, (topic, 1): 1}
+        seen = wait(lambda seen: seen.oldest == now, "the age of the others")
+        assert seen.records == 20

@@ -13,7 +13,7 @@ QUICK ?=
 ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test charts charts-schema images images-jars faults check bench fix docs lock clean
+.PHONY: help setup run test charts charts-schema images images-jars e2e faults check bench fix docs lock clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ charts-schema: $(STAMP) ## Write the schema of the chart's values anew, from the
 # The jars come from the cache of this machine, so that an image is built without Maven Central. DOCKER_BUILD takes options.
 images: images-jars ## Build the images with Docker, and say how large they are
 	$(BIN)/python images/build.py
+
+e2e: setup ## The end-to-end tests on the Kubernetes that KUBECONFIG names; its nodes need the images
+	$(BIN)/python -m pytest tests/e2e -s $(TEST_ARGS)
 
 images-jars: $(STAMP)
 	TAILRACE_JARS=build/images/jars $(BIN)/python -m tailrace.jars spark s3

@@ -23,6 +23,8 @@ FOLDERS = (
     "pyspark/examples",
     "pyspark/data",
 )
+# Arrow Flight: pyarrow loads it when a program asks for it, and none here does.
+LIBRARIES = ("pyarrow/*flight*.so*",)
 ROCKSDB = {"x86_64": "librocksdbjni-linux64.so", "aarch64": "librocksdbjni-linux-aarch64.so"}
 
 
@@ -37,6 +39,9 @@ def main(listed: str) -> None:
         sys.stdout.write(f"{prefix}: {len(found)}\n")
     for folder in FOLDERS:
         shutil.rmtree(PACKAGES / folder, ignore_errors=True)
+    for pattern in LIBRARIES:
+        for library in PACKAGES.glob(pattern):
+            library.unlink()
     for jar in (PACKAGES / "pyspark" / "jars").glob("rocksdbjni-*.jar"):
         slim(jar, ROCKSDB[platform.machine()])
     sys.stdout.write(f"{before / 1e6:.0f} MB before, {size() / 1e6:.0f} MB now\n")

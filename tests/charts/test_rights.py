@@ -43,7 +43,7 @@ def test_no_right_in_kafka_is_for_everything(everything: list[Resource]) -> None
     for user in of_kind(everything, "KafkaUser"):
         for acl in user["spec"]["authorization"]["acls"]:
             assert acl["resource"].get("name", "-") not in {"*", ""}
-            assert set(acl["operations"]) <= {"Read", "Write", "Describe", "DescribeConfigs"}
+            assert set(acl["operations"]) <= {"Read", "Write", "DescribeConfigs"}
 
 
 def test_a_pipelines_rights_do_not_reach_one_with_a_longer_name(everything: list[Resource]) -> None:

@@ -13,10 +13,10 @@ QUICK ?=
 ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test faults check bench bench-churn fix docs lock clean
+.PHONY: help setup run test charts charts-schema images images-jars e2e faults check bench bench-churn fix docs lock clean
 
 help: ## List the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(STAMP): requirements/dev.txt requirements/uv.txt pipeline/pyproject.toml operators/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Tailrace needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ". Next: make PYTHON=python3.11 setup") if sys.version_info < (3, 11) else None'
@@ -41,6 +41,22 @@ faults: setup ## Break every part and count what comes out (an hour; QUICK=1: mi
 	$(if $(wildcard tests/faults/test_*.py),$(BIN)/python -m pytest tests/faults $(TEST_ARGS))
 	PYTHONPATH=tests $(BIN)/python -m faults $(if $(QUICK),--quick,--write) $(if $(ONLY),--only $(ONLY)) $(FAULTS_ARGS)
 
+charts: $(STAMP) ## The tests of the Helm chart: every environment rendered and checked
+	$(BIN)/python -m pytest tests/charts $(TEST_ARGS)
+
+charts-schema: $(STAMP) ## Write the schema of the chart's values anew, from the configuration's
+	$(BIN)/python -m tailrace_operator.chart charts/values.schema.yaml > charts/tailrace/values.schema.json
+
+# The jars come from the cache of this machine, so that an image is built without Maven Central. DOCKER_BUILD takes options.
+images: images-jars ## Build the images with Docker, and say how large they are
+	$(BIN)/python images/build.py
+
+e2e: setup ## The end-to-end tests on the Kubernetes that KUBECONFIG names; its nodes need the images
+	$(BIN)/python -m pytest tests/e2e -s $(TEST_ARGS)
+
+images-jars: $(STAMP)
+	TAILRACE_JARS=build/images/jars $(BIN)/python -m tailrace.jars spark s3
+
 check: $(STAMP) ## Style, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -64,6 +80,7 @@ docs: $(STAMP) ## Write the generated reference pages and dashboards anew
 lock: $(STAMP) ## Write the locked requirements anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements/dev.in --output-file requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/runtime.in --output-file requirements/runtime.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/operator.in --output-file requirements/operator.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/zookeeper.in --output-file requirements/zookeeper.txt
 
 clean: ## Remove what the other commands have made here

@@ -22,7 +22,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace import crash, errors, jars, private, process, source, storage
+from tailrace import crash, errors, jars, pods, private, process, source, storage
 from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint, prepare
 from tailrace.config import Pipeline
@@ -76,6 +76,7 @@ def session(pipeline: Pipeline) -> SparkSession:
         "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
         **private.REDACTION,
         **storage.settings(pipeline),
+        **pods.settings(pipeline, os.environ),
         **pipeline.spark,
         **_EXACT,
         "spark.shuffle.reduceLocality.enabled": "false",
@@ -101,6 +102,23 @@ def session(pipeline: Pipeline) -> SparkSession:
         spark = builder.getOrCreate()
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, told)  # Spark's own handler would cancel the batch that is under way
+    return spark
+
+
+def _session(pipeline: Pipeline, emit: Emit, stop: Stop) -> SparkSession:
+    """A session that has an executor; where those are pods, what an earlier driver left of them goes first."""
+    executors = pods.Executors.of(pipeline, os.environ)
+    told = executors.sweep() if executors else ""
+    if told:
+        emit({"event": "note", "what": told})
+    spark = session(pipeline)
+    if pods.asked_for(pipeline):
+        status = spark.sparkContext._jsc.sc().getExecutorMemoryStatus  # the driver is in it, too
+        try:
+            pods.await_executors(lambda: int(status().size()) - 1, stop.event, executors.why if executors else str)
+        except errors.TailraceError:
+            spark.stop()
+            raise
     return spark
 
 
@@ -146,7 +164,7 @@ def run(
             lease.hold(Phase.LEADING)
         if spark is None:
             emit({"event": "starting", "pipeline": pipeline.pipeline})
-        given, spark = spark, spark or session(pipeline)
+        given, spark = spark, spark or _session(pipeline, emit, stop)
         for key, value in _EXACT.items():
             spark.conf.set(key, value)
         try:

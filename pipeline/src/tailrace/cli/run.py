@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from tailrace.cli.ready import ReadyFile
+from tailrace.cli.renewal import Renewal, certificates
 from tailrace.cli.terminal import LiveTable, Output, log_to_stderr
 from tailrace.configfile import load
 
@@ -26,6 +27,12 @@ def run(
         Path | None,
         typer.Option("--ready-file", help="A file that is there while the driver runs, or stands by and is ready."),
     ] = None,
+    until_renewed: Annotated[
+        bool,
+        typer.Option(
+            "--until-renewed", help="Leave when a certificate of kafka.options was renewed; something starts it anew."
+        ),
+    ] = False,
     output: Annotated[Output, typer.Option("--output", help="text, or json: one object for each event.")] = Output.TEXT,
 ) -> None:
     """Run a pipeline. Ctrl-C or SIGTERM finishes the batch that is under way, and leaves.
@@ -52,7 +59,7 @@ def run(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, told)
-    with ready:
+    with ready, Renewal(certificates(loaded.pipeline) if until_renewed else (), stop):
         if output is Output.JSON:
             drive(loaded.pipeline, loaded.folder, batch=batch, standby=standby, emit=ready.after(_as_json), stop=stop)
             return

@@ -54,8 +54,10 @@ from tailrace.errors.kafka import (
 )
 from tailrace.errors.machine import (
     BrokerDidNotStart,
+    DriverPodUnknown,
     DriverUnreachable,
     EnvironmentError_,
+    ExecutorsMissing,
     JarsMissing,
     JavaMissing,
     PortUnusable,
@@ -85,8 +87,10 @@ __all__ = [
     "DeliveryError",
     "DrainUnfinished",
     "DriverFenced",
+    "DriverPodUnknown",
     "DriverUnreachable",
     "EnvironmentError_",
+    "ExecutorsMissing",
     "FunctionFailed",
     "FunctionInvalid",
     "FunctionMissing",

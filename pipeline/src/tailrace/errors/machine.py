@@ -78,3 +78,28 @@ class DriverUnreachable(EnvironmentError_):
 
     code = "TR-506"
     title = "driver unreachable"
+
+
+class DriverPodUnknown(EnvironmentError_):
+    """The executors are to be pods, and the driver does not know its own pod.
+
+    With `spark.master: k8s://…` the executors connect to the driver's address and belong to its pod. The variables
+    POD_IP and POD_NAME say which that is; the chart sets them. A driver that is no pod sets `spark.driver.host` to an
+    address that pods can reach.
+    """
+
+    code = "TR-507"
+    title = "driver's pod unknown"
+
+
+class ExecutorsMissing(EnvironmentError_):
+    """Not one executor came.
+
+    The driver has asked Kubernetes for pods, and none of them has registered within five minutes. The message has what
+    Kubernetes says: an image that cannot be pulled, no node with room, a quota, a policy that refuses the pod, or a
+    right that the driver lacks. A pod that runs and does not register cannot reach the driver: look at NetworkPolicies
+    and at the executor's log. Nothing was read or written.
+    """
+
+    code = "TR-508"
+    title = "no executors"

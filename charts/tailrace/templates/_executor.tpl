@@ -1,0 +1,49 @@
+{{/* The pod template of a pipeline's executors; image, resources and owner are Spark's to fill in. */}}
+{{- define "tailrace.executor" -}}
+apiVersion: v1
+kind: Pod
+metadata:
+  labels:
+    {{- include "tailrace.labels" .root | nindent 4 }}
+    app.kubernetes.io/component: executor
+    {{- include "tailrace.selector" (dict "root" .root "component" "executor" "p" .p) | nindent 4 }}
+    {{- with .p.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with .p.podAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  automountServiceAccountToken: false
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: 30
+  securityContext:
+    {{- include "tailrace.podSecurity" .root | nindent 4 }}
+  {{- with include "tailrace.placement" (dict "root" .root "component" "executor" "p" .p) }}{{ . | nindent 2 }}{{ end }}
+  containers:
+    - name: executor
+      # Spark puts the files that the driver hands out into the working folder.
+      workingDir: /run/tailrace
+      securityContext:
+        {{- include "tailrace.containerSecurity" .root | nindent 8 }}
+      env:
+        - {name: HOME, value: /run/tailrace}
+        {{- with include "tailrace.env" . }}{{ . | nindent 8 }}{{ end }}
+      {{- if .root.Values.http.enabled }}
+      ports:
+        - {name: http, containerPort: {{ int .root.Values.http.executorPort }}}
+      {{- end }}
+      volumeMounts:
+        - {name: run, mountPath: /run/tailrace}
+        - {name: tmp, mountPath: /tmp}
+        {{- if include "tailrace.kafka.mounts" .root }}
+        - {name: kafka, mountPath: /etc/tailrace/kafka, readOnly: true}
+        {{- end }}
+  volumes:
+    - {name: run, emptyDir: {}}
+    - {name: tmp, emptyDir: {}}
+    {{- if include "tailrace.kafka.mounts" .root }}
+    {{- include "tailrace.kafka.volume" . | nindent 4 }}
+    {{- end }}
+{{- end -}}

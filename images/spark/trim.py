@@ -1,0 +1,70 @@
+"""Take away from the installed packages what no pipeline loads, so that nodes do not have to pull it.
+
+The jars by a list with reasons; tests and headers of Python packages; and of RocksDB, whose one jar holds the
+library of every system, those of other systems than this.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+PACKAGES = Path(sysconfig.get_paths()["purelib"])
+FOLDERS = (
+    "pandas/tests",
+    "pyarrow/tests",
+    "pyarrow/include",
+    "pyarrow/src",
+    "numpy/tests",
+    "pyspark/examples",
+    "pyspark/data",
+)
+# Arrow Flight: pyarrow loads it when a program asks for it, and none here does.
+LIBRARIES = ("pyarrow/*flight*.so*",)
+ROCKSDB = {"x86_64": "librocksdbjni-linux64.so", "aarch64": "librocksdbjni-linux-aarch64.so"}
+
+
+def main(listed: str) -> None:
+    """Delete, and say how much that was."""
+    before = size()
+    lines = (line.partition("#")[0].split() for line in Path(listed).read_text(encoding="utf-8").splitlines())
+    for prefix in (line[0] for line in lines if line):
+        found = list((PACKAGES / "pyspark" / "jars").glob(f"{prefix}*.jar"))
+        for jar in found:
+            jar.unlink()
+        sys.stdout.write(f"{prefix}: {len(found)}\n")
+    for folder in FOLDERS:
+        shutil.rmtree(PACKAGES / folder, ignore_errors=True)
+    for pattern in LIBRARIES:
+        for library in PACKAGES.glob(pattern):
+            library.unlink()
+    for jar in (PACKAGES / "pyspark" / "jars").glob("rocksdbjni-*.jar"):
+        slim(jar, ROCKSDB[platform.machine()])
+    sys.stdout.write(f"{before / 1e6:.0f} MB before, {size() / 1e6:.0f} MB now\n")
+
+
+def slim(jar: Path, library: str) -> None:
+    """The same jar with this library alone."""
+    made = jar.with_suffix(".slim")
+    with zipfile.ZipFile(jar) as whole, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as less:
+        names = whole.namelist()
+        if library not in names:
+            sys.exit(f"{jar.name} has no {library}: the pipelines with state would not start")
+        for name in names:
+            native = name.startswith("librocksdbjni") and "/" not in name
+            if not native or name == library:
+                less.writestr(name, whole.read(name))
+    made.replace(jar)
+
+
+def size() -> int:
+    """Of all packages."""
+    return sum(path.stat().st_size for path in PACKAGES.rglob("*") if path.is_file())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,86 @@
+"""The schema of the chart's values: what is written by hand, and a pipeline's `config` as tailrace.config has it.
+
+A pipeline in the values says what the configuration file says, in the same words, so that a wrong word fails at
+`helm install` and not in a pod. `python -m tailrace_operator.chart HAND-WRITTEN.yaml` prints the whole.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tailrace.config import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS, STORE_OPTIONS, Pipeline
+
+Schema = dict[str, Any]
+
+# What the chart itself writes, because other objects have to agree with it; a value for it would be a second one.
+WRITTEN: dict[str, tuple[str, ...]] = {
+    "Pipeline": ("pipeline", "kafka"),
+    "Ledger": ("topic", "partitions"),
+    "Metrics": ("enabled", "host", "port", "writers"),
+}
+OPTIONS = {"Source": SOURCE_OPTIONS, "Sink": SINK_OPTIONS, "Offsets": STORE_OPTIONS}
+# YAML reads `true` and `5` where the configuration takes text.
+_TEXT: Schema = {"type": ["string", "number", "boolean"]}
+
+
+def values(written: Schema) -> Schema:
+    """The whole schema, of its hand-written part."""
+    made = {**written, "$defs": {**written["$defs"], **config()}}
+    made["$defs"]["connectionOptions"] = _closed(CONNECTION_OPTIONS)
+    return made
+
+
+def config() -> Schema:
+    """The definitions of a pipeline's `config`, which is called so, and of its sections."""
+    schema = Pipeline.model_json_schema(by_alias=True)
+    sections = {"Pipeline": schema, **schema.pop("$defs")}
+    del sections["Kafka"]  # the chart writes all of it
+    return {"config" if name == "Pipeline" else name: _section(name, each) for name, each in sections.items()}
+
+
+def _section(name: str, schema: Schema) -> Schema:
+    made = {key: _plain(value) for key, value in schema.items() if key not in {"title", "required"}}
+    if "properties" not in made:
+        return made
+    made["properties"] = {key: each for key, each in made["properties"].items() if key not in WRITTEN.get(name, ())}
+    if name in OPTIONS:
+        made["properties"]["options"] |= _closed(OPTIONS[name])
+    # A pipeline's own values and pipelineDefaults are merged; what is lacking then, the templates say.
+    required = [each for each in schema.get("required", ()) if name != "Pipeline"]
+    return {**made, "required": required} if required else made
+
+
+def _plain(value: Any) -> Any:
+    """Without titles and defaults, and with maps of text that take what YAML makes of it."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    made = {
+        key: {name: _plain(each) for name, each in inner.items()} if key == "properties" else _plain(inner)
+        for key, inner in value.items()
+        if key not in {"title", "default", "x-kubernetes-int-or-string"} or (key == "title" and isinstance(inner, dict))
+    }
+    if made.get("additionalProperties") == {"type": "string"}:
+        made["additionalProperties"] = dict(_TEXT)
+    return made
+
+
+def _closed(names: frozenset[str]) -> Schema:
+    allowed = {name: dict(_TEXT) for name in sorted(names)}
+    return {"type": "object", "properties": allowed, "additionalProperties": False}
+
+
+def main(hand_written: str) -> None:
+    """Print the schema as JSON."""
+    written = yaml.safe_load(Path(hand_written).read_text(encoding="utf-8"))
+    sys.stdout.write(json.dumps(values(written), indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,74 @@
+"""What the tests of the chart share: each environment is rendered once."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.helm import ENVIRONMENTS, Resource, render
+
+_rendered: dict[str, list[Resource]] = {}
+
+
+@pytest.fixture(params=ENVIRONMENTS)
+def environment(request: pytest.FixtureRequest) -> str:
+    """Each of them."""
+    return str(request.param)
+
+
+@pytest.fixture
+def resources(environment: str) -> list[Resource]:
+    """What the environment becomes."""
+    if environment not in _rendered:
+        _rendered[environment] = render(environment)
+    return _rendered[environment]
+
+
+@pytest.fixture(scope="session")
+def everything() -> list[Resource]:
+    """All that the chart has, at once: every option that adds an object or a variable is on."""
+    return render("dev", EVERYTHING)
+
+
+EVERYTHING = {
+    "commonLabels": {"team": "streams"},
+    "images": {"pullSecrets": ["registry"]},
+    "objectStorage": {"mode": "embedded", "embedded": {"image": {"repository": "localhost/minio", "tag": "test"}}},
+    "monitoring": {"enabled": True, "labels": {"prometheus": "main"}},
+    "networkPolicy": {"egress": [{"to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}], "ports": [{"port": 8081}]}]},
+    "pipelines": [
+        {
+            "name": "tweets",
+            "config": {
+                "source": {"topics": ["tweets"]},
+                "sink": {"topic": "hashtags", "format": "raw"},
+                "offsets": {"from": "before"},
+                "batch": {"drain": 30.5},
+                "process": {"function": "upper.py:upper"},
+                "spark": {"spark.sql.shuffle.partitions": 4},
+            },
+            "files": {"upper.py": "def upper(rows):\n    return rows\n"},
+            "secretEnv": {"REGISTRY_KEY": {"secret": "registry-key", "key": "key"}},
+            "env": {"LIMIT": 5},
+            "driver": {"editable": "/opt/pipeline"},
+            "podLabels": {"cost": "a"},
+            "podAnnotations": {"note": "b"},
+            "nodeSelector": {"disk": "ssd"},
+            "tolerations": [{"key": "a", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {}},
+            "priorityClassName": {"driver": "high", "executor": "low"},
+            "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "ScheduleAnyway"}],
+            "serviceAccount": {"annotations": {"role": "arn"}},
+        },
+        {
+            "name": "counts",
+            "upgrade": "drain",
+            "config": {
+                "source": {"topics": ["words"]},
+                "sink": {"topic": "counts"},
+                "checkpoint": "s3a://tailrace/counts",
+                "rejected": "bad.words",
+            },
+            "topics": {"read": ["more"], "readPrefixes": ["logs."], "write": ["late"]},
+        },
+    ],
+}

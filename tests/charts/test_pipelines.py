@@ -1,0 +1,211 @@
+"""A pipeline of the values becomes a driver that runs the same configuration, and is upgraded as it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.helm import Resource, executor, named, of_kind, render
+from tailrace.configfile import load
+from tailrace.pods import settings
+
+ENVIRONMENT = {"POD_IP": "10.0.0.1", "POD_NAME": "t-tweets-x", "POD_NAMESPACE": "streams"}
+
+
+def configuration(resources: list[Resource], folder: Path, name: str = "t-tweets") -> Any:
+    """The configuration file, as `tailrace run` reads it."""
+    for file, text in named(resources, "ConfigMap", name)["data"].items():
+        (folder / file).write_text(text)
+    return load(folder / "pipeline.yaml", {}).pipeline
+
+
+def driver(resources: list[Resource], name: str = "t-tweets") -> Any:
+    """The driver's Deployment."""
+    return named(resources, "Deployment", name)["spec"]
+
+
+def test_an_environments_configuration_is_valid(resources: list[Resource], tmp_path: Path) -> None:
+    """For the code that will read it."""
+    read = configuration(resources, tmp_path)
+    assert read.pipeline == "tweets"
+    assert read.kafka.bootstrap_servers == "t-kafka-kafka-bootstrap.streams.svc:9093"
+    assert read.kafka.options["ssl.ca.location"] == "/etc/tailrace/kafka/ca.crt"
+    assert read.sink.topic == "hashtags"
+    assert settings(read, ENVIRONMENT)["spark.driver.host"] == "10.0.0.1"
+
+
+def test_each_certificate_that_is_configured_is_mounted(resources: list[Resource], tmp_path: Path) -> None:
+    """In driver and executors, at the same path."""
+    options = configuration(resources, tmp_path).kafka.options
+    paths = {value for name, value in options.items() if name.endswith(".location")}
+    for spec in (driver(resources)["template"]["spec"], executor(resources)["spec"]):
+        mounts = {mount["name"]: mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]}
+        [volume] = [each for each in spec["volumes"] if each["name"] == "kafka"]
+        files = {
+            f"{mounts['kafka']}/{item['path']}"
+            for source in volume["projected"]["sources"]
+            for item in source["secret"]["items"]
+        }
+        assert files == paths
+
+
+def test_hand_over_starts_the_new_driver_first(everything: list[Resource]) -> None:
+    """As a standby, beside the old one."""
+    spec = driver(everything)
+    assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    assert "--standby" in spec["template"]["spec"]["containers"][0]["args"]
+
+
+def test_drain_ends_the_old_driver_first(everything: list[Resource]) -> None:
+    """And the new one need not wait for anybody."""
+    spec = driver(everything, "t-counts")
+    assert spec["strategy"] == {"type": "Recreate"}
+    assert "--standby" not in spec["template"]["spec"]["containers"][0]["args"]
+
+
+@pytest.mark.parametrize(("batch", "seconds"), [({}, 180), ({"drain": 30.5}, 91), ({"drain": 0}, 60)])
+def test_a_batch_may_finish_before_the_pod_is_killed(batch: dict[str, float], seconds: int) -> None:
+    """batch.drain, and a minute to leave."""
+    made = render(values={"pipelineDefaults": {"config": {"batch": batch}}})
+    assert driver(made)["template"]["spec"]["terminationGracePeriodSeconds"] == seconds
+
+
+def test_readiness_is_the_drivers_own_sign() -> None:
+    """A file, or what its HTTP port says."""
+    [container] = driver(render(values={"http": {"enabled": False}}))["template"]["spec"]["containers"]
+    [file] = [each.split("=")[1] for each in container["args"] if each.startswith("--ready-file=")]
+    assert container["readinessProbe"]["exec"]["command"] == ["test", "-f", file]
+    assert "livenessProbe" not in container
+    [container] = driver(render())["template"]["spec"]["containers"]
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert {"name": "http", "containerPort": 9760} in container["ports"]
+
+
+def test_metrics_are_served_where_they_are_looked_for(everything: list[Resource], tmp_path: Path) -> None:
+    """At every address of the pod, on the ports that probes, monitors and policies name."""
+    read = configuration(everything, tmp_path).metrics
+    assert (read.enabled, read.host) == (True, "0.0.0.0")
+    for port, pod in ((read.port, driver(everything)["template"]), (read.writers, executor(everything))):
+        assert {"name": "http", "containerPort": port} in pod["spec"]["containers"][0]["ports"]
+    off = render(values={"http": {"enabled": False}})
+    assert configuration(off, tmp_path).metrics.enabled is False
+    assert not of_kind(render(values={"http": {"enabled": False}, "monitoring": {"enabled": True}}), "PodMonitor")[1:]
+
+
+def test_another_configuration_is_another_driver() -> None:
+    """So is another file beside it; the same values are the same driver."""
+
+    def checksum(**values: Any) -> str:
+        made = render(values={"pipelineDefaults": values})
+        return str(driver(made)["template"]["metadata"]["annotations"]["checksum/config"])
+
+    sums = [checksum(), checksum(), checksum(config={"batch": {"target": "2s"}}), checksum(files={"a.py": "x = 1\n"})]
+    assert sums[0] == sums[1]
+    assert len(set(sums)) == 3
+
+
+def test_files_are_beside_the_configuration(everything: list[Resource], tmp_path: Path) -> None:
+    """As they were."""
+    configuration(everything, tmp_path)
+    assert (tmp_path / "upper.py").read_text() == "def upper(rows):\n    return rows\n"
+
+
+def test_a_pipeline_that_is_off_has_no_driver() -> None:
+    """What it knows stays: user, topics, configuration."""
+    made = render(values={"pipelineDefaults": {"enabled": False}})
+    assert driver(made)["replicas"] == 0
+    assert of_kind(made, "KafkaUser")
+    assert not of_kind(made, "PodDisruptionBudget")
+
+
+def test_ports_agree(everything: list[Resource], tmp_path: Path) -> None:
+    """Those of Spark's settings are those of the container, and what the policies let through."""
+    spark = configuration(everything, tmp_path).spark
+    [container] = driver(everything)["template"]["spec"]["containers"]
+    ports = {each["name"]: str(each["containerPort"]) for each in container["ports"]}
+    assert ports["spark"] == spark["spark.driver.port"]
+    assert ports["blocks"] == spark["spark.driver.blockManager.port"] == spark["spark.blockManager.port"]
+    assert ports["ui"] == spark["spark.ui.port"]
+    policy = named(everything, "NetworkPolicy", "t-tweets-driver")["spec"]["ingress"][0]
+    assert {str(each["port"]) for each in policy["ports"]} == {ports["spark"], ports["blocks"]}
+
+
+def test_what_is_left_to_a_pipeline_reaches_its_pods(everything: list[Resource]) -> None:
+    """Labels, variables and places, of driver and executors."""
+    for kind, pod in (("driver", driver(everything)["template"]), ("executor", executor(everything))):
+        assert pod["metadata"]["labels"]["cost"] == "a"
+        assert pod["metadata"]["annotations"]["note"] == "b"
+        spec = pod["spec"]
+        assert spec["nodeSelector"] == {"disk": "ssd"}
+        assert spec["tolerations"] == [{"key": "a", "operator": "Exists"}]
+        assert spec["priorityClassName"] == {"driver": "high", "executor": "low"}[kind]
+        [spread] = spec["topologySpreadConstraints"]
+        assert spread["labelSelector"]["matchLabels"]["tailrace.dev/component"] == kind
+        variables = {each["name"]: each for each in spec["containers"][0]["env"]}
+        assert variables["LIMIT"]["value"] == "5"
+        assert variables["REGISTRY_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "registry-key", "key": "key"}
+
+
+def test_a_stateful_pipeline_gets_the_store_and_its_keys(everything: list[Resource], tmp_path: Path) -> None:
+    """In driver and executors, which both write there."""
+    spark = configuration(everything, tmp_path, "t-counts").spark
+    assert spark["spark.hadoop.fs.s3a.endpoint"] == "http://t-object-store.streams.svc:9000"
+    for spec in (driver(everything, "t-counts")["template"]["spec"], executor(everything, "t-counts")["spec"]):
+        variables = {each["name"]: each for each in spec["containers"][0]["env"]}
+        for name, key in (("AWS_ACCESS_KEY_ID", "access-key"), ("AWS_SECRET_ACCESS_KEY", "secret-key")):
+            assert variables[name]["valueFrom"]["secretKeyRef"] == {"name": "t-object-store", "key": key}
+
+
+def test_kafka_may_be_elsewhere(tmp_path: Path) -> None:
+    """With certificates or a password from Secrets; nothing of Strimzi's is made or asked for."""
+    external = {
+        "bootstrapServers": "broker.example:9093",
+        "options": {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"},
+        "ca": {"secret": "brokers"},
+        "sasl": {"secret": "tweets"},
+    }
+    made = render(values={"kafka": {"mode": "external", "external": external}}, apis=())
+    assert not [each for each in made if "strimzi" in each["apiVersion"]]
+    text = named(made, "ConfigMap", "t-tweets")["data"]["pipeline.yaml"]
+    assert "sasl.password: ${KAFKA_PASSWORD}" in text
+    variables = {each["name"]: each for each in driver(made)["template"]["spec"]["containers"][0]["env"]}
+    assert variables["KAFKA_PASSWORD"]["valueFrom"]["secretKeyRef"] == {"name": "tweets", "key": "password"}
+    [volume] = [each for each in executor(made)["spec"]["volumes"] if each["name"] == "kafka"]
+    assert [each["secret"]["name"] for each in volume["projected"]["sources"]] == ["brokers"]
+
+
+def test_a_driver_without_certificates_waits_for_none() -> None:
+    """There is nothing that could be renewed, and nothing to mount."""
+    values = {"kafka": {"mode": "external", "external": {"bootstrapServers": "kafka:9092"}}}
+    spec = driver(render(values=values, apis=()))["template"]["spec"]
+    assert "--until-renewed" not in spec["containers"][0]["args"]
+    assert "kafka" not in {each["name"] for each in spec["volumes"]}
+
+
+def test_executors_may_be_missing_one_at_a_time() -> None:
+    """And a single one never holds up a node's drain."""
+    budget = named(render("prod"), "PodDisruptionBudget", "t-tweets-executor")["spec"]
+    assert budget["minAvailable"] == 2
+    budget = named(render("dev"), "PodDisruptionBudget", "t-tweets-executor")["spec"]
+    assert budget["minAvailable"] == 0
+    assert named(render("dev"), "PodDisruptionBudget", "t-tweets")["spec"]["maxUnavailable"] == 1
+
+
+def test_topics_of_the_pipelines_are_made(everything: list[Resource]) -> None:
+    """The ledger as the product itself would make it, and a topic for what each pipeline rejects."""
+    topics = {each["spec"]["topicName"]: each["spec"] for each in of_kind(everything, "KafkaTopic")}
+    assert set(topics) == {"tweets", "hashtags", "tailrace.ledger", "tweets.rejected", "bad.words"}
+    assert topics["tailrace.ledger"]["config"] == {"cleanup.policy": "compact"}
+    assert topics["tailrace.ledger"]["partitions"] == 64
+
+
+def test_service_and_deployment_select_the_same_pods(everything: list[Resource]) -> None:
+    """Those of one pipeline's driver."""
+    service = named(everything, "Service", "t-tweets")["spec"]
+    assert service["selector"] == driver(everything)["selector"]["matchLabels"]
+    labels = driver(everything)["template"]["metadata"]["labels"]
+    assert service["selector"].items() <= labels.items()
+    assert not service["selector"].items() <= executor(everything)["metadata"]["labels"].items()

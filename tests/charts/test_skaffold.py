@@ -1,0 +1,117 @@
+"""skaffold.yaml is valid, and names nothing that does not exist. Skaffold itself is not needed for that."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.helm import CHART, ROOT, SHARED, Resource, helm, of_kind, pods, render
+
+SCHEMA = SHARED / "skaffold" / "v4beta13.schema.json"
+CONFIG: dict[str, Any] = yaml.safe_load((ROOT / "skaffold.yaml").read_text(encoding="utf-8"))
+# Strimzi makes this one, of the Kafka resource.
+BOOTSTRAP = re.compile(r"(?P<cluster>.+)-kafka-bootstrap")
+
+
+def releases() -> list[Any]:
+    """Each release, of the configuration and of its profiles."""
+    parts = [CONFIG, *CONFIG["profiles"]]
+    return [each for part in parts for each in part.get("deploy", {}).get("helm", {}).get("releases", [])]
+
+
+def given(release: Any) -> dict[str, Any]:
+    """The values that Skaffold would set, with an image's name and tag for its templates."""
+    told = {**release.get("setValues", {}), **release.get("setValueTemplates", {})}
+    return {key: re.sub(r"\{\{\.IMAGE_(REPO|TAG)_\w+\}\}", "x", value) for key, value in told.items()}
+
+
+def rendered(release: Any) -> list[Resource]:
+    """What Helm makes of a release."""
+    arguments = ["template", release["name"], str(ROOT / release["chartPath"]), "--namespace", release["namespace"]]
+    arguments += [f"--values={ROOT / file}" for file in release["valuesFiles"]]
+    arguments += [f"--set={key}={value}" for key, value in given(release).items()]
+    done = helm(*arguments, "--api-versions", "kafka.strimzi.io/v1")
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def test_the_file_meets_skaffolds_schema(tmp_path: Path) -> None:
+    """Helm compares values with a schema, whatever they are."""
+    if not SCHEMA.is_file():
+        pytest.skip("Skaffold's schema is not at hand")
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "Chart.yaml").write_text("apiVersion: v2\nname: check\nversion: 0.0.1\n")
+    shutil.copy(SCHEMA, tmp_path / "values.schema.json")
+    assert helm("template", "t", str(tmp_path), values=CONFIG).returncode == 0
+    wrong = {**CONFIG, "build": {**CONFIG["build"], "artefacts": []}}
+    told = helm("template", "t", str(tmp_path), values=wrong).stderr
+    assert "artefacts" in told
+
+
+def test_each_image_has_a_dockerfile_and_is_built_from_one_before() -> None:
+    """By the argument that its Dockerfile takes."""
+    built: set[str] = set()
+    for artifact in CONFIG["build"]["artifacts"]:
+        dockerfile = (ROOT / artifact["context"] / artifact["docker"]["dockerfile"]).read_text(encoding="utf-8")
+        for needed in artifact.get("requires", []):
+            assert needed["image"] in built
+            assert f"ARG {needed['alias']}={needed['image']}\n" in dockerfile
+        built.add(artifact["image"])
+    named = {each for release in releases() for each in re.findall(r"IMAGE_\w+?_(tailrace_\w+)\}", json.dumps(release))}
+    assert named <= {image.replace("-", "_") for image in built}
+
+
+def test_what_skaffold_would_install_renders() -> None:
+    """With the images that it has built, in every pod."""
+    assert len(releases()) == 3
+    for release in releases():
+        made = rendered(release)
+        images = {each["image"] for pod in pods(made).values() for each in pod["spec"]["containers"] if "image" in each}
+        assert images == {"x:x"}, release["namespace"]
+
+
+def test_each_forwarded_port_is_a_services() -> None:
+    """In the namespace of the release."""
+    [release] = [each for each in releases() if each["namespace"] == "tailrace-dev"]
+    made = rendered(release)
+    services = {each["metadata"]["name"]: each["spec"]["ports"] for each in of_kind(made, "Service")}
+    for forward in CONFIG["portForward"]:
+        assert forward["namespace"] == release["namespace"]
+        strimzis = BOOTSTRAP.fullmatch(forward["resourceName"])
+        if strimzis:
+            [kafka] = of_kind(made, "Kafka")
+            assert kafka["metadata"]["name"] == strimzis["cluster"]
+            assert forward["port"] in {each["port"] for each in kafka["spec"]["kafka"]["listeners"]}
+        else:
+            assert forward["port"] in {each["port"] for each in services[forward["resourceName"]]}
+
+
+def test_synchronised_files_reach_the_folder_that_the_driver_reads() -> None:
+    """Which can be written to, and from which the configuration takes the function."""
+    [artifact] = [each for each in CONFIG["build"]["artifacts"] if "sync" in each]
+    [rule] = artifact["sync"]["manual"]
+    assert [file for file in ROOT.glob(rule["src"]) if file.name == "tweets.py"]
+    assert rule["src"].startswith(rule["strip"])
+    [release] = [each for each in releases() if each["namespace"] == "tailrace-dev"]
+    made = rendered(release)
+    [deployment] = of_kind(made, "Deployment")
+    [driver] = deployment["spec"]["template"]["spec"]["containers"]
+    assert {"name": "editable", "mountPath": rule["dest"]} in driver["volumeMounts"]
+    [configuration] = of_kind(made, "ConfigMap")
+    assert f"function: {rule['dest']}/tweets.py:hashtags" in configuration["data"]["pipeline.yaml"]
+    dockerfile = (ROOT / artifact["docker"]["dockerfile"]).read_text(encoding="utf-8")
+    assert f" {rule['dest']}/\n" in dockerfile
+
+
+def test_profiles_are_those_that_the_documentation_names() -> None:
+    """Each changes the namespace."""
+    assert [each["name"] for each in CONFIG["profiles"]] == ["dev", "e2e", "staging"]
+    assert len({each["namespace"] for each in releases()}) == 3
+    assert CHART.is_dir()
+    assert render("staging")

@@ -1,0 +1,136 @@
+"""The values' schema is the configuration's, and a wrong value is refused by its name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from support.helm import CHART, ROOT, helm, refusal, render
+from tailrace.config import Pipeline, Section
+from tailrace_operator import chart
+from tailrace_operator.chart import WRITTEN
+
+HAND_WRITTEN = ROOT / "charts" / "values.schema.yaml"
+
+
+def test_the_schema_is_that_of_the_code() -> None:
+    """`make charts-schema` writes it anew."""
+    made = chart.values(yaml.safe_load(HAND_WRITTEN.read_text(encoding="utf-8")))
+    assert json.loads((CHART / "values.schema.json").read_text(encoding="utf-8")) == made
+
+
+def test_every_field_of_the_configuration_is_a_value() -> None:
+    """But for those that the chart writes."""
+    definitions = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))["$defs"]
+
+    def compare(section: type[Section], name: str) -> None:
+        fields = {info.alias or field: info for field, info in section.model_fields.items()}
+        assert set(definitions[name]["properties"]) == set(fields) - set(WRITTEN.get(section.__name__, ()))
+        assert definitions[name]["additionalProperties"] is False
+        for info in fields.values():
+            for each in (info.annotation, *getattr(info.annotation, "__args__", ())):
+                if isinstance(each, type) and issubclass(each, Section) and each.__name__ in definitions:
+                    compare(each, each.__name__)
+
+    compare(Pipeline, "config")
+
+
+def closed(schema: Any, path: str = "") -> list[str]:
+    """The objects of a schema that take any key."""
+    if isinstance(schema, list):
+        return [found for each in schema for found in closed(each, path)]
+    if not isinstance(schema, dict):
+        return []
+    found = [path] if "properties" in schema and schema.get("additionalProperties") is not False else []
+    for key, value in schema.items():
+        found += closed(value, f"{path}/{key}")
+    return found
+
+
+def test_no_part_of_the_values_takes_an_unknown_key() -> None:
+    """A key that is spelled wrong would be a value that nobody reads."""
+    assert closed(json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))) == []
+
+
+def test_the_files_of_values_have_no_key_that_the_schema_lacks() -> None:
+    """Nor the schema one that has no default and no description in values.yaml."""
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    given = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    assert set(schema["properties"]) - {"global"} == set(given)
+    assert set(schema["$defs"]["pipeline"]["properties"]) - {"name"} == set(given["pipelineDefaults"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"kafka": {"mode": "kraft"}}, ("/kafka/mode", "'strimzi', 'external'")),
+        ({"kafak": {}}, ("'kafak'",)),
+        ({"pipelineDefaults": {"config": {"sink": {"tpic": "a"}}}}, ("/config/sink", "'tpic'")),
+        ({"pipelineDefaults": {"config": {"kafka": {}}}}, ("/config", "'kafka'")),
+        ({"pipelineDefaults": {"config": {"sink": {"options": {"acsk": "1"}}}}}, ("/config/sink/options", "'acsk'")),
+        ({"pipelineDefaults": {"config": {"batch": {"max_records": 0}}}}, ("/config/batch/max_records", "minimum")),
+        ({"pipelineDefaults": {"executors": {"instances": 0}}}, ("/executors/instances", "minimum")),
+        ({"pipelineDefaults": {"upgrade": "now"}}, ("/upgrade", "'hand-over', 'drain'")),
+        ({"pipelines": [{"name": "Tweets", "config": {}}]}, ("/pipelines/0/name",)),
+        ({"pipelines": [{"config": {}}]}, ("/pipelines/0", "'name'")),
+        ({"pipelines": [{"name": "a", "config": {"sink": {}}}]}, ("pipelines[0] (a)", "config.source is missing")),
+        ({"kafka": {"strimzi": {"replication": 3}}}, ("kafka.strimzi.replication is 3", "1 brokers")),
+        ({"kafka": {"strimzi": {"minInSync": 2}}}, ("kafka.strimzi.minInSync is 2",)),
+        ({"kafka": {"mode": "external"}}, ("kafka.external.bootstrapServers is empty",)),
+        ({"objectStorage": {"mode": "embedded"}}, ("objectStorage.embedded.image.repository is empty",)),
+        ({"pipelineDefaults": {"config": {"checkpoint": "s3a://a/b"}}}, ("s3a://a/b", "objectStorage.mode is none")),
+        ({"pipelineDefaults": {"config": {"checkpoint": "/data"}}}, ("config.checkpoint is /data",)),
+        ({"pipelineDefaults": {"files": {"pipeline.yaml": ""}}}, ('files has "pipeline.yaml"',)),
+        ({"fullnameOverride": "A"}, ("/fullnameOverride",)),
+        ({"pipelineDefaults": {"env": {"a-b": "x"}}}, ("/pipelineDefaults/env", "'a-b'")),
+        ({"http": {"port": 80}}, ("/http/port",)),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_named(wrong: dict[str, Any], says: tuple[str, ...]) -> None:
+    """Where it is, and what it may be."""
+    told = refusal(values=wrong)
+    assert [each for each in says if each not in told] == [], told
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"source": {"pattern": "a.*"}, "sink": {"topic": "b"}}, "topics.readPrefixes"),
+        ({"source": {"topics": ["a"]}, "sink": {"format": "json"}}, "topics.write"),
+    ],
+)
+def test_rights_that_cannot_be_derived_are_asked_for(config: dict[str, Any], says: str) -> None:
+    """A user without them would be refused by the brokers, at three in the morning."""
+    assert says in refusal(values={"pipelines": [{"name": "a", "config": config}]})
+
+
+def test_two_pipelines_of_one_name_are_refused() -> None:
+    """They would take each other's transactions."""
+    one = {"name": "a", "config": {"source": {"topics": ["b"]}, "sink": {"topic": "c"}}}
+    assert "there are two pipelines of this name" in refusal(values={"pipelines": [one, one]})
+
+
+def test_without_strimzi_the_message_says_so() -> None:
+    """And what to do, before anything is installed."""
+    told = refusal(apis=())
+    assert "Strimzi's operator (1.0 or newer) is not installed" in told
+    assert "kafka.mode=external" in told
+
+
+def test_without_pipelines_the_platform_is_installed() -> None:
+    """The notes say how to go on."""
+    made = render(values={"pipelines": []})
+    assert not [each for each in made if each["kind"] == "Deployment"]
+
+
+def test_the_notes_name_the_next_commands() -> None:
+    """For the release and the namespace that it is in."""
+    dev = str(CHART / "environments" / "dev.yaml")
+    values = {"kafka": {"mode": "external", "external": {"bootstrapServers": "k:9092"}}}
+    done = helm("install", "t", str(CHART), "-n", "streams", "--dry-run=client", "--values", dev, values=values)
+    assert done.returncode == 0, done.stderr
+    assert "kubectl -n streams rollout status deploy/t-tweets" in done.stdout
+    assert "helm -n streams test t --logs" in done.stdout

@@ -1,0 +1,143 @@
+"""Helm and kubeconform for tests, and what the chart renders, as plain dictionaries.
+
+The two are taken from the PATH, from a compressed copy in `shared/cluster/bin` beside the checkout (or in the folder
+that SHARED_TOOLS names), or built from their Go modules; where none of this works the tests fail, and say so.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "tailrace"
+SHARED = Path(os.environ.get("SHARED_TOOLS") or ROOT.parent / "shared")
+MODULES = {
+    "helm": "helm.sh/helm/v4/cmd/helm@v4.3.1",
+    "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0",
+}
+STRIMZI = "kafka.strimzi.io/v1"
+MONITORING = "monitoring.coreos.com/v1"
+ENVIRONMENTS = ("dev", "staging", "prod")
+BUILD_LIMIT = 900.0
+LIMIT = 120.0
+
+Resource = dict[str, Any]
+
+
+@functools.cache
+def tool(name: str) -> Path:
+    """The program's path; one that had to be unpacked or built is kept for the next run."""
+    found = shutil.which(name)
+    if found is not None:
+        return Path(found)
+    folder = Path(tempfile.gettempdir()) / f"tailrace-tools-{os.getuid()}"
+    kept, packed = folder / name, SHARED / "cluster" / "bin" / f"{name}.zst"
+    if kept.is_file():
+        return kept
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as fresh:
+        made = Path(fresh) / name
+        if packed.is_file() and shutil.which("zstd"):
+            subprocess.run(["zstd", "-q", "-d", str(packed), "-o", str(made)], check=True, timeout=BUILD_LIMIT)
+        elif shutil.which("go"):
+            environment = {**os.environ, "GOBIN": fresh, "CGO_ENABLED": "0"}
+            subprocess.run(["go", "install", MODULES[name]], check=True, env=environment, timeout=BUILD_LIMIT)
+        else:
+            raise FileNotFoundError(f"the tests of the chart need {name}: put it on the PATH, or install Go")
+        made.chmod(0o755)
+        made.replace(kept)
+    return kept
+
+
+def helm(*arguments: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run Helm, with more values from a file if there are any."""
+    with tempfile.TemporaryDirectory() as folder:
+        more: list[str] = []
+        if values is not None:
+            file = Path(folder) / "values.yaml"
+            file.write_text(yaml.safe_dump(dict(values)), encoding="utf-8")
+            more = ["--values", str(file)]
+        environment = {
+            **{key: value for key, value in os.environ.items() if key != "KUBECONFIG"},
+            "HELM_CACHE_HOME": folder, "HELM_CONFIG_HOME": folder, "HELM_DATA_HOME": folder,
+        }  # fmt: skip
+        return subprocess.run(
+            [tool("helm"), *arguments, *more],
+            capture_output=True, text=True, timeout=LIMIT, check=False, env=environment,
+        )  # fmt: skip
+
+
+def template(
+    environment: str | None = "dev",
+    values: Mapping[str, Any] | None = None,
+    apis: Sequence[str] = (STRIMZI, MONITORING),
+) -> subprocess.CompletedProcess[str]:
+    """What `helm template` says."""
+    arguments = ["template", "t", str(CHART), "--namespace", "streams"]
+    if environment:
+        arguments += ["--values", str(CHART / "environments" / f"{environment}.yaml")]
+    for api in apis:
+        arguments += ["--api-versions", api]
+    return helm(*arguments, values=values)
+
+
+def render(
+    environment: str | None = "dev",
+    values: Mapping[str, Any] | None = None,
+    apis: Sequence[str] = (STRIMZI, MONITORING),
+) -> list[Resource]:
+    """The resources that an environment becomes, with these values beside."""
+    done = template(environment, values, apis)
+    if done.returncode:
+        raise AssertionError(done.stderr)
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def refusal(values: Mapping[str, Any] | None = None, apis: Sequence[str] = (STRIMZI,)) -> str:
+    """What Helm says to values that it must refuse."""
+    done = template("dev", values, apis)
+    if not done.returncode:
+        raise AssertionError("Helm took values that it must refuse")
+    return done.stderr
+
+
+def of_kind(resources: Sequence[Resource], *kinds: str) -> list[Resource]:
+    """Those of these kinds."""
+    return [each for each in resources if each["kind"] in kinds]
+
+
+def named(resources: Sequence[Resource], kind: str, name: str) -> Resource:
+    """The one of this kind and name."""
+    [found] = [each for each in of_kind(resources, kind) if each["metadata"]["name"] == name]
+    return found
+
+
+def executor(resources: Sequence[Resource], name: str = "t-tweets") -> Resource:
+    """A pipeline's pod template of its executors."""
+    made = yaml.safe_load(named(resources, "ConfigMap", name)["data"]["executor.yaml"])
+    if not isinstance(made, dict):
+        raise AssertionError("the template of executors is no resource")
+    return made
+
+
+def pods(resources: Sequence[Resource]) -> dict[str, Resource]:
+    """Every pod that the resources lead to, executors included, by a name for messages: labels and spec."""
+    found: dict[str, Resource] = {}
+    for each in resources:
+        name = f"{each['kind']} {each['metadata']['name']}"
+        if each["kind"] == "Pod":
+            found[name] = each
+        elif "template" in each.get("spec", {}) and "spec" in each["spec"]["template"]:
+            found[name] = each["spec"]["template"]
+        elif each["kind"] == "ConfigMap" and "executor.yaml" in each["data"]:
+            found[f"executor of {name}"] = yaml.safe_load(each["data"]["executor.yaml"])
+    return found

@@ -92,5 +92,6 @@ def test_a_run_prints_a_line_for_each_batch_and_nothing_of_sparks(bench: MakeBen
     assert told.returncode == 0
     rows = [line.split() for line in (told.stdout + told.stderr).splitlines() if line[:1].isdigit()]
     assert [row[:5] for row in rows] == [["0", "10", "200,000", "10", "0"]]
-    noise = [line for line in told.stderr.splitlines() if "incubator modules" not in line and line.strip()]
+    ours = f"pipeline {one.name}: "
+    noise = [line for line in told.stderr.splitlines() if "incubator modules" not in line and line[: len(ours)] != ours]
     assert not [line for line in noise if "Spark" in line or "WARN" in line or "log4j" in line]

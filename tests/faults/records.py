@@ -15,24 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Producer
 
+from tailrace.writer.shape import SHAPE
+
 HEAD = np.dtype([("bad", "u1"), ("partition", ">u2"), ("number", ">u8")])
 SIZE = 100
 BAD_EVERY = 997  # one of so many is to be rejected
 KEYS = 64
 # The condition of `process.validate` that a good record meets.
 GOOD = "substring(value, 1, 1) = X'00'"
-
-SINK_ROW = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        ("timestamp", pa.int64()),
-        ("reason", pa.string()),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -88,8 +78,8 @@ def arrow(partition: int, start: int, end: int, size: int = SIZE, bad_every: int
         "reason": pc.if_else(pa.array(is_bad(numbers, bad_every)), "bad", pa.scalar(None, pa.string())),
     }
     return pa.RecordBatch.from_arrays(
-        [columns[each.name] if each.name in columns else pa.nulls(count, each.type) for each in SINK_ROW],
-        schema=SINK_ROW,
+        [columns[each.name] if each.name in columns else pa.nulls(count, each.type) for each in SHAPE],
+        schema=SHAPE,
     )
 
 

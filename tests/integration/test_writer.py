@@ -30,25 +30,14 @@ from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import Topics, consume, wait_until
 from tailrace.writer import Assignment, Written, client, wire
 from tailrace.writer.client import Client
+from tailrace.writer.shape import SHAPE
 
 pytestmark = pytest.mark.integration
-
-SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        ("timestamp", pa.int64()),
-        ("reason", pa.string()),
-    ]
-)
 
 
 def rows(*records: dict[str, Any]) -> Any:
     """An Arrow batch as the sink gives it; what a record does not name is null."""
-    return pa.RecordBatch.from_pylist([dict.fromkeys(SCHEMA.names) | each for each in records], SCHEMA)
+    return pa.RecordBatch.from_pylist([dict.fromkeys(SHAPE.names) | each for each in records], SHAPE)
 
 
 def values(start: int, end: int) -> Any:

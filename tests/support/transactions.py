@@ -20,25 +20,15 @@ from tailrace.testing import Topics, consume, wait_until
 from tailrace.writer import Assignment, Written
 from tailrace.writer.delivery import Deliveries
 from tailrace.writer.markers import MarkerReader
+from tailrace.writer.shape import SHAPE
 
 ATTEMPTS = 4  # Spark's own number
-SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-        ("timestamp", pa.int64()),
-        ("reason", pa.string()),
-    ]
-)
 Batches = Callable[[], Iterator[Any]]
 
 
 def rows(values: list[bytes]) -> Any:
     """Plain records as the sink gives them."""
-    return pa.RecordBatch.from_pylist([dict.fromkeys(SCHEMA.names) | {"value": value} for value in values], SCHEMA)
+    return pa.RecordBatch.from_pylist([dict.fromkeys(SHAPE.names) | {"value": value} for value in values], SHAPE)
 
 
 @dataclass

@@ -38,6 +38,7 @@ from tailrace.rights import Operation
 from tailrace.sink import BatchWrite, deliver
 from tailrace.whole import whole
 from tailrace.writer import Assignment, Written, writer
+from tailrace.writer.shape import SHAPE
 
 if TYPE_CHECKING:
     Batches = Iterator[pa.RecordBatch]
@@ -142,7 +143,7 @@ def rows_of(batches: Batches) -> Batches:
     for batch in batches:
         have = {name: batch.column(number) for number, name in enumerate(batch.schema.names)}
         columns = []
-        for name, kind in _SHAPE:
+        for name, kind in zip(SHAPE.names, SHAPE.types, strict=True):
             column = have.get(name)
             if column is None:
                 columns.append(pa.nulls(batch.num_rows, kind))
@@ -150,18 +151,7 @@ def rows_of(batches: Batches) -> Batches:
                 columns.append(column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(kind))
             else:
                 columns.append(column if name == "headers" else column.cast(kind))
-        yield pa.RecordBatch.from_arrays(columns, names=[name for name, _ in _SHAPE])
-
-
-_SHAPE = (
-    ("topic", pa.string()),
-    ("partition", pa.int32()),
-    ("key", pa.binary()),
-    ("value", pa.binary()),
-    ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ("timestamp", pa.int64()),
-    ("reason", pa.string()),
-)
+        yield pa.RecordBatch.from_arrays(columns, names=SHAPE.names)
 
 
 @dataclass

@@ -13,10 +13,10 @@ QUICK ?=
 ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test charts charts-schema images images-jars e2e faults check bench bench-churn fix docs lock clean
+.PHONY: help setup run test charts charts-schema images images-jars e2e faults check bench bench-churn pictures fix docs lock clean
 
 help: ## List the commands
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 $(STAMP): requirements/dev.txt requirements/uv.txt pipeline/pyproject.toml operators/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Tailrace needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ". Next: make PYTHON=python3.11 setup") if sys.version_info < (3, 11) else None'
@@ -51,8 +51,10 @@ charts-schema: $(STAMP) ## Write the schema of the chart's values anew, from the
 images: images-jars ## Build the images with Docker, and say how large they are
 	$(BIN)/python images/build.py
 
-e2e: setup ## The end-to-end tests on the Kubernetes that KUBECONFIG names; its nodes need the images
-	$(BIN)/python -m pytest tests/e2e -s $(TEST_ARGS)
+# Without KUBECONFIG, on a kind cluster of its own. E2E_LOAD is the command that brings images, named after it, to the nodes.
+e2e: images ## The end-to-end tests on the Kubernetes that KUBECONFIG names, or on one that kind makes
+	$(BIN)/python tests/e2e/images.py
+	PYTHONPATH=tests $(BIN)/python -m e2e $(TEST_ARGS)
 
 images-jars: $(STAMP)
 	TAILRACE_JARS=build/images/jars $(BIN)/python -m tailrace.jars spark s3
@@ -65,6 +67,9 @@ check: $(STAMP) ## Style, types and layers
 
 bench: setup ## Measure the sink against Spark's own (quiet machine, 15 minutes)
 	$(BIN)/python tests/bench/sink.py
+
+pictures: setup ## Take the pictures of the status page and of the dashboards' panels anew (docs/images; 6 minutes)
+	PYTHONPATH=tests $(BIN)/python -m bench.pictures
 
 bench-churn: setup ## Measure what each way of producing does to a broker (quiet machine, 12 minutes)
 	PYTHONPATH=tests $(BIN)/python -m bench.churn

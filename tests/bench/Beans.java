@@ -33,12 +33,13 @@ public final class Beans {
         }
         System.out.printf(
             Locale.ROOT,
-            "{\"beans\": %d, \"client_beans\": %d, \"heap\": %d, \"gc_ms\": %d, \"threads\": %d, "
-                + "\"connections\": %.0f, \"made\": %.0f, \"names\": %d, \"asked\": %.0f, \"ids\": %.0f}%n",
+            "{\"beans\": %d, \"client_beans\": %d, \"heap\": %d, \"gc_ms\": %d, \"looking_ms\": %d, "
+                + "\"threads\": %d, \"connections\": %.0f, \"made\": %.0f, \"names\": %d, \"asked\": %.0f, \"ids\": %.0f}%n",
             broker.queryNames(null, null).size(),
             broker.queryNames(new ObjectName("kafka.server:client-id=*,*"), null).size(),
             memory.getHeapMemoryUsage().getUsed(),
             collecting(broker) - asked,
+            asked,
             threads.getThreadCount(),
             sum(broker, "kafka.server:type=socket-server-metrics,listener=PLAINTEXT,*", "connection-count"),
             sum(broker, "kafka.server:type=socket-server-metrics,listener=PLAINTEXT,*", "connection-creation-total"),

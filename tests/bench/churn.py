@@ -3,11 +3,13 @@
 Run it with `make bench-churn`; CHURN_BATCHES says how many batches (60), CHURN_WAYS which ways. Each way gets a broker
 of its own, freshly started, and a process of its own; the same records, 64 partitions, a batch every 500 ms or as fast
 as it can; nothing is tuned. The broker is looked at over JMX (Beans.java), the client through psutil. The table and the
-plots are written to docs/benchmarks, or to CHURN_FOLDER.
+plots are written to docs/benchmarks, or to CHURN_FOLDER, and beside them what was measured, churn.json;
+`python -m bench.churn_report FOLDER` writes the page anew from that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -15,18 +17,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 from confluent_kafka import Producer
 
-from bench.churn_report import write
+from bench.churn_report import Ridden, keep, write
 from bench.churn_ride import PARTITIONS, PER_PARTITION
 from tailrace import jars
 from tailrace.embedded import EmbeddedKafka
+from tailrace.errors import TailraceError
 from tailrace.testing import Topics
 
 WAYS = ("per-partition", "broadcast", "singleton", "pool", "spark", "tailrace-exactly-once", "tailrace-at-least-once")
@@ -36,16 +37,6 @@ LOOKS = 10  # at the broker's heap after a collection
 START_LIMIT = 120.0
 TESTS = Path(__file__).parents[1]
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
-
-
-@dataclass
-class Ridden:
-    """What was measured of one way."""
-
-    way: str
-    seconds: list[float] = field(default_factory=list)  # of each batch
-    looks: list[dict[str, float]] = field(default_factory=list)  # with the batch's number
-    took: float = 0.0
 
 
 class Look:
@@ -66,7 +57,7 @@ class Look:
         return dict(json.loads(line))
 
 
-@contextmanager
+@contextlib.contextmanager
 def looking(pid: int) -> Iterator[Look]:
     """Attach to a broker."""
     command = [str(jars.java()), "-Xmx64m", "-XX:+UseSerialGC", str(Path(__file__).with_name("Beans.java")), str(pid)]
@@ -99,7 +90,7 @@ def fill(bootstrap: str, topic: str, batches: int) -> None:
 
 
 def client(process: psutil.Process) -> dict[str, float]:
-    """Threads and memory of a process and all below it."""
+    """Threads, memory and CPU of a process and all below it."""
     threads = memory = 0
     for each in [process, *process.children(recursive=True)]:
         try:
@@ -107,7 +98,34 @@ def client(process: psutil.Process) -> dict[str, float]:
             memory += each.memory_info().rss
         except psutil.Error:
             continue  # it has ended meanwhile
-    return {"client_threads": threads, "client_rss": memory}
+    return {"client_threads": threads, "client_rss": memory, "client_cpu": spent(process)}
+
+
+def spent(process: psutil.Process) -> float:
+    """Seconds of CPU of a process and all below it, those that have ended among them."""
+    total = 0.0
+    for each in [process, *process.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            times = each.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+class Others:
+    """How busy the machine was with something else: cores, from the beginning on."""
+
+    def __init__(self) -> None:
+        self._began, self._busy, self._own = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float, float]:
+        all_ = psutil.cpu_times()
+        return time.monotonic(), sum(all_) - all_.idle - getattr(all_, "iowait", 0.0), spent(psutil.Process())
+
+    def __call__(self) -> float:
+        """Until now."""
+        now, busy, own = self._now()
+        return max(0.0, (busy - self._busy) - (own - self._own)) / (now - self._began)
 
 
 def ride(way: str, batches: int) -> Ridden:
@@ -121,7 +139,7 @@ def ride(way: str, batches: int) -> Ridden:
         fill(kafka.bootstrap_servers, source, batches + 5)
         broker = psutil.Process(kafka.brokers[0].pid)
         with looking(broker.pid) as look, (Path(folder) / "log").open("w+") as log:
-            first = look(collect=True)
+            first, others = look(collect=True) | {"broker_cpu": spent(broker)}, Others()
             command = [sys.executable, "-m", "bench.churn_ride", way, kafka.bootstrap_servers, source, target]
             environment = {**os.environ, "PYTHONPATH": str(TESTS)}
             process = subprocess.Popen(
@@ -133,16 +151,17 @@ def ride(way: str, batches: int) -> Ridden:
                     ridden.seconds.append(each["seconds"])
                     if each["batch"] % max(1, batches // LOOKS) and each["batch"] < batches:
                         continue
-                    now = look(collect=True) | client(psutil.Process(process.pid))
-                    for name in ("made", "names", "asked", "gc_ms", "client_beans", "ids"):
+                    now = look(collect=True) | client(psutil.Process(process.pid)) | {"broker_cpu": spent(broker)}
+                    for name in ("made", "names", "asked", "gc_ms", "looking_ms", "client_beans", "ids", "broker_cpu"):
                         now[name] -= first[name]
+                    now["broker_cpu"] -= now["looking_ms"] / 1000
                     now |= {"batch": each["batch"], "heap_before": first["heap"]}
-                    now["producers"] = max(now["names"], now["asked"])
-                    now["broker_rss"] = broker.memory_info().rss
+                    now |= {"producers": max(now["names"], now["asked"]), "broker_rss": broker.memory_info().rss}
                     ridden.looks.append(now)
                 if len(ridden.seconds) < batches:
                     log.seek(0)
-                    raise RuntimeError(f"{way} ended after {len(ridden.seconds)} batches:\n{log.read()[-3000:]}")
+                    raise RuntimeError(f"{way} ended after {len(ridden.seconds)} batches:\n{log.read()}")
+                ridden.others = others()
                 process.communicate(timeout=START_LIMIT)
             finally:
                 end(process)
@@ -174,21 +193,30 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def main() -> None:
-    """Every way in turn, then the pages."""
+    """Every way in turn, then the pages; a way that fails is said, and the others are measured all the same."""
     ways = os.environ.get("CHURN_WAYS", ",".join(WAYS)).split(",")
+    folder = Path(os.environ.get("CHURN_FOLDER", str(DOCS)))
+    folder.mkdir(parents=True, exist_ok=True)
     found: list[Ridden] = []
     for way in ways:
-        one = ride(way, BATCHES)
+        try:
+            one = ride(way, BATCHES)
+        except (RuntimeError, TimeoutError, subprocess.SubprocessError, TailraceError) as error:
+            sys.stdout.write(f"{way} has failed: {error}\n")
+            sys.stdout.flush()
+            continue
         found.append(one)
+        keep(folder, found, BATCHES)
         last = one.looks[-1]
         sys.stdout.write(
             f"{way:<24} {one.took:6.0f} s  producers {last['producers']:.0f}  connections {last['made']:.0f}  beans "
-            f"{last['client_beans']:.0f}  heap {last['heap_before'] / 2**20:.0f} → {last['heap'] / 2**20:.0f} MB\n"
+            f"{last['client_beans']:.0f}  heap {last['heap_before'] / 2**20:.0f} → {last['heap'] / 2**20:.0f} MB  "
+            f"others {one.others:.2f} cores\n"
         )
         sys.stdout.flush()
-    folder = Path(os.environ.get("CHURN_FOLDER", str(DOCS)))
-    folder.mkdir(parents=True, exist_ok=True)
-    write(folder, found, BATCHES)
+    if len(found) < len(ways):
+        raise SystemExit(1)
+    write(folder, sorted(found, key=lambda one: WAYS.index(one.way)), BATCHES)
     sys.stdout.write(f"written: {folder / 'churn.md'}\n")
 
 

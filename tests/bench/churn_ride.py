@@ -22,6 +22,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryLis
 from bench.ways import PYTHON
 from tailrace import app
 from tailrace.config import Pipeline
+from tailrace.source import NO_WAIT
 
 PARTITIONS = 64
 PER_PARTITION = 20  # records of each batch
@@ -93,6 +94,7 @@ def plain(way: str, spark: SparkSession, bootstrap: str, source: str, target: st
     """One of Python's ways, or Spark's own sink."""
     read = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", source)
     read = read.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", PARTITIONS * PER_PARTITION)
+    read = read.options(**NO_WAIT)  # as Tailrace reads: what differs is how it is written
     write = read.load().select("value").writeStream.option("checkpointLocation", folder)
     write = write.trigger(processingTime=f"{int(TRIGGER * 1000)} milliseconds")
     if way == "spark":

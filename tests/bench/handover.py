@@ -87,7 +87,7 @@ def measure(kafka: str, topics: Topics, how: str, number: int) -> None:
                     old.send_signal(signal.SIGTERM)
                     wait_until(lambda: count(logs[0], "stopped"), "the end of the old one", LIMIT, every=0.005)
                 else:
-                    kill_tree(old.pid)
+                    kill_tree(old)
                 left = time.time()
                 at_least(logs[1], new, "written", 3)
                 load.stop()

@@ -2,7 +2,7 @@
 
 Each way is a function from a task's Arrow batches to nothing: it writes them and waits until they are there. What
 differs is where the producer comes from. All are configured alike; each producer names itself by counting, as Java's
-do.
+do. What is kept between tasks is kept by functions of this module: a closure's own globals are pickled with each task.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-POOL = 4  # producers that a pool has
+POOL = 4  # producers that a pool has at most
 LIMIT = 60.0
 # One process for all tasks of an executor would count in one row; Python has several, so each has its own.
 _numbers = itertools.count(1)
 _by_configuration: dict[frozenset[tuple[str, Any]], Producer] = {}
-_pools: dict[frozenset[tuple[str, Any]], queue.Queue[Producer]] = {}
+_pools: dict[frozenset[tuple[str, Any]], Pool] = {}
 
 Configuration = dict[str, Any]
 
@@ -74,18 +74,32 @@ def _singleton(configuration: Configuration) -> Producer:
     return _by_configuration[key]
 
 
-@contextlib.contextmanager
-def _borrowed(configuration: Configuration) -> Iterator[Producer]:
+class Pool:
+    """As commons-pool has it: the one that was given back last is lent first, and one is made when none is idle."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self._idle: queue.LifoQueue[Producer] = queue.LifoQueue()
+        self._made = 0
+
+    @contextlib.contextmanager
+    def borrowed(self) -> Iterator[Producer]:
+        """Inside, it is nobody else's."""
+        if self._idle.empty() and self._made < POOL:
+            self._made += 1
+            self._idle.put(producer(self._configuration))
+        lent = self._idle.get()
+        try:
+            yield lent
+        finally:
+            self._idle.put(lent)
+
+
+def _pool(configuration: Configuration) -> Pool:
     key = frozenset(configuration.items())
     if key not in _pools:
-        _pools[key] = queue.Queue()
-        for _ in range(POOL):
-            _pools[key].put(producer(configuration))
-    lent = _pools[key].get()
-    try:
-        yield lent
-    finally:
-        _pools[key].put(lent)
+        _pools[key] = Pool(configuration)
+    return _pools[key]
 
 
 def each_its_own(configuration: Configuration, topic: str, spark: Any) -> Callable[[Iterator[Any]], None]:
@@ -120,7 +134,7 @@ def pool(configuration: Configuration, topic: str, spark: Any) -> Callable[[Iter
     """Borrowed from a pool, and given back."""
 
     def write(batches: Iterator[Any]) -> None:
-        with _borrowed(configuration) as lent:
+        with _pool(configuration).borrowed() as lent:
             send(batches, topic, lent)
 
     return write

@@ -122,6 +122,13 @@ def test_what_is_kept_is_declared(environment: str, resources: list[Resource]) -
     assert kept == (set() if environment == "dev" else {"Kafka", "KafkaNodePool", "KafkaTopic"})
 
 
+def test_topics_do_not_hold_up_an_uninstall(environment: str, resources: list[Resource]) -> None:
+    """Where the cluster goes with the release, its topic operator cannot let go of finalizers any more."""
+    [kafka] = of_kind(resources, "Kafka")
+    variables = kafka["spec"]["entityOperator"]["template"]["topicOperatorContainer"].get("env", [])
+    assert variables == ([{"name": "STRIMZI_USE_FINALIZERS", "value": "false"}] if environment == "dev" else [])
+
+
 def test_monitoring_is_there_where_its_api_is() -> None:
     """A cluster without Prometheus' operator takes the rest."""
     values = {"monitoring": {"enabled": True}}

@@ -194,6 +194,20 @@ def test_executors_may_be_missing_one_at_a_time() -> None:
     assert named(render("dev"), "PodDisruptionBudget", "t-tweets")["spec"]["maxUnavailable"] == 1
 
 
+def test_as_many_executors_stay_as_there_may_be_at_least() -> None:
+    """Where their number follows the backlog."""
+    tweets = {
+        "name": "tweets",
+        "config": {
+            "source": {"topics": ["tweets"]},
+            "sink": {"topic": "hashtags"},
+            "executors": {"min": 3, "max": 6},
+        },
+    }
+    budget = named(render("dev", {"pipelines": [tweets]}), "PodDisruptionBudget", "t-tweets-executor")["spec"]
+    assert budget["minAvailable"] == 2
+
+
 def test_topics_of_the_pipelines_are_made(everything: list[Resource]) -> None:
     """The ledger as the product itself would make it, and a topic for what each pipeline rejects."""
     topics = {each["spec"]["topicName"]: each["spec"] for each in of_kind(everything, "KafkaTopic")}

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import re
 
+import yaml
+
 from support.helm import CHART, Resource, named, of_kind
+from tailrace.config import Pipeline
+from tailrace.rights import needed
 
 README = (CHART / "README.md").read_text(encoding="utf-8")
+
+KINDS = {"topic": "topic", "group": "group", "transactionalId": "transactional id", "cluster": "cluster"}
 
 
 def table(heading: str) -> list[list[str]]:
@@ -36,6 +42,26 @@ def test_every_right_in_kafka_is_explained_by_a_use(everything: list[Resource]) 
                 (f"{resource['type']} {what}".strip(), resource.get("patternType", ""), ", ".join(acl["operations"]))
             )
     assert given == explained
+
+
+def test_a_user_has_what_the_library_says_that_it_needs(resources: list[Resource]) -> None:
+    """The rights that `tailrace doctor` looks for, those to ask how things are set, and no other."""
+    users = of_kind(resources, "KafkaUser")
+    assert users
+    for user in users:
+        configuration = named(resources, "ConfigMap", user["metadata"]["name"])["data"]["pipeline.yaml"]
+        pipeline = Pipeline.model_validate(yaml.safe_load(configuration))
+        wanted = {(each.resource.value, each.name, each.prefix, each.operation.value) for each in needed(pipeline)}
+        given = {
+            (KINDS[place["type"]], place.get("name", ""), place.get("patternType") == "prefix", operation)
+            for acl in user["spec"]["authorization"]["acls"]
+            for place in [acl["resource"]]
+            for operation in acl["operations"]
+        }
+        assert wanted <= given
+        asked = {(kind, name) for kind, name, _, operation in given - wanted if operation == "DescribeConfigs"}
+        assert {operation for *_, operation in given - wanted} == {"DescribeConfigs"}
+        assert asked == {("cluster", ""), ("topic", pipeline.sink.topic), ("topic", pipeline.ledger.topic)}
 
 
 def test_no_right_in_kafka_is_for_everything(everything: list[Resource]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from faults import report
 from faults.campaign import campaign
+from faults.lanes import in_lanes
 from faults.scenario import every
 
 PAGE = Path("docs", "guarantees.md")
@@ -23,6 +25,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="every crash point once, in minutes")
     parser.add_argument("--only", default="", help="the names of scenarios, with commas")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--lanes", type=int, default=2, help="how many scenarios run at the same time")
+    parser.add_argument("--resume", type=Path, help="go on with a campaign, from the file that --json or --write wrote")
+    parser.add_argument("--json", type=Path, help="write what was found into this file")
     parser.add_argument("--list", action="store_true", help="name the scenarios")
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE} and {FILE}")
     chosen = parser.parse_args(arguments)
@@ -36,14 +41,26 @@ def main(arguments: Sequence[str]) -> int:
     if unknown:
         parser.error(f"no scenario is called {', '.join(unknown)}; --list names them")
     scenarios = [each for each in known if each.name in wanted or (not wanted and (each.quick or not chosen.quick))]
+    before = report.from_data(json.loads(chosen.resume.read_text(encoding="utf-8"))) if chosen.resume else None
+    if before is not None:
+        before = before.without(wanted)
+        there = {each.scenario for each in before.results}
+        scenarios = [each for each in scenarios if each.name not in there]
     began = time.monotonic()
 
     def say(text: str) -> None:
         sys.stderr.write(f"{time.monotonic() - began:7.1f}  {text}\n")
 
-    findings = campaign(scenarios, quick=chosen.quick, seed=chosen.seed, say=say)
+    if chosen.lanes > 1 and len(scenarios) > 1:
+        findings = in_lanes(scenarios, quick=chosen.quick, seed=chosen.seed, say=say, lanes=chosen.lanes)
+    else:
+        findings = campaign(scenarios, quick=chosen.quick, seed=chosen.seed, say=say)
+    if before is not None:
+        findings = before.and_then(findings, [each.name for each in known])
     sys.stdout.write(report.text(findings))
-    if chosen.write and not wanted:
+    if chosen.json:
+        chosen.json.write_text(json.dumps(report.as_data(findings)), encoding="utf-8")
+    if chosen.write and (before is not None or not wanted):
         root = Path(__file__).parents[2]
         report.write(findings, root / PAGE, root / FILE)
     for name, why in findings.failures.items():

@@ -30,6 +30,23 @@ class Findings:
     results: list[Result] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)  # scenarios that broke, and how
     seconds: float = 0.0
+    sittings: int = 1  # a campaign of which a scenario broke may be gone on with
+
+    def without(self, scenarios: Sequence[str]) -> Findings:
+        """What is known but for these scenarios; those that broke are known no more than if they had not been run."""
+        results = [each for each in self.results if each.scenario not in scenarios]
+        return replace(self, results=results, failures={})
+
+    def and_then(self, more: Findings, order: Sequence[str]) -> Findings:
+        """With what another sitting has found, in the order of the scenarios."""
+        results = sorted([*self.results, *more.results], key=lambda each: order.index(each.scenario))
+        return replace(
+            self,
+            results=results,
+            failures=more.failures,
+            seconds=self.seconds + more.seconds,
+            sittings=self.sittings + 1,
+        )
 
     @property
     def good(self) -> bool:

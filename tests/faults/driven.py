@@ -136,7 +136,7 @@ class Driven:
             "process": {"function": "plain.py:plain", "validate": {"good": GOOD}},
             "sink": {"topic": self.sink, "format": "raw"},
             "rejected": self.rejected,
-            "ledger": {"topic": self.ledger, "partitions": 8},
+            "ledger": {"topic": self.ledger, "partitions": 16},
             "batch": {"max_records": self.shape.per_batch, "target": 0},
             "spark": SPARK,
         }
@@ -206,7 +206,7 @@ class Driven:
         elif kind == "written" and self._planned is not None:
             self._durations.append(at - self._planned)
             self._planned = None
-        elif kind == "failed":
+        elif "error" in event:
             self.error = event
 
     def _ended(self, code: int) -> None:
@@ -214,7 +214,9 @@ class Driven:
         self.batches.ended()
         # The native sink's driver may stumble over the one before, whose JVM still writes to the same folder.
         if self.happened == self._struck and not (self.native and self.starts < _MOST_STARTS):
-            raise self.driver.failure()
+            raise RuntimeError(
+                f"{self.name}: the driver ended by itself: {dict(self.error)}"
+            ) from self.driver.failure()
         # What it left behind lives on for its moment, as it would anywhere.
         self.start()
 
@@ -285,8 +287,13 @@ class Driven:
                     return [root]
                 case Kind.JVM:
                     return [each for each in below if each.ppid() == root.pid and "java" in each.name()]
-                case Kind.WRITER:
-                    return [each for each in below if _runs(each, "tailrace.writer.host")]
+                case Kind.WRITER:  # nobody's child any more once the worker that made it is dead
+                    jvms = {str(each.pid) for each in self.processes(Kind.JVM)}
+                    return [
+                        each
+                        for each in psutil.process_iter()
+                        if _runs(each, "tailrace.writer.host") and each.cmdline()[-1] in jvms
+                    ]
                 case Kind.WORKER:
                     daemons = {each.pid for each in below if _runs(each, "daemon")}
                     return [each for each in below if each.pid in daemons and each.ppid() in daemons]

@@ -6,9 +6,10 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from faults.campaign import Findings
 from faults.scenario import Expect, Result
@@ -44,6 +45,7 @@ def as_data(findings: Findings) -> dict[str, object]:
         "seed": findings.seed,
         "quick": findings.quick,
         "seconds": round(findings.seconds),
+        "sittings": findings.sittings,
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
         "runs": findings.runs,
         "records": findings.records,
@@ -52,14 +54,23 @@ def as_data(findings: Findings) -> dict[str, object]:
     }
 
 
+def from_data(data: Mapping[str, Any]) -> Findings:
+    """What `as_data` has made of findings, read again."""
+    results = [Result(**{**row, "expect": Expect(row["expect"])}) for row in data["results"]]
+    return Findings(
+        data["seed"], data["quick"], results, dict(data["broken"]), data["seconds"], data.get("sittings", 1)
+    )
+
+
 def _sum(findings: Findings) -> str:
     exact = [each for each in findings.ours if each.expect is not Expect.FAULT]
     totals = ", ".join(
         f"{sum(getattr(each, name) for each in exact):,} {name}" for name in ("lost", "duplicated", "reordered", "torn")
     )
+    sittings = f" in {findings.sittings} sittings" if findings.sittings > 1 else ""
     return (
         f"{findings.runs:,} fault runs over {findings.records:,} records: {totals}. "
-        f"Seed {findings.seed}, {findings.seconds / 60:.0f} minutes on {os.cpu_count()} cores"
+        f"Seed {findings.seed}, {findings.seconds / 60:.0f} minutes on {os.cpu_count()} cores{sittings}"
         f"{', QUICK=1' if findings.quick else ''}.\n"
     )
 

@@ -109,6 +109,7 @@ class Scenario:
     quick: bool = True  # whether QUICK=1 runs it (context.quick says how large)
     brokers: int = 1  # scenarios with the same number and settings share a Kafka; it must run when `act` returns
     settings: Mapping[str, str] = field(default_factory=dict)  # of the brokers
+    length: int = 0  # the longer ones begin first, so that no lane is left alone with one of them at the end
     alone: bool = False  # a Kafka that no other scenario uses, because this one leaves it broken
 
     def run(self, context: Context) -> list[Result]:

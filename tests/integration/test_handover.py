@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from support.drivers import Load, count, driver, events, kill_tree, written_file
 from support.pipelines import Bench
+from support.stopping import paused, resume, tree
 from tailrace.config import Kafka
+from tailrace.errors import DriverFenced
 from tailrace.oracle import Comparison, verify
 from tailrace.reader import Identity
 from tailrace.testing import wait_until
@@ -63,7 +67,7 @@ def test_a_standby_takes_over_from_a_driver_that_leaves(bench: MakeBench) -> Non
             dead.reports("standby")
             new.reports("standby")
             wait_until(ready.exists, "the ready file was waited for")
-            kill_tree(second.pid)
+            kill_tree(second)
             old.reports("written", count(logs[0], "written") + 1)
             assert count(logs[2], "started") == 0
             assert old.leaves() == 0
@@ -93,7 +97,7 @@ def test_standbys_take_over_from_drivers_that_are_killed(bench: MakeBench) -> No
             for each in standbys:
                 each.reports("standby")
             old.reports("planned", count(logs[0], "planned") + 1)
-            kill_tree(first.pid)
+            kill_tree(first)
             wait_until(
                 lambda: any(count(each.log, "started") for each in standbys),
                 "a standby that takes over was waited for",
@@ -101,12 +105,39 @@ def test_standbys_take_over_from_drivers_that_are_killed(bench: MakeBench) -> No
             )
             heir, other = sorted(standbys, key=lambda each: -count(each.log, "started"))
             assert count(other.log, "started") == 0
-            kill_tree(heir.process.pid)
+            kill_tree(heir.process)
             other.reports("started")
             other.reports("written", 2)
             load.stop()
             other.reports("idle")
             assert other.leaves() == 0
+    found = proof(one)
+    assert found.exact, found
+    assert found.in_ == load.sent
+
+
+def test_a_driver_that_was_paused_says_that_another_has_taken_over(bench: MakeBench) -> None:
+    """It was in mid-batch; the markers have gone on, and that is no conflict but the other driver's work."""
+    one = bench(partitions=2)
+    file = written_file(one)
+    logs = [one.folder / name for name in ("old", "new")]
+    with Load(one.kafka, one.source, RATE) as load, driver(file, logs[0]) as first:
+        old = Running(first, logs[0])
+        old.reports("written", 2)
+        old.reports("planned", count(logs[0], "planned") + 1)
+        with paused(tree(psutil.Process(first.pid))), driver(file, logs[1]) as second:
+            new = Running(second, logs[1])
+            new.reports("written", 3)
+            resume(tree(psutil.Process(first.pid)))
+            assert first.wait(LIMIT) == DriverFenced.exit_code
+            load.stop()
+            new.reports("idle")
+            assert new.leaves() == 0
+    assert DriverFenced.code in {each.get("error") for each in events(logs[0])} | {
+        json.loads(line).get("error")
+        for line in logs[0].with_suffix(".err").read_text().splitlines()
+        if line.startswith("{")
+    }
     found = proof(one)
     assert found.exact, found
     assert found.in_ == load.sent

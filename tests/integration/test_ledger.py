@@ -12,6 +12,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from support.pipelines import Bench, events_of
 from tailrace import errors
 from tailrace.config import Pipeline
+from tailrace.crash import Point
+from tailrace.kafka import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition, Slice
@@ -59,6 +61,36 @@ def test_a_second_driver_fences_the_first(bench: MakeBench) -> None:
         assert second.latest() == plan_of(one, 0)
         second.write(plan_of(one, 1), {})
         assert second.latest() == plan_of(one, 1)
+
+
+def test_a_transaction_that_took_too_long_is_not_taken_for_a_newer_driver(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers have the same word for both; a supervisor must start the one again, and leave the other."""
+    one = bench().pipeline()
+    topic = one.ledger.topic
+    monkeypatch.setattr("tailrace.progress.ledger._TRANSACTION_TIMEOUT", 1.0)
+    with Ledger.of(one) as ledger:
+        ledger.take()
+        places = [(topic, number) for number in range(ledger.partitions)]
+
+        def end() -> int:
+            return sum(Cluster(one.kafka).latest(places).values())
+
+        def ended_by_the_brokers(point: Point, batch: int, *, first: Callable[[], object] = lambda: None) -> None:
+            if point is Point.PLAN_OPEN:
+                first()
+                sent = end()
+                wait_until(lambda: end() > sent, "the brokers' marker that ends the transaction", limit=60)
+
+        monkeypatch.setattr("tailrace.crash.at", ended_by_the_brokers)
+        with pytest.raises(errors.KafkaFailed, match="the brokers end a transaction after 1 s") as caught:
+            ledger.write(plan_of(one, 0), {})
+    assert caught.value.code == "TR-207"
+    assert not isinstance(caught.value, errors.DriverFenced)
+    with Ledger.of(one) as again:
+        again.take()
+        assert again.latest() is None
 
 
 def test_a_second_driver_stops_the_running_one(bench: MakeBench) -> None:

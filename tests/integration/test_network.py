@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from support.kafkaproxy import Api, Fault, ProxiedKafka, nth, proxied
+from support.kafkaproxy import Fault, ProxiedKafka, nth, proxied
 from support.transactions import Line, Older, rows
+from support.wire import Api
 from tailrace.errors import TailraceError
 from tailrace.progress.marker import Marker
 from tailrace.writer import producers

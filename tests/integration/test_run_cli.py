@@ -55,7 +55,7 @@ def test_killed_in_the_middle_of_a_batch_it_goes_on_without_loss_or_duplicate(
         with driver(file, log) as process:
             wait_until(lambda log=log: count(log, "planned") >= 1, "a plan was waited for", LIMIT)  # type: ignore[misc]
             assert process.poll() is None
-            kill_tree(process.pid)
+            kill_tree(process)
     one.run()
     assert one.values() == [value for n in range(partitions) for value in numbered(n * 10_000, n * 10_000 + 2000)]
 

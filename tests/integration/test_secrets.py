@@ -201,6 +201,7 @@ def test_planted_secrets_turn_up_nowhere(tmp_path: Path, pipeline: tuple[Path, P
         places = ("SQL/", "StreamingQuery/", "jobs/", settings)
         assert {place: found_in(fetched(f"{page}/{place}")) for place in places} == {each: [] for each in places}
         assert b"PLANTED_WORKER_PASSWORD" in fetched(f"{page}/{settings}")  # it is there, and its value is not
+        assert shown_by(log) == []
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
 
@@ -223,8 +224,19 @@ def idle(process: subprocess.Popen[bytes], log: Path) -> bool:
     return any(each["event"] == "idle" for each in events(log))
 
 
+def shown_by(log: Path) -> list[str]:
+    """What of the driver's port, and of the metrics of the writers that it names, holds a planted word."""
+    (own,) = (each["url"] for each in events(log) if each["event"] == "serving")
+    pages = [f"{own}{name}" for name in ("", "metrics", "status", "targets", "healthz", "readyz")]
+    targets = json.loads(fetched(f"{own}targets"))
+    writers = [place for each in targets if each["labels"]["component"] == "writer" for place in each["targets"]]
+    assert writers
+    pages += [f"http://{each}/metrics" for each in writers]
+    return [page for page in pages if found_in(fetched(page))]
+
+
 def fetched(url: str) -> bytes:
-    """A page of Spark's."""
+    """A page of the driver's, of Spark's or of a writer's."""
     with urllib.request.urlopen(url, timeout=30) as answer:
         content: bytes = answer.read()
         return content
@@ -242,5 +254,5 @@ def driver(file: Path, folder: Path, name: str) -> Iterator[tuple[subprocess.Pop
         with Arguments(process.pid) as arguments:
             yield process, arguments, log
     finally:
-        kill_tree(process.pid)
+        kill_tree(process)
         process.wait(30)

@@ -28,7 +28,7 @@ from tailrace.kafka import Cluster, client_options
 from tailrace.progress.ledger import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import Topics, consume, wait_until
-from tailrace.writer import Assignment, Written, client, wire
+from tailrace.writer import Assignment, Written, alive, client, wire
 from tailrace.writer.client import Client
 from tailrace.writer.shape import SHAPE
 
@@ -378,3 +378,28 @@ def test_a_thousand_batches_need_no_more_producers_than_sink_partitions(house: H
         assert late["connections"] <= early["connections"]
     assert late["rss"] < early["rss"] * 1.3
     assert len(house.read()) == sinks * batches
+
+
+def test_a_writer_that_stands_still_is_ended_and_the_next_attempt_delivers(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of a task, and before one: neither worker waits for ever."""
+    monkeypatch.setattr(alive, "ASK_EVERY", 0.5)
+    monkeypatch.setattr(alive, "ANSWER_LIMIT", 3.0)
+    house.write(house.task(0), values(0, 10))
+    pid = house.pid()
+
+    def stopped() -> Iterator[Any]:
+        yield values(10, 15)
+        os.kill(pid, signal.SIGSTOP)
+        yield values(15, 20)
+
+    with pytest.raises(errors.WriterUnavailable, match="ended in mid-task"):
+        Client().write(house.task(1), stopped())
+    house.write(house.task(1), values(10, 20))
+    second = house.pid()
+    assert second != pid
+    os.kill(second, signal.SIGSTOP)
+    house.write(house.task(2), values(20, 30))
+    assert house.pid() != second
+    assert house.read() == [b"%06d" % number for number in range(30)]

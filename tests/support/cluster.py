@@ -1,26 +1,21 @@
-"""The Kubernetes that KUBECONFIG names, for the end-to-end tests: kubectl, helm, and a Kafka that its pods can reach.
-
-The Kafka is the embedded one, on the address of a node that is this machine; a stand-in for a broker elsewhere. It has
-neither TLS nor rights, so it says nothing about those.
-"""
+"""The Kubernetes that KUBECONFIG names, for the end-to-end tests: kubectl, Helm, and a namespace of one's own."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import socket
 import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 from support.helm import tool
-from tailrace.embedded import EmbeddedKafka
 
 LIMIT = 900.0
+
+Resource = dict[str, Any]
 
 
 def missing() -> str:
@@ -30,9 +25,9 @@ def missing() -> str:
     return "" if shutil.which("kubectl") else "kubectl is not on the PATH"
 
 
-def kubectl(*arguments: str, check: bool = True) -> str:
-    """What kubectl says."""
-    return _run("kubectl", *arguments, check=check)
+def kubectl(*arguments: str, check: bool = True, told: str | None = None) -> str:
+    """What kubectl says; `told` goes to its standard input."""
+    return _run("kubectl", *arguments, check=check, told=told)
 
 
 def helm(*arguments: str, check: bool = True) -> str:
@@ -40,17 +35,23 @@ def helm(*arguments: str, check: bool = True) -> str:
     return _run(str(tool("helm")), *arguments, check=check)
 
 
-def _run(*command: str, check: bool) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
+def _run(*command: str, check: bool, told: str | None = None) -> str:
+    done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=LIMIT, check=False)
     if check and done.returncode:
         raise AssertionError(f"{' '.join(command)}\n{done.stdout}\n{done.stderr}")
     return done.stdout + ("" if check else done.stderr)
 
 
-def items(kind: str, namespace: str, *arguments: str) -> list[dict[str, Any]]:
+def items(kind: str, namespace: str, *arguments: str) -> list[Resource]:
     """The objects of a kind in a namespace."""
     found = json.loads(kubectl("-n", namespace, "get", kind, "-o", "json", *arguments))["items"]
     return [each for each in found if isinstance(each, dict)]
+
+
+def apply(namespace: str, *objects: Resource) -> None:
+    """Make them, or make them so."""
+    listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+    kubectl("-n", namespace, "apply", "-f", "-", told=json.dumps(listed))
 
 
 @contextmanager
@@ -63,27 +64,3 @@ def namespace() -> Iterator[str]:
         yield name
     finally:
         kubectl("delete", "namespace", name, "--wait=true", "--timeout=120s", check=False)
-
-
-@contextmanager
-def kafka() -> Iterator[EmbeddedKafka]:
-    """The embedded Kafka, where pods reach it."""
-    host = os.environ.get("E2E_HOST") or _node()
-    with patch("tailrace.embedded.HOST", host), patch("tailrace.broker.HOST", host), EmbeddedKafka() as started:
-        yield started
-
-
-def _node() -> str:
-    """The address of a node that is this machine."""
-    nodes = json.loads(kubectl("get", "nodes", "-o", "json"))["items"]
-    addresses = [
-        each["address"] for node in nodes for each in node["status"]["addresses"] if each["type"] == "InternalIP"
-    ]
-    for address in addresses:
-        with socket.socket() as probe:
-            try:
-                probe.bind((address, 0))
-            except OSError:
-                continue
-            return str(address)
-    raise AssertionError(f"no node ({addresses}) is this machine: set E2E_HOST to an address that pods can reach")

@@ -42,14 +42,16 @@ def driver(file: Path, log: Path, *more: str) -> Iterator[subprocess.Popen[bytes
     try:
         yield process
     finally:
-        kill_tree(process.pid)
+        kill_tree(process)
         process.wait(30)
 
 
-def kill_tree(pid: int) -> None:
-    """End a process and all that it started, at once."""
+def kill_tree(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it started, at once; one that has ended has left its number to others."""
+    if process.poll() is not None:
+        return
     try:
-        parent = psutil.Process(pid)
+        parent = psutil.Process(process.pid)
         parent.suspend()
         tree = [*parent.children(recursive=True), parent]
     except psutil.NoSuchProcess:

@@ -14,38 +14,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum, auto
+from enum import Enum, auto
 
+from support.wire import Api, Request, frame, parsed
 from tailrace.broker import HOST
 from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
 from tailrace.testing import wait_until
 
 LISTENER = "PROXIED"
-_CHUNK = 1 << 16
-
-
-class Api(IntEnum):
-    """The requests that a transaction is made of, by Kafka's number."""
-
-    PRODUCE = 0
-    METADATA = 3
-    FIND_COORDINATOR = 10
-    INIT_PRODUCER_ID = 22
-    ADD_PARTITIONS = 24
-    ADD_OFFSETS = 25
-    END_TXN = 26
-    TXN_OFFSET_COMMIT = 28
-
-
-# From which version on a request's header and strings are of the compact kind.
-_COMPACT_SINCE = {
-    Api.PRODUCE: 9,
-    Api.INIT_PRODUCER_ID: 2,
-    Api.ADD_PARTITIONS: 3,
-    Api.ADD_OFFSETS: 3,
-    Api.END_TXN: 3,
-    Api.TXN_OFFSET_COMMIT: 3,
-}
 
 
 class Fault(Enum):
@@ -59,18 +35,6 @@ class Fault(Enum):
     DELAY = auto()  # it, and all that follows on the connection, arrive when the test lets it go
     DELAY_ANSWER = auto()  # it arrives; the answer, and all that follow, come when the test lets them go
     TWICE = auto()  # it arrives; a copy arrives over another connection when the test lets it go
-
-
-@dataclass(frozen=True)
-class Request:
-    """What is known of a request."""
-
-    api: int
-    version: int
-    correlation: int
-    client: str
-    transaction: str | None  # the transactional id, where the request has one
-    broker: int
 
 
 Judge = Callable[[Request], Fault | None]
@@ -286,8 +250,8 @@ class _Link:
 
     def _requests(self) -> None:
         while True:
-            frame = _frame(self._client)
-            request = parsed(frame, self._broker)
+            sent = frame(self._client)
+            request = parsed(sent, self._broker)
             self._proxy.pass_on()
             fault = self._proxy.verdict(request)
             if fault is Fault.DROP:
@@ -295,98 +259,51 @@ class _Link:
             if fault is Fault.CUT:
                 return
             if fault is Fault.HOLD:
-                self._copy(frame, request, fault)
+                self._copy(sent, request, fault)
                 return
             if fault is Fault.DELAY:
                 held = self._proxy.hold(request, fault)
                 held.wait()
-                self._server.sendall(frame)
+                self._server.sendall(sent)
                 held.arrived()
                 continue
             if fault is Fault.TWICE:
-                self._copy(frame, request, fault)
+                self._copy(sent, request, fault)
             elif fault is not None:
                 with self._lock:
                     self._answers[request.correlation] = (fault, request)
-            self._server.sendall(frame)
+            self._server.sendall(sent)
 
     def _replies(self) -> None:
         while True:
-            frame = _frame(self._server)
-            (correlation,) = struct.unpack_from(">i", frame, 4)
+            sent = frame(self._server)
+            (correlation,) = struct.unpack_from(">i", sent, 4)
             with self._lock:
                 fault, request = self._answers.pop(correlation, (None, None))
             self._proxy.pass_on()
             if fault is Fault.DELAY_ANSWER and request is not None:
                 held = self._proxy.hold(request, fault)
                 held.wait()
-                self._client.sendall(frame)
+                self._client.sendall(sent)
                 held.arrived()
             elif fault is not None:
                 self.close(reset=fault is Fault.RESET_ANSWER)
                 return
             else:
-                self._client.sendall(frame)
+                self._client.sendall(sent)
 
-    def _copy(self, frame: bytes, request: Request, fault: Fault) -> None:
+    def _copy(self, sent: bytes, request: Request, fault: Fault) -> None:
         """Keep a request, and bring it to the broker when it is let go; to the broker the connection is all one."""
         held = self._proxy.hold(request, fault)
 
         def deliver() -> None:
             held.wait()
             with suppress(OSError, EOFError), socket.create_connection((HOST, self._target), timeout=10) as other:
-                other.sendall(frame)
-                _frame(other)
+                other.sendall(sent)
+                frame(other)
                 held.arrived()
 
         threading.Thread(target=deliver, daemon=True).start()
-
-
-def _frame(end: socket.socket) -> bytes:
-    """One message with its length, whole; EOFError where the connection ends."""
-    head = _exactly(end, 4)
-    (length,) = struct.unpack(">i", head)
-    return head + _exactly(end, length)
-
-
-def _exactly(end: socket.socket, count: int) -> bytes:
-    parts: list[bytes] = []
-    while count:
-        part = end.recv(min(count, _CHUNK))
-        if not part:
-            raise EOFError
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
-
-
-def parsed(frame: bytes, broker: int = 0) -> Request:
-    """What a request says of itself."""
-    api, version, correlation, length = struct.unpack_from(">hhih", frame, 4)
-    at = 14 + max(0, length)
-    client = frame[14:at].decode()
-    transaction = None
-    since = _COMPACT_SINCE.get(Api(api)) if api in Api.__members__.values() else None
-    if since is not None and (api != Api.PRODUCE or version >= 3):
-        if version >= since:
-            at += 1  # the header's own tagged fields: clients send none
-            size, at = _varint(frame, at)
-            size -= 1
-        else:
-            (size,) = struct.unpack_from(">h", frame, at)
-            at += 2
-        transaction = frame[at : at + size].decode() if size >= 0 else None
-    return Request(api, version, correlation, client, transaction, broker)
-
-
-def _varint(frame: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = frame[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if not byte & 0x80:
-            return value, at
 
 
 class ProxiedKafka(EmbeddedKafka):

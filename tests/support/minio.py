@@ -1,6 +1,6 @@
 """A real MinIO for tests, and a proxy before it that refuses or cuts off what a test tells it to.
 
-MinIO is a binary. It is taken from TAILRACE_MINIO, from the PATH, from a compressed copy in `shared/cluster/bin` beside
+MinIO is a binary. It is taken from the PATH, from a compressed copy in `shared/cluster/bin` beside
 the checkout, or built from its Go module; where none of this works the tests fail, and say so.
 """
 
@@ -12,7 +12,6 @@ import shutil
 import socket
 import subprocess
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,18 +19,17 @@ from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from tailrace.testing import wait_until
+from support.served import free_port, served
 
 MODULE = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
 KEY, SECRET, BUCKET = "tester", "a-secret-of-the-tests", "checkpoints"
 BUILD_LIMIT = 1200.0
-START_LIMIT = 60.0
 _BESIDE = Path(__file__).resolve().parents[3] / "shared" / "cluster" / "bin" / "minio.zst"
 
 
 def binary(folder: Path) -> Path:
     """MinIO's binary; `folder` is where it is unpacked or built."""
-    named = os.environ.get("TAILRACE_MINIO") or shutil.which("minio")
+    named = shutil.which("minio")
     if named is not None:
         return Path(named)
     built = folder / "minio"
@@ -42,7 +40,7 @@ def binary(folder: Path) -> Path:
         environment = {**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"}
         subprocess.run(["go", "install", MODULE], check=True, env=environment, timeout=BUILD_LIMIT)
     else:
-        raise FileNotFoundError("the tests need MinIO: set TAILRACE_MINIO, put it on the PATH, or install Go")
+        raise FileNotFoundError("the tests need MinIO: put it on the PATH, or install Go")
     return built
 
 
@@ -79,31 +77,13 @@ def minio(folder: Path) -> Iterator[Minio]:
     """Start one on a free port, and end it."""
     data = folder / "minio-data"
     (data / BUCKET).mkdir(parents=True)  # a folder in its folder is a bucket
-    port, console = _free_port(), _free_port()
+    port, console = free_port(), free_port()
     command = [str(binary(folder)), "server", "--address", f"127.0.0.1:{port}"]
     command += ["--console-address", f"127.0.0.1:{console}", str(data)]
-    environment = {**os.environ, "MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off"}
-    with (folder / "minio.log").open("wb") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-    try:
-        endpoint = f"http://127.0.0.1:{port}"
-
-        def ready() -> bool:
-            if process.poll() is not None:
-                raise RuntimeError(f"MinIO has ended:\n{(folder / 'minio.log').read_text()[-2000:]}")
-            with suppress(OSError):
-                return bool(urllib.request.urlopen(f"{endpoint}/minio/health/ready", timeout=5).status == 200)
-            return False
-
-        wait_until(ready, "MinIO to be ready", limit=START_LIMIT)
+    environment = {"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off"}
+    endpoint = f"http://127.0.0.1:{port}"
+    with served("minio", command, f"{endpoint}/minio/health/ready", folder, environment):
         yield Minio(endpoint, data)
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(20)
 
 
 class Fault(StrEnum):
@@ -197,9 +177,3 @@ def proxy(before: str) -> Iterator[Proxy]:
         server.shutdown()
         server.server_close()
         thread.join(20)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

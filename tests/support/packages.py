@@ -9,6 +9,7 @@ import subprocess
 LIMIT = 900.0
 # Nothing is to be started or asked while a package is set up.
 _QUIET = {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+_PATIENT = ["-o", "DPkg::Lock::Timeout=120"]  # somebody else may be installing something at the same time
 
 
 def program(name: str, package: str) -> str:
@@ -18,7 +19,7 @@ def program(name: str, package: str) -> str:
         return found
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         raise FileNotFoundError(f"the tests need {name}: install the package {package}")
-    for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", package]):
+    for words in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *_PATIENT, package]):
         done = subprocess.run(
             ["apt-get", *words],
             env={**os.environ, **_QUIET},

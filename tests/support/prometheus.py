@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from support.minio import _free_port
 from support.packages import program
-from tailrace.testing import wait_until
+from support.served import free_port, served
 
-START_LIMIT = 60.0
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -56,30 +53,15 @@ class Prometheus:
 @contextmanager
 def prometheus(folder: Path, url: str, settings: Mapping[str, Any] | None = None) -> Iterator[Prometheus]:
     """Start one that asks the driver at this address for its targets, and scrapes them each second."""
-    binary, port = program("prometheus", "prometheus"), _free_port()
-    job = {"job_name": "tailrace", "http_sd_configs": [{"url": f"{url}targets", "refresh_interval": "1s"}]}
+    binary, port = program("prometheus", "prometheus"), free_port()
+    job = {
+        "job_name": "tailrace",
+        "http_sd_configs": [{"url": f"{url}targets", "refresh_interval": "1s"}],
+    }
     content = {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "scrape_configs": [job]}
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(content | dict(settings or {})))
     command = [binary, f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'prometheus'}"]
     command += [f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn"]
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=folder)
-    try:
-        found = Prometheus(f"http://127.0.0.1:{port}")
-
-        def ready() -> bool:
-            if process.poll() is not None:
-                raise RuntimeError(f"Prometheus has ended:\n{(folder / 'prometheus.log').read_text()[-2000:]}")
-            with suppress(OSError):
-                return bool(urllib.request.urlopen(f"{found.url}/-/ready", timeout=5).status == 200)
-            return False
-
-        wait_until(ready, "Prometheus to be ready", START_LIMIT)
+    found = Prometheus(f"http://127.0.0.1:{port}")
+    with served("prometheus", command, f"{found.url}/-/ready", folder):
         yield found
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(20)

@@ -53,13 +53,17 @@ def write(folder: Path, strimzi: Path | None) -> list[str]:
     return kinds
 
 
+_CHOICES = ("oneOf", "anyOf", "allOf", "not")
+
+
 def strict(schema: Any, top: bool = True) -> Any:
     """A definition's schema that refuses what the API server would prune."""
     if isinstance(schema, list):
         return [strict(each, False) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    made = {key: strict(value, False) for key, value in schema.items()}
+    # A choice names the properties that it is about, and not all that there are.
+    made = {key: value if key in _CHOICES else strict(value, False) for key, value in schema.items()}
     if isinstance(schema.get("properties"), dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
         if top:  # the API server itself adds these
             for name in ("apiVersion", "kind"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 import uuid
@@ -76,6 +77,7 @@ class Supervised:
     partitions: int = 4
     spark: Mapping[str, str] = field(default_factory=dict)
     sections: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     again: bool = True  # a driver that has ended is started again
     name: str = field(default_factory=lambda: f"s-{uuid.uuid4().hex[:8]}")
     codes: list[int] = field(default_factory=list)
@@ -108,7 +110,7 @@ class Supervised:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for run in self.runs:
-            kill_tree(run.process.pid)
+            kill_tree(run.process)
             run.process.wait(30)
 
     def start(self) -> Run:
@@ -116,8 +118,9 @@ class Supervised:
         log = self.folder / f"run-{len(self.runs)}"
         with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(
-                command(self.file, "--output", "json"), stdout=out, stderr=err, start_new_session=True
-            )
+                command(self.file, "--output", "json"), stdout=out, stderr=err, start_new_session=True,
+                env=os.environ | self.environment,
+            )  # fmt: skip
         self.runs.append(Run(process, log))
         return self.runs[-1]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -13,18 +12,12 @@ from typing import Any, Self
 from kazoo.client import KazooClient
 
 import tailrace
+from support.served import free_port
 from tailrace import jars
 from tailrace.broker import HOST, WATCHER
 
 START_LIMIT = 60.0
 LIST = Path(__file__).with_suffix(".txt")
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.socket() as attempt:
-        attempt.bind((HOST, 0))
-        return int(attempt.getsockname()[1])
 
 
 class ZooKeeper:

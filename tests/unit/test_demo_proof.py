@@ -181,18 +181,27 @@ time.sleep(300)
 def test_a_kill_takes_the_whole_family() -> None:
     """Children, grandchildren and orphans of the driver's session are gone after one kill."""
     root = subprocess.Popen([sys.executable, "-c", GRANDPARENT], start_new_session=True, stdout=subprocess.PIPE)
+    who = (root.pid, psutil.Process(root.pid).create_time())
     try:
         # Before this line the passing parent of the orphan may be counted in the grandchild's place.
         assert root.stdout is not None
         assert root.stdout.readline() == b"orphaned\n"
-        wait_until(lambda: len(family(root.pid)) == 4, "the driver, its child, its grandchild and the orphan", limit=30)
-        processes = family(root.pid)
-        assert kill_tree(root.pid) == 4
+        wait_until(lambda: len(family(*who)) == 4, "the driver, its child, its grandchild and the orphan", limit=30)
+        processes = family(*who)
+        assert kill_tree(*who) == 4
         assert root.wait(10) == -9
         wait_until(lambda: not any(map(alive, processes)), "the end of the whole family", limit=10)
     finally:
-        kill_tree(root.pid)
+        kill_tree(*who)
         root.communicate(timeout=10)
+
+
+def test_a_number_that_another_process_has_got_is_left_alone() -> None:
+    """A driver that ended long ago may have left its number to anybody."""
+    other = psutil.Process()
+    assert other in family(other.pid, other.create_time())
+    assert family(other.pid, other.create_time() - 60) == []
+    assert kill_tree(other.pid, other.create_time() - 60) == 0
 
 
 def alive(process: psutil.Process) -> bool:

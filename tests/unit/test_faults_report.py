@@ -10,7 +10,7 @@ import pytest
 
 from faults.bytest import rows
 from faults.campaign import Findings
-from faults.report import BEGIN, END, text, write
+from faults.report import BEGIN, END, as_data, from_data, text, write
 from faults.scenario import Expect, Result, every
 from faults.scenarios.b_crashes import NAMES
 from tailrace.crash import Point
@@ -108,3 +108,17 @@ def test_what_tests_say_are_rows() -> None:
     for missing in ("test_b", "test_c"):
         with pytest.raises(RuntimeError, match="no test has told of: b"):
             rows(REPORT, nodes | {f"tests/x/test_y.py::{missing}": "b"}, Expect.EXACT)
+
+
+def test_a_campaign_is_gone_on_with() -> None:
+    """What broke is run again and takes its place; what was found before stays, and the sittings are said."""
+    first, last = replace(GOOD, scenario="one"), replace(GOOD, scenario="three")
+    told = from_data(as_data(Findings(1, False, [first, last], {"two": "it broke"}, 60.0)))
+    assert not told.good
+    again = Findings(1, False, [replace(GOOD, scenario="two", runs=7)], seconds=30.0)
+    whole = told.without(["two"]).and_then(again, ["one", "two", "three"])
+    assert [each.scenario for each in whole.results] == ["one", "two", "three"]
+    assert whole.good
+    assert "13 fault runs over 9,000 records" in text(whole)
+    assert "in 2 sittings" in text(whole)
+    assert "sittings" not in text(told)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tailrace.errors import KafkaFailed
-from tailrace.kafka import persist
+from tailrace.kafka import is_retriable, persist, translate, within
 
 
 @pytest.mark.parametrize("code", [KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH])
@@ -34,3 +36,27 @@ def test_what_does_not_pass_is_said_at_once() -> None:
     with pytest.raises(KafkaFailed):
         persist(ask, "asking")
     assert len(asked) == 1
+
+
+def test_a_wrong_clock_is_named() -> None:
+    """Kafka speaks of a timestamp; whoever is woken by it needs to know which clock."""
+    error = translate(KafkaException(KafkaError(KafkaError.INVALID_TIMESTAMP)), "writing a plan")
+    assert "the clock of this machine" in str(error)
+
+
+def test_what_never_returns_is_left_after_its_limit() -> None:
+    """A call that librdkafka holds is a timeout, which passes; an error and an answer come through."""
+    never = threading.Event()
+    with pytest.raises(KafkaException) as caught:
+        within(0.05, "adding", never.wait)
+    assert is_retriable(caught.value)
+    never.set()
+    assert within(5, "adding", lambda: 7) == 7
+    with pytest.raises(KafkaException) as caught:
+        within(5, "adding", refuse)
+    assert caught.value.args[0].code() == KafkaError.PRODUCER_FENCED
+
+
+def refuse() -> None:
+    """As a broker would."""
+    raise KafkaException(KafkaError(KafkaError.PRODUCER_FENCED))

@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from support.kafkaproxy import Api, Fault, Request, nth, parsed
+from support.kafkaproxy import Fault, nth
+from support.wire import Api, Request, parsed
 
 
 def frame(api: int, version: int, body: bytes, *, compact: bool, client: bytes = b"rdkafka") -> bytes:

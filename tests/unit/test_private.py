@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from tailrace import errors
 from tailrace.config import Kafka, Pipeline
-from tailrace.kafka import spark_options
+from tailrace.javakafka import spark_options
 from tailrace.private import _escaped, handed_over, secrets
 
 OUTWARD = [
@@ -96,6 +96,7 @@ def test_sparks_own_way_to_kafkas_options_is_closed() -> None:
     """What spark.kafka.clusters.* gives the clients was not on any list."""
     with pytest.raises(ValidationError, match=r"use kafka\.options"):
         pipeline(spark={"spark.kafka.clusters.x.ssl.truststore.location": "/etc/passwd"})
+    pipeline(spark={"spark.kafka.consumer.cache.capacity": "4096"})  # no option of a client
 
 
 def test_settings_that_hold_a_secret_are_told_from_others() -> None:

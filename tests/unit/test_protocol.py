@@ -20,7 +20,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from support.protocol import Bounds, Broken, Protocol, Rules, World, check, explore
+from support.exploration import check, explore
+from support.protocol import Bounds, Broken, Protocol, Rules, World
 from tailrace.progress import states
 from tailrace.progress.marker import Decision
 

@@ -7,6 +7,7 @@ driver), finish the batch that was open, check where to go on, and let Spark str
 from __future__ import annotations
 
 import contextlib
+import datetime
 import logging
 import os
 import signal
@@ -22,7 +23,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace import crash, errors, jars, pods, private, process, source, storage
+from tailrace import certificate, crash, errors, jars, pods, private, process, source, storage
 from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint, prepare
 from tailrace.config import Pipeline
@@ -42,6 +43,7 @@ from tailrace.progress.stores import open_store
 from tailrace.ratecontrol import RateControl
 from tailrace.rights import Operation
 from tailrace.runner import Runner
+from tailrace.scaler import Scaler
 from tailrace.standby import Standby
 from tailrace.status.board import Board
 from tailrace.status.follow import Follower
@@ -74,6 +76,8 @@ def session(pipeline: Pipeline) -> SparkSession:
         "spark.python.daemon.module": "tailrace.writer.daemon",
         # Else Spark adds up a batch's bytes after each row; batch.max_bytes bounds it (docs/decisions/0013).
         "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
+        # Spark's 64 makes all consumers anew where an executor reads as many partitions (docs/decisions/0025).
+        "spark.kafka.consumer.cache.capacity": "1024",
         **private.REDACTION,
         **storage.settings(pipeline),
         **pods.settings(pipeline, os.environ),
@@ -153,7 +157,8 @@ def run(
     cluster, name = Cluster(pipeline.kafka), uuid.uuid4().hex[:12]
     preflight(pipeline, cluster)
     follower = Follower(pipeline, Board(pipeline, name))
-    emit = follower.board.after(emit)
+    scaler = Scaler(pipeline)
+    emit = scaler.after(follower.board.after(emit))
     with (
         follower.following(emit),
         Ledger.of(pipeline) as ledger,
@@ -171,7 +176,7 @@ def run(
             follower.session(spark)
             prepare(spark, pipeline)
             assembly = assemble(spark, pipeline, folder)
-            drive = Drive(spark, pipeline, assembly, cluster, ledger, lease, keeper, emit, stop, name, follower)
+            drive = Drive(spark, pipeline, assembly, cluster, ledger, lease, keeper, emit, stop, name, follower, scaler)
             if not standby or Standby(spark, pipeline, assembly, cluster, ledger, lease, name, emit, stop).wait():
                 _run(drive, batch)
         except errors.TailraceError:
@@ -187,6 +192,7 @@ def run(
 
 def preflight(pipeline: Pipeline, cluster: Cluster) -> None:
     """What must be there before anything starts: brokers, topics; Tailrace's own topics are made."""
+    certificate.check(pipeline.kafka.options, datetime.datetime.now(datetime.UTC))
     source.partitions_of(pipeline, cluster)
     if pipeline.sink.topic is not None:
         cluster.require([pipeline.sink.topic], "sink topic", Operation.WRITE)
@@ -208,6 +214,7 @@ class Drive:
     stop: Stop
     run: str
     follower: Follower
+    scaler: Scaler
 
 
 def _run(drive: Drive, batch: bool) -> None:
@@ -351,7 +358,8 @@ def _watch(drive: Drive, runner: Runner, query: StreamingQuery, batch: bool) -> 
     while query.isActive and not drive.stop.event.wait(0.2):
         if runner.error is not None:
             return
-        drive.follower.look(query)
+        drive.follower.look(query, drive.scaler.wanted)
+        drive.scaler.look(drive.spark, drive.emit)
         if batch or runner.busy or time.monotonic() - runner.since < IDLE_AFTER:
             continue
         if runner.positions == told and time.monotonic() - asked < _LOOK_EVERY:

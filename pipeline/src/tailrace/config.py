@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from tailrace.config_executors import Executors as Executors
 from tailrace.config_metrics import Metrics as Metrics
 from tailrace.config_offsets import Offsets as Offsets
 from tailrace.config_offsets import StoreKind as StoreKind
@@ -23,7 +24,7 @@ from tailrace.options import REGISTRY_OPTIONS as REGISTRY_OPTIONS
 from tailrace.options import SECRET_OPTION as SECRET_OPTION
 from tailrace.options import SINK_OPTIONS as SINK_OPTIONS
 from tailrace.options import SOURCE_OPTIONS as SOURCE_OPTIONS
-from tailrace.options import SPARK_KAFKA, check_options
+from tailrace.options import SPARK_KAFKA, SPARK_KAFKA_CONSUMERS, check_options
 from tailrace.options import STORE_OPTIONS as STORE_OPTIONS
 from tailrace.options import Delivery as Delivery
 from tailrace.options import KafkaOptions as KafkaOptions
@@ -327,6 +328,7 @@ class Pipeline(Section):
     ledger: Ledger = Field(default_factory=Ledger)
     offsets: Offsets = Field(default_factory=Offsets)
     metrics: Metrics = Field(default_factory=Metrics)
+    executors: Executors = Field(default_factory=Executors)
     checkpoint: str = Field(
         default="ledger",
         description="`ledger` for a stateless pipeline, which needs no other store; for a stateful one where its state "
@@ -367,7 +369,7 @@ class Pipeline(Section):
         for name in settings:
             if not name.startswith("spark."):
                 raise ValueError(f"{name!r} is not a setting of Spark: those begin with `spark.`")
-            if name.startswith(SPARK_KAFKA):
+            if name.startswith(SPARK_KAFKA) and not name.startswith(SPARK_KAFKA_CONSUMERS):
                 raise ValueError(f"{name!r} would give Kafka's clients options that are not checked; use kafka.options")
         return settings
 
@@ -386,6 +388,8 @@ class Pipeline(Section):
             raise ValueError("offsets.path must hold {topic}: the pipeline may read several topics, each has a node")
         if self.offsets.from_ in {f"tailrace.{self.pipeline}", f"tailrace.{self.pipeline}.markers"}:
             raise ValueError(f"offsets.from is another job's group; {self.offsets.from_!r} is the pipeline's own")
+        if self.executors.max is not None and not self.spark.get("spark.master", "").startswith("k8s://"):
+            raise ValueError("executors.max is for executors that are pods, and spark.master is not k8s://…")
         return self
 
     @property

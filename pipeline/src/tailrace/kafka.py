@@ -1,18 +1,27 @@
-"""How each Kafka client is configured, and what Kafka's errors mean here.
+"""How librdkafka's clients are configured and asked, and what Kafka's errors mean here.
 
-Three clients meet in Tailrace: librdkafka (producers, ledger, tools), Kafka's Java consumer (Spark's source) and
-librdkafka's admin client. The pipeline states its connection once, as librdkafka names it; this module translates.
+Spark's source reads with Java's client; `javakafka` translates the connection's options for it.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import difflib
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin import NewTopic as NewTopic  # type: ignore[attr-defined]
 from confluent_kafka.admin import OffsetSpec as OffsetSpec  # type: ignore[attr-defined]
@@ -75,67 +84,6 @@ def client_options(kafka: Kafka) -> dict[str, Any]:
     }
 
 
-def spark_options(kafka: Kafka) -> dict[str, str]:
-    """The options of the connection for Spark's source, whose consumer is Java's."""
-    java: dict[str, str] = {"bootstrap.servers": kafka.bootstrap_servers}
-    given = dict(kafka.options)
-    user, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
-    if user is not None and password is not None:
-        scram = given.get("sasl.mechanism", "PLAIN").startswith("SCRAM")
-        module = "scram.ScramLoginModule" if scram else "plain.PlainLoginModule"
-        quoted = [re.sub(r'(["\\])', r"\\\1", text) for text in (user, password)]
-        java["sasl.jaas.config"] = (
-            f'org.apache.kafka.common.security.{module} required username="{quoted[0]}" password="{quoted[1]}";'
-        )
-    authority, certificate, key = (
-        given.pop(name, None) for name in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
-    )
-    if authority is not None:
-        java |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": authority}
-    if certificate is not None and key is not None:
-        given |= {"ssl.certificate.pem": _text(certificate), "ssl.key.pem": _text(key)}
-    if "ssl.key.pem" in given:
-        given["ssl.key.pem"] = _plain(given["ssl.key.pem"], given.pop("ssl.key.password", None))
-    renamed = {
-        "ssl.ca.pem": "ssl.truststore.certificates",
-        "ssl.certificate.pem": "ssl.keystore.certificate.chain",
-        "ssl.key.pem": "ssl.keystore.key",
-        "socket.connection.setup.timeout.ms": "socket.connection.setup.timeout.ms",
-    }
-    for name, value in given.items():
-        if name in renamed and name.endswith(".pem"):
-            java["ssl.truststore.type" if "ca" in name else "ssl.keystore.type"] = "PEM"
-        if name != "socket.keepalive.enable":
-            java[renamed.get(name, name)] = value
-    return {f"kafka.{name}": value for name, value in java.items()}
-
-
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise _unreadable(f"{path} cannot be read ({type(error).__name__})") from None
-
-
-def _plain(key: str, password: str | None) -> str:
-    """The key as Java 17 can read it: PKCS 8, and not encrypted, for it does not know how OpenSSL encrypts one."""
-    from cryptography.hazmat.primitives import serialization
-
-    try:
-        read = serialization.load_pem_private_key(key.encode(), password.encode() if password else None)
-    except (ValueError, TypeError) as error:  # its text tells nothing of the key
-        raise _unreadable(f"the private key cannot be read with this ssl.key.password ({error})") from None
-    form = serialization.PrivateFormat.PKCS8
-    return read.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()
-
-
-def _unreadable(what: str) -> errors.KeyUnreadable:
-    return errors.KeyUnreadable(
-        what, kept="nothing was read or written", then="check ssl.key.* and ssl.certificate.* of kafka.options"
-    )
-
-
 def code_of(error: KafkaException | KafkaError) -> int:
     """Kafka's number for an error."""
     cause = error.args[0] if isinstance(error, KafkaException) else error
@@ -175,6 +123,9 @@ def translate(
         return errors.RecordTooLarge(what, kept=kept, then="raise message.max.bytes and the topic's max.message.bytes")
     if code in _UNREACHABLE:
         return errors.BrokerUnreachable(what, kept=kept, then="tailrace doctor FILE")
+    if code == KafkaError.INVALID_TIMESTAMP:
+        then = "set the clock of this machine right: the brokers refuse records from too far in the future or the past"
+        return errors.KafkaFailed(what, kept=kept, then=then)
     return errors.KafkaFailed(what, kept=kept, then="tailrace doctor FILE")
 
 
@@ -219,6 +170,28 @@ def _listener(refusals: list[KafkaError]) -> Callable[[KafkaError], None]:
     return heard
 
 
+def within(limit: float, doing: str, act: Callable[[], T]) -> T:
+    """Do what librdkafka may hold beyond any limit; after ours it is left alone, for it cannot be taken back.
+
+    Adding offsets to a transaction waits for the group's coordinator, whatever time it is given
+    (librdkafka's issue 5456). Where that broker has gone it may wait until some other connection changes (5511).
+    """
+    answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(act())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name="tailrace-within", daemon=True).start()
+    try:
+        return answer.result(limit)
+    except concurrent.futures.TimeoutError:
+        what = f"{doing}: no answer within {limit:.0f} s"
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, what)) from None
+
+
 def persist(question: Callable[[], T], doing: str, limit: float = ANSWER_LIMIT, rights: Sequence[Right] = ()) -> T:
     """Ask until there is an answer, while the refusals are of the kind that passes."""
     end = time.monotonic() + limit
@@ -237,7 +210,10 @@ class Cluster:
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
         self._refusals: list[KafkaError] = []
-        self._admin = AdminClient(client_options(kafka) | {"error_cb": _listener(self._refusals)})
+        self._admin = self._client()
+
+    def _client(self) -> AdminClient:
+        return AdminClient(client_options(self._kafka) | {"error_cb": _listener(self._refusals)})
 
     @property
     def admin(self) -> AdminClient:
@@ -370,8 +346,20 @@ class Cluster:
                 self.topics()  # the client looks its leaders up in what it has seen last
 
     def _offsets(self, asked: dict[TopicPartition, OffsetSpec], level: IsolationLevel) -> TopicPartitions:
-        futures = self._admin.list_offsets(asked, isolation_level=level, request_timeout=ANSWER_LIMIT)
-        return {(place.topic, place.partition): future.result().offset for place, future in futures.items()}
+        end = time.monotonic() + _SHORT_TRY
+        futures = self._admin.list_offsets(asked, isolation_level=level, request_timeout=_SHORT_TRY)
+        try:
+            found = {
+                (place.topic, place.partition): future.result(end + 1 - time.monotonic()).offset
+                for place, future in futures.items()
+            }
+        except concurrent.futures.TimeoutError:
+            # Where a broker has gone, librdkafka may wait for it beyond its own limit. A new client does not know it.
+            self._admin = self._client()
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer, beyond the client's limit")) from None
+        if OFFSET_INVALID in found.values():  # a leader that was killed under the question: told without any error
+            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "a leader is away"))
+        return found
 
     def earliest(self, partitions: Iterable[tuple[str, int]]) -> TopicPartitions:
         """The first offset of each partition."""

@@ -63,6 +63,7 @@ REGISTRY_OPTIONS = frozenset({
 })  # fmt: skip
 # Settings of Spark from which its Kafka connector takes options for its clients, past the lists above.
 SPARK_KAFKA = "spark.kafka."
+SPARK_KAFKA_CONSUMERS = "spark.kafka.consumer."  # only how long and how many of them are kept
 SECRET_OPTION = re.compile(
     r"password|secret|\.key\.pem|\.certificate\.pem|keystore\.key|jaas|token|user\.info", re.IGNORECASE
 )

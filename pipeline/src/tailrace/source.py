@@ -17,17 +17,22 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace import errors
 from tailrace.config import Isolation, OnDataLoss, Pipeline, Reset
-from tailrace.kafka import Cluster, TopicPartitions, spark_options
+from tailrace.javakafka import spark_options
+from tailrace.kafka import Cluster, TopicPartitions
 from tailrace.progress.plan import Range, Slice
 
+# What a task reads is there already. By default the fetch that a consumer sends ahead of need waits 500 ms at the
+# broker, for records of the next batch, and the questions for offsets that Spark asks after each fetch stand behind it.
+NO_WAIT = {"kafka.fetch.max.wait.ms": "5"}
 _HEAD = 2  # lines of an offset log entry before those of the sources: its version, its metadata
 # Spark's own words for the range of a planned task.
 _RANGE = re.compile(r"KafkaOffsetRange\(([A-Za-z0-9._-]+)-(\d+),(\d+),(\d+),")
 
 
-def _options(pipeline: Pipeline) -> dict[str, str]:
+def reading(pipeline: Pipeline) -> dict[str, str]:
+    """The options of Spark's reader, for the stream and for a batch that is read again."""
     source = pipeline.source
-    options = spark_options(pipeline.kafka)
+    options = NO_WAIT | spark_options(pipeline.kafka)
     options |= {f"kafka.{name}": value for name, value in source.options.items()}
     options["kafka.isolation.level"] = source.isolation.value
     options["includeHeaders"] = "true"
@@ -38,7 +43,7 @@ def _options(pipeline: Pipeline) -> dict[str, str]:
 def stream(spark: SparkSession, pipeline: Pipeline, start: TopicPartitions | None, limit: int) -> DataFrame:
     """The endless frame of source records; `start` says where the very first batch begins, `limit` how many it has."""
     source = pipeline.source
-    reader = spark.readStream.format("kafka").options(**_options(pipeline))
+    reader = spark.readStream.format("kafka").options(**reading(pipeline))
     reader = reader.option("maxOffsetsPerTrigger", limit)
     if source.partitions is not None:
         reader = reader.option("minPartitions", source.partitions)
@@ -61,7 +66,7 @@ def again(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[Range]) -> D
 
 def _read(spark: SparkSession, pipeline: Pipeline, span: Range) -> DataFrame:
     place = (span.topic, span.partition)
-    reader = spark.read.format("kafka").options(**_options(pipeline))
+    reader = spark.read.format("kafka").options(**reading(pipeline))
     reader = reader.option("assign", json.dumps({span.topic: [span.partition]}))
     reader = reader.option("startingOffsets", offsets_json({place: span.start}))
     return reader.option("endingOffsets", offsets_json({place: span.end})).load()

@@ -1,11 +1,12 @@
-"""Three brokers, each of which is killed, stopped, paused and led elsewhere in turn while a pipeline runs."""
+"""Three brokers, each of which is killed, stopped, paused, out of space and led elsewhere while a pipeline runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import ElectionType
+import psutil
+from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from faults.scenario import Context, Result, Scenario
@@ -28,10 +29,17 @@ class Strike:
     undo: Callable[[Broker], None]
 
 
+def full(broker: Broker) -> None:
+    """Nothing more can be written to its files, as on a full disk; it ends by itself."""
+    psutil.Process(broker.pid).rlimit(psutil.RLIMIT_FSIZE, (1, 1))
+    wait_until(lambda: not broker.alive, f"broker {broker.node_id} to end because its disk is full", BACK_LIMIT)
+
+
 STRIKES = (
     Strike("is killed -9, and started again", Broker.kill, Broker.start),
     Strike("is stopped in order, and started again", Broker.stop, Broker.start),
     Strike("is paused, and goes on", Broker.pause, Broker.resume),
+    Strike("can write no more, ends, and is started again with space", full, Broker.start),
 )
 
 
@@ -74,7 +82,7 @@ def elections(context: Context) -> Sequence[Result]:
             in_sync(context)
             before = leaders(admin)
             # The restart has moved its leaders away; the election brings them back, coordinators and all.
-            admin.elect_leaders(ElectionType.PREFERRED, request_timeout=30).result(timeout=60)
+            admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(*place) for place in before]).result(timeout=60)
             moved += sum(before[place] != leader for place, leader in leaders(admin).items())
             one.more(number=2)
         load.stop()

@@ -53,6 +53,5 @@ SCENARIOS = tuple(
     for name, fault in {
         "windowed-counts": "whole tree killed -9: windowed counts, with state",
         "tweets": "whole tree killed -9: tweets, Avro",
-        "rich-events": "whole tree killed -9: rich events, JSON",
     }.items()
 )

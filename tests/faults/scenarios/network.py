@@ -1,7 +1,7 @@
 """The network between writer and brokers, broken request by request, and an outage of a whole pipeline.
 
 Every scenario has a Kafka of its own behind the proxy; the proof reads past it. What is quick and always the same is a
-test too (tests/integration/test_network.py), so QUICK runs only the control and the outage.
+test too (tests/integration/test_network.py), so QUICK runs only the control.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from unittest import mock
 from faults.scenario import Context, Expect, Result, Scenario
 from faults.supervision import proven
 from support.drivers import Load
-from support.kafkaproxy import Api, Fault, ProxiedKafka, nth, proxied
+from support.kafkaproxy import Fault, ProxiedKafka, nth, proxied
 from support.supervised import Supervised
 from support.transactions import Line, Older, rows
+from support.wire import Api
 from tailrace.errors import TailraceError
 from tailrace.oracle import compare
 from tailrace.progress.marker import Marker
@@ -244,5 +245,5 @@ SCENARIOS = (
     Scenario("requests-dropped", "Network", "promised", dropped, quick=False),
     Scenario("attempt-given-up", "Zombies", "promised", given_up, quick=False),
     Scenario("transaction-expired", "Brokers", "promised", expired, quick=False),
-    Scenario("outage", "Network", "promised", outage),
+    Scenario("outage", "Network", "promised", outage, quick=False),
 )

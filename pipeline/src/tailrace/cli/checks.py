@@ -6,6 +6,7 @@ with nothing in it.
 
 from __future__ import annotations
 
+import datetime
 import importlib.metadata
 import re
 import sys
@@ -25,9 +26,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs d
     ResourceType,
 )
 
-from tailrace import jars
+from tailrace import certificate, jars
 from tailrace.config import Kafka, Pipeline
-from tailrace.errors import NotAuthenticated, NotAuthorized, TailraceError
+from tailrace.errors import CertificateExpired, NotAuthenticated, NotAuthorized, TailraceError
 from tailrace.kafka import ANSWER_LIMIT, Cluster, client_options, committed, persist, translate
 from tailrace.progress.marker import markers_group, offsets_group
 from tailrace.rights import Operation, Resource, Right, on_group, on_groups, on_topic, on_transactions
@@ -119,7 +120,9 @@ def _jars() -> Iterator[Check]:
     for name, verdict, use in (("spark", fail, "Spark's connector"), ("kafka", warn, "the embedded Kafka of the demo")):
         lacking = jars.missing(name)  # type: ignore[arg-type]
         label = f"{name} jars"
-        if lacking:
+        if verdict is warn and len(lacking) == len(jars.listed(name)):  # type: ignore[arg-type]
+            yield ok(label, f"none in {jars.folder()}: {use} would fetch them")  # images leave them out
+        elif lacking:
             yield verdict(label, f"{len(lacking)} of {use} are missing or changed in {jars.folder()}", hint)
         else:
             yield ok(label, f"all in {jars.folder()}")
@@ -140,9 +143,13 @@ class Brokers:
     def checks(self) -> Iterator[Check]:
         """Each in turn; without a broker there is nothing more to ask."""
         try:
+            certificate.check(self._kafka.options, datetime.datetime.now(datetime.UTC))
             self._topics = self._cluster.topics()
         except NotAuthenticated as error:
             yield fail("broker", error.what, "check security.protocol, sasl.* and ssl.* of kafka.options")
+            return
+        except CertificateExpired as error:
+            yield fail("broker", error.what, error.then)
             return
         except TailraceError as error:
             hint = (

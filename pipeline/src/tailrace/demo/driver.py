@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tailrace.demo.kills import kill_tree
 from tailrace.errors import QueryFailed, TailraceError, all_errors
 
@@ -57,6 +59,7 @@ class Process:
                 start_new_session=True,
             )
         self.pid = self._process.pid
+        self.born = psutil.Process(self.pid).create_time()
 
     @property
     def code(self) -> int | None:
@@ -76,7 +79,7 @@ class Process:
 
     def kill(self) -> int:
         """Kill −9 the process with its whole family; returns how many processes that were."""
-        count = kill_tree(self.pid)
+        count = kill_tree(self.pid, self.born)
         self._process.wait(END_LIMIT)
         return count
 
@@ -145,5 +148,5 @@ class Driver(Process):
                 with contextlib.suppress(ValueError):
                     event = json.loads(line)
                     if isinstance(event, dict):
-                        self._error = event if event.get("event") == "failed" else self._error
+                        self._error = event if "error" in event else self._error
                         self._heard.put(Heard(time.monotonic(), event))

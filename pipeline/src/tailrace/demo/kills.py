@@ -80,11 +80,17 @@ class KillSchedule:
         self._settled = self._chance.choice((0, 1, 2, 4))
 
 
-def family(root: int) -> list[psutil.Process]:
-    """The process, all its descendants, and whatever else is in the session that it leads."""
+def family(root: int, born: float) -> list[psutil.Process]:
+    """The process, all its descendants, and whatever else is in the session that it leads.
+
+    A number is given to another process some time after its owner has ended, so it counts only with the time at which
+    the owner was born. While anybody is left in its session, nobody else gets the number.
+    """
     found: dict[int, psutil.Process] = {}
     with contextlib.suppress(psutil.NoSuchProcess):
         leader = psutil.Process(root)
+        if leader.create_time() != born:
+            return []
         for process in [leader, *leader.children(recursive=True)]:
             found[process.pid] = process
     for process in psutil.process_iter():
@@ -94,13 +100,13 @@ def family(root: int) -> list[psutil.Process]:
     return list(found.values())
 
 
-def kill_tree(root: int) -> int:
+def kill_tree(root: int, born: float) -> int:
     """Kill −9 the process and its whole family; returns how many processes that were.
 
     They are stopped first, the parent before its children: a stopped process starts none that would be missed.
     """
-    _signal(family(root), signal.SIGSTOP)
-    processes = family(root)
+    _signal(family(root, born), signal.SIGSTOP)
+    processes = family(root, born)
     _signal(processes, signal.SIGKILL)
     # The leader is the caller's own child, and the caller waits for it.
     psutil.wait_procs([each for each in processes if each.pid != root], timeout=GONE_LIMIT)

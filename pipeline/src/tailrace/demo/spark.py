@@ -25,7 +25,8 @@ from tailrace.config import Pipeline
 from tailrace.configfile import load
 from tailrace.errors import TailraceError
 from tailrace.failures import failure
-from tailrace.kafka import Cluster, spark_options
+from tailrace.javakafka import spark_options
+from tailrace.kafka import Cluster
 
 LOOK = 0.01  # seconds between two looks into the checkpoint folder
 PROGRESS_LIMIT = 0.05  # seconds that a written batch waits for Spark's own counts

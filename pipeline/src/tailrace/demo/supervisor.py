@@ -214,7 +214,7 @@ class Supervisor:
         elif kind == "written":
             self._heard_at = heard.at
             self._kills.written(heard.at)
-        elif kind == "failed":
+        elif "error" in heard.event:
             raise self._running().failure()
         if row is not None:
             self._watcher.wrote(row)

@@ -54,6 +54,7 @@ from tailrace.errors.kafka import (
 )
 from tailrace.errors.machine import (
     BrokerDidNotStart,
+    CertificateExpired,
     DriverPodUnknown,
     DriverUnreachable,
     EnvironmentError_,
@@ -78,6 +79,7 @@ __all__ = [
     "BatchOpen",
     "BrokerDidNotStart",
     "BrokerUnreachable",
+    "CertificateExpired",
     "CheckpointFailed",
     "CheckpointMismatch",
     "CommitInDoubt",

@@ -103,3 +103,17 @@ class ExecutorsMissing(EnvironmentError_):
 
     code = "TR-508"
     title = "no executors"
+
+
+class CertificateExpired(EnvironmentError_):
+    """The certificate that the client shows the brokers has expired.
+
+    The message has the file, whose certificate it is, and until when it was valid. Brokers refuse such a client, so
+    none was asked; nothing was read or written. Put a new certificate and its key where the old ones are. With Strimzi
+    the user operator renews a KafkaUser's Secret by itself: if it did not, it is not running, or `renewalDays` is too
+    small; `kubectl annotate secret NAME strimzi.io/force-renew=true` asks for a new one. A pod has the new files a
+    minute later. If the certificate is a new one, the clock of this machine is wrong.
+    """
+
+    code = "TR-509"
+    title = "certificate expired"

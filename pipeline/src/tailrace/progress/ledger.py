@@ -20,16 +20,17 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from tailrace import crash, errors
 from tailrace.config import Kafka, Pipeline
 from tailrace.crash import Point
-from tailrace.kafka import Cluster, TopicPartitions, client_options, committed, is_fenced, persist, translate
+from tailrace.kafka import Cluster, TopicPartitions, client_options, committed, is_fenced, persist, translate, within
 from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group, transactional_id
 from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
 
 LEDGER_SETTINGS = {"cleanup.policy": "compact"}
 _LOOK_BACK = 256  # records of the ledger that the first look backwards spans
-_TRANSACTION_TIMEOUT_MS = 15_000  # of a driver's own transactions, which are short
+_TRANSACTION_TIMEOUT = 30.0  # of a driver's own transactions, which are short while no broker is away
 _READ_LIMIT = 60.0  # longer than an open transaction of a driver that was killed can last
 _COMMIT_LIMIT = 30.0
+_OFFSETS_LIMIT = 15.0  # longer than brokers need until another takes the place of one that was killed
 _ABORT_LIMIT = 5.0
 _FENCES = 16  # sink partitions that are fenced at the same time
 
@@ -74,7 +75,7 @@ class Ledger:
                     "transactional.id": driver_id(self._name),
                     "retry.backoff.ms": 5,
                     "linger.ms": 0,
-                    "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
+                    "transaction.timeout.ms": int(_TRANSACTION_TIMEOUT * 1000),
                     **self._ear.options,
                 }
             )
@@ -180,6 +181,7 @@ class Ledger:
             raise errors.InvariantBroken("the ledger was written before the driver had taken it over")
         doing = f"writing the plan of batch {plan.batch}"
         rights = [self._right(Operation.WRITE), on_transactions(self._name)]
+        began = time.monotonic()
         try:
             producer.begin_transaction()
             producer.produce(self._topic, plan.to_json().encode(), self._name.encode(), self._partition)
@@ -187,12 +189,25 @@ class Ledger:
                 places = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
                 topics = [on_topic(Operation.READ, topic) for topic in sorted({topic for topic, _ in positions})]
                 rights = [*topics, on_group(offsets_group(self._name)), on_transactions(self._name)]
-                producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), _COMMIT_LIMIT)
+                group = consumer.consumer_group_metadata()
+                within(
+                    _OFFSETS_LIMIT,
+                    "adding the positions",
+                    lambda: producer.send_offsets_to_transaction(places, group, _OFFSETS_LIMIT),
+                )
             crash.at(point, plan.batch, first=producer.flush)
             rights = [self._right(Operation.WRITE), on_transactions(self._name)]
             with self._ear.listening(producer, plan.batch):
                 producer.commit_transaction(_COMMIT_LIMIT)
         except KafkaException as error:
+            spent = time.monotonic() - began
+            if is_fenced(error) and spent > _TRANSACTION_TIMEOUT:  # Kafka has the same word for both
+                raise errors.KafkaFailed(
+                    f"{doing}: it took {spent:.0f} s, and the brokers end a transaction after "
+                    f"{_TRANSACTION_TIMEOUT:.0f} s",
+                    kept="nothing of the batch was written",
+                    then="start the pipeline again; if that repeats: tailrace doctor FILE",
+                ) from error
             if is_fenced(error):
                 raise errors.DriverFenced(
                     f"{doing} of pipeline {self._name!r}: a newer driver has taken over",

@@ -58,8 +58,8 @@ class Follower:
         if self._on:
             self._lags.start(positions)
 
-    def look(self, query: StreamingQuery) -> None:
-        """What Spark has said since the last look."""
+    def look(self, query: StreamingQuery, wanted: int | None = None) -> None:
+        """What Spark has said since the last look; `wanted` is the number of executors, where it is not a fixed one."""
         if not self._on:
             return
         with contextlib.suppress(Py4JError, PySparkException):  # a session that ends tells no more
@@ -78,9 +78,9 @@ class Follower:
                 self.board.progressed(progress)
             if time.monotonic() - self._asked > _EXECUTORS_EVERY:
                 self._asked = time.monotonic()
-                self._executors()
+                self._executors(wanted)
 
-    def _executors(self) -> None:
+    def _executors(self, wanted: int | None) -> None:
         if self._spark is None:
             return
         context: Any = self._spark.sparkContext
@@ -90,7 +90,8 @@ class Follower:
             self.board.executors(1, 1)
             return
         cluster = _LOCAL_CLUSTER.match(master)
-        wanted = int(cluster[1]) if cluster else int(conf.get("spark.executor.instances", str(_DEFAULT_EXECUTORS)))
+        fixed = int(cluster[1]) if cluster else int(conf.get("spark.executor.instances", str(_DEFAULT_EXECUTORS)))
+        wanted = fixed if wanted is None else wanted
         self.board.executors(wanted, known - 1)  # the driver is one of those that Spark counts
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ from tailrace.crash import Point
 from tailrace.errors import InvariantBroken, TailraceError, WriterUnavailable
 from tailrace.telemetry.garbage import OWN, Vitals
 from tailrace.telemetry.served import ENV
-from tailrace.writer import Assignment, Written, wire
+from tailrace.writer import Assignment, Written, alive, wire
 
 _START_LIMIT = 60.0
 _TRY_AGAIN = 15.0  # seconds after which a writer that was started and is not there is started once more
@@ -54,6 +54,7 @@ def _converse(question: Any, batches: Iterator[Any] | None) -> Any:
     try:
         with (
             contextlib.closing(_connect(folder)) as connection,
+            alive.watched(connection, folder),
             connection.makefile("rb") as incoming,
             connection.makefile("wb", wire.BUFFER) as outgoing,
         ):
@@ -97,14 +98,21 @@ def _folder() -> Path:
 def _connect(folder: Path) -> socket.socket:
     end = time.monotonic() + _START_LIMIT
     started: float | None = None
+    unanswered = 0
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            connection.settimeout(alive.ANSWER_LIMIT)
             connection.connect(str(folder / wire.SOCKET))
             if connection.recv(1) == wire.HELLO:
+                connection.settimeout(None)
                 return connection
             raise ConnectionResetError("it ended before it said hello")
         except OSError as error:
+            if isinstance(error, TimeoutError):
+                unanswered += 1
+                if unanswered % alive.TRIES == 0:
+                    alive.end(connection)
             connection.close()
             now = time.monotonic()
             if now > end:

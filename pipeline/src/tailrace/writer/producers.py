@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from tailrace import crash, errors
 from tailrace.config import redact
 from tailrace.crash import Point
-from tailrace.kafka import PURGED, is_fenced, persist, translate
+from tailrace.kafka import PURGED, is_fenced, persist, translate, within
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import BatchId
 from tailrace.progress.states import Event, State, after, unfit
@@ -33,6 +33,7 @@ T = TypeVar("T")
 TRANSACTION_TIMEOUT_MS = 120_000
 _INIT_LIMIT = 60.0
 _COMMIT_LIMIT = 60.0
+_MARKER_LIMIT = 20.0  # longer than brokers need until another takes the place of one that was killed
 _SLOW_COMMIT_MS = 400.0  # below librdkafka's wait for another coordinator, which is 500 ms
 _GLANCE = 2.0
 _QUEUE_WAIT = 0.05
@@ -247,9 +248,12 @@ class SinkProducer(Sender):
             raise errors.CommitInDoubt(f"{self._who}: a doubt before its marker: {self._heard.fatal}", kept=_KEPT)
         place = TopicPartition(self._place.topic, self._place.partition, marker.next, marker.metadata)
         group = self.ledger.group
-        self._attempt(
-            "adding its marker", lambda: self.producer.send_offsets_to_transaction([place], group, _COMMIT_LIMIT)
-        )
+        producer = self.producer
+
+        def add() -> None:
+            producer.send_offsets_to_transaction([place], group, _MARKER_LIMIT)
+
+        self._attempt("adding its marker", lambda: within(_MARKER_LIMIT, "the brokers", add))
         self._step(Event.SEAL)
 
     def commit(self, batch: BatchId) -> float:

@@ -1,0 +1,70 @@
+"""The cluster, the images on its nodes, and one release that the tests of a module share."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e import release as releases
+from e2e.images import BUILT, PRODUCT
+from e2e.release import Release
+from support import cluster
+from support.helm import SHARED, STRIMZI
+
+REAL = os.environ.get("E2E_STRIMZI") == "real"
+CRDS = SHARED / "strimzi" / "crds"
+
+
+@pytest.fixture(scope="session")
+def kubernetes() -> None:
+    """A cluster whose nodes have the images: E2E_LOAD is the command that loads the images named after it."""
+    if cluster.missing():
+        pytest.skip(cluster.missing())
+    load = os.environ.get("E2E_LOAD")
+    if load:
+        started = time.monotonic()
+        subprocess.run([*shlex.split(load), *PRODUCT, *BUILT], check=True)
+        print(f"images loaded in {releases.since(started)}")  # noqa: T201
+
+
+@pytest.fixture(scope="session")
+def definitions(kubernetes: None) -> Iterator[None]:
+    """Strimzi's definitions: those of the operator that is there (E2E_STRIMZI=real), or files beside the checkout."""
+    if STRIMZI in cluster.kubectl("api-versions").split():
+        yield
+        return
+    if REAL:
+        raise AssertionError("E2E_STRIMZI is real, and the cluster does not have Strimzi's operator")
+    if not CRDS.is_dir():
+        pytest.skip(f"Strimzi's definitions are not in {CRDS}: set SHARED_TOOLS")
+    cluster.kubectl("apply", "--server-side", "-f", str(CRDS))
+    cluster.kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=60s")
+    try:
+        yield
+    finally:
+        cluster.kubectl("delete", "-f", str(CRDS), "--wait=true", "--timeout=60s", check=False)
+
+
+@pytest.fixture(scope="module")
+def release(definitions: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    """A namespace in which nothing is installed yet, and what answers to Strimzi's resources there.
+
+    E2E_NAMESPACE names one that has all of it already, so that one test can be run again and again; it is left there.
+    """
+    there = os.environ.get("E2E_NAMESPACE")
+    if there:
+        yield Release.found(there)
+        return
+    with cluster.namespace() as namespace:
+        made = Release(namespace)
+        if REAL:
+            yield made
+            return
+        with releases.standin(namespace, Path(tmp_path_factory.mktemp("standin")) / "log"):
+            yield made

@@ -1,0 +1,47 @@
+"""The images that the end-to-end tests need besides those of `images/`: a broker, and an S3 server.
+
+`python tests/e2e/images.py` builds them with Docker; DOCKER_BUILD holds options, as for `make images`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.minio import binary
+from tailrace import jars
+
+ROOT = Path(__file__).resolve().parents[2]
+TAG = "0.1.0"
+BUILT = (f"tailrace-e2e-broker:{TAG}", f"tailrace-e2e-store:{TAG}")
+PRODUCT = tuple(f"tailrace-{name}:{TAG}" for name in ("driver", "executor", "example"))
+
+
+def main() -> None:
+    """Both, from a folder each that holds what goes in, and nothing else."""
+    for name, image in zip(("broker", "store"), BUILT, strict=True):
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made)
+            shutil.copytree(ROOT / "tests" / "e2e" / name, folder, dirs_exist_ok=True)
+            if name == "broker":
+                (folder / "jars").mkdir()
+                for jar in jars.ensure("kafka"):
+                    shutil.copy(jar, folder / "jars")
+            else:
+                with tempfile.TemporaryDirectory() as unpacked:
+                    shutil.copy(binary(Path(unpacked)), folder / "minio")
+            options = shlex.split(os.environ.get("DOCKER_BUILD", ""))
+            argument = f"--build-arg=SPARK=tailrace-spark:{TAG}"
+            given = [argument] if name == "broker" else []
+            subprocess.run(["docker", "build", *options, *given, "--tag", image, str(folder)], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Several scenarios at the same time, each in a process of its own with a Kafka of its own.
+
+Much of a scenario is waiting: for a JVM, a session's end, a broker. Processes, not threads, because a scenario may
+replace a part of what it runs in.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from faults.campaign import Findings, Say
+from faults.report import as_data, from_data
+from faults.scenario import Scenario
+
+_STAMP = 9  # characters before the text in a line of the campaign's
+
+
+def _long(scenario: Scenario) -> tuple[int, bool, int]:
+    return scenario.brokers, not scenario.quick, scenario.length
+
+
+def in_lanes(scenarios: Sequence[Scenario], *, quick: bool, seed: int, say: Say, lanes: int) -> Findings:
+    """Run them all, so many at a time; what they found in their own order."""
+    findings = Findings(seed, quick)
+    began = time.monotonic()
+    running: list[subprocess.Popen[str]] = []
+
+    def one(scenario: Scenario) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="tailrace-lane-") as folder:
+            file = Path(folder) / "found.json"
+            command = [sys.executable, "-m", "faults", "--lanes", "1", "--only", scenario.name, "--seed", str(seed)]
+            command += ["--json", str(file), *(["--quick"] if quick else [])]
+            child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            running.append(child)
+            for line in child.stderr or ():
+                say(f"{scenario.name:<16} {line.rstrip()[_STAMP:]}")
+            code = child.wait()
+            if not file.exists():
+                broken = {scenario.name: f"its process ended with {code} and told nothing"}
+                return as_data(Findings(seed, quick, failures=broken))
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+
+    with ThreadPoolExecutor(lanes) as pool:
+        asked = {each.name: pool.submit(one, each) for each in sorted(scenarios, key=_long, reverse=True)}
+        try:
+            told = [asked[each.name].result() for each in scenarios]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in running:
+                child.terminate()
+            raise
+    for each in told:
+        findings.failures |= each["broken"]
+        findings.results += from_data(each).results
+    findings.seconds = time.monotonic() - began
+    return findings

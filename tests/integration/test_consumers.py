@@ -1,0 +1,45 @@
+"""Spark's consumers stay from batch to batch, however many partitions there are (docs/decisions/0025)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+
+from support.pipelines import Bench, events_of
+from tailrace.testing import Record, produce
+
+pytestmark = pytest.mark.integration
+
+PARTITIONS = 70  # more than the 64 consumers that Spark keeps by itself
+
+
+def test_no_consumer_is_made_anew_where_there_are_more_than_64_partitions(bench: Callable[..., Bench]) -> None:
+    """A connection of each partition's consumer is there after the second batch, and after the fourth still."""
+    one = bench(partitions=PARTITIONS)
+    java: Any = one.spark._jvm
+    jvm = psutil.Process(int(java.java.lang.ProcessHandle.current().pid()))
+    broker = int(one.kafka.rpartition(":")[2])
+    seen: list[set[int]] = []
+
+    def connections() -> set[int]:
+        return {each.laddr.port for each in jvm.net_connections("tcp") if each.raddr and each.raddr.port == broker}
+
+    def four_batches(events: list[dict[str, Any]]) -> bool:
+        if events[-1]["event"] == "written":
+            seen.append(connections())
+            fill(one)
+        return len(events_of(events, "written")) == 4
+
+    fill(one)
+    one.run_until(one.pipeline(sink={"partitions": 4}), four_batches)
+    assert len(seen[1]) > PARTITIONS
+    gone = seen[1] - seen[3]
+    assert len(gone) < PARTITIONS / 10  # a consumer's first connection, to whoever was asked first, may end
+
+
+def fill(one: Bench) -> None:
+    """One record for each partition."""
+    produce(one.kafka, one.source, [Record(b"x", partition=number) for number in range(PARTITIONS)])

@@ -1,0 +1,62 @@
+"""Every world that the model of the protocol can come to, and what must hold in each of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from support.protocol import RECORDS, Broken, Protocol, World
+from tailrace.errors import InvariantBroken
+
+
+def check(world: World) -> None:
+    """Never two commits of a record; never half a batch, nor a batch without its marker."""
+    decided = world.broker.decided
+    if len(decided) != len(set(decided)):
+        raise Broken(f"committed twice: {decided}")
+    marker = world.broker.written
+    ahead = 0 if marker is None else int(marker.next)
+    if set(decided) != {(batch, number) for batch in range(ahead) for number in range(RECORDS)}:
+        raise Broken(f"torn: {decided} are committed, and the marker says that batches before {ahead} are")
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What a walk through all worlds has found."""
+
+    worlds: int
+    finished: int  # in which every batch is done
+    fault: str = ""
+    trace: tuple[str, ...] = ()
+
+
+def explore(protocol: Protocol, limit: int = 2_000_000) -> Explored:
+    """Every world that can be reached, breadth first; the shortest way to a fault if there is one."""
+    first = protocol.start()
+    seen: dict[World, tuple[World, str] | None] = {first: None}
+    todo, finished = deque([first]), 0
+    while todo:
+        world = todo.popleft()
+        name = ""
+        try:
+            for name, then in protocol.moves(world):
+                if then not in seen:
+                    seen[then] = (world, name)
+                    check(then)
+                    todo.append(then)
+        except (Broken, InvariantBroken) as error:
+            way = (*_way(seen, world), name)
+            return Explored(len(seen), finished, str(error), way)
+        finished += any(each.done and each.batch + 1 == protocol.bounds.batches for each in world.drivers)
+        if len(seen) > limit:
+            raise RuntimeError(f"more than {limit} worlds: lower the bounds")
+    return Explored(len(seen), finished)
+
+
+def _way(seen: dict[World, tuple[World, str] | None], world: World) -> tuple[str, ...]:
+    names: list[str] = []
+    step = seen[world]
+    while step is not None:
+        names.append(step[1])
+        step = seen[step[0]]
+    return tuple(reversed(names))

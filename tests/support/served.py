@@ -1,0 +1,53 @@
+"""A server that is a plain process: started, waited for until it answers, ended with the test."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tailrace.testing import wait_until
+
+START_LIMIT = 60.0
+END_LIMIT = 20.0
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as attempt:
+        attempt.bind(("127.0.0.1", 0))
+        return int(attempt.getsockname()[1])
+
+
+@contextmanager
+def served(
+    name: str, command: Sequence[str], ready: str, folder: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[None]:
+    """A process whose URL `ready` answers with 200, while this is entered; its output is in NAME.log."""
+    file = folder / f"{name}.log"
+    with file.open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, env=os.environ | (environment or {}), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+
+    def answers() -> bool:
+        if process.poll() is not None:
+            raise RuntimeError(f"{name} has ended:\n{file.read_text()[-2000:]}")
+        with suppress(OSError):
+            return bool(urllib.request.urlopen(ready, timeout=5).status == 200)
+        return False
+
+    try:
+        wait_until(answers, f"{name} to be ready", START_LIMIT)
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(END_LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(END_LIMIT)

@@ -1,0 +1,93 @@
+"""As much of Kafka's protocol as the proxy understands: where a message ends, who sent a request, and what it is."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+_CHUNK = 1 << 16
+
+
+class Api(IntEnum):
+    """The requests that a transaction is made of, by Kafka's number."""
+
+    PRODUCE = 0
+    METADATA = 3
+    FIND_COORDINATOR = 10
+    INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS = 24
+    ADD_OFFSETS = 25
+    END_TXN = 26
+    TXN_OFFSET_COMMIT = 28
+
+
+# From which version on a request's header and strings are of the compact kind.
+_COMPACT_SINCE = {
+    Api.PRODUCE: 9,
+    Api.INIT_PRODUCER_ID: 2,
+    Api.ADD_PARTITIONS: 3,
+    Api.ADD_OFFSETS: 3,
+    Api.END_TXN: 3,
+    Api.TXN_OFFSET_COMMIT: 3,
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is known of a request."""
+
+    api: int
+    version: int
+    correlation: int
+    client: str
+    transaction: str | None  # the transactional id, where the request has one
+    broker: int
+
+
+def frame(end: socket.socket) -> bytes:
+    """One message with its length, whole; EOFError where the connection ends."""
+    head = _exactly(end, 4)
+    (length,) = struct.unpack(">i", head)
+    return head + _exactly(end, length)
+
+
+def _exactly(end: socket.socket, count: int) -> bytes:
+    parts: list[bytes] = []
+    while count:
+        part = end.recv(min(count, _CHUNK))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def parsed(frame: bytes, broker: int = 0) -> Request:
+    """What a request says of itself."""
+    api, version, correlation, length = struct.unpack_from(">hhih", frame, 4)
+    at = 14 + max(0, length)
+    client = frame[14:at].decode()
+    transaction = None
+    since = _COMPACT_SINCE.get(Api(api)) if api in Api.__members__.values() else None
+    if since is not None and (api != Api.PRODUCE or version >= 3):
+        if version >= since:
+            at += 1  # the header's own tagged fields: clients send none
+            size, at = _varint(frame, at)
+            size -= 1
+        else:
+            (size,) = struct.unpack_from(">h", frame, at)
+            at += 2
+        transaction = frame[at : at + size].decode() if size >= 0 else None
+    return Request(api, version, correlation, client, transaction, broker)
+
+
+def _varint(frame: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = frame[at]
+        value |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not byte & 0x80:
+            return value, at

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,13 +13,16 @@ import pytest
 from support.kafkaproxy import Fault, ProxiedKafka, nth, proxied
 from support.transactions import Line, Older, rows
 from support.wire import Api
-from tailrace.errors import TailraceError
+from tailrace.config import Kafka
+from tailrace.errors import RecordTooLarge, TailraceError
+from tailrace.kafka import Cluster
 from tailrace.progress.marker import Marker
 from tailrace.writer import producers
 
 pytestmark = pytest.mark.integration
 
 STEPS = [Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS, Api.PRODUCE, Api.ADD_OFFSETS, Api.TXN_OFFSET_COMMIT, Api.END_TXN]
+NARROW = {"max.message.bytes": "1000"}
 
 
 @pytest.fixture(scope="module")
@@ -197,3 +202,26 @@ def test_a_broker_that_is_down_is_no_doubt(line: Line) -> None:
     assert line.failures == []
     assert line.writer.sinks.counts.created == 1
     assert line.read() == all_of(line, 4)
+
+
+def test_a_refused_record_is_named_though_the_refusal_comes_while_the_marker_is_added(line: Line) -> None:
+    """librdkafka says at first only that it is in the wrong state."""
+    line.write(0)
+    Cluster(Kafka(bootstrap_servers=line.kafka.bootstrap_servers)).ensure(narrow := f"{line.sink}.narrow", 1, 1, NARROW)
+    produced = nth(Api.PRODUCE, Fault.DELAY_ANSWER, transaction=line.transaction)
+    added = nth(Api.ADD_OFFSETS, Fault.DELAY_ANSWER, transaction=line.transaction)
+    proxy = line.kafka.proxy
+    proxy.judge = lambda request: produced(request) or added(request)
+
+    def sent() -> Iterator[Any]:
+        yield rows([os.urandom(5000)])
+        proxy.one_held()
+
+    with ThreadPoolExecutor(1) as pool:
+        attempt = pool.submit(line.writer.write, replace(line.task(1), topic=narrow), sent())
+        refusal = proxy.one_held()
+        addition = proxy.one_held(after=refusal)
+        refusal.let_go()
+        addition.let_go()
+        with pytest.raises(RecordTooLarge, match=narrow):
+            attempt.result(60)

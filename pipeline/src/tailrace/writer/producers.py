@@ -251,7 +251,12 @@ class SinkProducer(Sender):
         producer = self.producer
 
         def add() -> None:
-            producer.send_offsets_to_transaction([place], group, _MARKER_LIMIT)
+            try:
+                producer.send_offsets_to_transaction([place], group, _MARKER_LIMIT)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError._STATE:  # a record broke it on the way; asked again, it says how
+                    producer.send_offsets_to_transaction([place], group, _MARKER_LIMIT)
+                raise
 
         self._attempt("adding its marker", lambda: within(_MARKER_LIMIT, "the brokers", add))
         self._step(Event.SEAL)

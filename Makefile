@@ -34,10 +34,12 @@ run: setup ## Show the whole thing: embedded Kafka, a pipeline, the proof
 
 # Two runs: an integration test starts and stops sessions of Spark, and a process can hold only one at a time.
 test: setup ## All tests, the integration tests on a real Kafka
+	$(BIN)/python tests/support/archive.py
 	$(BIN)/python -m pytest tests/unit $(TEST_ARGS)
 	$(BIN)/python -m pytest tests/integration $(TEST_ARGS)
 
 faults: setup ## Break every part and count what comes out (an hour; QUICK=1: minutes)
+	$(BIN)/python tests/support/archive.py
 	$(if $(wildcard tests/faults/test_*.py),$(BIN)/python -m pytest tests/faults $(TEST_ARGS))
 	PYTHONPATH=tests $(BIN)/python -m faults $(if $(QUICK),--quick,--write) $(if $(ONLY),--only $(ONLY)) $(FAULTS_ARGS)
 

@@ -14,6 +14,7 @@ from faults import report
 from faults.campaign import campaign
 from faults.lanes import in_lanes
 from faults.scenario import every
+from support import archive
 
 PAGE = Path("docs", "guarantees.md")
 FILE = Path("docs", "benchmarks", "faults.json")
@@ -46,6 +47,7 @@ def main(arguments: Sequence[str]) -> int:
         before = before.without(wanted)
         there = {each.scenario for each in before.results}
         scenarios = [each for each in scenarios if each.name not in there]
+    archive.use()
     began = time.monotonic()
 
     def say(text: str) -> None:

@@ -9,12 +9,19 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from support import archive
 from support.pipelines import QUIET, Bench
 from support.zookeeper import ZooKeeper
 from tailrace import app
 from tailrace.checkpoint import prepare
 from tailrace.config import Pipeline, Sink, Source
 from tailrace.testing import Topics
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_starts() -> None:
+    """Sessions of Spark, here and in processes below, start from an archive of classes if `make test` has made it."""
+    archive.use()
 
 
 @pytest.fixture(scope="session")

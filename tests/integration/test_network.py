@@ -6,17 +6,20 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from support.kafkaproxy import Fault, ProxiedKafka, nth, proxied
+from support.kafkaproxy import Fault, Judge, ProxiedKafka, nth, proxied
 from support.transactions import Line, Older, rows
 from support.wire import Api
 from tailrace.config import Kafka
 from tailrace.errors import RecordTooLarge, TailraceError
 from tailrace.kafka import Cluster
-from tailrace.progress.marker import Marker
+from tailrace.progress.ledger import LEDGER_SETTINGS, Ledger
+from tailrace.progress.marker import Marker, driver_id
+from tailrace.progress.plan import BatchId, Plan, Range, Slice
 from tailrace.writer import producers
 
 pytestmark = pytest.mark.integration
@@ -204,14 +207,19 @@ def test_a_broker_that_is_down_is_no_doubt(line: Line) -> None:
     assert line.read() == all_of(line, 4)
 
 
+def answers_held(transaction: str) -> Judge:
+    """To the next records of a transaction, and to the addition of offsets to it."""
+    produced = nth(Api.PRODUCE, Fault.DELAY_ANSWER, transaction=transaction)
+    added = nth(Api.ADD_OFFSETS, Fault.DELAY_ANSWER, transaction=transaction)
+    return lambda request: produced(request) or added(request)
+
+
 def test_a_refused_record_is_named_though_the_refusal_comes_while_the_marker_is_added(line: Line) -> None:
     """librdkafka says at first only that it is in the wrong state."""
     line.write(0)
     Cluster(Kafka(bootstrap_servers=line.kafka.bootstrap_servers)).ensure(narrow := f"{line.sink}.narrow", 1, 1, NARROW)
-    produced = nth(Api.PRODUCE, Fault.DELAY_ANSWER, transaction=line.transaction)
-    added = nth(Api.ADD_OFFSETS, Fault.DELAY_ANSWER, transaction=line.transaction)
     proxy = line.kafka.proxy
-    proxy.judge = lambda request: produced(request) or added(request)
+    proxy.judge = answers_held(line.transaction)
 
     def sent() -> Iterator[Any]:
         yield rows([os.urandom(5000)])
@@ -224,4 +232,29 @@ def test_a_refused_record_is_named_though_the_refusal_comes_while_the_marker_is_
         refusal.let_go()
         addition.let_go()
         with pytest.raises(RecordTooLarge, match=narrow):
+            attempt.result(60)
+
+
+def test_a_refused_plan_is_named_though_the_refusal_comes_while_the_positions_are_added(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, for the driver's transaction."""
+    proxy, topic = line.kafka.proxy, f"{line.pipeline}.plans"
+    Cluster(Kafka(bootstrap_servers=line.kafka.bootstrap_servers)).ensure(topic, 1, 1, LEDGER_SETTINGS | NARROW)
+    kafka = Kafka(bootstrap_servers=line.kafka.proxied_servers)
+    with Ledger(line.pipeline, topic, kafka, 1, 1) as ledger, ThreadPoolExecutor(1) as pool:
+        ledger.take()
+        plan = Plan(line.pipeline, "q", BatchId(0), (Range("in", 0, 0, 1),), (Slice("in-0:0-1"),), "v1\n{}\n{}")
+        ledger.write(plan, {(line.sink, 0): 0})
+        large = replace(plan, batch=BatchId(1), slices=(Slice(os.urandom(3000).hex()),))
+        proxy.judge = answers_held(driver_id(line.pipeline))
+        group = ledger._consumer.consumer_group_metadata()  # type: ignore[union-attr]
+        asked_late = SimpleNamespace(consumer_group_metadata=lambda: (proxy.one_held(), group)[1], close=lambda: None)
+        monkeypatch.setattr(ledger, "_consumer", asked_late)  # else the offsets overtake the plan
+        attempt = pool.submit(ledger.write, large, {(line.sink, 0): 1})
+        refusal = proxy.one_held()
+        addition = proxy.one_held(after=refusal)
+        refusal.let_go()
+        addition.let_go()
+        with pytest.raises(RecordTooLarge, match="writing the plan of batch 1"):
             attempt.result(60)

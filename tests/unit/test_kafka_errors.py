@@ -38,6 +38,19 @@ def test_what_does_not_pass_is_said_at_once() -> None:
     assert len(asked) == 1
 
 
+def test_a_leader_that_is_too_new_to_tell_its_end_is_asked_again() -> None:
+    """After the death of another leader it does not know for a moment what is committed."""
+    answers = iter([KafkaError.OFFSET_NOT_AVAILABLE, None])
+
+    def ask() -> int:
+        refusal = next(answers)
+        if refusal is not None:
+            raise KafkaException(KafkaError(refusal))
+        return 7
+
+    assert persist(ask, "asking") == 7
+
+
 def test_a_wrong_clock_is_named() -> None:
     """Kafka speaks of a timestamp; whoever is woken by it needs to know which clock."""
     error = translate(KafkaException(KafkaError(KafkaError.INVALID_TIMESTAMP)), "writing a plan")

@@ -19,6 +19,7 @@ from confluent_kafka import (
     IsolationLevel,
     KafkaError,
     KafkaException,
+    Producer,
     TopicCollection,
     TopicPartition,
 )
@@ -42,6 +43,9 @@ _RETRIABLE = frozenset(
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
         KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,  # of a leader that is so new that it does not know yet how far it may tell
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.FENCED_LEADER_EPOCH,  # the client knows an older leader, or a newer one than the broker does
         KafkaError.UNKNOWN_LEADER_EPOCH,
@@ -190,6 +194,23 @@ def within(limit: float, doing: str, act: Callable[[], T]) -> T:
     except concurrent.futures.TimeoutError:
         what = f"{doing}: no answer within {limit:.0f} s"
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, what)) from None
+
+
+def add_offsets(producer: Producer, places: Sequence[TopicPartition], group: object, limit: float, doing: str) -> None:
+    """Put a group's offsets into a transaction. Where a record breaks it meanwhile, the error is that record's.
+
+    librdkafka says then at first only that it is in the wrong state, and how it came there when it is asked again.
+    """
+
+    def add() -> None:
+        try:
+            producer.send_offsets_to_transaction(list(places), group, limit)
+        except KafkaException as error:
+            if code_of(error) == KafkaError._STATE:
+                producer.send_offsets_to_transaction(list(places), group, limit)
+            raise
+
+    within(limit, doing, add)
 
 
 def persist(question: Callable[[], T], doing: str, limit: float = ANSWER_LIMIT, rights: Sequence[Right] = ()) -> T:

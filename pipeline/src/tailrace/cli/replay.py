@@ -20,7 +20,7 @@ from tailrace.cli.records import Place, number
 from tailrace.config import Kafka
 from tailrace.errors import CommitInDoubt, KafkaFailed, OptionRefused
 from tailrace.headers import HEADER_PARTITION, HEADER_PIPELINE, HEADER_TOPIC, PREFIX
-from tailrace.kafka import PURGED, client_options, committed, is_fenced, is_retriable, persist, translate, within
+from tailrace.kafka import PURGED, add_offsets, client_options, committed, is_fenced, is_retriable, persist, translate
 from tailrace.reader import Message
 from tailrace.rights import Operation, Right, on_groups, on_topic, on_transactions
 
@@ -228,11 +228,7 @@ class Replay:
                 TopicPartition(self._topic, number, mark.before, mark.metadata) for number, mark in marks.items()
             ]
             group = self._consumer.consumer_group_metadata()
-            within(
-                _LIMIT,
-                "adding the marks",
-                lambda: self._producer.send_offsets_to_transaction(offsets, group, _LIMIT),
-            )
+            add_offsets(self._producer, offsets, group, _LIMIT, "adding the marks")
         except BaseException as error:
             with contextlib.suppress(KafkaException):
                 self._producer.abort_transaction(_LIMIT)

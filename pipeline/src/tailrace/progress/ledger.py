@@ -15,12 +15,22 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tailrace import crash, errors
 from tailrace.config import Kafka, Pipeline
 from tailrace.crash import Point
-from tailrace.kafka import Cluster, TopicPartitions, client_options, committed, is_fenced, persist, translate, within
+from tailrace.kafka import (
+    PURGED,
+    Cluster,
+    TopicPartitions,
+    add_offsets,
+    client_options,
+    committed,
+    is_fenced,
+    persist,
+    translate,
+)
 from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group, transactional_id
 from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
@@ -32,6 +42,7 @@ _READ_LIMIT = 60.0  # longer than an open transaction of a driver that was kille
 _COMMIT_LIMIT = 30.0
 _OFFSETS_LIMIT = 15.0  # longer than brokers need until another takes the place of one that was killed
 _ABORT_LIMIT = 5.0
+_HEAR_LIMIT = 0.5  # the report of a record that was refused is there already, or on its way
 _FENCES = 16  # sink partitions that are fenced at the same time
 
 
@@ -180,23 +191,26 @@ class Ledger:
         if producer is None or consumer is None:
             raise errors.InvariantBroken("the ledger was written before the driver had taken it over")
         doing = f"writing the plan of batch {plan.batch}"
-        rights = [self._right(Operation.WRITE), on_transactions(self._name)]
+        own = rights = [self._right(Operation.WRITE), on_transactions(self._name)]
+        refused: list[KafkaError] = []
+
+        def heard(error: KafkaError | None, _: object) -> None:
+            if error is not None and error.code() not in PURGED:
+                refused.append(error)
+
         began = time.monotonic()
         try:
             producer.begin_transaction()
-            producer.produce(self._topic, plan.to_json().encode(), self._name.encode(), self._partition)
+            record = plan.to_json().encode(), self._name.encode()
+            producer.produce(self._topic, *record, self._partition, on_delivery=heard)
             if positions:
                 places = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
                 topics = [on_topic(Operation.READ, topic) for topic in sorted({topic for topic, _ in positions})]
                 rights = [*topics, on_group(offsets_group(self._name)), on_transactions(self._name)]
                 group = consumer.consumer_group_metadata()
-                within(
-                    _OFFSETS_LIMIT,
-                    "adding the positions",
-                    lambda: producer.send_offsets_to_transaction(places, group, _OFFSETS_LIMIT),
-                )
+                add_offsets(producer, places, group, _OFFSETS_LIMIT, "adding the positions")
             crash.at(point, plan.batch, first=producer.flush)
-            rights = [self._right(Operation.WRITE), on_transactions(self._name)]
+            rights = own
             with self._ear.listening(producer, plan.batch):
                 producer.commit_transaction(_COMMIT_LIMIT)
         except KafkaException as error:
@@ -214,6 +228,9 @@ class Ledger:
                     kept="what this driver had committed stays; the newer driver writes the rest",
                     then="if no second driver was meant to run, find it: it has the same pipeline name",
                 ) from error
+            producer.flush(_HEAR_LIMIT)
+            if refused:  # the plan's record has broken the transaction, whatever failed then
+                rights = own
             if error.args[0].txn_requires_abort():
                 with contextlib.suppress(KafkaException):  # else its offsets hold up every reader until it times out
                     producer.abort_transaction(_ABORT_LIMIT)

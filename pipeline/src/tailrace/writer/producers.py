@@ -6,6 +6,7 @@ librdkafka's producer retries a lost EndTxn without end and cannot tell its outc
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 import time
@@ -17,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from tailrace import crash, errors
 from tailrace.config import redact
 from tailrace.crash import Point
-from tailrace.kafka import PURGED, is_fenced, persist, translate, within
+from tailrace.kafka import PURGED, add_offsets, is_fenced, persist, translate
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import BatchId
 from tailrace.progress.states import Event, State, after, unfit
@@ -249,16 +250,8 @@ class SinkProducer(Sender):
         place = TopicPartition(self._place.topic, self._place.partition, marker.next, marker.metadata)
         group = self.ledger.group
         producer = self.producer
-
-        def add() -> None:
-            try:
-                producer.send_offsets_to_transaction([place], group, _MARKER_LIMIT)
-            except KafkaException as error:
-                if error.args[0].code() == KafkaError._STATE:  # a record broke it on the way; asked again, it says how
-                    producer.send_offsets_to_transaction([place], group, _MARKER_LIMIT)
-                raise
-
-        self._attempt("adding its marker", lambda: within(_MARKER_LIMIT, "the brokers", add))
+        adding = functools.partial(add_offsets, producer, [place], group, _MARKER_LIMIT, "the brokers")
+        self._attempt("adding its marker", adding)
         self._step(Event.SEAL)
 
     def commit(self, batch: BatchId) -> float:

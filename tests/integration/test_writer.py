@@ -118,12 +118,21 @@ def started_in(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def test_one_writer_however_many_ask_for_it_at_once(house: House) -> None:
-    """Whoever loses the race for the lock ends without a word."""
+def test_one_writer_however_many_ask_for_it_at_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is started; another that is started all the same loses the race for the lock, and ends without a word."""
+    started: list[Path] = []
+
+    def start(folder: Path, executor: int) -> None:
+        started.append(folder)
+        true_start(folder, executor)
+
+    true_start = client.start
+    monkeypatch.setattr(client, "start", start)
     with ThreadPoolExecutor(8) as pool:
         found = {each.result(60)["pid"] for each in [pool.submit(Client().stats) for _ in range(8)]}
     assert len(found) == 1
-    client.start(house.folder, os.getpid())
+    assert len(started) == 1
+    true_start(house.folder, os.getpid())
     assert {house.pid()} == found
 
 

@@ -96,6 +96,11 @@ def _folder() -> Path:
 
 
 def _connect(folder: Path) -> socket.socket:
+    with contextlib.ExitStack() as turn:
+        return _connected(folder, turn)
+
+
+def _connected(folder: Path, turn: contextlib.ExitStack) -> socket.socket:
     end = time.monotonic() + _START_LIMIT
     started: float | None = None
     unanswered = 0
@@ -122,7 +127,9 @@ def _connect(folder: Path) -> socket.socket:
                     then="look into the executor's log for what the writer said",
                 ) from error
             if (started is None or now - started > _TRY_AGAIN) and not _locked(folder):
-                start(folder, wire.executor().pid)
+                # Each that is started costs a second of CPU, when all tasks of a first batch want it.
+                if started is not None or _first(folder, turn):
+                    start(folder, wire.executor().pid)
                 started = now
             time.sleep(_LOOK_EVERY)
 
@@ -135,6 +142,16 @@ def _locked(folder: Path) -> bool:
             return False
     except BlockingIOError:
         return True
+
+
+def _first(folder: Path, turn: contextlib.ExitStack) -> bool:
+    """Whether no other worker of this executor is starting a writer just now; then it is our turn while we wait."""
+    mine = turn.enter_context((wire.own(folder) / wire.TURN).open("w"))
+    try:
+        fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def start(folder: Path, executor: int) -> None:

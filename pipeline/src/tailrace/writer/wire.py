@@ -23,6 +23,7 @@ from tailrace.errors import WriterUnavailable
 ENV = "TAILRACE_WRITER"  # the folder, from the executor's Python daemon to its workers
 SOCKET = "writer.sock"
 LOCK = "lock"
+TURN = "turn"
 HELLO, ROWS, NONE, WHOLE = b"H", b"R", b"N", b"W"
 STATS = "stats"  # a question instead of an assignment
 BUFFER = 1 << 18

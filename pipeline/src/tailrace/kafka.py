@@ -202,11 +202,14 @@ def add_offsets(producer: Producer, places: Sequence[TopicPartition], group: obj
     librdkafka says then at first only that it is in the wrong state, and how it came there when it is asked again.
     """
 
+    end = time.monotonic() + limit
+
     def add() -> None:
         try:
             producer.send_offsets_to_transaction(list(places), group, limit)
         except KafkaException as error:
-            if code_of(error) == KafkaError._STATE:
+            # After the limit nobody waits for the answer: this must not touch whatever the producer does by then.
+            if code_of(error) == KafkaError._STATE and time.monotonic() < end:
                 producer.send_offsets_to_transaction(list(places), group, limit)
             raise
 

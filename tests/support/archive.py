@@ -33,7 +33,8 @@ def use() -> None:
     """Sessions that start from here on, in whatever process below, take the archive if it is there."""
     archive = place()
     if archive.is_file() and "SPARK_SUBMIT_OPTS" not in os.environ:
-        os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:SharedArchiveFile={archive}"
+        # Short runs: what the JVM's second compiler makes faster is over before it has made it.
+        os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:SharedArchiveFile={archive} -XX:TieredStopAtLevel=1"
 
 
 def make() -> None:

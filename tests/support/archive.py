@@ -52,6 +52,8 @@ def make() -> None:
         subprocess.run([sys.executable, __file__, "train"], env=told, check=True, timeout=_LIMIT)
         if draft.is_file():  # a JVM that cannot write one ends without
             draft.replace(archive)
+    except (OSError, subprocess.SubprocessError) as error:
+        sys.stderr.write(f"no archive of classes ({error}): the tests start more slowly\n")
     finally:
         draft.unlink(missing_ok=True)
 

@@ -10,6 +10,7 @@ import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,20 +43,18 @@ def make() -> None:
     archive = place()
     if archive.is_file():
         return
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    draft = archive.with_name(f"{archive.name}.{os.getpid()}")
     python = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    told = (
-        os.environ | python | {"SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={draft} -Xlog:disable -Xlog:all=error"}
-    )
     try:
-        subprocess.run([sys.executable, __file__, "train"], env=told, check=True, timeout=_LIMIT)
-        if draft.is_file():  # a JVM that cannot write one ends without
+        archive.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=archive.parent) as folder:  # a JVM that writes too late finds it gone
+            draft = Path(folder, archive.name)
+            told = {"SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={draft} -Xlog:disable -Xlog:all=error"}
+            subprocess.run(
+                [sys.executable, __file__, "train"], env=os.environ | python | told, check=True, timeout=_LIMIT
+            )
             draft.replace(archive)
     except (OSError, subprocess.SubprocessError) as error:
         sys.stderr.write(f"no archive of classes ({error}): the tests start more slowly\n")
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def _train() -> None:

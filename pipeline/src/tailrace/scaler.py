@@ -16,11 +16,10 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tailrace.config import Pipeline
-from tailrace.scaling import Bounds, Scaling, Seen
+from tailrace.scaling import SPARKS_OWN, Bounds, Scaling, Seen
 
 Event = dict[str, Any]
 _LOOK = 1.0
-_SPARKS_OWN = 2  # spark.executor.instances where nobody says
 
 
 class Scaler:
@@ -35,7 +34,7 @@ class Scaler:
         self._looked = 0.0
         if chosen.max is not None:
             bounds = Bounds(chosen.min, chosen.max, chosen.backlog, chosen.settle)
-            first = int(pipeline.spark.get("spark.executor.instances", str(_SPARKS_OWN)))
+            first = int(pipeline.spark.get("spark.executor.instances", str(SPARKS_OWN)))
             self._scaling = Scaling(bounds, bounds.within(first))
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+SPARKS_OWN = 2  # how many there are where nobody says (spark.executor.instances)
 CALM = 4  # it is calm while the backlog takes less than this part of the limit
 GROWTH = 2  # at most so many times as many at once
 

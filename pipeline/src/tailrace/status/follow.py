@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.config import Pipeline
 from tailrace.kafka import TopicPartitions
+from tailrace.scaling import SPARKS_OWN
 from tailrace.status.board import Board
 from tailrace.status.lag import Lags
 from tailrace.status.port import opened
@@ -26,7 +27,6 @@ from tailrace.telemetry.vitals import Watch
 
 _EXECUTORS_EVERY = 2.0
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)")
-_DEFAULT_EXECUTORS = 2  # Spark's own, on Kubernetes
 
 
 class Follower:
@@ -90,7 +90,7 @@ class Follower:
             self.board.executors(1, 1)
             return
         cluster = _LOCAL_CLUSTER.match(master)
-        fixed = int(cluster[1]) if cluster else int(conf.get("spark.executor.instances", str(_DEFAULT_EXECUTORS)))
+        fixed = int(cluster[1]) if cluster else int(conf.get("spark.executor.instances", str(SPARKS_OWN)))
         wanted = fixed if wanted is None else wanted
         self.board.executors(wanted, known - 1)  # the driver is one of those that Spark counts
 

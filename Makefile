@@ -47,7 +47,7 @@ charts: $(STAMP) ## The tests of the Helm chart: every environment rendered and 
 	$(BIN)/python -m pytest tests/charts $(TEST_ARGS)
 
 charts-schema: $(STAMP) ## Write the schema of the chart's values anew, from the configuration's
-	$(BIN)/python -m tailrace_operator.chart charts/values.schema.yaml > charts/tailrace/values.schema.json
+	$(BIN)/python -m tailrace_operator.chart charts/values.schema.yaml charts/tailrace/values.yaml > charts/tailrace/values.schema.json
 
 # The jars come from the cache of this machine, so that an image is built without Maven Central. DOCKER_BUILD takes options.
 images: images-jars ## Build the images with Docker, and say how large they are

@@ -35,6 +35,7 @@ EVERYTHING = {
     "objectStorage": {"mode": "embedded", "embedded": {"image": {"repository": "localhost/minio", "tag": "test"}}},
     "monitoring": {"enabled": True, "labels": {"prometheus": "main"}},
     "networkPolicy": {"egress": [{"to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}], "ports": [{"port": 8081}]}]},
+    "kafka": {"existingTopics": ["words", "counts", "more", "late"]},
     "pipelines": [
         {
             "name": "tweets",

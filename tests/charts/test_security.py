@@ -109,6 +109,12 @@ def test_no_secret_is_in_a_config_map_or_an_argument(everything: list[Resource])
         ({"kafka": {"external": {"options": {"sasl.password": "x"}}}}, "kafka.external.options"),
         ({"pipelineDefaults": {"config": {"spark": {"spark.hadoop.fs.s3a.secret.key": "x"}}}}, "config.spark"),
         ({"pipelineDefaults": {"env": {"API_TOKEN": "x"}}}, "env"),
+        ({"pipelineDefaults": {"env": {"API_KEY": "x"}}}, "env"),
+        ({"pipelineDefaults": {"env": {"DB_PWD": "x"}}}, "env"),
+        ({"pipelineDefaults": {"env": {"SSH_PASSPHRASE": "x"}}}, "env"),
+        ({"pipelineDefaults": {"env": {"DB_CREDENTIALS": "x"}}}, "env"),
+        ({"pipelineDefaults": {"config": {"spark": {"spark.hadoop.fs.azure.account.key.a": "x"}}}}, "config.spark"),
+        ({"pipelineDefaults": {"config": {"process": {"arguments": {"password": "x"}}}}}, "config.process.arguments"),
         (
             {
                 "pipelineDefaults": {
@@ -124,6 +130,15 @@ def test_a_secret_in_the_values_is_refused(values: dict[str, Any], says: str) ->
     told = refusal(values=values)
     assert "a secret, which would be readable" in told
     assert says in told
+
+
+def test_a_secret_in_a_url_or_an_argument_is_refused() -> None:
+    """Both can be read by whoever sees the ConfigMap or the pod."""
+    url = {"pipelineDefaults": {"config": {"source": {"registry": {"url": "https://me:x@registry"}}}}}
+    assert "config.source.registry.url has a user in it" in refusal(values=url)
+    embedded = {"image": {"repository": "s3"}, "args": ["--access", "a", "--secret", "b", "posix", "/data"]}
+    told = refusal(values={"objectStorage": {"mode": "embedded", "embedded": embedded}})
+    assert 'objectStorage.embedded.args has "--access"' in told
 
 
 def test_a_variable_takes_a_secrets_place() -> None:

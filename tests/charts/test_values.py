@@ -13,12 +13,24 @@ from tailrace.config import Pipeline, Section
 from tailrace_operator import chart
 from tailrace_operator.chart import WRITTEN
 
+POOL = {
+    "name": "all",
+    "roles": ["controller", "broker"],
+    "replicas": 1,
+    "storage": {"type": "ephemeral"},
+    "resources": {"requests": {"cpu": 1, "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+}
+TOPIC = {"name": "a", "partitions": 1}
+EMBEDDED = {"objectStorage": {"mode": "embedded", "embedded": {"image": {"repository": "s3"}}}}
 HAND_WRITTEN = ROOT / "charts" / "values.schema.yaml"
 
 
 def test_the_schema_is_that_of_the_code() -> None:
     """`make charts-schema` writes it anew."""
-    made = chart.values(yaml.safe_load(HAND_WRITTEN.read_text(encoding="utf-8")))
+    written, given = (
+        yaml.safe_load(file.read_text(encoding="utf-8")) for file in (HAND_WRITTEN, CHART / "values.yaml")
+    )
+    made = chart.values(written, given)
     assert json.loads((CHART / "values.schema.json").read_text(encoding="utf-8")) == made
 
 
@@ -87,12 +99,78 @@ def test_the_files_of_values_have_no_key_that_the_schema_lacks() -> None:
         ({"fullnameOverride": "A"}, ("/fullnameOverride",)),
         ({"pipelineDefaults": {"env": {"a-b": "x"}}}, ("/pipelineDefaults/env", "'a-b'")),
         ({"http": {"port": 80}}, ("/http/port",)),
+        ({"pipelineDefaults": {"executors": None}}, ("/pipelineDefaults", "missing property 'executors'")),
+        ({"kafka": {"strimzi": {"pools": [POOL | {"storage": {"type": "persistent-claim"}}]}}}, ("storage.size",)),
+        ({"kafka": {"strimzi": {"pools": [POOL, POOL]}}}, ("kafka.strimzi.pools has all twice",)),
+        ({"kafka": {"topics": [TOPIC, TOPIC]}}, ("kafka.topics has a twice",)),
+        ({"kafka": {"topics": [TOPIC | {"replicas": 3}]}}, ("a has 3 replicas", "1 brokers")),
+        ({"kafka": {"strimzi": {"certificates": {"validityDays": 10}}}}, ("validityDays is 10", "30 days")),
+        ({"kafka": {"ledger": {"partitions": 3}}}, ("it has 4 sink partitions", "kafka.ledger.partitions is 3")),
+        ({"kafka": {"strimzi": {"keep": True}}} | EMBEDDED, ("objectStorage.mode is embedded", "keep")),
+        ({"pipelineDefaults": {"driver": {"memory": "8g"}}}, ("driver.memory", "is 8g", "1280Mi")),
+        ({"pipelineDefaults": {"config": {"executors": {"min": 5, "max": 2}}}}, ("executors.min is 5", "max (2)")),
+        ({"ports": {"driver": 7079}}, ("ports.blockManager and ports.driver are both 7079",)),
+        ({"monitoring": {"from": []}}, ("/monitoring/from",)),
+        ({"pipelineDefaults": {"env": {"HOME": "/"}}}, ("env or secretEnv has HOME",)),
+        (
+            {"pipelineDefaults": {"env": {"A": "b"}, "secretEnv": {"A": {"secret": "b", "key": "c"}}}},
+            ("A is in env and in secretEnv",),
+        ),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_named(wrong: dict[str, Any], says: tuple[str, ...]) -> None:
     """Where it is, and what it may be."""
     told = refusal(values=wrong)
     assert [each for each in says if each not in told] == [], told
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"source": {"topics": ["a"]}, "sink": {"topic": "hashtags"}}, "the topic a is not made by kafka.topics"),
+        ({"source": {"topics": ["tweets"]}, "sink": {"topic": "b"}}, "the topic b is not made by kafka.topics"),
+        ({"source": {"topics": ["tweets"]}, "sink": {"topic": "tweets"}}, "would read what it has written"),
+        ({"source": {"topics": []}, "sink": {"topic": "hashtags"}}, "neither topics nor a pattern"),
+        ({"source": {"topics": ["tweets"], "pattern": "t.*"}, "sink": {"topic": "hashtags"}}, "topics and a pattern"),
+    ],
+)
+def test_topics_that_no_driver_could_use_are_refused(config: dict[str, Any], says: str) -> None:
+    """With the pipeline's place; the driver would find it only in its pod."""
+    told = refusal(values={"pipelines": [{"name": "a", "config": config}]})
+    assert "pipelines[0] (a)" in told
+    assert says in told
+
+
+def test_a_topic_may_be_somebody_elses() -> None:
+    """Where it is named as such."""
+    config = {"source": {"topics": ["theirs"]}, "sink": {"topic": "hashtags"}}
+    render(values={"pipelines": [{"name": "a", "config": config}], "kafka": {"existingTopics": ["theirs"]}})
+
+
+@pytest.mark.parametrize("names", [("bucket",), ("object-store",), ("dashboard-overview",), ("a", "a-executor")])
+def test_pipelines_do_not_take_the_names_of_other_objects(names: tuple[str, ...]) -> None:
+    """Two objects of one name would be one, and the executors of one pipeline would have the rights of a driver."""
+    config = {"source": {"topics": ["tweets"]}, "sink": {"topic": "hashtags"}}
+    told = refusal(values={"pipelines": [{"name": name, "config": config} for name in names]})
+    assert "Next: rename" in told
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "spark.driver.port",
+        "spark.master",
+        "spark.executor.instances",
+        "spark.kubernetes.namespace",
+        "spark.kubernetes.executor.podTemplateFile",
+        "spark.kubernetes.authenticate.driver.serviceAccountName",
+        "spark.kubernetes.executor.secretKeyRef.A",
+    ],
+)
+def test_settings_of_spark_that_other_objects_follow_are_the_charts(setting: str) -> None:
+    """A second value would open ports that no policy knows, or make executors that nobody restricts."""
+    told = refusal(values={"pipelineDefaults": {"config": {"spark": {setting: "9999"}}}})
+    assert f"config.spark has {setting}" in told
 
 
 @pytest.mark.parametrize(
@@ -109,7 +187,7 @@ def test_rights_that_cannot_be_derived_are_asked_for(config: dict[str, Any], say
 
 def test_two_pipelines_of_one_name_are_refused() -> None:
     """They would take each other's transactions."""
-    one = {"name": "a", "config": {"source": {"topics": ["b"]}, "sink": {"topic": "c"}}}
+    one = {"name": "a", "config": {"source": {"topics": ["tweets"]}, "sink": {"topic": "hashtags"}}}
     assert "there are two pipelines of this name" in refusal(values={"pipelines": [one, one]})
 
 

@@ -248,7 +248,7 @@ def test_a_wrong_value_fails_at_install_and_is_named(release: Release) -> None:
 
 def test_nothing_is_left_of_a_release(release: Release) -> None:
     """But what Kubernetes puts into each namespace."""
-    release.kubectl("delete", "kafkauser/hand", "pod/hand", "configmap/hand", "networkpolicy/hand", "--wait=true")
+    release.kubectl("delete", "kafkauser/hand", "pod/hand", "configmap/hand", "--wait=true")
     cluster.helm("uninstall", NAME, "-n", release.namespace, "--wait", "--timeout=5m")
 
     def left() -> list[str]:

@@ -7,6 +7,7 @@ that SHARED_TOOLS names), or built from their Go modules; where none of this wor
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shutil
 import subprocess
@@ -63,8 +64,8 @@ def helm(*arguments: str, values: Mapping[str, Any] | None = None) -> subprocess
     with tempfile.TemporaryDirectory() as folder:
         more: list[str] = []
         if values is not None:
-            file = Path(folder) / "values.yaml"
-            file.write_text(yaml.safe_dump(dict(values)), encoding="utf-8")
+            file = Path(folder) / "values.json"  # in which text is text, whoever reads it
+            file.write_text(json.dumps(dict(values)), encoding="utf-8")
             more = ["--values", str(file)]
         environment = {
             **{key: value for key, value in os.environ.items() if key != "KUBECONFIG"},

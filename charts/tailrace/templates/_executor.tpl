@@ -4,12 +4,7 @@ apiVersion: v1
 kind: Pod
 metadata:
   labels:
-    {{- include "tailrace.labels" .root | nindent 4 }}
-    app.kubernetes.io/component: executor
-    {{- include "tailrace.selector" (dict "root" .root "component" "executor" "p" .p) | nindent 4 }}
-    {{- with .p.podLabels }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+    {{- include "tailrace.labels.pod" (dict "root" .root "component" "executor" "p" .p) | nindent 4 }}
   {{- with .p.podAnnotations }}
   annotations:
     {{- toYaml . | nindent 4 }}
@@ -41,7 +36,7 @@ spec:
         - {name: kafka, mountPath: /etc/tailrace/kafka, readOnly: true}
         {{- end }}
   volumes:
-    - {name: run, emptyDir: {}}
+    - {name: run, emptyDir: {{ with .p.executors.scratch }}{sizeLimit: {{ . }}}{{ else }}{}{{ end }}}
     - {name: tmp, emptyDir: {}}
     {{- if include "tailrace.kafka.mounts" .root }}
     {{- include "tailrace.kafka.volume" . | nindent 4 }}

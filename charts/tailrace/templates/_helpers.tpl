@@ -1,27 +1,39 @@
 {{/* Names, labels and the parts that several templates share. A pipeline's parts take (dict "root" $ "p" $p). */}}
 
+{{/* A release may have a dot in its name, a Service may not; and a StatefulSet's revision has to fit into a label. */}}
 {{- define "tailrace.fullname" -}}
-{{- default .Release.Name .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- default .Release.Name .Values.fullnameOverride | replace "." "-" | trunc 39 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "tailrace.labels" -}}
-app.kubernetes.io/name: tailrace
-app.kubernetes.io/instance: {{ .Release.Name }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-app.kubernetes.io/part-of: tailrace
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
-{{- with .Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $chart := printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" -}}
+{{- $version := dict "app.kubernetes.io/version" .Chart.AppVersion "helm.sh/chart" $chart -}}
+{{- toYaml (mergeOverwrite (include "tailrace.labels.lasting" . | fromYaml) $version) -}}
+{{- end -}}
+
+{{/* Those that no other version of the chart changes: for pods, and for what Strimzi hands on to its pods. */}}
+{{- define "tailrace.labels.lasting" -}}
+{{- $own := dict
+  "app.kubernetes.io/name" "tailrace"
+  "app.kubernetes.io/instance" .Release.Name
+  "app.kubernetes.io/managed-by" .Release.Service
+  "app.kubernetes.io/part-of" "tailrace"
+-}}
+{{- toYaml (mergeOverwrite (deepCopy .Values.commonLabels) $own) -}}
+{{- end -}}
+
+{{/* Of a pipeline's pods. */}}
+{{- define "tailrace.labels.pod" -}}
+{{- $own := mergeOverwrite (include "tailrace.labels.lasting" .root | fromYaml) (include "tailrace.selector" . | fromYaml) -}}
+{{- toYaml (mergeOverwrite (deepCopy .p.podLabels) $own (dict "app.kubernetes.io/component" .component)) -}}
 {{- end -}}
 
 {{/* What selects the pods of a kind; the release is in a label of ours, since Strimzi gives its pods the usual ones. */}}
 {{- define "tailrace.selector" -}}
-tailrace.dev/release: {{ .root.Release.Name }}
+tailrace.dev/release: {{ .root.Release.Name | quote }}
 tailrace.dev/component: {{ .component }}
 {{- with .p }}
-tailrace.dev/pipeline: {{ .name }}
+tailrace.dev/pipeline: {{ .name | quote }}
 {{- end }}
 {{- end -}}
 
@@ -43,7 +55,7 @@ tailrace.dev/pipeline: {{ .name }}
 {{- with .Values.images.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- end -}}
@@ -81,7 +93,7 @@ affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with get .p.priorityClassName .component }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- if .p.topologySpreadConstraints }}
 topologySpreadConstraints:
@@ -119,13 +131,13 @@ topologySpreadConstraints:
       {{- else }}
       {{- with $external.ca.secret }}
       - secret:
-          name: {{ . }}
-          items: [{key: {{ $external.ca.key }}, path: ca.crt}]
+          name: {{ . | quote }}
+          items: [{key: {{ $external.ca.key | quote }}, path: ca.crt}]
       {{- end }}
       {{- with $external.client.secret }}
       - secret:
-          name: {{ . }}
-          items: [{key: {{ $external.client.certificate }}, path: user.crt}, {key: {{ $external.client.key }}, path: user.key}]
+          name: {{ . | quote }}
+          items: [{key: {{ $external.client.certificate | quote }}, path: user.crt}, {key: {{ $external.client.key | quote }}, path: user.key}]
       {{- end }}
       {{- end }}
 {{- end -}}
@@ -154,12 +166,11 @@ options:
 {{- end -}}
 {{- end -}}
 
-{{/* What a pipeline's configuration file says. */}}
-{{- define "tailrace.config" -}}
+{{/* Settings of Spark's with which other objects have to agree, as JSON; config.spark may not say them again. */}}
+{{- define "tailrace.spark" -}}
 {{- $root := .root -}}
 {{- $p := .p -}}
 {{- $executors := $p.executors -}}
-{{- $labels := include "tailrace.selector" (dict "root" $root "component" "executor" "p" $p) | fromYaml -}}
 {{- $spark := dict
   "spark.master" "k8s://https://kubernetes.default.svc"
   "spark.driver.memory" $p.driver.memory
@@ -187,11 +198,18 @@ options:
 {{- with $storage.external.endpoint }}{{- $_ := set $spark "spark.hadoop.fs.s3a.endpoint" . }}{{- end -}}
 {{- with $storage.external.region }}{{- $_ := set $spark "spark.hadoop.fs.s3a.endpoint.region" . }}{{- end -}}
 {{- end -}}
+{{- toJson $spark -}}
+{{- end -}}
+
+{{/* What a pipeline's configuration file says. */}}
+{{- define "tailrace.config" -}}
+{{- $root := .root -}}
+{{- $p := .p -}}
 {{- $made := dict
   "pipeline" $p.name
   "kafka" (include "tailrace.kafka.section" $root | fromYaml)
   "ledger" (dict "topic" $root.Values.kafka.ledger.topic "partitions" (int $root.Values.kafka.ledger.partitions))
-  "spark" $spark
+  "spark" (include "tailrace.spark" . | fromJson)
 -}}
 {{- $http := $root.Values.http -}}
 {{- $metrics := ternary (dict "enabled" true "host" "0.0.0.0" "port" (int $http.port) "writers" (int $http.executorPort)) (dict "enabled" false) $http.enabled -}}
@@ -199,33 +217,39 @@ options:
 {{- toYaml (mergeOverwrite $made (deepCopy $p.config)) -}}
 {{- end -}}
 
+{{/* Whether a pipeline keeps state on the object store. */}}
+{{- define "tailrace.stateful" -}}
+{{- if hasPrefix "s3a:" (default "" .p.config.checkpoint) -}}yes{{- end -}}
+{{- end -}}
+
 {{/* Variables of driver and executors. */}}
 {{- define "tailrace.env" -}}
 {{- $storage := .root.Values.objectStorage -}}
-{{- if ne $storage.mode "none" }}
+{{- if include "tailrace.stateful" . }}
 {{- $secret := ternary (default (printf "%s-object-store" (include "tailrace.fullname" .root)) $storage.embedded.secret) $storage.external.secret (eq $storage.mode "embedded") -}}
 {{- with $secret }}
 - name: AWS_ACCESS_KEY_ID
-  valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ ternary "access-key" $storage.external.accessKey (eq $storage.mode "embedded") }}}}
+  valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: {{ ternary "access-key" $storage.external.accessKey (eq $storage.mode "embedded") | quote }}}}
 - name: AWS_SECRET_ACCESS_KEY
-  valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ ternary "secret-key" $storage.external.secretKey (eq $storage.mode "embedded") }}}}
+  valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: {{ ternary "secret-key" $storage.external.secretKey (eq $storage.mode "embedded") | quote }}}}
 {{- end }}
 {{- end }}
 {{- with .root.Values.kafka.external }}
 {{- if and (eq $.root.Values.kafka.mode "external") .sasl.secret }}
 - name: KAFKA_USERNAME
-  valueFrom: {secretKeyRef: {name: {{ .sasl.secret }}, key: {{ .sasl.username }}}}
+  valueFrom: {secretKeyRef: {name: {{ .sasl.secret | quote }}, key: {{ .sasl.username | quote }}}}
 - name: KAFKA_PASSWORD
-  valueFrom: {secretKeyRef: {name: {{ .sasl.secret }}, key: {{ .sasl.password }}}}
+  valueFrom: {secretKeyRef: {name: {{ .sasl.secret | quote }}, key: {{ .sasl.password | quote }}}}
 {{- end }}
 {{- end }}
 {{- range $name, $from := .p.secretEnv }}
 - name: {{ $name }}
-  valueFrom: {secretKeyRef: {name: {{ $from.secret }}, key: {{ $from.key }}}}
+  valueFrom: {secretKeyRef: {name: {{ $from.secret | quote }}, key: {{ $from.key | quote }}}}
 {{- end }}
 {{- range $name, $value := .p.env }}
 - name: {{ $name }}
-  value: {{ $value | toString | quote }}
+  # A number as it was written: Go would say 5e+06.
+  value: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}
 {{- end }}
 {{- end -}}
 
@@ -246,39 +270,80 @@ options:
 {{- add (ceil $drain) (int .p.graceSeconds) -}}
 {{- end -}}
 
-{{/* What drivers and executors of any pipeline may reach outside the release. */}}
-{{- define "tailrace.outside" -}}
+{{- define "tailrace.dns" -}}
 - to: {{ toYaml .Values.networkPolicy.dns | nindent 4 }}
-  ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 53}]
-{{- if eq .Values.kafka.mode "strimzi" }}
+  ports:
+    {{- range .Values.networkPolicy.dnsPorts }}
+    - {protocol: UDP, port: {{ int . }}}
+    - {protocol: TCP, port: {{ int . }}}
+    {{- end }}
+{{- end -}}
+
+{{/* What a pipeline's drivers and executors may reach outside the release. */}}
+{{- define "tailrace.outside" -}}
+{{ include "tailrace.dns" .root }}
+{{- $kafka := .root.Values.kafka }}
+{{- if eq $kafka.mode "strimzi" }}
 - to:
     - podSelector:
         matchLabels:
-          strimzi.io/cluster: {{ include "tailrace.kafka.cluster" . }}
+          strimzi.io/cluster: {{ include "tailrace.kafka.cluster" .root }}
           strimzi.io/kind: Kafka
   ports: [{protocol: TCP, port: 9093}]
 {{- else }}
-{{ include "tailrace.reach" .Values.kafka.external.network }}
+{{ include "tailrace.reach" (dict "reach" $kafka.external.network "addresses" (splitList "," $kafka.external.bootstrapServers)) }}
 {{- end }}
-{{- if eq .Values.objectStorage.mode "external" }}
-{{ include "tailrace.reach" .Values.objectStorage.external.network }}
-{{- else if eq .Values.objectStorage.mode "embedded" }}
+{{- if include "tailrace.stateful" . }}
+{{- $storage := .root.Values.objectStorage }}
+{{- if eq $storage.mode "external" }}
+{{ include "tailrace.reach" (dict "reach" $storage.external.network "addresses" (list (default "https://" $storage.external.endpoint))) }}
+{{- if not $storage.external.secret }}
+# The pods' identity comes from an agent on their node.
+- ports: [{protocol: TCP, port: 80}]
+  to: [{ipBlock: {cidr: 169.254.0.0/16}}]
+{{- end }}
+{{- else }}
 - to:
     - podSelector:
-        matchLabels: {{- include "tailrace.selector" (dict "root" . "component" "object-store") | nindent 10 }}
+        matchLabels: {{- include "tailrace.selector" (dict "root" .root "component" "object-store") | nindent 10 }}
   ports: [{protocol: TCP, port: 9000}]
 {{- end }}
-{{- with .Values.networkPolicy.egress }}
+{{- end }}
+{{- $registries := list }}
+{{- range $part := list .p.config.source .p.config.sink }}
+{{- with (default dict (default dict $part).registry).url }}{{- $registries = append $registries . }}{{- end }}
+{{- end }}
+{{- with $registries }}
+{{ include "tailrace.reach" (dict "reach" (dict "ports" list "to" list) "addresses" .) }}
+{{- end }}
+{{- with .root.Values.networkPolicy.egress }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
+{{/* These ports, or else those of the addresses: host:port or a URL. */}}
 {{- define "tailrace.reach" -}}
+{{- $ports := .reach.ports -}}
+{{- if not $ports -}}
+{{- range .addresses -}}
+{{- $said := regexFind ":[0-9]+$" (regexReplaceAll "^(https?://[^/]*).*$" . "${1}") | trimPrefix ":" -}}
+{{- $ports = append $ports (int (default (ternary 80 443 (hasPrefix "http://" .)) $said)) -}}
+{{- end -}}
+{{- end -}}
 - ports:
-    {{- range .ports }}
+    {{- range uniq $ports }}
     - {protocol: TCP, port: {{ int . }}}
     {{- end }}
-  {{- with .to }}
+  {{- with .reach.to }}
   to: {{- toYaml . | nindent 4 }}
   {{- end }}
+{{- end -}}
+
+{{/* How many bytes: 512m as Java says it, 512Mi or 512M as Kubernetes does. */}}
+{{- define "tailrace.bytes" -}}
+{{- $said := toString . -}}
+{{- $number := regexFind "^[0-9.]+" $said | float64 -}}
+{{- $unit := trimPrefix (regexFind "^[0-9.]+" $said) $said -}}
+{{- $units := dict "" 1 "k" 1024 "m" 1048576 "g" 1073741824 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "K" 1024 "M" 1000000 "G" 1000000000 "T" 1000000000000 -}}
+{{- printf "%.0f" (mulf $number (default 1 (get $units $unit))) -}}
 {{- end -}}

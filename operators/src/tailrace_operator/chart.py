@@ -1,7 +1,7 @@
 """The schema of the chart's values: what is written by hand, and a pipeline's `config` as tailrace.config has it.
 
 A pipeline in the values says what the configuration file says, in the same words, so that a wrong word fails at
-`helm install` and not in a pod. `python -m tailrace_operator.chart HAND-WRITTEN.yaml` prints the whole.
+`helm install` and not in a pod. `python -m tailrace_operator.chart HAND-WRITTEN.yaml VALUES.yaml` prints the whole.
 """
 
 from __future__ import annotations
@@ -28,10 +28,21 @@ OPTIONS = {"Source": SOURCE_OPTIONS, "Sink": SINK_OPTIONS, "Offsets": STORE_OPTI
 _TEXT: Schema = {"type": ["string", "number", "boolean"]}
 
 
-def values(written: Schema) -> Schema:
-    """The whole schema, of its hand-written part."""
-    made = {**written, "$defs": {**written["$defs"], **config()}}
+def values(written: Schema, defaults: dict[str, Any]) -> Schema:
+    """The whole schema, of its hand-written part and the values that there are by default."""
+    made = {**_required(written, defaults), "$defs": {**written["$defs"], **config()}}
     made["$defs"]["connectionOptions"] = _closed(CONNECTION_OPTIONS)
+    return made
+
+
+def _required(schema: Schema, defaults: dict[str, Any]) -> Schema:
+    """With all that has a default: it can only be missing where somebody has said null, and templates count on it."""
+    made = {**schema, "required": sorted(defaults)}
+    if "properties" in schema:
+        made["properties"] = {
+            name: _required(each, defaults[name]) if isinstance(defaults.get(name), dict) and defaults[name] else each
+            for name, each in schema["properties"].items()
+        }
     return made
 
 
@@ -76,11 +87,11 @@ def _closed(names: frozenset[str]) -> Schema:
     return {"type": "object", "properties": allowed, "additionalProperties": False}
 
 
-def main(hand_written: str) -> None:
+def main(hand_written: str, defaults: str) -> None:
     """Print the schema as JSON."""
-    written = yaml.safe_load(Path(hand_written).read_text(encoding="utf-8"))
-    sys.stdout.write(json.dumps(values(written), indent=1, ensure_ascii=False) + "\n")
+    written, given = (yaml.safe_load(Path(file).read_text(encoding="utf-8")) for file in (hand_written, defaults))
+    sys.stdout.write(json.dumps(values(written, given), indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

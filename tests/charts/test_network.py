@@ -1,0 +1,93 @@
+"""What policies let through is what a release needs, wherever its Kafka, its store and its registry are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.helm import Resource, named, of_kind, render
+
+COUNTS = {
+    "name": "counts",
+    "config": {
+        "source": {"topics": ["tweets"], "registry": {"url": "http://registry.example:8081/v1"}, "format": "avro"},
+        "sink": {"topic": "hashtags"},
+        "checkpoint": "s3a://bucket/counts",
+    },
+}
+PLAIN = {"name": "plain", "config": {"source": {"topics": ["tweets"]}, "sink": {"topic": "hashtags"}}}
+
+
+def ports(made: list[Resource], name: str) -> set[int]:
+    """Those that a policy lets its pods reach at any address."""
+    rules = named(made, "NetworkPolicy", name)["spec"]["egress"]
+    return {port["port"] for rule in rules if "to" not in rule for port in rule["ports"]}
+
+
+def elsewhere(endpoint: str, secret: str = "keys") -> dict[str, Any]:
+    """Values for a Kafka and an object store outside."""
+    return {
+        "kafka": {"mode": "external", "external": {"bootstrapServers": "a.example:9096,b.example:9097"}},
+        "objectStorage": {"mode": "external", "external": {"endpoint": endpoint, "secret": secret}},
+        "pipelines": [COUNTS, PLAIN],
+    }
+
+
+def test_the_ports_are_those_of_the_addresses() -> None:
+    """Of the brokers, of the store where there is a checkpoint, of the registry."""
+    made = render(values=elsewhere("http://minio.example:9000"), apis=())
+    assert ports(made, "t-counts-executor") == {9096, 9097, 9000, 8081}
+    assert ports(made, "t-plain-executor") == {9096, 9097}
+
+
+def test_an_address_without_a_port_has_its_schemes() -> None:
+    """On AWS there is none at all."""
+    assert 80 in ports(render(values=elsewhere("http://minio.example"), apis=()), "t-counts-executor")
+    for endpoint in ("https://s3.example", ""):
+        assert 443 in ports(render(values=elsewhere(endpoint), apis=()), "t-counts-executor")
+
+
+def test_ports_may_be_said() -> None:
+    """And addresses, where one knows them."""
+    values = elsewhere("https://s3.example")
+    values["kafka"]["external"]["network"] = {"ports": [9999], "to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]}
+    rules = named(render(values=values, apis=()), "NetworkPolicy", "t-plain-executor")["spec"]["egress"]
+    assert {"ports": [{"protocol": "TCP", "port": 9999}], "to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]} in rules
+
+
+def test_an_identity_comes_from_an_agent_on_the_node() -> None:
+    """Where no Secret has the store's keys."""
+    agent = {"ipBlock": {"cidr": "169.254.0.0/16"}}
+    for secret, wanted in (("", True), ("keys", False)):
+        made = render(values=elsewhere("https://s3.example", secret), apis=())
+        rules = named(made, "NetworkPolicy", "t-counts-executor")["spec"]["egress"]
+        assert any(agent in rule.get("to", []) for rule in rules) is wanted
+
+
+def test_only_pipelines_with_a_checkpoint_get_the_stores_keys() -> None:
+    """A Secret that is not there would hold up pods that have no use for it."""
+    made = render(values=elsewhere("https://s3.example"), apis=())
+
+    def variables(name: str) -> set[str]:
+        [container] = named(made, "Deployment", name)["spec"]["template"]["spec"]["containers"]
+        return {each["name"] for each in container["env"]}
+
+    assert "AWS_SECRET_ACCESS_KEY" in variables("t-counts")
+    assert "AWS_SECRET_ACCESS_KEY" not in variables("t-plain")
+
+
+def test_others_may_be_let_in_to_the_brokers() -> None:
+    """What writes the input and reads the output is no part of the release."""
+    theirs = {"namespaceSelector": {"matchLabels": {"team": "web"}}, "podSelector": {"matchLabels": {"app": "feed"}}}
+    [kafka] = of_kind(render(values={"kafka": {"strimzi": {"clients": [theirs]}}}), "Kafka")
+    [listener] = kafka["spec"]["kafka"]["listeners"]
+    ours = {"podSelector": {"matchLabels": {"tailrace.dev/release": "t"}}}
+    assert listener["networkPolicyPeers"] == [ours, theirs]
+
+
+def test_dns_may_listen_elsewhere() -> None:
+    """As it does behind the Service of some distributions."""
+    made = render(values={"networkPolicy": {"dnsPorts": [53, 5353]}})
+    for policy in ("t-tweets-driver", "t-tweets-executor", "t-tweets-test"):
+        rule = named(made, "NetworkPolicy", policy)["spec"]["egress"]
+        found = {each["port"] for each in rule if "to" in each for each in each["ports"]}
+        assert {53, 5353} <= found

@@ -1,0 +1,105 @@
+"""Values that YAML or Go would read as something else arrive as they were written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from support.helm import CHART, STRIMZI, Resource, executor, helm, named, of_kind, pods, render
+
+TWEETS = {"source": {"topics": ["tweets"]}, "sink": {"topic": "hashtags"}}
+
+
+def released(name: str, **values: Any) -> list[Resource]:
+    """A release of another name."""
+    dev = CHART / "environments" / "dev.yaml"
+    done = helm("template", name, str(CHART), f"--values={dev}", f"--api-versions={STRIMZI}", values=values)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (5000000, "5000000"), (123456789, "123456789"), (0.25, "0.25"), (True, "true"), ("5e6", "5e6"),
+        ('a "b" \\ c', 'a "b" \\ c'), ("<&>", "<&>"), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_variable_says_what_the_values_say(value: Any, text: str) -> None:
+    """In driver and executors."""
+    made = render(values={"pipelineDefaults": {"env": {"LIMIT": value}}})
+    [container] = named(made, "Deployment", "t-tweets")["spec"]["template"]["spec"]["containers"]
+    for env in (container["env"], executor(made)["spec"]["containers"][0]["env"]):
+        assert [each["value"] for each in env if each["name"] == "LIMIT"] == [text]
+
+
+def test_a_setting_says_what_the_values_say() -> None:
+    """Large numbers, too."""
+    made = render(values={"pipelineDefaults": {"config": {"spark": {"spark.network.timeout": 5000000}}}})
+    read = yaml.safe_load(named(made, "ConfigMap", "t-tweets")["data"]["pipeline.yaml"])
+    assert read["spark"]["spark.network.timeout"] == 5000000
+
+
+@pytest.mark.parametrize("text", ["  x\n y\n", "", "\n\n", "a: {{ b }}\n", "tab\there\n", "no end", "<&> ü\n"])
+def test_a_file_says_what_the_values_say(text: str) -> None:
+    """Also one that begins with a space."""
+    made = render(values={"pipelineDefaults": {"files": {"a.txt": text}}})
+    assert named(made, "ConfigMap", "t-tweets")["data"]["a.txt"] == text
+
+
+@pytest.mark.parametrize("name", ["2024", "1e3", "true", "null"])
+def test_a_name_that_yaml_takes_for_something_else_is_text(name: str) -> None:
+    """Kubernetes refuses a label that is a number; of the release, and of a pipeline."""
+    made = released(name, pipelines=[{"name": name, "config": TWEETS}])
+    for each in made:
+        assert all(isinstance(value, str) for value in each["metadata"]["labels"].values()), each["metadata"]
+    for pod in pods(made).values():
+        assert pod["metadata"]["labels"]["tailrace.dev/pipeline"] == name
+        assert pod["metadata"]["labels"]["tailrace.dev/release"] == name
+
+
+def test_names_from_the_values_are_text() -> None:
+    """Of Secrets, their keys, and classes of priority."""
+    more = {"secretEnv": {"A": {"secret": "1", "key": "2"}}, "priorityClassName": {"driver": "3", "executor": "4"}}
+    made = render(values={"pipelineDefaults": more})
+    spec = named(made, "Deployment", "t-tweets")["spec"]["template"]["spec"]
+    assert spec["priorityClassName"] == "3"
+    [taken] = [each for each in spec["containers"][0]["env"] if each["name"] == "A"]
+    assert taken["valueFrom"]["secretKeyRef"] == {"name": "1", "key": "2"}
+
+
+def test_a_release_may_have_a_dot_in_its_name() -> None:
+    """A Service may not."""
+    for each in released("my.release"):
+        if each["kind"] in {"Service", "Deployment", "KafkaUser", "Kafka"}:
+            assert "." not in each["metadata"]["name"]
+
+
+def test_what_is_said_twice_is_there_once() -> None:
+    """A setting of the brokers, and a label, that the chart has as well: whose is clear."""
+    values = {
+        "kafka": {"strimzi": {"config": {"min.insync.replicas": 1, "log.retention.hours": 1}}},
+        "commonLabels": {"app.kubernetes.io/name": "mine", "team": "a"},
+    }
+    dev = CHART / "environments" / "dev.yaml"
+    done = helm("template", "t", str(CHART), f"--values={dev}", f"--api-versions={STRIMZI}", values=values)
+    [text] = [each for each in done.stdout.split("\n---\n") if "\nkind: Kafka\n" in each]
+    assert text.count("min.insync.replicas") == 1
+    assert text.count("app.kubernetes.io/name:") == 1
+    [kafka] = of_kind([yaml.safe_load(text)], "Kafka")
+    assert kafka["spec"]["kafka"]["config"]["log.retention.hours"] == 1
+    assert kafka["metadata"]["labels"]["app.kubernetes.io/name"] == "tailrace"
+
+
+@pytest.mark.parametrize("topic", ["a._raw", "x..y", "a_.b", "_a", "A.B", "a-b.c"])
+def test_a_topic_of_any_name_is_a_resource(topic: str) -> None:
+    """A resource's name has no dot beside another sign; the topic keeps its own."""
+    made = render(
+        values={"kafka": {"topics": [{"name": topic, "partitions": 1}], "existingTopics": ["tweets", "hashtags"]}}
+    )
+    [found] = [each for each in of_kind(made, "KafkaTopic") if each["spec"]["topicName"] == topic]
+    for part in found["metadata"]["name"].split("."):
+        assert part
+        assert part == part.strip("-")

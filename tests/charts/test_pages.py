@@ -1,0 +1,38 @@
+"""The values that the pages show render as they stand there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from support.helm import CHART, ROOT, named, render
+
+PAGES = (CHART / "README.md", ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md")
+VALUES = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path) -> list[dict[str, Any]]:
+    """What a page shows, in its order."""
+    return [yaml.safe_load(each) for each in VALUES.findall(page.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_first_file_of_a_page_is_whole(page: Path) -> None:
+    """Beside dev.yaml it makes a pipeline, its topics and its file."""
+    made = render(values=blocks(page)[0])
+    topics = {each["spec"]["topicName"] for each in made if each["kind"] == "KafkaTopic"}
+    assert topics == {"orders", "large-orders", "orders.rejected", "tailrace.ledger"}
+    assert "def large(orders)" in named(made, "ConfigMap", "t-orders")["data"]["large.py"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_adds_renders(page: Path) -> None:
+    """Each block beside the first."""
+    shown = blocks(page)
+    for block in shown:
+        kafka = shown[0]["kafka"] | block.get("kafka", {})
+        render(values={**shown[0], **block, "kafka": kafka})

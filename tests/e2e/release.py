@@ -193,7 +193,7 @@ def ready(pod: Resource) -> bool:
 
 
 def hand(release: Release) -> None:
-    """The pod that feeds and counts, with a user of its own: no part of the release; kafka.strimzi.clients lets it in."""
+    """The pod that feeds and counts, with a user of its own; kafka.strimzi.clients lets it in."""
     secure = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
     rights = [
         ({"type": "topic", "name": "*", "patternType": "literal"}, ["Read", "Write", "Describe"]),

@@ -59,7 +59,7 @@ e2e: images ## The end-to-end tests on the Kubernetes that KUBECONFIG names, or 
 	PYTHONPATH=tests $(BIN)/python -m e2e $(TEST_ARGS)
 
 images-jars: $(STAMP)
-	TAILRACE_JARS=build/images/jars $(BIN)/python -m tailrace.jars spark s3
+	TAILRACE_JARS=images/driver/jars $(BIN)/python -m tailrace.jars spark s3
 
 check: $(STAMP) ## Style, types and layers
 	$(BIN)/ruff format --check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,16 @@ def test_each_image_has_a_dockerfile_and_is_built_from_one_before() -> None:
         built.add(artifact["image"])
     named = {each for release in releases() for each in re.findall(r"IMAGE_\w+?_(tailrace_\w+)\}", json.dumps(release))}
     assert named <= {image.replace("-", "_") for image in built}
+
+
+def test_what_an_image_is_built_from_is_in_the_repository() -> None:
+    """Skaffold looks for it before any hook has run, in a fresh clone."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    for artifact in CONFIG["build"]["artifacts"]:
+        dockerfile = (ROOT / artifact["docker"]["dockerfile"]).read_text(encoding="utf-8")
+        for line in re.findall(r"^COPY (?!--from)(.+) \S+$", dockerfile, re.MULTILINE):
+            for source in line.split():
+                assert any(file == source or file.startswith(f"{source.rstrip('/')}/") for file in listed), source
 
 
 def test_what_skaffold_would_install_renders() -> None:

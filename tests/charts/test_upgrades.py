@@ -59,7 +59,7 @@ def test_a_job_that_is_to_do_another_thing_is_another_job(change: dict[str, Any]
     """What a Job does cannot be changed; an upgrade that tried would fail."""
 
     def job(values: dict[str, Any]) -> Resource:
-        storage = EMBEDDED | {"embedded": EMBEDDED["embedded"] | values.get("objectStorage", {}).get("embedded", {})}  # type: ignore[operator]
+        storage = EMBEDDED | {"embedded": EMBEDDED["embedded"] | values.get("objectStorage", {}).get("embedded", {})}
         [found] = of_kind(render(values={**values, "objectStorage": storage}), "Job")
         return found
 

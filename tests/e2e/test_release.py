@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import time
 from pathlib import Path
 
@@ -185,6 +186,9 @@ def test_a_rollback_takes_an_upgrade_back(running: Release) -> None:
 
 def test_an_expired_certificate_is_refused_and_said(running: Release) -> None:
     """The driver says which certificate has expired; with a new one it goes on by itself."""
+    if os.environ.get("E2E_STRIMZI") == "real":
+        pytest.skip("Strimzi's own operator renews a certificate that is put in its place")
+
     from e2e.standin.certificates import Signed, issue
 
     def secret(name: str) -> dict[str, bytes]:

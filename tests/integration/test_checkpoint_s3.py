@@ -136,11 +136,11 @@ def test_state_on_minio_survives_restarts(words: Words, store: Minio, spark: Spa
     ("missing", "fault"),
     [
         ("state/0/1/2.changelog", Fault.REFUSE),
-        ("state/0/0/1.changelog", Fault.CUT),
-        ("offsets/1", Fault.FORBID),
+        pytest.param("state/0/0/1.changelog", Fault.CUT, marks=pytest.mark.long),
+        pytest.param("offsets/1", Fault.FORBID, marks=pytest.mark.long),
         ("commits/1", Fault.CUT),
-        ("metadata", Fault.REFUSE),
-        ("state/0/_metadata/metadata", Fault.FORBID),
+        pytest.param("metadata", Fault.REFUSE, marks=pytest.mark.long),
+        pytest.param("state/0/_metadata/metadata", Fault.FORBID, marks=pytest.mark.long),
     ],
 )
 def test_a_write_that_fails_ends_the_run_and_the_next_goes_on(
@@ -208,6 +208,7 @@ def test_the_doctor_tries_the_store(words: Words, store: Minio) -> None:
     assert "create the bucket" in nowhere["hint"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(700)  # a demo with a kill, five times as slow on a machine that has other work
 def test_the_demo_with_state_on_minio_proves_its_counts(store: Minio, tmp_path: Path) -> None:
     """After a kill -9 of the whole driver in mid-batch, every count of every window is right and there once."""

@@ -121,6 +121,7 @@ def test_the_tests_of_the_how_to_pass(tmp_path: Path) -> None:
         assert "1 passed" in shell(f"python -m pytest -p no:cacheprovider {file}", tmp_path)
 
 
+@pytest.mark.long
 def test_the_batch_job_of_the_how_to_writes_its_rows(tailrace_topics: Topics, tmp_path: Path) -> None:
     """The one that moves from Spark's Kafka sink; run twice, its id lets it deliver once."""
     topic = tailrace_topics("hashtags")

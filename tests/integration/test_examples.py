@@ -49,6 +49,7 @@ def prove(chosen: Example, kafka: Kafka, source: str, sinks: tuple[str, ...], re
     assert verdict.holds, f"{verdict.line()}: {verdict.wrong}"
 
 
+@pytest.mark.long
 def test_tweets_become_their_hashtags(tailrace_kafka: EmbeddedKafka) -> None:
     """Every hashtag comes out once, and what is no tweet is rejected with its place."""
     chosen, bootstrap = example("tweets"), tailrace_kafka.bootstrap_servers
@@ -99,6 +100,7 @@ def test_rich_events_go_to_two_topics(tailrace_kafka: EmbeddedKafka) -> None:
     prove(chosen, kafka_at(bootstrap), "rich-events", sinks, "rich-events.rejected")
 
 
+@pytest.mark.long
 def test_windowed_counts_survive_a_restart(tailrace_kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """Counts of windows that span two runs are those of all their events: the state is taken up again."""
     chosen, bootstrap = example("windowed-counts"), tailrace_kafka.bootstrap_servers

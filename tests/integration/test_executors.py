@@ -27,6 +27,7 @@ def run(one: Bench, **sections: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.long
 def test_two_executors_write_each_record_once(bench: Any) -> None:
     """Over many batches and a restart."""
     one: Bench = bench(partitions=4)
@@ -42,6 +43,7 @@ def test_two_executors_write_each_record_once(bench: Any) -> None:
     assert sum(each["skipped"] for each in written + events_of(second, "written")) == 0
 
 
+@pytest.mark.long
 def test_a_killed_executor_loses_and_repeats_nothing(bench: Any, tmp_path: Path) -> None:
     """Its tasks run again on another, which fences what was open and reads the markers."""
     one: Bench = bench(partitions=2)

@@ -53,6 +53,7 @@ def proof(one: Bench) -> Comparison:
     return verify(Kafka(bootstrap_servers=one.kafka), one.source, one.sink, Identity.parse("key"))
 
 
+@pytest.mark.long
 def test_a_standby_takes_over_from_a_driver_that_leaves(bench: MakeBench) -> None:
     """SIGTERM to the old one; an older standby that was killed before is waited for no longer than its session."""
     one = bench(partitions=2)

@@ -41,7 +41,7 @@ def test_a_signal_finishes_the_batch_and_leaves(bench: MakeBench, number: signal
     assert one.values() == numbered(0, 2000)
 
 
-@pytest.mark.parametrize("partitions", [3, 6])
+@pytest.mark.parametrize("partitions", [pytest.param(3, marks=pytest.mark.long), 6])
 def test_killed_in_the_middle_of_a_batch_it_goes_on_without_loss_or_duplicate(
     bench: MakeBench, partitions: int
 ) -> None:

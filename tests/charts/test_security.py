@@ -141,6 +141,11 @@ def test_a_secret_in_a_url_or_an_argument_is_refused() -> None:
     assert 'objectStorage.embedded.args has "--access"' in told
 
 
+def test_a_number_of_tokens_is_no_secret() -> None:
+    """An argument of a function may be called so."""
+    assert render(values={"pipelineDefaults": {"config": {"process": {"arguments": {"max_tokens": 5}}}}})
+
+
 def test_a_variable_takes_a_secrets_place() -> None:
     """`${NAME}` is what the refusal advises."""
     assert render(values={"pipelineDefaults": {"config": {"spark": {"spark.hadoop.fs.s3a.secret.key": "${S3_KEY}"}}}})

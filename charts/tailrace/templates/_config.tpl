@@ -1,0 +1,119 @@
+{{/* What a pipeline's processes are told: the configuration file, Spark's settings, variables. */}}
+
+{{/* Settings of Spark's with which other objects have to agree, as JSON; config.spark may not say them again. */}}
+{{- define "tailrace.spark" -}}
+{{- $root := .root -}}
+{{- $p := .p -}}
+{{- $executors := $p.executors -}}
+{{- $spark := dict
+  "spark.master" "k8s://https://kubernetes.default.svc"
+  "spark.driver.memory" $p.driver.memory
+  "spark.driver.port" (toString (int $root.Values.ports.driver))
+  "spark.driver.blockManager.port" (toString (int $root.Values.ports.blockManager))
+  "spark.blockManager.port" (toString (int $root.Values.ports.blockManager))
+  "spark.ui.port" (toString (int $root.Values.ports.ui))
+  "spark.local.dir" "/run/tailrace/scratch"
+  "spark.executor.instances" (toString (int $executors.instances))
+  "spark.executor.cores" (toString (int $executors.cores))
+  "spark.executor.memory" $executors.memory
+  "spark.executor.memoryOverhead" $executors.memoryOverhead
+  "spark.kubernetes.executor.request.cores" (toString $executors.cpu.request)
+  "spark.kubernetes.executor.podTemplateFile" "/etc/tailrace/pipeline/executor.yaml"
+  "spark.kubernetes.executor.podTemplateContainerName" "executor"
+  "spark.kubernetes.container.image" (include "tailrace.image" (dict "root" $root "image" $root.Values.images.executor "own" $p.image.executor))
+  "spark.kubernetes.container.image.pullPolicy" $root.Values.images.pullPolicy
+  "spark.kubernetes.authenticate.executor.serviceAccountName" (printf "%s-executor" (include "tailrace.pipeline.fullname" .))
+-}}
+{{- with $executors.cpu.limit }}{{- $_ := set $spark "spark.kubernetes.executor.limit.cores" (toString .) }}{{- end -}}
+{{- if $root.Values.images.pullSecrets }}{{- $_ := set $spark "spark.kubernetes.container.image.pullSecrets" (join "," $root.Values.images.pullSecrets) }}{{- end -}}
+{{- $storage := $root.Values.objectStorage -}}
+{{- if eq $storage.mode "embedded" }}{{- $_ := set $spark "spark.hadoop.fs.s3a.endpoint" (printf "http://%s-object-store.%s.svc:9000" (include "tailrace.fullname" $root) $root.Release.Namespace) }}{{- end -}}
+{{- if eq $storage.mode "external" -}}
+{{- with $storage.external.endpoint }}{{- $_ := set $spark "spark.hadoop.fs.s3a.endpoint" . }}{{- end -}}
+{{- with $storage.external.region }}{{- $_ := set $spark "spark.hadoop.fs.s3a.endpoint.region" . }}{{- end -}}
+{{- end -}}
+{{- toJson $spark -}}
+{{- end -}}
+
+{{/* What a pipeline's configuration file says. */}}
+{{- define "tailrace.config" -}}
+{{- $root := .root -}}
+{{- $p := .p -}}
+{{- $made := dict
+  "pipeline" $p.name
+  "kafka" (include "tailrace.kafka.section" $root | fromYaml)
+  "ledger" (dict "topic" $root.Values.kafka.ledger.topic "partitions" (int $root.Values.kafka.ledger.partitions))
+  "spark" (include "tailrace.spark" . | fromJson)
+-}}
+{{- $http := $root.Values.http -}}
+{{- $metrics := ternary (dict "enabled" true "host" "0.0.0.0" "port" (int $http.port) "writers" (int $http.executorPort)) (dict "enabled" false) $http.enabled -}}
+{{- $_ := set $made "metrics" $metrics -}}
+{{- toYaml (mergeOverwrite $made (deepCopy $p.config)) -}}
+{{- end -}}
+
+{{/* Whether a pipeline keeps state on the object store. */}}
+{{- define "tailrace.stateful" -}}
+{{- if hasPrefix "s3a:" (default "" .p.config.checkpoint) -}}yes{{- end -}}
+{{- end -}}
+
+{{/* Variables of driver and executors. */}}
+{{- define "tailrace.env" -}}
+{{- $storage := .root.Values.objectStorage -}}
+{{- if include "tailrace.stateful" . }}
+{{- $secret := ternary (default (printf "%s-object-store" (include "tailrace.fullname" .root)) $storage.embedded.secret) $storage.external.secret (eq $storage.mode "embedded") -}}
+{{- with $secret }}
+- name: AWS_ACCESS_KEY_ID
+  valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: {{ ternary "access-key" $storage.external.accessKey (eq $storage.mode "embedded") | quote }}}}
+- name: AWS_SECRET_ACCESS_KEY
+  valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: {{ ternary "secret-key" $storage.external.secretKey (eq $storage.mode "embedded") | quote }}}}
+{{- end }}
+{{- end }}
+{{- with .root.Values.kafka.external }}
+{{- if and (eq $.root.Values.kafka.mode "external") .sasl.secret }}
+- name: KAFKA_USERNAME
+  valueFrom: {secretKeyRef: {name: {{ .sasl.secret | quote }}, key: {{ .sasl.username | quote }}}}
+- name: KAFKA_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ .sasl.secret | quote }}, key: {{ .sasl.password | quote }}}}
+{{- end }}
+{{- end }}
+{{- range $name, $from := .p.secretEnv }}
+- name: {{ $name }}
+  valueFrom: {secretKeyRef: {name: {{ $from.secret | quote }}, key: {{ $from.key | quote }}}}
+{{- end }}
+{{- range $name, $value := .p.env }}
+- name: {{ $name }}
+  # A number as it was written: Go would say 5e+06.
+  value: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* Who the driver is: its own pod, which its executors reach and belong to. */}}
+{{- define "tailrace.identity" -}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+{{- end -}}
+
+{{/* Seconds that a driver's pod may take to leave. */}}
+{{- define "tailrace.grace" -}}
+{{- $batch := default dict .p.config.batch -}}
+{{- $drain := ternary $batch.drain 120 (hasKey $batch "drain") -}}
+{{- add (ceil $drain) (int .p.graceSeconds) -}}
+{{- end -}}
+
+{{/* How many bytes: 512m as Java says it, 512Mi or 512M as Kubernetes does. */}}
+{{- define "tailrace.bytes" -}}
+{{- $said := toString . -}}
+{{- $number := regexFind "^[0-9.]+" $said | float64 -}}
+{{- $unit := trimPrefix (regexFind "^[0-9.]+" $said) $said -}}
+{{- $units := dict "" 1 "k" 1024 "m" 1048576 "g" 1073741824 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "K" 1024 "M" 1000000 "G" 1000000000 "T" 1000000000000 -}}
+{{- printf "%.0f" (mulf $number (default 1 (get $units $unit))) -}}
+{{- end -}}
+
+{{/* The names of what is secret, as an expression. */}}
+{{- define "tailrace.secret" -}}
+(?i)passw|pwd|passphrase|credential|secret|[.]key[.]pem|[.]certificate[.]pem|jaas|token|user[.]info|(access|account|api|encryption)[._-]?key
+{{- end -}}

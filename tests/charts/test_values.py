@@ -92,6 +92,7 @@ def test_the_files_of_values_have_no_key_that_the_schema_lacks() -> None:
         ({"kafka": {"strimzi": {"replication": 3}}}, ("kafka.strimzi.replication is 3", "1 brokers")),
         ({"kafka": {"strimzi": {"minInSync": 2}}}, ("kafka.strimzi.minInSync is 2",)),
         ({"kafka": {"mode": "external"}}, ("kafka.external.bootstrapServers is empty",)),
+        ({"kafka": {"external": {"bootstrapServers": "broker.example"}}}, ("/kafka/external/bootstrapServers",)),
         ({"objectStorage": {"mode": "embedded"}}, ("objectStorage.embedded.image.repository is empty",)),
         ({"pipelineDefaults": {"config": {"checkpoint": "s3a://a/b"}}}, ("s3a://a/b", "objectStorage.mode is none")),
         ({"pipelineDefaults": {"config": {"checkpoint": "/data"}}}, ("config.checkpoint is /data",)),

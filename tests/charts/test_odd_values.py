@@ -7,17 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from support.helm import CHART, STRIMZI, Resource, executor, helm, named, of_kind, pods, render
+from support.helm import executor, named, of_kind, pods, render, template
 
 TWEETS = {"source": {"topics": ["tweets"]}, "sink": {"topic": "hashtags"}}
-
-
-def released(name: str, **values: Any) -> list[Resource]:
-    """A release of another name."""
-    dev = CHART / "environments" / "dev.yaml"
-    done = helm("template", name, str(CHART), f"--values={dev}", f"--api-versions={STRIMZI}", values=values)
-    assert done.returncode == 0, done.stderr
-    return [each for each in yaml.safe_load_all(done.stdout) if each]
 
 
 @pytest.mark.parametrize(
@@ -52,7 +44,7 @@ def test_a_file_says_what_the_values_say(text: str) -> None:
 @pytest.mark.parametrize("name", ["2024", "1e3", "true", "null"])
 def test_a_name_that_yaml_takes_for_something_else_is_text(name: str) -> None:
     """Kubernetes refuses a label that is a number; of the release, and of a pipeline."""
-    made = released(name, pipelines=[{"name": name, "config": TWEETS}])
+    made = render(values={"pipelines": [{"name": name, "config": TWEETS}]}, name=name)
     for each in made:
         assert all(isinstance(value, str) for value in each["metadata"]["labels"].values()), each["metadata"]
     for pod in pods(made).values():
@@ -72,7 +64,7 @@ def test_names_from_the_values_are_text() -> None:
 
 def test_a_release_may_have_a_dot_in_its_name() -> None:
     """A Service may not."""
-    for each in released("my.release"):
+    for each in render(name="my.release"):
         if each["kind"] in {"Service", "Deployment", "KafkaUser", "Kafka"}:
             assert "." not in each["metadata"]["name"]
 
@@ -83,8 +75,7 @@ def test_what_is_said_twice_is_there_once() -> None:
         "kafka": {"strimzi": {"config": {"min.insync.replicas": 1, "log.retention.hours": 1}}},
         "commonLabels": {"app.kubernetes.io/name": "mine", "team": "a"},
     }
-    dev = CHART / "environments" / "dev.yaml"
-    done = helm("template", "t", str(CHART), f"--values={dev}", f"--api-versions={STRIMZI}", values=values)
+    done = template(values=values)
     [text] = [each for each in done.stdout.split("\n---\n") if "\nkind: Kafka\n" in each]
     assert text.count("min.insync.replicas") == 1
     assert text.count("app.kubernetes.io/name:") == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.helm import CHART, MONITORING, STRIMZI, Resource, helm, named, of_kind, pods, render
+from support.helm import CHART, Resource, named, of_kind, pods, render
 
 EMBEDDED = {"mode": "embedded", "embedded": {"image": {"repository": "s3", "tag": "1"}}}
 
@@ -21,12 +21,7 @@ def newer(tmp_path: Path) -> list[Resource]:
     shutil.copytree(CHART, copy)
     chart = yaml.safe_load((copy / "Chart.yaml").read_text())
     (copy / "Chart.yaml").write_text(yaml.safe_dump({**chart, "version": "9.9.9"}))
-    done = helm(
-        "template", "t", str(copy), "--namespace=streams", f"--values={copy / 'environments' / 'dev.yaml'}",
-        f"--api-versions={STRIMZI}", f"--api-versions={MONITORING}", values={"objectStorage": EMBEDDED},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return [each for each in yaml.safe_load_all(done.stdout) if each]
+    return render(values={"objectStorage": EMBEDDED}, chart=copy)
 
 
 def lasting(made: list[Resource]) -> Resource:

@@ -112,6 +112,8 @@ def test_the_files_of_values_have_no_key_that_the_schema_lacks() -> None:
         ({"pipelineDefaults": {"config": {"executors": {"min": 5, "max": 2}}}}, ("executors.min is 5", "max (2)")),
         ({"ports": {"driver": 7079}}, ("ports.blockManager and ports.driver are both 7079",)),
         ({"monitoring": {"from": []}}, ("/monitoring/from",)),
+        ({"networkPolicy": {"apiServer": {"ports": []}}}, ("/networkPolicy/apiServer/ports",)),
+        ({"networkPolicy": {"dnsPorts": []}}, ("/networkPolicy/dnsPorts",)),
         ({"pipelineDefaults": {"env": {"HOME": "/"}}}, ("env or secretEnv has HOME",)),
         (
             {"pipelineDefaults": {"env": {"A": "b"}, "secretEnv": {"A": {"secret": "b", "key": "c"}}}},

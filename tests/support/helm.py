@@ -81,11 +81,13 @@ def template(
     environment: str | None = "dev",
     values: Mapping[str, Any] | None = None,
     apis: Sequence[str] = (STRIMZI, MONITORING),
+    name: str = "t",
+    chart: Path = CHART,
 ) -> subprocess.CompletedProcess[str]:
     """What `helm template` says."""
-    arguments = ["template", "t", str(CHART), "--namespace", "streams"]
+    arguments = ["template", name, str(chart), "--namespace", "streams"]
     if environment:
-        arguments += ["--values", str(CHART / "environments" / f"{environment}.yaml")]
+        arguments += ["--values", str(chart / "environments" / f"{environment}.yaml")]
     for api in apis:
         arguments += ["--api-versions", api]
     return helm(*arguments, values=values)
@@ -95,9 +97,11 @@ def render(
     environment: str | None = "dev",
     values: Mapping[str, Any] | None = None,
     apis: Sequence[str] = (STRIMZI, MONITORING),
+    name: str = "t",
+    chart: Path = CHART,
 ) -> list[Resource]:
     """The resources that an environment becomes, with these values beside."""
-    done = template(environment, values, apis)
+    done = template(environment, values, apis, name, chart)
     if done.returncode:
         raise AssertionError(done.stderr)
     return [each for each in yaml.safe_load_all(done.stdout) if each]

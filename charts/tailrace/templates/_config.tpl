@@ -113,7 +113,8 @@
 {{- printf "%.0f" (mulf $number (default 1 (get $units $unit))) -}}
 {{- end -}}
 
-{{/* The names of what is secret, as an expression. */}}
+{{/* Whether what has this name is a secret, and its value is that and not a variable's name. */}}
 {{- define "tailrace.secret" -}}
-(?i)passw|pwd|passphrase|credential|secret|[.]key[.]pem|[.]certificate[.]pem|jaas|token|user[.]info|(access|account|api|encryption)[._-]?key
+{{- $names := "(?i)passw|pwd|passphrase|credential|secret|[.]key[.]pem|[.]certificate[.]pem|jaas|token|user[.]info|(access|account|api|encryption)[._-]?key" -}}
+{{- if and (regexMatch $names .name) (not (regexMatch "^[$][{][A-Za-z_][A-Za-z0-9_]*[}]$" (toString .value))) -}}yes{{- end -}}
 {{- end -}}

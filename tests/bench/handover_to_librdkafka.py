@@ -18,13 +18,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tailrace.config import Delivery, Kafka
 from tailrace.embedded import EmbeddedKafka
+from tailrace.gateway import Assignment, producers
+from tailrace.gateway.librdkafka import available
+from tailrace.gateway.writing import Deliveries
 from tailrace.kafka import Cluster, client_options
 from tailrace.progress.ledger import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import Topics
-from tailrace.writer import Assignment, producers
-from tailrace.writer.delivery import Deliveries
-from tailrace.writer.librdkafka import available
 
 ROUNDS, BATCHES, ROWS, SIZE = 5, 20, 10_000, 162
 

@@ -87,7 +87,7 @@ def test_a_writer_that_is_killed_is_started_again(running: Release) -> None:
     running.count("before a writer is killed")  # the first task has started it
     [executor], restarts = running.executors(), running.restarts()
     with running.feeding():
-        running.kill(executor, "executor", "tailrace.writer.host")
+        running.kill(executor, "executor", "tailrace.gateway.server")
         running.feed("tweets", 500)
     running.count("writer killed")
     assert (running.executors(), running.restarts()) == ({executor}, restarts)

@@ -27,12 +27,13 @@ from faults.records import Fed, arrow
 from faults.scenario import Context
 from tailrace import crash, errors
 from tailrace.config import Delivery, Kafka
+from tailrace.gateway import Assignment, Written
+from tailrace.gateway import message_protocol as wire
+from tailrace.gateway.client import Client
 from tailrace.kafka import Cluster, client_options
 from tailrace.progress.ledger import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import wait_until
-from tailrace.writer import Assignment, Written, wire
-from tailrace.writer.client import Client
 
 ATTEMPTS = 4  # as Spark is set
 CHUNK = 10_000  # rows of an Arrow batch, as Spark makes them

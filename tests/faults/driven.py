@@ -292,7 +292,7 @@ class Driven:
                     return [
                         each
                         for each in psutil.process_iter()
-                        if _runs(each, "tailrace.writer.host") and each.cmdline()[-1] in jvms
+                        if _runs(each, "tailrace.gateway.server") and each.cmdline()[-1] in jvms
                     ]
                 case Kind.WORKER:
                     daemons = {each.pid for each in below if _runs(each, "daemon")}

@@ -13,14 +13,14 @@ from support.pipelines import Bench, events_of
 from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.crash import Point
+from tailrace.gateway import Assignment
+from tailrace.gateway.markers import MarkerReader
+from tailrace.gateway.producers import SinkProducer
 from tailrace.kafka import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition, Slice
 from tailrace.testing import Record, produce, wait_until
-from tailrace.writer import Assignment
-from tailrace.writer.markers import MarkerReader
-from tailrace.writer.producers import SinkProducer
 
 pytestmark = pytest.mark.integration
 

@@ -207,7 +207,7 @@ def test_planted_secrets_turn_up_nowhere(tmp_path: Path, pipeline: tuple[Path, P
 
     seen = {" ".join(each) for each in arguments.seen | more.seen}
     assert any("java" in each for each in seen)
-    assert any("tailrace.writer.host" in each for each in seen)
+    assert any("tailrace.gateway.server" in each for each in seen)
     assert [each for each in seen if found_in(each.encode())] == []
     assert leaks(tmp_path) == []  # logs, events, plans
     assert list(files(tmp_path / "events"))

@@ -24,13 +24,14 @@ import pytest
 
 from tailrace import errors
 from tailrace.config import Delivery, Kafka
+from tailrace.gateway import Assignment, Written, client, watchdog
+from tailrace.gateway import message_protocol as wire
+from tailrace.gateway.client import Client
+from tailrace.gateway.shape import SHAPE
 from tailrace.kafka import Cluster, client_options
 from tailrace.progress.ledger import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import Topics, consume, wait_until
-from tailrace.writer import Assignment, Written, alive, client, wire
-from tailrace.writer.client import Client
-from tailrace.writer.shape import SHAPE
 
 pytestmark = pytest.mark.integration
 
@@ -233,7 +234,7 @@ DIES = """
     import os, pickle, sys
     sys.path.insert(0, {tests!r})
     from integration.test_writer import values
-    from tailrace.writer.client import Client
+    from tailrace.gateway.client import Client
 
     task = pickle.loads({task!r})
 
@@ -393,8 +394,8 @@ def test_a_writer_that_stands_still_is_ended_and_the_next_attempt_delivers(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of a task, and before one: neither worker waits for ever."""
-    monkeypatch.setattr(alive, "ASK_EVERY", 0.5)
-    monkeypatch.setattr(alive, "ANSWER_LIMIT", 3.0)
+    monkeypatch.setattr(watchdog, "ASK_EVERY", 0.5)
+    monkeypatch.setattr(watchdog, "ANSWER_LIMIT", 3.0)
     house.write(house.task(0), values(0, 10))
     pid = house.pid()
 

@@ -12,15 +12,15 @@ import pyarrow as pa
 from support.kafkaproxy import ProxiedKafka
 from tailrace.config import Delivery, Kafka
 from tailrace.errors import TailraceError
+from tailrace.gateway import Assignment, Written
+from tailrace.gateway.markers import MarkerReader
+from tailrace.gateway.shape import SHAPE
+from tailrace.gateway.writing import Deliveries
 from tailrace.kafka import Cluster, client_options
 from tailrace.progress.ledger import LEDGER_SETTINGS
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import Topics, consume, wait_until
-from tailrace.writer import Assignment, Written
-from tailrace.writer.delivery import Deliveries
-from tailrace.writer.markers import MarkerReader
-from tailrace.writer.shape import SHAPE
 
 ATTEMPTS = 4  # Spark's own number
 Batches = Callable[[], Iterator[Any]]

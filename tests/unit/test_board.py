@@ -9,11 +9,11 @@ import pytest
 
 from tailrace import metrics
 from tailrace.config import Pipeline
+from tailrace.gateway import Written
 from tailrace.progress.plan import SinkPartition
 from tailrace.status.board import HISTORY, Board
 from tailrace.status.port import health, readiness, targets
 from tailrace.status.seen import Finished, LagSeen, Progress, totals
-from tailrace.writer import Written
 
 PLACE = ("in", 0)
 

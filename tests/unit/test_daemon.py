@@ -12,7 +12,7 @@ import importlib, sys, zipfile
 ours, shipped = sys.argv[1:]
 sys.path[:0] = [ours]
 import kept
-from tailrace.writer import daemon
+from tailrace.gateway import daemon
 daemon.keep_archives()
 sys.path[:0] = [shipped]
 import early

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tailrace.writer.librdkafka import MESSAGE, available, messages
+from tailrace.gateway.librdkafka import MESSAGE, available, messages
 
 
 class _Message(ctypes.Structure):

@@ -10,14 +10,14 @@ import pytest
 from tailrace import metrics
 from tailrace.config import Delivery, Pipeline
 from tailrace.errors import CommitInDoubt
+from tailrace.gateway import Assignment, Written
+from tailrace.gateway.counting import Counting
+from tailrace.gateway.send import Counts
+from tailrace.gateway.statistics import Statistics
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.status.board import Board
 from tailrace.status.seen import Finished, LagSeen, Progress
 from tailrace.telemetry.measure import Measures
-from tailrace.writer import Assignment, Written
-from tailrace.writer.counting import Counting
-from tailrace.writer.send import Counts
-from tailrace.writer.statistics import Statistics
 
 BATCHES = 10_000
 WARM = 100

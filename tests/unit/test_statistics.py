@@ -9,9 +9,9 @@ import pytest
 from confluent_kafka import Producer
 
 from tailrace import metrics
+from tailrace.gateway.statistics import Statistics, Window, read, together
 from tailrace.telemetry.measure import Measures
 from tailrace.testing import wait_until
-from tailrace.writer.statistics import Statistics, Window, read, together
 
 
 def told(requests: int, latency: int = 0, count: int = 0, state: str = "Ready") -> str:

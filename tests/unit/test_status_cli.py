@@ -14,12 +14,12 @@ from tailrace.cli.main import app
 from tailrace.cli.status import duration, found, spans
 from tailrace.config import Pipeline
 from tailrace.errors import DriverUnreachable
+from tailrace.gateway import Written
 from tailrace.progress.plan import SinkPartition
 from tailrace.status.board import Board
 from tailrace.status.port import opened
 from tailrace.status.seen import Finished, LagSeen
 from tailrace.telemetry.serving import Port
-from tailrace.writer import Written
 
 FIRST = 19760
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tailrace.writer.cache import Cache
+from tailrace.gateway.cache import Cache
 
 
 @dataclass

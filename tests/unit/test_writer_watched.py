@@ -16,14 +16,14 @@ import pytest
 from tailrace import metrics
 from tailrace.config import Delivery
 from tailrace.errors import CommitInDoubt
+from tailrace.gateway import Assignment
+from tailrace.gateway.counting import Counting
+from tailrace.gateway.send import Counts
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.telemetry.measure import Measures
 from tailrace.telemetry.served import ENV, Watched
 from tailrace.telemetry.serving import Port
 from tailrace.testing import wait_until
-from tailrace.writer import Assignment
-from tailrace.writer.counting import Counting
-from tailrace.writer.send import Counts
 
 PLACE = ("p", "0-15")
 
@@ -35,7 +35,9 @@ def writer(folder: Path, watched: str) -> Iterator[Path]:
     environment = {**os.environ, "TAILRACE_LOG": "info", ENV: watched}
     with log.open("wb") as err:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tailrace.writer.host", str(folder), str(os.getpid())], env=environment, stderr=err
+            [sys.executable, "-m", "tailrace.gateway.server", str(folder), str(os.getpid())],
+            env=environment,
+            stderr=err,
         )
     try:
         yield log

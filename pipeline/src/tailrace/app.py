@@ -73,7 +73,7 @@ def session(pipeline: Pipeline) -> SparkSession:
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.daemon.module": "tailrace.writer.daemon",
+        "spark.python.daemon.module": "tailrace.gateway.daemon",
         # Else Spark adds up a batch's bytes after each row; batch.max_bytes bounds it (docs/decisions/0013).
         "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
         # Spark's 64 makes all consumers anew where an executor reads as many partitions (docs/decisions/0025).

@@ -30,6 +30,8 @@ from tailrace.config import (
     Kafka,
     contradictions,
 )
+from tailrace.gateway import Assignment, Written, writer
+from tailrace.gateway.shape import SHAPE
 from tailrace.kafka import Cluster, client_options
 from tailrace.progress import expiry
 from tailrace.progress.ledger import LEDGER_SETTINGS, Ledger
@@ -37,8 +39,6 @@ from tailrace.progress.plan import BatchId, Plan, SinkPartition, assign
 from tailrace.rights import Operation
 from tailrace.sink import BatchWrite, deliver
 from tailrace.whole import whole
-from tailrace.writer import Assignment, Written, writer
-from tailrace.writer.shape import SHAPE
 
 if TYPE_CHECKING:
     Batches = Iterator[pa.RecordBatch]

@@ -16,6 +16,7 @@ from tailrace.checkpoint import Checkpoint
 from tailrace.config import Delivery, Pipeline
 from tailrace.crash import Point
 from tailrace.failures import failure
+from tailrace.gateway import Written
 from tailrace.kafka import Cluster, TopicPartitions
 from tailrace.keeping import Keeper
 from tailrace.progress.ledger import Ledger
@@ -25,7 +26,6 @@ from tailrace.progress.scratch import Scratch
 from tailrace.ratecontrol import RateControl
 from tailrace.sink import BatchWrite, deliver
 from tailrace.status.seen import Finished
-from tailrace.writer import Written
 
 # The two ways a batch is reported; the command line draws them, the demo waits for them.
 PLANNED = "planned"

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame
 
 from tailrace.config import Delivery, Pipeline
 from tailrace.errors import InvariantBroken
+from tailrace.gateway import Assignment, Written, writer
 from tailrace.kafka import client_options
 from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.whole import whole
-from tailrace.writer import Assignment, Written, writer
 
 if TYPE_CHECKING:
     Batches = Iterator[pa.RecordBatch]

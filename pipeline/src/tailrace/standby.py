@@ -23,13 +23,13 @@ from tailrace.assembly import Assembly
 from tailrace.config import Pipeline
 from tailrace.drain import Stop
 from tailrace.errors import KafkaError, NotAuthorized, TailraceError
+from tailrace.gateway import writer
 from tailrace.kafka import Cluster
 from tailrace.progress.lease import Holder, Lease, Phase, next_in_line, running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.scratch import Scratch
 from tailrace.streamplan import check
 from tailrace.whole import whole
-from tailrace.writer import writer
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -64,7 +64,7 @@ def clocked(context: Context, name: str) -> Iterator[tuple[Supervised, Load, Clo
     one = Supervised(context.bootstrap, context.bootstrap, context.folder / name, environment=clock.environment)
     with Load(one.direct, one.source, RATE) as load, one:
         one.more(number=3)
-        for word in ("java", "pyspark", "tailrace.writer.host"):
+        for word in ("java", "pyspark", "tailrace.gateway.server"):
             if not all(clock.seen_by(each) for each in one.tree(word)) or not one.tree(word):
                 raise RuntimeError(f"there is no process {word!r}, or it does not look at this clock")
         yield one, load, clock

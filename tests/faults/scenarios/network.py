@@ -21,9 +21,9 @@ from support.supervised import Supervised
 from support.transactions import Line, Older, rows
 from support.wire import Api
 from tailrace.errors import TailraceError
+from tailrace.gateway.producers import SinkProducer
 from tailrace.oracle import compare
 from tailrace.progress.marker import Marker
-from tailrace.writer.producers import SinkProducer
 
 STEPS = (Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS, Api.PRODUCE, Api.ADD_OFFSETS, Api.TXN_OFFSET_COMMIT, Api.END_TXN)
 FAULTS = (Fault.HOLD, Fault.TWICE, Fault.CUT, Fault.CUT_ANSWER, Fault.RESET_ANSWER)

@@ -55,7 +55,7 @@ def paused_driver(context: Context) -> Sequence[Result]:
 
 def paused_writer(context: Context) -> Sequence[Result]:
     """A writer stands still in mid-batch; its tasks notice, and are started once more."""
-    return [executor_part(context, "writer", "tailrace.writer.host", TWO_EXECUTORS, times=4)]
+    return [executor_part(context, "writer", "tailrace.gateway.server", TWO_EXECUTORS, times=4)]
 
 
 def paused_executor(context: Context) -> Sequence[Result]:

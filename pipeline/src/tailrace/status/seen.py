@@ -9,8 +9,8 @@ from datetime import datetime
 from typing import Any
 
 from tailrace import metrics
+from tailrace.gateway import Written
 from tailrace.kafka import TopicPartitions
-from tailrace.writer import Written
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,15 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from tailrace import crash, errors
 from tailrace.config import redact
 from tailrace.crash import Point
+from tailrace.gateway import Assignment
+from tailrace.gateway.librdkafka import Handover, available
+from tailrace.gateway.markers import LIMIT, MarkerReader
+from tailrace.gateway.statistics import Listener
 from tailrace.kafka import PURGED, add_offsets, is_fenced, persist, translate
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import BatchId
 from tailrace.progress.states import Event, State, after, unfit
 from tailrace.rights import Operation, on_groups, on_topic, on_transactions
-from tailrace.writer import Assignment
-from tailrace.writer.librdkafka import Handover, available
-from tailrace.writer.markers import LIMIT, MarkerReader
-from tailrace.writer.statistics import Listener
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tailrace.writer import alive
+from tailrace.gateway import watchdog
 
 
 def test_nobody_is_ended_where_no_connection_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,7 +15,7 @@ def test_nobody_is_ended_where_no_connection_was_made(monkeypatch: pytest.Monkey
     ended: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, signal: ended.append(pid))
     with socket.socket(socket.AF_UNIX) as lonely:
-        alive.end(lonely)
+        watchdog.end(lonely)
     assert ended == []
 
 
@@ -25,5 +25,5 @@ def test_the_process_that_listens_is_ended(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(os, "kill", lambda pid, signal: ended.append(pid))
     one, other = socket.socketpair(socket.AF_UNIX)
     with one, other:
-        alive.end(one)
+        watchdog.end(one)
     assert ended == [os.getpid()]

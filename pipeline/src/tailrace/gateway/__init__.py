@@ -66,6 +66,6 @@ class Writer(Protocol):
 
 def writer() -> Writer:
     """The writer of this executor."""
-    from tailrace.writer.client import Client  # imports Arrow: only where rows are written
+    from tailrace.gateway.client import Client  # imports Arrow: only where rows are written
 
     return Client()

@@ -28,17 +28,18 @@ import psutil
 import pyarrow as pa
 
 from tailrace import errors, metrics
+from tailrace.gateway import Assignment
+from tailrace.gateway import message_protocol as wire
+from tailrace.gateway.counting import Counting
+from tailrace.gateway.statistics import Statistics
+from tailrace.gateway.writing import Deliveries
 from tailrace.telemetry.measure import Measures
 from tailrace.telemetry.served import Watched
 from tailrace.telemetry.serving import Port, scraped
 from tailrace.telemetry.vitals import Watch
 from tailrace.version import VERSION
-from tailrace.writer import Assignment, wire
-from tailrace.writer.counting import Counting
-from tailrace.writer.delivery import Deliveries
-from tailrace.writer.statistics import Statistics
 
-log = logging.getLogger("tailrace.writer")
+log = logging.getLogger("tailrace.gateway")
 
 _TEND_EVERY = 0.5
 _BACKLOG = 512

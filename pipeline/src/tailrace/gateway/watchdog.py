@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from tailrace.writer import wire
+from tailrace.gateway import message_protocol as wire
 
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace import errors
+from tailrace.gateway import Assignment
+from tailrace.gateway.librdkafka import messages
+from tailrace.gateway.producers import Sender, SinkProducer
 from tailrace.headers import HEADER_AT, HEADER_BATCH, HEADER_PIPELINE, HEADER_REASON, HEADER_STAGE
-from tailrace.writer import Assignment
-from tailrace.writer.librdkafka import messages
-from tailrace.writer.producers import Sender, SinkProducer
 
 NO_TOPIC = "no topic"
 BAD_TOPIC = "not a topic's name"

@@ -19,9 +19,10 @@ import pyarrow as pa
 from tailrace import crash
 from tailrace.crash import Point
 from tailrace.errors import InvariantBroken, TailraceError, WriterUnavailable
+from tailrace.gateway import Assignment, Written, watchdog
+from tailrace.gateway import message_protocol as wire
 from tailrace.telemetry.garbage import OWN, Vitals
 from tailrace.telemetry.served import ENV
-from tailrace.writer import Assignment, Written, alive, wire
 
 _START_LIMIT = 60.0
 _TRY_AGAIN = 15.0  # seconds after which a writer that was started and is not there is started once more
@@ -54,7 +55,7 @@ def _converse(question: Any, batches: Iterator[Any] | None) -> Any:
     try:
         with (
             contextlib.closing(_connect(folder)) as connection,
-            alive.watched(connection, folder),
+            watchdog.watched(connection, folder),
             connection.makefile("rb") as incoming,
             connection.makefile("wb", wire.BUFFER) as outgoing,
         ):
@@ -107,7 +108,7 @@ def _connected(folder: Path, turn: contextlib.ExitStack) -> socket.socket:
     while True:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.settimeout(alive.ANSWER_LIMIT)
+            connection.settimeout(watchdog.ANSWER_LIMIT)
             connection.connect(str(folder / wire.SOCKET))
             if connection.recv(1) == wire.HELLO:
                 connection.settimeout(None)
@@ -116,8 +117,8 @@ def _connected(folder: Path, turn: contextlib.ExitStack) -> socket.socket:
         except OSError as error:
             if isinstance(error, TimeoutError):
                 unanswered += 1
-                if unanswered % alive.TRIES == 0:
-                    alive.end(connection)
+                if unanswered % watchdog.TRIES == 0:
+                    watchdog.end(connection)
             connection.close()
             now = time.monotonic()
             if now > end:
@@ -158,7 +159,7 @@ def start(folder: Path, executor: int) -> None:
     """Start a writer for the executor of this number; if several are started, one of them stays."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     started = subprocess.Popen(
-        [sys.executable, "-m", "tailrace.writer.host", str(folder), str(executor)],
+        [sys.executable, "-m", "tailrace.gateway.server", str(folder), str(executor)],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,  # a worker's and a daemon's own stdout speaks to the JVM

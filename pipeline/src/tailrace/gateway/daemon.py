@@ -14,9 +14,10 @@ import zipimport
 
 from pyspark import daemon
 
+from tailrace.gateway import client
+from tailrace.gateway import message_protocol as wire
 from tailrace.telemetry.garbage import OWN
 from tailrace.telemetry.served import ENV
-from tailrace.writer import client, wire
 
 _FREEZE_AFTER = 2
 

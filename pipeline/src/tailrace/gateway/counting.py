@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from tailrace import metrics
 from tailrace.errors import CommitInDoubt
+from tailrace.gateway import Assignment
+from tailrace.gateway.cache import Cache
+from tailrace.gateway.send import Counts
 from tailrace.metrics import group
 from tailrace.telemetry.measure import Measures
-from tailrace.writer import Assignment
-from tailrace.writer.cache import Cache
-from tailrace.writer.send import Counts
 
 KINDS: Final = {"sinks": "sink", "shared": "shared", "readers": "reader"}
 _OF_A_GROUP = (

@@ -7,10 +7,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
+from tailrace.gateway import Assignment
 from tailrace.kafka import committed, persist
 from tailrace.progress.marker import Marker, markers_group
 from tailrace.rights import Operation, on_groups, on_topic
-from tailrace.writer import Assignment
 
 LIMIT = 60.0
 _TRY = 10.0

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tailrace.errors import CutChanged, MarkerConflict
+from tailrace.gateway import Assignment
 from tailrace.progress.marker import Marker
-from tailrace.writer import Assignment
 
 _THEN = (
     "write through foreachBatch(tailrace.exactly_once(...)), which plans its batches; or, where the source keeps its "

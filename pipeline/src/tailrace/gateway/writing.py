@@ -10,17 +10,17 @@ from typing import Any
 from tailrace import crash, errors, metrics
 from tailrace.config import Delivery
 from tailrace.crash import Point
+from tailrace.gateway import Assignment, Written
+from tailrace.gateway.cache import Cache
+from tailrace.gateway.content import Content, check_moved, check_replay
+from tailrace.gateway.counting import Counting
+from tailrace.gateway.markers import MarkerReader
+from tailrace.gateway.producers import AT_LEAST_ONCE, Sender, SinkProducer
+from tailrace.gateway.send import Counts, send
+from tailrace.gateway.statistics import Listener, Statistics
 from tailrace.progress.marker import Decision, Marker, decide
 from tailrace.progress.states import overtaken, remembers
 from tailrace.telemetry.measure import Measures
-from tailrace.writer import Assignment, Written
-from tailrace.writer.cache import Cache
-from tailrace.writer.content import Content, check_moved, check_replay
-from tailrace.writer.counting import Counting
-from tailrace.writer.markers import MarkerReader
-from tailrace.writer.producers import AT_LEAST_ONCE, Sender, SinkProducer
-from tailrace.writer.send import Counts, send
-from tailrace.writer.statistics import Listener, Statistics
 
 _FLUSH_STEP = 5.0
 _FLUSH_LIMIT = 120.0  # seconds without any acknowledgement

@@ -1,0 +1,251 @@
+"""The consumer side of librdkafka's C ABI: fetched messages as an array of addresses, without a Python object each.
+
+The consumer is librdkafka's own (rd_kafka_new), not confluent-kafka's: that one joins a group, merges all partitions
+into one queue, and its handle lies at an offset that changes between versions. This one is the simple consumer: it has
+no group, commits nothing, and keeps a queue per partition, so threads read partitions independently and the prefetch
+bound holds for each. The library is the one that confluent-kafka links, found through its extension module.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import functools
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException, cimpl
+
+from tailrace import errors
+from tailrace.options import SECRET_OPTION
+
+POINTER: Final = np.dtype(np.int64)
+_PREFETCH_KB = 65_536  # over all partitions that the pipeline reads
+_LEAST_PREFETCH_KB = 1_024  # per partition: one fetch of the default size
+_PREFETCH_RECORDS = 400_000  # over all partitions: librdkafka keeps about 300 bytes beside each record
+_LEAST_PREFETCH_RECORDS = 5_000
+_CONSUMER, _CONF_OK = 1, 0
+_EVENT_LOG, _EVENT_ERROR = 0x4, 0x8
+_TEXT = 512
+
+# The Java consumer's names in `source.options`, and librdkafka's; None has no meaning here.
+_JAVA_NAMES: Final[Mapping[str, str | None]] = {
+    "default.api.timeout.ms": None,
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "max.partition.fetch.bytes": "fetch.message.max.bytes",
+    "max.poll.records": None,
+    "receive.buffer.bytes": "socket.receive.buffer.bytes",
+    "request.timeout.ms": "socket.timeout.ms",
+}
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "check.crcs": True,  # as in Java's consumer
+    # A fetch that waits at the broker delays a partition that starts or seeks meanwhile by as much.
+    "fetch.wait.max.ms": 10,
+    "fetch.error.backoff.ms": 20,
+    "fetch.queue.backoff.ms": 10,  # by default a queue that was full is refilled after a second
+    "receive.message.max.bytes": 1_000_000_000,  # the topic's own limit decides how large a record may be
+}
+_OURS: Final[Mapping[str, Any]] = {
+    "auto.offset.reset": "error",
+    "enable.auto.commit": False,
+    "enable.partition.eof": True,
+    "log.queue": True,
+}
+
+
+def consumer_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Rename the Java consumer's options to librdkafka's; drop those that have no counterpart."""
+    named = {_JAVA_NAMES.get(name, name): value for name, value in options.items()}
+    if str(named.get("socket.receive.buffer.bytes")) == "-1":
+        named["socket.receive.buffer.bytes"] = 0  # the system's default, which Java calls -1
+    return {name: value for name, value in named.items() if name is not None}
+
+
+def settings(options: Mapping[str, Any], isolation: str, share: int) -> dict[str, Any]:
+    """Complete the configuration of a consumer whose pipeline reads `share` partitions."""
+    bounds = {
+        "queued.max.messages.kbytes": max(_PREFETCH_KB // max(share, 1), _LEAST_PREFETCH_KB),
+        "queued.min.messages": max(min(_PREFETCH_RECORDS // max(share, 1), 1_000_000), _LEAST_PREFETCH_RECORDS),
+    }
+    return {**_DEFAULTS, **bounds, **consumer_options(options), **_OURS, "isolation.level": isolation}
+
+
+@dataclass(frozen=True)
+class Event:
+    """A log line of librdkafka, or an error of the whole client."""
+
+    text: str
+    error: KafkaError | None = None
+
+
+class Library:
+    """librdkafka's functions, with their types."""
+
+    def __init__(self) -> None:
+        # `free` releases the GIL, for calls that may wait; `held` keeps it, for calls shorter than releasing it.
+        free, held = ctypes.CDLL(cimpl.__file__), ctypes.PyDLL(cimpl.__file__)
+        pointer, text, number, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t
+        partition, offset = ctypes.c_int32, ctypes.c_int64
+
+        def bind(library: Any, name: str, result: Any, *arguments: Any) -> Any:
+            function = getattr(library, f"rd_kafka_{name}")
+            function.restype, function.argtypes = result, arguments
+            return function
+
+        self.version = bind(held, "version", number)
+        self.conf_new = bind(held, "conf_new", pointer)
+        self.conf_destroy = bind(held, "conf_destroy", None, pointer)
+        self.conf_set = bind(held, "conf_set", number, pointer, text, text, text, size)
+        self.conf_set_events = bind(held, "conf_set_events", None, pointer, number)
+        self.new = bind(free, "new", pointer, number, pointer, text, size)
+        self.destroy = bind(free, "destroy", None, pointer)
+        self.set_log_queue = bind(free, "set_log_queue", number, pointer, pointer)
+        self.queue_get_main = bind(free, "queue_get_main", pointer, pointer)
+        self.queue_poll = bind(free, "queue_poll", pointer, pointer, number)
+        self.queue_destroy = bind(free, "queue_destroy", None, pointer)
+        self.event_type = bind(held, "event_type", number, pointer)
+        self.event_error = bind(held, "event_error", number, pointer)
+        self.event_error_string = bind(held, "event_error_string", text, pointer)
+        self.event_log = bind(held, "event_log", number, pointer, pointer, pointer, pointer)
+        self.event_destroy = bind(held, "event_destroy", None, pointer)
+        self.topic_new = bind(free, "topic_new", pointer, pointer, text, pointer)
+        self.topic_destroy = bind(free, "topic_destroy", None, pointer)
+        self.consume_start = bind(free, "consume_start", number, pointer, partition, offset)
+        self.consume_stop = bind(free, "consume_stop", number, pointer, partition)
+        self.consume_batch = bind(free, "consume_batch", ctypes.c_ssize_t, pointer, partition, number, pointer, size)
+        self.last_error = bind(held, "last_error", number)
+        self.query_watermark_offsets = bind(
+            free, "query_watermark_offsets", number, pointer, text, partition, pointer, pointer, number
+        )
+        self.message_destroy = bind(held, "message_destroy", None, pointer)
+        self.message_errstr = bind(held, "message_errstr", text, pointer)
+        self.message_timestamp = bind(held, "message_timestamp", offset, pointer, pointer)
+        self.message_headers = bind(held, "message_headers", number, pointer, pointer)
+        self.header_get_all = bind(held, "header_get_all", number, pointer, size, pointer, pointer, pointer)
+
+
+@functools.cache
+def library() -> Library:
+    """librdkafka, as confluent-kafka has loaded it."""
+    try:
+        return Library()
+    except (OSError, AttributeError) as error:
+        raise errors.InvariantBroken(
+            f"librdkafka's functions cannot be reached through confluent-kafka: {error}"
+        ) from error
+
+
+def release(pointers: np.ndarray) -> None:
+    """Give messages back to librdkafka; their addresses are invalid from here on."""
+    collections.deque(map(library().message_destroy, pointers.tolist()), maxlen=0)
+
+
+def message(pointer: int) -> str:
+    """The text of a message that is an error."""
+    return (library().message_errstr(pointer) or b"").decode(errors="replace")
+
+
+class Consumer:
+    """One instance of librdkafka's simple consumer; each partition is used by one thread at a time."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._library = library()
+        self._handle = self._create(options)
+        self._library.set_log_queue(self._handle, None)
+        self._events = self._library.queue_get_main(self._handle)
+        self._topics: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def _create(self, options: Mapping[str, Any]) -> int:
+        conf, reason = self._library.conf_new(), ctypes.create_string_buffer(_TEXT)
+        for name, value in options.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if self._library.conf_set(conf, name.encode(), text.encode(), reason, _TEXT) != _CONF_OK:
+                self._library.conf_destroy(conf)
+                why = "" if SECRET_OPTION.search(name) else f": {reason.value.decode(errors='replace')}"
+                raise errors.OptionRefused(
+                    f"librdkafka does not take the option {name!r}{why}",
+                    kept="nothing was read or written",
+                    then="correct kafka.options or source.options",
+                )
+        self._library.conf_set_events(conf, _EVENT_LOG | _EVENT_ERROR)
+        handle = self._library.new(_CONSUMER, conf, reason, _TEXT)
+        if not handle:
+            self._library.conf_destroy(conf)
+            raise errors.KafkaFailed(
+                f"librdkafka cannot create a consumer: {reason.value.decode(errors='replace')}",
+                kept="nothing was read or written",
+                then="tailrace doctor FILE",
+            )
+        return int(handle)
+
+    def start(self, topic: str, partition: int, offset: int) -> None:
+        """Fetch a partition from this offset on."""
+        if self._library.consume_start(self._topic(topic), partition, offset):
+            raise KafkaException(KafkaError(self._library.last_error()))
+
+    def stop(self, topic: str, partition: int) -> None:
+        """Stop fetching a partition and free the messages in its queue."""
+        self._library.consume_stop(self._topic(topic), partition)  # fails only for a partition that no longer exists
+
+    def receive(self, topic: str, partition: int, most: int, wait: float) -> np.ndarray:
+        """Return the addresses of up to `most` messages; wait for the first one only."""
+        found = np.empty(most, dtype=POINTER)
+        handle, address = self._topic(topic), found.ctypes.data
+        count = self._library.consume_batch(handle, partition, 0, address, most)
+        if count == 0 and wait:
+            # With more than one to wait for, librdkafka would wait until it has them all.
+            count = self._library.consume_batch(handle, partition, int(wait * 1000), address, 1)
+            if count == 1 and most > 1:
+                count += max(0, self._library.consume_batch(handle, partition, 0, address + POINTER.itemsize, most - 1))
+        if count < 0:
+            raise KafkaException(KafkaError(self._library.last_error()))
+        return found[:count]
+
+    def watermarks(self, topic: str, partition: int, limit: float) -> tuple[int, int]:
+        """Ask the leader for the log start and the end that this consumer's isolation may read to."""
+        low, high = ctypes.c_int64(), ctypes.c_int64()
+        code = self._library.query_watermark_offsets(
+            self._handle, topic.encode(), partition, ctypes.byref(low), ctypes.byref(high), int(limit * 1000)
+        )
+        if code:
+            raise KafkaException(KafkaError(code))
+        return low.value, high.value
+
+    def events(self) -> Iterator[Event]:
+        """Yield what librdkafka has reported since the last call."""
+        while event := self._library.queue_poll(self._events, 0):
+            try:
+                kind = self._library.event_type(event)
+                if kind == _EVENT_ERROR:
+                    text = (self._library.event_error_string(event) or b"").decode(errors="replace")
+                    yield Event(text, KafkaError(self._library.event_error(event), text))
+                elif kind == _EVENT_LOG:
+                    yield Event(self._log_line(event))
+            finally:
+                self._library.event_destroy(event)
+
+    def _log_line(self, event: int) -> str:
+        facility, text, level = ctypes.c_char_p(), ctypes.c_char_p(), ctypes.c_int()
+        self._library.event_log(event, ctypes.byref(facility), ctypes.byref(text), ctypes.byref(level))
+        return f"{(facility.value or b'').decode()}: {(text.value or b'').decode(errors='replace')}"
+
+    def close(self) -> None:
+        """Stop all threads of this instance; every message must be released before."""
+        for handle in self._topics.values():
+            self._library.topic_destroy(handle)
+        self._topics.clear()
+        self._library.queue_destroy(self._events)
+        self._library.destroy(self._handle)
+
+    def _topic(self, name: str) -> int:
+        with self._lock:
+            if name not in self._topics:
+                handle = self._library.topic_new(self._handle, name.encode(), None)
+                if not handle:
+                    raise KafkaException(KafkaError(self._library.last_error()))
+                self._topics[name] = int(handle)
+            return self._topics[name]

@@ -1,0 +1,322 @@
+"""Exact reads of offset ranges: every visible record of [start, end) once and in order, or an error.
+
+A pipeline's tasks share one consumer, which keeps fetching where the last range of a partition ended: the next range is
+mostly in memory when it is planned. A range is done when the partition has been seen up to its end: by a record, or by
+librdkafka's end-of-partition event, because compaction gaps, control records and aborted transactions have offsets and
+no records.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from confluent_kafka import KafkaError, KafkaException
+
+from tailrace import errors
+from tailrace.config import redact
+from tailrace.gateway.columns import Messages, batch
+from tailrace.gateway.consuming import Consumer, message, release, settings
+from tailrace.gateway.shape import RECORDS
+from tailrace.gateway.stalls import Lost, Stall
+from tailrace.kafka import translate
+from tailrace.progress.plan import Range
+
+log = logging.getLogger(__name__)
+
+IDLE = 10.0  # seconds without a read after which a partition is no longer prefetched
+LIMIT = 60.0  # seconds without progress after which a read fails
+_STEP = 0.05  # longest wait for a record before the state of the read is looked at
+_BATCH_BYTES = 64 << 20  # most bytes of keys and values per Arrow batch
+_END: int = KafkaError._PARTITION_EOF
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """The ranges that a task reads, and how."""
+
+    pipeline: str
+    ranges: tuple[Range, ...]
+    isolation: str
+    reset: bool  # go on at the log start where offsets no longer exist
+    options: dict[str, Any] = field(repr=False)  # connection and reading: may hold secrets
+    columns: tuple[str, ...] = tuple(RECORDS.names)
+    rows: int = 10_000  # most rows per Arrow batch
+    share: int = 1  # source partitions that the pipeline reads in all: the prefetch bound is divided by it
+
+    @property
+    def key(self) -> Hashable:
+        """Requests of one key can share a Reader."""
+        options = frozenset((name, str(value)) for name, value in self.options.items())
+        return self.pipeline, self.isolation, self.share, options
+
+
+@dataclass
+class ReadDone:
+    """What has been read so far."""
+
+    records: int = 0
+    size: int = 0  # bytes of keys and values
+    lost: tuple[Range, ...] = ()  # planned offsets that no longer exist
+
+
+@dataclass
+class _Partition:
+    """The position of the consumer in one source partition; touched with the lock held."""
+
+    topic: str
+    number: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    fetched: bool = False  # librdkafka fetches it, on from `seen`
+    turn: int = 0  # counts reads: the latest one owns the position
+    readers: int = 0
+    used: float = 0.0
+    next: int = 0  # a read that starts here continues the last one
+    seen: int = 0  # every visible record in [next, seen) is pending
+    pending: list[Messages] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+    def drop(self) -> None:
+        """Release what is pending."""
+        dropped, self.pending = self.pending, []
+        for each in dropped:
+            release(each.pointers)
+
+    def take(self, before: int, rows: int) -> Messages | None:
+        """Detach pending records before this offset, as many as one Arrow batch holds."""
+        if not self.pending:
+            return None
+        found = self.pending.pop(0)
+        count = min(int(np.searchsorted(found.offsets, before)), rows)
+        if int(found.sizes[:count].sum()) > _BATCH_BYTES:
+            count = max(1, int(np.searchsorted(np.cumsum(found.sizes[:count]), _BATCH_BYTES, "right")))
+        if count < len(found):
+            self.pending.insert(0, found[count:])
+        return found[:count] if count else None
+
+
+class Reader:
+    """The consumer of one pipeline in this process. Many threads use it; a partition belongs to its latest read."""
+
+    def __init__(
+        self,
+        request: ReadRequest,
+        limit: float = LIMIT,
+        idle: float = IDLE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = f"pipeline {request.pipeline!r}"
+        self._limit, self._idle, self._clock = limit, idle, clock
+        self._consumer = Consumer(settings(request.options, request.isolation, request.share))
+        self._partitions: dict[tuple[str, int], _Partition] = {}
+        self._lock = threading.Lock()
+        self._events = threading.Lock()
+        self._refusal: tuple[float, errors.TailraceError] | None = None
+        self._closed = False
+        shown = {name: str(value) for name, value in request.options.items()}
+        log.info("created a consumer for %s: %s", self.name, redact(shown))
+
+    def read(self, request: ReadRequest, done: ReadDone) -> Iterator[Any]:
+        """Yield the records of all ranges, one range after another; raise if any cannot be read completely."""
+        turns: dict[tuple[str, int], int] = {}
+        try:
+            for span in request.ranges:
+                if (span.topic, span.partition) not in turns and span.start < span.end:
+                    # All partitions are fetched from the start, while the first is read.
+                    turns[span.topic, span.partition] = self._begin(span)
+            for span in request.ranges:
+                if span.start < span.end:
+                    yield from self._range(span, request, done, turns[span.topic, span.partition])
+        finally:
+            for place in turns:
+                partition = self._partitions[place]
+                with partition.lock:
+                    partition.readers -= 1
+                    partition.used = self._clock()
+
+    def _begin(self, span: Range) -> int:
+        """Take over a partition; the number of this turn."""
+        with self._lock:
+            place = span.topic, span.partition
+            partition = self._partitions.setdefault(place, _Partition(span.topic, span.partition))
+        with partition.lock:
+            self._position(partition, span.start)
+            partition.readers += 1
+            partition.turn += 1
+            return partition.turn
+
+    def _range(self, span: Range, request: ReadRequest, done: ReadDone, turn: int) -> Iterator[Any]:
+        partition = self._partitions[span.topic, span.partition]
+        stall = Stall(self._consumer, span, request.reset, self._limit, self._clock)
+        with partition.lock:
+            self._require(partition, turn)
+            self._position(partition, span.start)
+        while True:
+            with partition.lock:
+                self._require(partition, turn)
+                found = partition.take(span.end, request.rows)
+                if found is None and partition.seen >= span.end:
+                    partition.next = span.end
+                    return
+                if found is not None:
+                    copied = self._copy(partition, found, request.columns)
+                    done.records += len(found)
+                    done.size += int(found.sizes.sum())
+                else:
+                    self._fetch(partition, request.rows, stall, done)
+            if found is not None:
+                yield copied
+
+    def _require(self, partition: _Partition, turn: int) -> None:
+        if self._closed:
+            raise errors.InvariantBroken(f"{partition} is read through a consumer that is closed")
+        if partition.turn != turn:
+            raise errors.InputCutOff(
+                f"another task of {self.name} reads {partition} since",
+                kept="everything that was delivered; this attempt delivers nothing",
+                then="nothing: Spark has started the other attempt in place of this one",
+            )
+
+    def _position(self, partition: _Partition, start: int) -> None:
+        """Continue where the partition is, or fetch it from elsewhere."""
+        if partition.fetched and partition.next <= start <= partition.seen:
+            while (passed := partition.take(start, 1 << 30)) is not None:
+                release(passed.pointers)
+            partition.next = start
+        else:
+            self._seek(partition, start)
+
+    def _seek(self, partition: _Partition, offset: int) -> None:
+        self._stop(partition)
+        try:
+            self._consumer.start(partition.topic, partition.number, offset)
+        except KafkaException as error:
+            raise translate(error, f"fetching {partition} from offset {offset}") from error
+        partition.fetched, partition.next, partition.seen = True, offset, offset
+
+    def _stop(self, partition: _Partition) -> None:
+        partition.drop()
+        if partition.fetched:
+            partition.fetched = False
+            self._consumer.stop(partition.topic, partition.number)
+
+    def _copy(self, partition: _Partition, found: Messages, columns: tuple[str, ...]) -> Any:
+        try:
+            copied = batch(found, partition.topic, partition.number, columns)
+            partition.next = int(found.offsets[-1]) + 1
+        except BaseException:
+            self._stop(partition)  # the records are released and not read: the next read seeks
+            raise
+        finally:
+            release(found.pointers)
+        return copied
+
+    def _fetch(self, partition: _Partition, rows: int, stall: Stall, done: ReadDone) -> None:
+        """Receive records; deal with what keeps them from coming."""
+        if partition.fetched:
+            before = partition.seen
+            failure = self._receive(partition, rows)
+            if failure is not None:
+                self._stop(partition)  # the prefetch is not to be trusted behind an error
+            if partition.seen > before:
+                stall.progress()
+            if failure is None and (partition.seen > before or not stall.due):
+                return
+        else:
+            failure = None
+            time.sleep(_STEP)
+        self._hear()
+        lost = stall.look(partition.seen, failure, self._refusal)
+        if isinstance(lost, Lost):
+            done.lost += (lost.span,)
+            self._seek(partition, lost.span.end)
+        elif lost and not partition.fetched:
+            self._seek(partition, partition.seen)
+
+    def _receive(self, partition: _Partition, rows: int) -> KafkaError | None:
+        """Add what has come to the pending records; return an error that came in their place."""
+        try:
+            pointers = self._consumer.receive(partition.topic, partition.number, rows, _STEP)
+        except KafkaException as error:
+            return error.args[0]  # type: ignore[no-any-return]
+        if not len(pointers):
+            return None
+        found, failure = Messages.of(pointers), None
+        codes = found.errors
+        if codes.any():
+            wrong = np.flatnonzero((codes != 0) & (codes != _END))
+            if len(wrong):
+                failure = KafkaError(int(codes[wrong[0]]), message(int(pointers[wrong[0]])))
+            cut = int(wrong[0]) if len(wrong) else len(found)
+            ends = found.offsets[:cut][codes[:cut] == _END]
+            kept = np.flatnonzero(codes[:cut] == 0)
+            release(np.delete(pointers, kept))
+            found = found[kept]
+        else:
+            ends = codes[:0]
+        if len(found):
+            steps = np.diff(found.offsets, prepend=partition.seen - 1)
+            if int(steps.min()) <= 0:
+                release(found.pointers)
+                self._stop(partition)
+                raise errors.InvariantBroken(f"{partition}: offsets do not ascend from {partition.seen} on")
+            partition.pending.append(found)
+            partition.seen = int(found.offsets[-1]) + 1
+        if len(ends):
+            partition.seen = max(partition.seen, int(ends[-1]))
+        return failure
+
+    # -- what the cache asks ---------------------------------------------------------------------
+
+    @property
+    def queued(self) -> int:
+        """Records that were received and are not read yet."""
+        with self._lock:
+            partitions = list(self._partitions.values())
+        return sum(len(each) for partition in partitions for each in list(partition.pending))
+
+    def listen(self) -> None:
+        """Log what librdkafka reports; stop fetching partitions that nobody has read for a while."""
+        self._hear()
+        with self._lock:
+            partitions = list(self._partitions.values())
+        for each in partitions:
+            if each.fetched and each.lock.acquire(blocking=False):
+                try:
+                    if not each.readers and self._clock() - each.used >= self._idle:
+                        self._stop(each)
+                finally:
+                    each.lock.release()
+
+    def _hear(self) -> None:
+        if not self._events.acquire(blocking=False):
+            return
+        try:
+            for event in () if self._closed else self._consumer.events():
+                log.debug("%s: %s", self.name, event.text)
+                if event.error is not None:
+                    told = translate(event.error, f"reading for {self.name}", kept="everything that was delivered")
+                    if isinstance(told, errors.NotAuthenticated):
+                        self._refusal = self._clock(), told
+        finally:
+            self._events.release()
+
+    def close(self) -> None:
+        """Release everything; a read that is still open raises at its next step."""
+        with self._lock:
+            if self._closed:
+                return
+            partitions = list(self._partitions.values())
+            self._closed = True
+        for each in partitions:
+            with each.lock:
+                self._stop(each)
+        with self._events:
+            self._consumer.close()

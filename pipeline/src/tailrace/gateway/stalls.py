@@ -1,0 +1,154 @@
+"""Why a read makes no progress: whether to wait, to fetch again, to count offsets as lost, or to give up.
+
+librdkafka retries by itself what may pass and reports some of the rest. What decides here is the leader's own answer
+about the partition: the log start and the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException
+
+from tailrace import errors
+from tailrace.gateway.consuming import Consumer
+from tailrace.kafka import ANSWER_LIMIT, code_of, is_denied, is_retriable, translate
+from tailrace.progress.plan import Range
+from tailrace.rights import Operation, on_topic
+
+_PATIENCE = 0.3  # seconds without progress until the leader is asked
+_AGAIN = 0.5  # seconds between two questions
+_GRACE = 3.0  # seconds that a leader's answer must hold until it ends the read: a new leader may know less at first
+_QUESTION = 5.0
+_KEPT = "everything that was delivered; nothing of this batch is delivered in part"
+
+_OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+_TRUNCATION = "log truncation"  # librdkafka's words, under the code of an offset out of range
+_UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_UNKNOWN_ID = 100  # Kafka's UNKNOWN_TOPIC_ID: the topic was deleted, and perhaps created again
+_PASSING = frozenset(
+    {KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT_QUEUE, KafkaError._IN_PROGRESS}
+)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Planned offsets that no longer exist; the read continues at their end."""
+
+    span: Range
+
+
+class Stall:
+    """What is known about a range whose records do not come."""
+
+    def __init__(
+        self, consumer: Consumer, span: Range, reset: bool, limit: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._consumer, self._span, self._reset = consumer, span, reset
+        self._limit, self._clock = limit, clock
+        self._place = f"{span.topic}-{span.partition}"
+        self._doing = f"reading {self._place} from {span.start} to {span.end}"
+        self._rights = [on_topic(Operation.READ, span.topic)]
+        self._problem: KafkaException | KafkaError | None = None
+        self._held = ""
+        self.progress()
+
+    def progress(self) -> None:
+        """Start over: the read has moved."""
+        self._since = self._clock()
+        self._ask_at = self._since + _PATIENCE
+        self._missing: float | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to ask the leader."""
+        return self._clock() >= self._ask_at
+
+    def look(
+        self, position: int, failure: KafkaError | None, refusal: tuple[float, errors.TailraceError] | None
+    ) -> Lost | bool:
+        """Ask the leader if it is time. True: fetch on from the position; False: wait. Raise if the read cannot end."""
+        if failure is not None:
+            self._judge(failure, position)
+        answer: Lost | bool = False
+        if self.due:
+            answer = self._ask(position)
+            self._ask_at = self._clock() + _AGAIN
+        self._give_up(refusal)
+        return answer
+
+    def _judge(self, failure: KafkaError, position: int) -> None:
+        code = failure.code()
+        if code in _OUT_OF_RANGE and _TRUNCATION in failure.str().lower():
+            raise self._changed(f"its log was truncated before offset {position} ({failure.str()})")
+        if code in _OUT_OF_RANGE or code in _UNKNOWN or code == _UNKNOWN_ID:
+            if self._missing is None:
+                self._ask_at = self._clock()
+            return
+        if not _passes(failure):
+            raise self._translated(failure)
+        self._problem = failure
+
+    def _ask(self, position: int) -> Lost | bool:
+        span = self._span
+        try:
+            low, high = self._consumer.watermarks(span.topic, span.partition, min(_QUESTION, self._limit))
+        except KafkaException as error:
+            self._problem = error
+            if code_of(error) in _UNKNOWN or code_of(error) == _UNKNOWN_ID:
+                self._end_if_it_stays("it no longer exists")
+            elif is_denied(error) or not _passes(error):
+                raise self._translated(error) from error
+            return False
+        self._problem, self._held = None, f"the topic holds {low} to {high}"
+        if position < low:
+            if not self._reset:
+                raise errors.OffsetsOutOfRange(
+                    f"{self._place}: the plan reads {span.start} to {span.end}, the next offset is {position}, "
+                    f"and {self._held}",
+                    kept=_KEPT,
+                    then=f"set source.on_data_loss: reset to go on at {low}, or restore the topic",
+                )
+            self.progress()
+            return Lost(Range(span.topic, span.partition, position, min(low, span.end)))
+        if high < span.end:
+            self._end_if_it_stays(self._held)
+        else:
+            self._missing = None
+        return True
+
+    def _end_if_it_stays(self, what: str) -> None:
+        self._missing = self._clock() if self._missing is None else self._missing
+        if self._clock() - self._missing >= min(_GRACE, self._limit):
+            raise self._changed(what)
+
+    def _changed(self, what: str) -> errors.SourceChanged:
+        return errors.SourceChanged(
+            f"{self._place}: the plan reads {self._span.start} to {self._span.end}, and {what}",
+            kept=_KEPT,
+            then="restore the topic, or set source.on_data_loss: reset to go on without it",
+        )
+
+    def _give_up(self, refusal: tuple[float, errors.TailraceError] | None) -> None:
+        waited = self._clock() - self._since
+        if refusal is not None and refusal[0] >= self._since and waited >= min(ANSWER_LIMIT, self._limit):
+            raise refusal[1]
+        if waited < self._limit:
+            return
+        if self._problem is not None and not _passes(self._problem):
+            raise self._translated(self._problem)
+        what = f"{self._doing}: no progress for {waited:.0f} s"
+        if self._problem is None:
+            raise errors.KafkaFailed(f"{what}, and {self._held}", kept=_KEPT, then="tailrace doctor FILE")
+        cause = self._problem.args[0] if isinstance(self._problem, KafkaException) else self._problem
+        raise errors.BrokerUnreachable(f"{what} ({cause.str()})", kept=_KEPT, then="tailrace doctor FILE")
+
+    def _translated(self, error: KafkaException | KafkaError) -> errors.TailraceError:
+        return translate(error, self._doing, kept=_KEPT, rights=self._rights)
+
+
+def _passes(error: KafkaException | KafkaError) -> bool:
+    """Whether the same request may succeed a moment later."""
+    return code_of(error) in _PASSING or is_retriable(KafkaException(error) if isinstance(error, KafkaError) else error)

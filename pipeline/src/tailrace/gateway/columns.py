@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException
 
 from tailrace.gateway.consuming import library
@@ -118,7 +119,7 @@ def batch(messages: Messages, topic: str, partition: int, columns: Sequence[str]
         "topic": lambda: pa.repeat(pa.scalar(topic, pa.string()), count),
         "partition": lambda: pa.array(np.full(count, partition, np.int32)),
         "offset": lambda: pa.array(messages.offsets),
-        "timestamp": lambda: pa.array(details().times * 1000).cast(RECORDS.field("timestamp").type),
+        "timestamp": lambda: pa.array(details().times * 1000).view(RECORDS.field("timestamp").type),
         "timestampType": lambda: pa.array(details().kinds - 1, pa.int32()),  # Java's numbers begin one lower
         "headers": lambda: _headers(messages.pointers, details().headed),
     }
@@ -147,7 +148,7 @@ def _copied(addresses: np.ndarray, sizes: np.ndarray) -> Any:
         pa.large_binary(), 2 * count, [None, pa.py_buffer(bounds), pa.foreign_buffer(low, reach)]
     )
     chosen = pa.array(np.arange(0, 2 * count, 2), mask=null if nulls else None)
-    return spans.take(chosen).cast(pa.binary())
+    return pc.take(spans, chosen, boundscheck=False).cast(pa.binary())
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class _Details:
             ends = [0, -1]
             if gathered.fits(ends, cls._asked(pointers[ends])):
                 return gathered
-            log.warning("librdkafka keeps timestamps and headers elsewhere than expected: asking for each")
+            _warn()
         return cls._asked(pointers)
 
     def fits(self, places: list[int], asked: _Details) -> bool:
@@ -179,7 +180,8 @@ class _Details:
     @classmethod
     def _gathered(cls, pointers: np.ndarray) -> _Details:
         flags, times, parsed, unparsed = _gather(pointers, _PRIVATE)
-        return cls(times, (flags >> 32).astype(np.int32), (parsed != 0) | (unparsed.astype(np.int32) > 0))
+        # A record without headers has one byte for them, which counts 0.
+        return cls(times, (flags >> 32).astype(np.int32), (parsed != 0) | (unparsed.astype(np.int32) > 1))
 
     @classmethod
     def _asked(cls, pointers: np.ndarray) -> _Details:
@@ -189,6 +191,11 @@ class _Details:
         times = np.fromiter(map(library().message_timestamp, listed, places), np.int64, len(listed))
         headed = np.fromiter((_parsed(each) is not None for each in listed), bool, len(listed))
         return cls(times, kinds, headed)
+
+
+@functools.cache
+def _warn() -> None:
+    log.warning("librdkafka keeps timestamps and headers elsewhere than expected: asking for those of each record")
 
 
 def _parsed(pointer: int) -> int | None:
@@ -209,7 +216,8 @@ def _headers(pointers: np.ndarray, headed: np.ndarray) -> Any:
         return pa.nulls(count, HEADERS)
     found: list[list[dict[str, Any]] | None] = [None] * count
     for place in np.flatnonzero(headed).tolist():
-        found[place] = _header_list(_parsed(int(pointers[place])) or 0)
+        headers = _parsed(int(pointers[place]))
+        found[place] = _header_list(headers) if headers is not None else None
     return pa.array(found, HEADERS)
 
 

@@ -43,7 +43,7 @@ _JAVA_NAMES: Final[Mapping[str, str | None]] = {
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "check.crcs": True,  # as in Java's consumer
     # A fetch that waits at the broker delays a partition that starts or seeks meanwhile by as much.
-    "fetch.wait.max.ms": 10,
+    "fetch.wait.max.ms": 20,
     "fetch.error.backoff.ms": 20,
     "fetch.queue.backoff.ms": 10,  # by default a queue that was full is refilled after a second
     "receive.message.max.bytes": 1_000_000_000,  # the topic's own limit decides how large a record may be
@@ -79,6 +79,28 @@ class Event:
 
     text: str
     error: KafkaError | None = None
+
+
+class _Topic(ctypes.Structure):
+    """rd_kafka_metadata_topic."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("partition_count", ctypes.c_int),
+        ("partitions", ctypes.c_void_p),
+        ("error", ctypes.c_int),
+    )
+
+
+class _Metadata(ctypes.Structure):
+    """The beginning of rd_kafka_metadata."""
+
+    _fields_ = (
+        ("broker_count", ctypes.c_int),
+        ("brokers", ctypes.c_void_p),
+        ("topic_count", ctypes.c_int),
+        ("topics", ctypes.POINTER(_Topic)),
+    )
 
 
 class Library:
@@ -120,6 +142,8 @@ class Library:
         self.query_watermark_offsets = bind(
             free, "query_watermark_offsets", number, pointer, text, partition, pointer, pointer, number
         )
+        self.metadata = bind(free, "metadata", number, pointer, number, pointer, pointer, number)
+        self.metadata_destroy = bind(held, "metadata_destroy", None, pointer)
         self.message_destroy = bind(held, "message_destroy", None, pointer)
         self.message_errstr = bind(held, "message_errstr", text, pointer)
         self.message_timestamp = bind(held, "message_timestamp", offset, pointer, pointer)
@@ -214,6 +238,19 @@ class Consumer:
         if code:
             raise KafkaException(KafkaError(code))
         return low.value, high.value
+
+    def topic_error(self, topic: str, limit: float) -> KafkaError | None:
+        """Ask a broker what is wrong with a topic; None if nothing is."""
+        found = ctypes.POINTER(_Metadata)()
+        code = self._library.metadata(self._handle, 0, self._topic(topic), ctypes.byref(found), int(limit * 1000))
+        if code:
+            return KafkaError(code)
+        try:
+            listed = found.contents
+            code = listed.topics[0].error if listed.topic_count else KafkaError.UNKNOWN_TOPIC_OR_PART
+        finally:
+            self._library.metadata_destroy(found)
+        return KafkaError(code) if code else None
 
     def events(self) -> Iterator[Event]:
         """Yield what librdkafka has reported since the last call."""

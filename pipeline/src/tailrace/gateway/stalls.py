@@ -98,6 +98,9 @@ class Stall:
         except KafkaException as error:
             self._problem = error
             if code_of(error) in _UNKNOWN or code_of(error) == _UNKNOWN_ID:
+                wrong = self._consumer.topic_error(span.topic, min(_QUESTION, self._limit))
+                if wrong is not None and is_denied(wrong):  # partitions of a hidden topic look unknown
+                    raise self._translated(wrong) from error
                 self._end_if_it_stays("it no longer exists")
             elif is_denied(error) or not _passes(error):
                 raise self._translated(error) from error

@@ -134,7 +134,7 @@ def test_records_arrive_with_every_column_of_sparks_source(bench: Bench, tailrac
         Record(b"x", b"k", (("only", b"\x00\xff"),), 1, 5),
     ]
     produce(bench.bootstrap, topic, sent)
-    found = [each for each in bench.batches(Range(topic, 1, 0, 4))]
+    found = list(bench.batches(Range(topic, 1, 0, 4)))
     assert [each.schema for each in found] == [RECORDS] * len(found)
     rows = [row for each in found for row in each.to_pylist()]
     assert [(row["value"], row["key"]) for row in rows] == [(each.value, each.key) for each in sent]
@@ -281,10 +281,10 @@ def test_compaction_gaps_are_passed_over() -> None:
         records = [Record(b"%d" % n, b"kept %d" % n if n in kept else b"again") for n in range(1000)]
         produce(kafka.bootstrap_servers, topic, records)
 
-        def compacted() -> list[int] | None:
+        def compacted() -> list[int]:
             produce(kafka.bootstrap_servers, topic, [Record(b"x", b"again")])  # closes the segment before
             found = [each.offset for each in consume(kafka.bootstrap_servers, topic)]
-            return found if len(found) < 100 else None
+            return found if len(found) < 100 else []
 
         there = wait_until(compacted, "the compaction of the topic", 60, every=0.5)
         assert there[: len(kept)] == kept
@@ -413,6 +413,25 @@ def test_reader_waits_for_brokers_that_are_away() -> None:
         assert bench.offsets(Range(topic, 0, 0, 10)) == list(range(10))
         bench.reader.close()
         patient.reader.close()
+
+
+def test_reader_follows_a_partition_to_its_next_leader() -> None:
+    """While brokers are killed one after another, every record arrives once and in order."""
+    count, step = 6_000, 50
+    with EmbeddedKafka(EmbeddedOptions(brokers=3)) as kafka:
+        topic = Topics(kafka.bootstrap_servers)()
+        bench = Bench(kafka.bootstrap_servers, request_for(kafka.bootstrap_servers), limit=90.0)
+        produce(kafka.bootstrap_servers, topic, [Record(bytes(2_000)) for _ in range(count)])
+        found: list[int] = []
+        try:
+            for broker in kafka.brokers:
+                broker.kill()
+                for start in range(len(found), len(found) + count // 3, step):
+                    found += bench.offsets(Range(topic, 0, start, start + step))
+                broker.start()
+            assert found == list(range(count))
+        finally:
+            bench.reader.close()
 
 
 def test_values_of_any_size_arrive(bench: Bench, tailrace_topics: Topics) -> None:

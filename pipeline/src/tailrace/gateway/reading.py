@@ -15,13 +15,13 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from confluent_kafka import KafkaError, KafkaException
 
 from tailrace import errors
 from tailrace.config import redact
 from tailrace.gateway.columns import Messages, batch
-from tailrace.gateway.consuming import Consumer, message, release, settings
+from tailrace.gateway.consuming import Consumer, release, settings
+from tailrace.gateway.prefetch import Partition
 from tailrace.gateway.shape import RECORDS
 from tailrace.gateway.stalls import Lost, Stall
 from tailrace.kafka import translate
@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 IDLE = 10.0  # seconds without a read after which a partition is no longer prefetched
 LIMIT = 60.0  # seconds without progress after which a read fails
 _STEP = 0.05  # longest wait for a record before the state of the read is looked at
-_BATCH_BYTES = 64 << 20  # most bytes of keys and values per Arrow batch
-_END: int = KafkaError._PARTITION_EOF
 
 
 @dataclass(frozen=True)
@@ -65,43 +63,6 @@ class ReadDone:
     lost: tuple[Range, ...] = ()  # planned offsets that no longer exist
 
 
-@dataclass
-class _Partition:
-    """The position of the consumer in one source partition; touched with the lock held."""
-
-    topic: str
-    number: int
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    fetched: bool = False  # librdkafka fetches it, on from `seen`
-    turn: int = 0  # counts reads: the latest one owns the position
-    readers: int = 0
-    used: float = 0.0
-    next: int = 0  # a read that starts here continues the last one
-    seen: int = 0  # every visible record in [next, seen) is pending
-    pending: list[Messages] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.number}"
-
-    def drop(self) -> None:
-        """Release what is pending."""
-        dropped, self.pending = self.pending, []
-        for each in dropped:
-            release(each.pointers)
-
-    def take(self, before: int, rows: int) -> Messages | None:
-        """Detach pending records before this offset, as many as one Arrow batch holds."""
-        if not self.pending:
-            return None
-        found = self.pending.pop(0)
-        count = min(int(np.searchsorted(found.offsets, before)), rows)
-        if int(found.sizes[:count].sum()) > _BATCH_BYTES:
-            count = max(1, int(np.searchsorted(np.cumsum(found.sizes[:count]), _BATCH_BYTES, "right")))
-        if count < len(found):
-            self.pending.insert(0, found[count:])
-        return found[:count] if count else None
-
-
 class Reader:
     """The consumer of one pipeline in this process. Many threads use it; a partition belongs to its latest read."""
 
@@ -115,7 +76,7 @@ class Reader:
         self.name = f"pipeline {request.pipeline!r}"
         self._limit, self._idle, self._clock = limit, idle, clock
         self._consumer = Consumer(settings(request.options, request.isolation, request.share))
-        self._partitions: dict[tuple[str, int], _Partition] = {}
+        self._partitions: dict[tuple[str, int], Partition] = {}
         self._lock = threading.Lock()
         self._events = threading.Lock()
         self._refusal: tuple[float, errors.TailraceError] | None = None
@@ -145,7 +106,7 @@ class Reader:
         """Take over a partition; the number of this turn."""
         with self._lock:
             place = span.topic, span.partition
-            partition = self._partitions.setdefault(place, _Partition(span.topic, span.partition))
+            partition = self._partitions.setdefault(place, Partition(span.topic, span.partition))
         with partition.lock:
             self._position(partition, span.start)
             partition.readers += 1
@@ -174,7 +135,7 @@ class Reader:
             if found is not None:
                 yield copied
 
-    def _require(self, partition: _Partition, turn: int) -> None:
+    def _require(self, partition: Partition, turn: int) -> None:
         if self._closed:
             raise errors.InvariantBroken(f"{partition} is read through a consumer that is closed")
         if partition.turn != turn:
@@ -184,7 +145,7 @@ class Reader:
                 then="nothing: Spark has started the other attempt in place of this one",
             )
 
-    def _position(self, partition: _Partition, start: int) -> None:
+    def _position(self, partition: Partition, start: int) -> None:
         """Continue where the partition is, or fetch it from elsewhere."""
         if partition.fetched and partition.next <= start <= partition.seen:
             while (passed := partition.take(start, 1 << 30)) is not None:
@@ -193,7 +154,7 @@ class Reader:
         else:
             self._seek(partition, start)
 
-    def _seek(self, partition: _Partition, offset: int) -> None:
+    def _seek(self, partition: Partition, offset: int) -> None:
         self._stop(partition)
         try:
             self._consumer.start(partition.topic, partition.number, offset)
@@ -201,13 +162,17 @@ class Reader:
             raise translate(error, f"fetching {partition} from offset {offset}") from error
         partition.fetched, partition.next, partition.seen = True, offset, offset
 
-    def _stop(self, partition: _Partition) -> None:
+    def _stop(self, partition: Partition) -> None:
         partition.drop()
+        self._halt(partition)
+
+    def _halt(self, partition: Partition) -> None:
+        """Fetch no more, and keep what is pending."""
         if partition.fetched:
             partition.fetched = False
             self._consumer.stop(partition.topic, partition.number)
 
-    def _copy(self, partition: _Partition, found: Messages, columns: tuple[str, ...]) -> Any:
+    def _copy(self, partition: Partition, found: Messages, columns: tuple[str, ...]) -> Any:
         try:
             copied = batch(found, partition.topic, partition.number, columns)
             partition.next = int(found.offsets[-1]) + 1
@@ -218,19 +183,20 @@ class Reader:
             release(found.pointers)
         return copied
 
-    def _fetch(self, partition: _Partition, rows: int, stall: Stall, done: ReadDone) -> None:
+    def _fetch(self, partition: Partition, rows: int, stall: Stall, done: ReadDone) -> None:
         """Receive records; deal with what keeps them from coming."""
+        failure = None
         if partition.fetched:
             before = partition.seen
             failure = self._receive(partition, rows)
             if failure is not None:
-                self._stop(partition)  # the prefetch is not to be trusted behind an error
+                self._halt(partition)  # behind an error the prefetch is not to be trusted
             if partition.seen > before:
                 stall.progress()
-            if failure is None and (partition.seen > before or not stall.due):
+                return  # an error behind these records comes again when it is fetched from there
+            if failure is None and not stall.due:
                 return
         else:
-            failure = None
             time.sleep(_STEP)
         self._hear()
         lost = stall.look(partition.seen, failure, self._refusal)
@@ -240,38 +206,16 @@ class Reader:
         elif lost and not partition.fetched:
             self._seek(partition, partition.seen)
 
-    def _receive(self, partition: _Partition, rows: int) -> KafkaError | None:
-        """Add what has come to the pending records; return an error that came in their place."""
+    def _receive(self, partition: Partition, rows: int) -> KafkaError | None:
         try:
             pointers = self._consumer.receive(partition.topic, partition.number, rows, _STEP)
         except KafkaException as error:
             return error.args[0]  # type: ignore[no-any-return]
-        if not len(pointers):
-            return None
-        found, failure = Messages.of(pointers), None
-        codes = found.errors
-        if codes.any():
-            wrong = np.flatnonzero((codes != 0) & (codes != _END))
-            if len(wrong):
-                failure = KafkaError(int(codes[wrong[0]]), message(int(pointers[wrong[0]])))
-            cut = int(wrong[0]) if len(wrong) else len(found)
-            ends = found.offsets[:cut][codes[:cut] == _END]
-            kept = np.flatnonzero(codes[:cut] == 0)
-            release(np.delete(pointers, kept))
-            found = found[kept]
-        else:
-            ends = codes[:0]
-        if len(found):
-            steps = np.diff(found.offsets, prepend=partition.seen - 1)
-            if int(steps.min()) <= 0:
-                release(found.pointers)
-                self._stop(partition)
-                raise errors.InvariantBroken(f"{partition}: offsets do not ascend from {partition.seen} on")
-            partition.pending.append(found)
-            partition.seen = int(found.offsets[-1]) + 1
-        if len(ends):
-            partition.seen = max(partition.seen, int(ends[-1]))
-        return failure
+        try:
+            return partition.receive(pointers)
+        except BaseException:
+            self._stop(partition)
+            raise
 
     # -- what the cache asks ---------------------------------------------------------------------
 

@@ -29,7 +29,13 @@ _TRUNCATION = "log truncation"  # librdkafka's words, under the code of an offse
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 _UNKNOWN_ID = 100  # Kafka's UNKNOWN_TOPIC_ID: the topic was deleted, and perhaps created again
 _PASSING = frozenset(
-    {KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT_QUEUE, KafkaError._IN_PROGRESS}
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._DESTROY_BROKER,
+        KafkaError._IN_PROGRESS,
+        KafkaError._RESOLVE,
+        KafkaError._TIMED_OUT_QUEUE,
+    }
 )
 
 
@@ -102,7 +108,7 @@ class Stall:
                 if wrong is not None and is_denied(wrong):  # partitions of a hidden topic look unknown
                     raise self._translated(wrong) from error
                 self._end_if_it_stays("it no longer exists")
-            elif is_denied(error) or not _passes(error):
+            elif is_denied(error):
                 raise self._translated(error) from error
             return False
         self._problem, self._held = None, f"the topic holds {low} to {high}"

@@ -1,0 +1,93 @@
+"""The pure parts of reading: a consumer's options, and Arrow columns copied from addresses."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tailrace.gateway.columns import _copied
+from tailrace.gateway.consuming import consumer_options, settings
+from tailrace.gateway.reading import ReadRequest
+from tailrace.options import SOURCE_OPTIONS
+
+
+def test_every_source_option_has_a_name_in_librdkafka() -> None:
+    """Or is dropped, because librdkafka has nothing of its kind."""
+    assert consumer_options(dict.fromkeys(SOURCE_OPTIONS, "1")) == dict.fromkeys(
+        [
+            "check.crcs",
+            "client.rack",
+            "fetch.max.bytes",
+            "fetch.message.max.bytes",
+            "fetch.min.bytes",
+            "fetch.wait.max.ms",
+            "socket.receive.buffer.bytes",
+            "socket.timeout.ms",
+        ],
+        "1",
+    )
+
+
+def test_options_of_the_connection_pass_unchanged() -> None:
+    """librdkafka's own names among them."""
+    options = {"bootstrap.servers": "a:1", "enable.sparse.connections": False, "sasl.password": "secret"}
+    assert consumer_options(options) == options
+
+
+def test_javas_default_buffer_is_the_systems() -> None:
+    """Java writes -1 and librdkafka 0."""
+    assert consumer_options({"receive.buffer.bytes": "-1"}) == {"socket.receive.buffer.bytes": 0}
+
+
+@pytest.mark.parametrize(("share", "kilobytes"), [(0, 65_536), (1, 65_536), (8, 8_192), (1_000, 1_024)])
+def test_prefetch_bound_is_shared_by_the_partitions(share: int, kilobytes: int) -> None:
+    """Down to one fetch each."""
+    assert settings({}, "read_committed", share)["queued.max.messages.kbytes"] == kilobytes
+
+
+def test_options_do_not_change_what_exactness_rests_on() -> None:
+    """The reader needs the event at a partition's end, and an error where offsets are lost."""
+    ours = settings({"enable.partition.eof": False, "auto.offset.reset": "latest"}, "read_uncommitted", 1)
+    assert (ours["enable.partition.eof"], ours["auto.offset.reset"]) == (True, "error")
+    assert ours["isolation.level"] == "read_uncommitted"
+
+
+def test_request_keeps_secrets_out_of_its_text() -> None:
+    """And requests with other options do not share a consumer."""
+    first = ReadRequest("p", (), "read_committed", False, {"sasl.password": "secret"})
+    other = ReadRequest("p", (), "read_committed", False, {"sasl.password": "changed"})
+    assert "secret" not in repr(first)
+    assert first.key != other.key
+
+
+def addressed(values: list[bytes | None]) -> tuple[Any, Any, list[Any]]:
+    """The addresses and sizes of byte strings that lie anywhere in memory, and what keeps them there."""
+    kept = [None if each is None else ctypes.create_string_buffer(each, len(each) + 1) for each in values]
+    addresses = np.array([0 if each is None else ctypes.addressof(each) for each in kept], np.int64)
+    return addresses, np.array([len(each or b"") for each in values], np.int64), kept
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [],
+        [None],
+        [b""],
+        [None, b"", None],
+        [b"a", None, b"", b"\x00\xff", b"x" * 100_000, None],
+        [random.Random(1).randbytes(number % 257) for number in range(5_000)],
+        [None if number % 3 else b"%d" % number for number in range(1_000)],
+    ],
+)
+def test_byte_strings_are_copied_from_their_addresses(values: list[bytes | None]) -> None:
+    """Whatever their order in memory; a null is not an empty one."""
+    addresses, sizes, kept = addressed(values)
+    assert len(kept) == len(values)
+    found, backwards = _copied(addresses, sizes), _copied(addresses[::-1], sizes[::-1])
+    found.validate(full=True)
+    assert found.to_pylist() == values
+    assert backwards.to_pylist() == values[::-1]

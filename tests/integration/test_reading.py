@@ -88,6 +88,13 @@ class Bench:
             producer.commit_transaction(30)
         elif end == "abort":
             producer.abort_transaction(30)
+        if end in {"commit", "abort"}:  # the brokers answer before they have written the control records
+
+            def ended() -> bool:
+                cluster, place = Cluster(Kafka(bootstrap_servers=self.bootstrap)), (topic, 0)
+                return cluster.latest([place], True) == cluster.latest([place])
+
+            wait_until(ended, f"the end of the transaction in {topic}")
         return producer
 
 
@@ -159,6 +166,30 @@ def test_details_are_the_same_where_the_layout_is_unknown(
     monkeypatch.setattr(columns, "_PRIVATE_VERSIONS", frozenset())
     assert bench.read(Range(topic, 0, 0, 3)) == known
     assert {row["timestampType"] for row in known} == {1}
+
+
+def test_headers_of_any_form_are_those_that_librdkafka_parses(
+    bench: Bench, tailrace_topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long ones, none, many, empty ones and null."""
+    topic, chance = tailrace_topics(), random.Random(3)
+    records = [
+        Record(
+            b"v",
+            headers=tuple(
+                (chance.choice(["", "k", "key " * 40, "ü" * 70]), chance.choice([None, b"", chance.randbytes(5_000)]))
+                for _ in range(chance.choice([0, 0, 1, 2, 9, 130]))
+            ),
+        )
+        for _ in range(60)
+    ]
+    produce(bench.bootstrap, topic, records)
+    gathered = bench.read(Range(topic, 0, 0, 60), rows=20)
+    assert [[(each["key"], each["value"]) for each in row["headers"] or ()] for row in gathered] == [
+        list(each.headers) for each in records
+    ]
+    monkeypatch.setattr(columns, "parsed", lambda *_: None)
+    assert bench.read(Range(topic, 0, 0, 60)) == gathered
 
 
 def test_wrong_layout_is_noticed(bench: Bench, tailrace_topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +298,8 @@ def test_open_transaction_behind_the_range_does_not_hold_it_up(bench: Bench, tai
     assert last == 6
     assert bench.offsets(Range(topic, 0, 0, last)) == [0, 1, 2]
     producer.commit_transaction(30)
-    assert bench.offsets(Range(topic, 0, last, bench.end(topic))) == [6, 7, 8, 9, 10]
+    wait_until(lambda: bench.end(topic) == 12, "the end of the transaction")
+    assert bench.offsets(Range(topic, 0, last, 12)) == [6, 7, 8, 9, 10]
 
 
 def test_compaction_gaps_are_passed_over() -> None:

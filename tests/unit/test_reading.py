@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tailrace.gateway.columns import _copied
 from tailrace.gateway.consuming import consumer_options, settings
+from tailrace.gateway.headers import parsed
+from tailrace.gateway.memory import copied
 from tailrace.gateway.reading import ReadRequest
 from tailrace.options import SOURCE_OPTIONS
 
@@ -87,7 +88,50 @@ def test_byte_strings_are_copied_from_their_addresses(values: list[bytes | None]
     """Whatever their order in memory; a null is not an empty one."""
     addresses, sizes, kept = addressed(values)
     assert len(kept) == len(values)
-    found, backwards = _copied(addresses, sizes), _copied(addresses[::-1], sizes[::-1])
+    found, backwards = copied(addresses, sizes), copied(addresses[::-1], sizes[::-1])
     found.validate(full=True)
     assert found.to_pylist() == values
     assert backwards.to_pylist() == values[::-1]
+
+
+def wire(*headers: tuple[bytes, bytes | None], count: int | None = None) -> bytes:
+    """Headers as a record has them; all numbers below 64."""
+    text = bytes([2 * (len(headers) if count is None else count)])
+    for key, value in headers:
+        text += bytes([2 * len(key)]) + key + (b"\x01" if value is None else bytes([2 * len(value)]) + value)
+    return text
+
+
+def parse(*texts: bytes) -> Any:
+    """What is parsed of the headers of several records; an empty text is a record that has none."""
+    addresses, sizes, kept = addressed(list(texts))
+    assert len(kept) == len(texts)
+    found = parsed(sizes > 1, addresses, sizes)
+    return found if found is None else found.to_pylist()
+
+
+def test_headers_are_parsed_for_all_records_at_once() -> None:
+    """Records without any among them."""
+    assert parse(wire(), wire((b"a", b"1"), (b"", None)), b"", wire((b"b", b""))) == [
+        None,
+        [{"key": "a", "value": b"1"}, {"key": "", "value": None}],
+        None,
+        [{"key": "b", "value": b""}],
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        wire((b"a", b"1"), count=2),
+        wire((b"a", b"1"), count=60),
+        wire((b"a", b"1"))[:-1],
+        b"\x02\x01a\x00",
+        b"\x02\x02a\x05",
+        b"\xff" * 8,
+        wire((b"\xff", b"1")),
+    ],
+)
+def test_headers_that_are_not_well_formed_are_left_to_librdkafka(text: bytes) -> None:
+    """Nothing outside of their bytes is read."""
+    assert parse(wire((b"a", b"1")), text) is None

@@ -188,9 +188,12 @@ class Process(Section):
         description="The function from DataFrame to DataFrame: `file.py:name` or `package.module:name`; without one, "
         "rows pass as they are.",
     )
-    arguments: dict[str, Any] = Field(
-        default_factory=dict, description="Keyword arguments that the function is called with."
+    arrow: str | None = Field(
+        default=None,
+        description="A function from an iterator of Arrow record batches to an iterator of record batches: "
+        "`file.py:name` or `package.module:name`; it runs without the JVM.",
     )
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for `function` or `arrow`.")
     validate_: dict[str, str] = Field(
         default_factory=dict,
         alias="validate",

@@ -38,8 +38,11 @@ def java_double(value: float, shortest: str | None = None) -> str:
     if 1e-3 <= size < 1e7 or size == 0:
         text = format(Decimal(text), "f") if "e" in text else text
         return text if "." in text else f"{text}.0"
-    sign, digits, exponent = Decimal(text).as_tuple()
-    written = "".join(map(str, digits)).rstrip("0")
+    found = Decimal(text).normalize()
+    if len(found.as_tuple().digits) == 1:  # Java writes two, those that come nearest
+        found = Decimal(f"{value:.1e}").normalize()
+    sign, digits, exponent = found.as_tuple()
+    written = "".join(map(str, digits))
     power = len(digits) - 1 + int(exponent)
     return f"{'-' if sign else ''}{written[0]}.{written[1:] or '0'}E{power}"
 

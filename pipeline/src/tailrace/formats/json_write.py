@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
@@ -86,7 +85,7 @@ def texts(column: pa.Array) -> pa.Array:
     if pt.is_map(kind):
         return _map(column)
     if pt.is_list(kind):
-        return _wrapped(column, pc.fill_null(texts(column.flatten()), NULL), "[", "]")
+        return _list(column)
     raise NoJson(f"JSON has no form for {kind}")
 
 
@@ -169,20 +168,29 @@ def _signed(text: pa.Array, number: pa.Array, after: int) -> pa.Array:
     return _replaced(text, late, lambda each: f"+{each}")
 
 
-def _wrapped(column: pa.Array, items: pa.Array, opening: str, closing: str) -> pa.Array:
-    """Join the items of each list."""
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
-    offsets = np.zeros(len(column) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets), items), ",")
-    return _where_valid(column, pc.binary_join_element_wise(opening, joined, closing, ""))
+def _list(column: pa.Array) -> pa.Array:
+    first, last, offsets = _bounds(column)
+    return _wrapped(column, offsets, pc.fill_null(texts(column.values.slice(first, last - first)), NULL), "[", "]")
 
 
 def _map(column: pa.Array) -> pa.Array:
-    entry = pa.struct([("key", column.type.key_type), ("value", column.type.item_type)])
-    keys, values = column.cast(pa.list_(entry)).flatten().flatten()
+    first, last, offsets = _bounds(column)
+    keys, values = (each.slice(first, last - first) for each in (column.keys, column.items))
     pairs = pc.binary_join_element_wise(_names(keys), ":", pc.fill_null(texts(values), NULL), "")
-    return _wrapped(column, pairs, "{", "}")
+    return _wrapped(column, offsets, pairs, "{", "}")
+
+
+def _bounds(column: pa.Array) -> tuple[int, int, pa.Array]:
+    """Return where the items of the column begin and end among all, and the offsets within them."""
+    offsets = column.offsets.to_numpy()
+    first, last = int(offsets[0]), int(offsets[-1])
+    return first, last, pa.array(offsets - first, pa.int32())
+
+
+def _wrapped(column: pa.Array, offsets: pa.Array, items: pa.Array, opening: str, closing: str) -> pa.Array:
+    """Join the items of each list."""
+    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, items), ",")
+    return _where_valid(column, pc.binary_join_element_wise(opening, joined, closing, ""))
 
 
 def _names(keys: pa.Array) -> pa.Array:

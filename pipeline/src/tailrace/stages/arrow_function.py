@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from tailrace.errors import FunctionFailed, FunctionInvalid, TailraceError
-from tailrace.process import KEPT, load
+from tailrace.process import KEPT, forget, load
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -58,11 +58,12 @@ class Shipped:
             return _attribute(importlib.import_module(self.module), self.name)
         finder = _Texts({name: (path, text) for name, path, text in self.modules})
         with _loading:
-            for name in finder.names:
-                sys.modules.pop(name, None)
-            # It stays first for the imports that the function makes when it is called.
-            sys.meta_path[:] = [finder, *(each for each in sys.meta_path if not finder.replaces(each))]
-            return _attribute(importlib.import_module(self.module), self.name)
+            forget(finder.names)
+            sys.meta_path.insert(0, finder)
+            try:
+                return _attribute(importlib.import_module(self.module), self.name)
+            finally:
+                sys.meta_path.remove(finder)
 
 
 class _Texts(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
@@ -71,10 +72,6 @@ class _Texts(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     def __init__(self, texts: Mapping[str, tuple[str, str]]) -> None:
         self._texts = texts
         self.names = frozenset(texts)
-
-    def replaces(self, other: object) -> bool:
-        """Whether this finder knows all that another one of its kind knows."""
-        return isinstance(other, _Texts) and other.names <= self.names
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
         """Find a module of the user's."""

@@ -67,7 +67,7 @@ def decoder(schema: StructType) -> Decoder:
             text = record.decode()
         except UnicodeDecodeError:
             raise Misfit(NOT_UTF8, "the value has bytes that are not UTF-8") from None
-        if len(text) > LONGEST_NUMBER and _suspect(text) and not is_whole(text):
+        if len(text) > LONGEST_NUMBER and suspect(text) and not is_whole(text):
             raise Misfit(NOT_JSON, "the value is not one JSON value and nothing else")
         try:
             found = parse(text)
@@ -79,7 +79,7 @@ def decoder(schema: StructType) -> Decoder:
             row: dict[str, Any] = convert(found)
         except WrongType:
             raise Misfit(WRONG_TYPE, _told(schema, found, text)) from None
-        if ("\\ud" in text or "\\uD" in text) and any(each[1] for each in _SURROGATE.finditer(text)):
+        if lone_surrogate(text):
             raise Misfit(NOT_UTF8, "half a surrogate pair is escaped")
         for reason, path, broken in faults:
             if broken(row) and not (reason == OUT_OF_RANGE and _INFINITY.search(text)):
@@ -109,7 +109,12 @@ def _number(text: str) -> Decimal | float:
         return float(text)
 
 
-def _suspect(text: str) -> bool:
+def lone_surrogate(text: str) -> bool:
+    """Whether half a surrogate pair is escaped."""
+    return ("\\ud" in text or "\\uD" in text) and any(each[1] for each in _SURROGATE.finditer(text))
+
+
+def suspect(text: str) -> bool:
     """Whether the text may hold a number that is too long, or be nested too deeply, for Spark's parser."""
     return text.count("[") + text.count("{") > DEEPEST or _LONG_NUMBER.search(text) is not None
 

@@ -1,7 +1,8 @@
 """Single JSON values as Jackson writes them, which is what Spark's `to_json` and its text fields show.
 
 Doubles follow Java (`1.0E10`), text is escaped as little as JSON allows, and control characters have capital hex
-digits. A double has the fewest digits that read back as the same number; for a few, such as 2e23, Jackson writes more.
+digits. A number has the fewest digits that read back as the same number, as Java writes it since version 19; an older
+Java writes more for a few, such as 1.9999999999999998E23 for 2e23.
 """
 
 from __future__ import annotations

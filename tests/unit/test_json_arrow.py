@@ -221,7 +221,10 @@ def values(draw: st.DrawFn) -> bytes | None:
 @given(batch=st.lists(values(), max_size=12), schema=st.sampled_from([QUICK, SCHEMA, "l long, s string", "must long"]))
 def test_a_batch_is_decoded_as_its_records_are(batch: list[bytes | None], schema: str) -> None:
     """Arrow's parser changes neither a verdict nor a value, whatever the other records are."""
-    assert by_arrow(schema, batch) == [found for value in batch for found in one_by_one(schema, [value])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_arrow, "_FEW", 1)  # so that small batches are cut, too
+        ours = by_arrow(schema, batch)
+    assert ours == [found for value in batch for found in one_by_one(schema, [value])]
 
 
 def one_by_one(schema: str, batch: Sequence[bytes | None]) -> list[tuple[Any, ...]]:
@@ -248,4 +251,4 @@ def test_usual_records_go_through_arrows_parser(monkeypatch: pytest.MonkeyPatch)
     found = by_arrow("l long, s string, dt date", batch)
     assert [row["l"] for reason, _, row in found if reason is None] == [*range(300), 2, *range(300, 1000)]
     assert set(bad) <= set(slow)
-    assert len(slow) < 100
+    assert len(slow) < 500

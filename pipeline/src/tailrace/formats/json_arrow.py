@@ -42,7 +42,9 @@ _EARLIEST, _LATEST = -62_135_596_800_000_000 + _YEAR, 253_402_300_799_999_999 - 
 # Records that Arrow parses at once; fewer once it refused one, because all of a piece are parsed again.
 _AT_ONCE, _AFTER_REFUSAL = 16384, 4096
 _MOST_BYTES = 2**30
-# Records between two that Arrow refuses, below which parsing again costs more than it saves.
+# Fewer records than these are decoded one by one once Arrow refused one of them: trying again would take longer.
+_FEW = 128
+# Records for each further refusal in a batch.
 _APART = 256
 
 
@@ -145,7 +147,7 @@ class _Quick:
             some = waiting.pop()
             if not len(some):
                 continue
-            if refusals > 4 + len(rows) // _APART:
+            if refusals > 16 + len(rows) // _APART:
                 left[some] = True
                 continue
             try:
@@ -154,7 +156,7 @@ class _Quick:
                 refusals += 1
                 place = _ROW.search(str(error))
                 at = int(place[1]) if place is not None else len(some)
-                if len(some) == 1:
+                if len(some) <= _FEW:
                     left[some] = True
                 elif at < len(some):
                     left[some[at]] = True

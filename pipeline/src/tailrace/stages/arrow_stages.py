@@ -41,6 +41,7 @@ Read = Callable[[pa.Array], tuple[list[pa.Array], Verdicts]]
 
 _UNCHANGED = ("key", "value", "headers", "timestamp")
 _UTC = frozenset({"UTC", "Etc/UTC", "Z", "GMT"})
+_SPARK_S_WAY = ("spark.sql.json.", "spark.sql.legacy.", "spark.sql.ansi.")
 _TIME_ZONE = "spark.sql.session.timeZone"
 
 
@@ -55,6 +56,9 @@ def unsupported(pipeline: Pipeline) -> str:
         return "process.partitions shuffles"
     if pipeline.spark.get(_TIME_ZONE, "UTC") not in _UTC:
         return f"{_TIME_ZONE} is not UTC"
+    changed = next((name for name in pipeline.spark if name.startswith(_SPARK_S_WAY)), None)
+    if changed is not None:
+        return f"{changed} changes how Spark reads and writes values"
     return ""
 
 

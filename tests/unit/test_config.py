@@ -124,6 +124,23 @@ class TestFormats:
         assert Sink().topic is None
 
 
+class TestProcess:
+    """A pipeline has one function, on DataFrames or on Arrow batches."""
+
+    def test_function_on_arrow_batches_takes_arguments(self) -> None:
+        """They are those of either kind of function."""
+        assert pipeline(process={"arrow": "job.py:f", "arguments": {"a": 1}}).process.arrow == "job.py:f"
+
+    @pytest.mark.parametrize(
+        ("process", "told"),
+        [({"function": "job.py:f"}, "a pipeline has one of them"), ({"partitions": 2}, "`partitions` is a shuffle")],
+    )
+    def test_function_on_arrow_batches_excludes_what_needs_spark(self, process: dict[str, Any], told: str) -> None:
+        """A function on DataFrames, and a shuffle."""
+        with pytest.raises(ValidationError, match=told):
+            pipeline(process={"arrow": "job.py:f"} | process)
+
+
 class TestDelivery:
     """Options may not take back what the delivery promises."""
 

@@ -21,6 +21,7 @@ from tailrace import metrics
 from tailrace.config import Format, Pipeline
 from tailrace.decode import decode
 from tailrace.encode import encode
+from tailrace.errors import ConfigInvalid
 from tailrace.process import Function, apply, spread, unchanged, validate
 from tailrace.rows import KAFKA, VALUE, accepted, rejected, size
 
@@ -36,6 +37,12 @@ class Assembly:
     def __call__(self, records: DataFrame) -> DataFrame:
         """Rows for the sink, from Kafka's records."""
         pipeline = self.pipeline
+        if pipeline.process.arrow is not None:
+            raise ConfigInvalid(
+                "process.arrow takes Arrow record batches, and Spark plans this pipeline over DataFrames",
+                kept="nothing was read or written",
+                then="use process.function",
+            )
         if pipeline.process.partitions is not None:
             records = spread(records, pipeline.process.partitions)
         decoded = validate(decode(records, pipeline.source, self.folder), pipeline.process.validate_)

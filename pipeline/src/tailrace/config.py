@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -17,6 +17,7 @@ from tailrace.config_executors import Executors as Executors
 from tailrace.config_metrics import Metrics as Metrics
 from tailrace.config_offsets import Offsets as Offsets
 from tailrace.config_offsets import StoreKind as StoreKind
+from tailrace.config_process import Process as Process
 
 # The schema is the one place from which the rest takes its words, so the options are found here too.
 from tailrace.options import CONNECTION_OPTIONS as CONNECTION_OPTIONS
@@ -178,32 +179,6 @@ class Source(Section):
         if self.registry is not None and self.format is not Format.AVRO:
             raise ValueError("a `registry` goes with format avro")
         return self
-
-
-class Process(Section):
-    """What happens to the rows."""
-
-    function: str | None = Field(
-        default=None,
-        description="The function from DataFrame to DataFrame: `file.py:name` or `package.module:name`; without one, "
-        "rows pass as they are.",
-    )
-    arguments: dict[str, Any] = Field(
-        default_factory=dict, description="Keyword arguments that the function is called with."
-    )
-    validate_: dict[str, str] = Field(
-        default_factory=dict,
-        alias="validate",
-        description="Conditions that a decoded record must meet, as SQL, by name; a record that does not is rejected "
-        "with that name.",
-    )
-    partitions: int | None = Field(
-        default=None,
-        ge=1,
-        le=10_000,
-        description="Spread the records over this many tasks before the function, by key; by default they stay where "
-        "they were read.",
-    )
 
 
 class Sink(Section):

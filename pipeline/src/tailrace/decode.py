@@ -35,13 +35,13 @@ def decode(records: DataFrame, source: Source, folder: Path) -> DataFrame:
         case Format.JSON:
             fields = jsonschema.read(reference, folder)
             if fields is not None:
-                return _in_spark(prepared, _checked(fields))
+                return _in_spark(prepared, checked(fields))
             model = jsonmodel.read_model(reference, folder)
-            fields = _checked(jsonmodel.schema_of(jsonmodel.load_model(model)))
+            fields = checked(jsonmodel.schema_of(jsonmodel.load_model(model)))
             return _in_python(prepared, fields, lambda: jsonmodel.decoder(model), jsonmodel.MISFIT)
         case Format.AVRO:
             written, registry = read_avro(reference, folder), source.registry
-            fields = _checked(spark_schema(written.expanded))
+            fields = checked(spark_schema(written.expanded))
             if registry is not None:
                 check(registry)
             return _in_python(prepared, fields, lambda: avro.decoder(written, registry), avro.NOT_AVRO)
@@ -68,7 +68,7 @@ def _in_python(prepared: DataFrame, fields: StructType, decoder: Callable[[], De
     return prepared.mapInArrow(task, StructType([*fields.fields, *prepared.schema.fields, *verdict]))
 
 
-def _checked(schema: StructType) -> StructType:
+def checked(schema: StructType) -> StructType:
     """The schema, its names being free: those of other columns are taken, and Spark does not tell a from A."""
     seen: set[str] = set()
     for name in schema.names:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ _ORIGIN = {"topic", "partition", "offset", "timestamp"}
 def encode(frame: DataFrame, sink: Sink, folder: Path) -> DataFrame:
     """The columns of rows.ROW; relative paths begin at `folder`."""
     columns(frame.schema, sink)
-    names = _value_names(frame.schema)
+    names = value_names(frame.schema)
     addressed = _addressed(frame, sink)
     unjudged = [F.lit(None).cast("string").alias(REASON), F.lit(None).cast("string").alias(DETAIL)]
     match sink.format:
@@ -71,7 +71,7 @@ def encode(frame: DataFrame, sink: Sink, folder: Path) -> DataFrame:
                 text = F.to_json(_body(frame, names), _JSON_OPTIONS).cast("binary")
                 encoded = frame.select(*addressed, text.alias("value"), *unjudged)
             except PySparkException as error:
-                raise _invalid(f"JSON has no form for them: {str(error).splitlines()[0]}") from None
+                raise invalid(f"JSON has no form for them: {str(error).splitlines()[0]}") from None
         case Format.AVRO:
             encoded = _avro(frame.select(*addressed, _body(frame, names).alias(_BODY)), sink, folder)
     return _finished(encoded)
@@ -81,11 +81,11 @@ def columns(schema: StructType, sink: Sink) -> None:
     """Raise SinkColumnsInvalid where rows of this schema can never be written to this sink."""
     twice = {name for name in schema.names if schema.names.count(name) > 1}
     if twice:
-        raise _invalid(f"{', '.join(sorted(twice))} is there more than once", "give each column one name")
+        raise invalid(f"{', '.join(sorted(twice))} is there more than once", "give each column one name")
     if "topic" in schema.names:
         _require(schema, "topic", StringType())
     elif sink.topic is None:
-        raise _invalid(
+        raise invalid(
             "there is neither `sink.topic` nor a column `topic`", "set `sink.topic`, or return a column `topic`"
         )
     if "key" in schema.names and not isinstance(
@@ -98,32 +98,33 @@ def columns(schema: StructType, sink: Sink) -> None:
         _require(schema, "partition", IntegerType())
     if "timestamp" in schema.names:
         _require(schema, "timestamp", TimestampType())
-    values = _value_names(schema)
+    values = value_names(schema)
     if not values:
-        raise _invalid("there is no column for the value", f"return a column besides {', '.join(ADDRESS)} and {KAFKA}")
+        raise invalid("there is no column for the value", f"return a column besides {', '.join(ADDRESS)} and {KAFKA}")
     if sink.format is Format.RAW and values != ["value"]:
-        raise _invalid(
+        raise invalid(
             f"format raw writes one column `value`, and there are {', '.join(values)}", "select the value, or use json"
         )
     if sink.format is Format.RAW and not isinstance(schema["value"].dataType, StringType | BinaryType):
         raise _wrong(schema, "value", "string or binary")
     if sink.registry is not None and sink.topic is None:
-        raise _invalid("a registry keeps a schema for each topic, and `sink.topic` is not set", "set `sink.topic`")
+        raise invalid("a registry keeps a schema for each topic, and `sink.topic` is not set", "set `sink.topic`")
 
 
-def _value_names(schema: StructType) -> list[str]:
-    return [name for name in schema.names if name not in ADDRESS and not (name == KAFKA and _has_origin(schema))]
+def value_names(schema: StructType) -> list[str]:
+    """Return the names of the columns that make up the value."""
+    return [name for name in schema.names if name not in ADDRESS and not (name == KAFKA and has_origin(schema))]
 
 
-def _has_origin(schema: StructType) -> bool:
+def has_origin(schema: StructType) -> bool:
     """Whether the struct `kafka` that decode made is still there."""
     kind = schema[KAFKA].dataType if KAFKA in schema.names else None
     return isinstance(kind, StructType) and set(kind.names) >= _ORIGIN
 
 
-def _row_schema(schema: StructType) -> StructType:
+def row_schema(schema: StructType) -> StructType:
     """What the value consists of: the fields of a struct `value` that stands alone, or all columns that are left."""
-    names = _value_names(schema)
+    names = value_names(schema)
     alone = schema["value"].dataType if names == ["value"] else None
     return alone if isinstance(alone, StructType) else StructType([schema[name] for name in names])
 
@@ -147,7 +148,7 @@ def _addressed(frame: DataFrame, sink: Sink) -> list[Column]:
     key = column("key", BinaryType())
     if "key" in there and isinstance(frame.schema["key"].dataType, StructType | ArrayType | MapType):
         key = F.to_json(key, _JSON_OPTIONS)
-    origin = [F.col(KAFKA)] if _has_origin(frame.schema) else []
+    origin = [F.col(KAFKA)] if has_origin(frame.schema) else []
     return [
         F.coalesce(column("topic", StringType()), F.lit(sink.topic).cast("string")).alias("topic"),
         column("partition", IntegerType()).alias("partition"),
@@ -159,19 +160,35 @@ def _addressed(frame: DataFrame, sink: Sink) -> list[Column]:
 
 
 def _avro(prepared: DataFrame, sink: Sink, folder: Path) -> DataFrame:
-    schema = read_avro(sink.schema_ or "", folder)
-    spark_schema(schema.expanded)
-    wrong = list(misfits(prepared.schema[_BODY].dataType, schema.expanded))
-    if wrong:
-        raise _invalid(
-            f"they do not fit {sink.schema_}: {'; '.join(wrong)}", "cast, add or drop columns, or mend the schema"
-        )
-    schema_id = None
-    if sink.registry is not None:
-        schema_id = registry(sink.registry).identify(f"{sink.topic}-value", schema.text)
+    schema = sink_schema(sink, folder)
+    fits(prepared.schema[_BODY].dataType, schema, sink)
+    schema_id = registered(schema, sink)
     kept = [field for field in prepared.schema if field.name != _BODY]
     added = [StructField("value", BinaryType()), StructField(REASON, StringType()), StructField(DETAIL, StringType())]
     return prepared.mapInArrow(_writing(schema, schema_id), StructType([*kept, *added]))
+
+
+def sink_schema(sink: Sink, folder: Path) -> AvroSchema:
+    """Read the sink's Avro schema; raise SchemaInvalid if Spark has no columns for it."""
+    schema = read_avro(sink.schema_ or "", folder)
+    spark_schema(schema.expanded)
+    return schema
+
+
+def fits(row: DataType, schema: AvroSchema, sink: Sink) -> None:
+    """Raise SinkColumnsInvalid if rows of this type cannot be written with the schema."""
+    wrong = list(misfits(row, schema.expanded))
+    if wrong:
+        raise invalid(
+            f"they do not fit {sink.schema_}: {'; '.join(wrong)}", "cast, add or drop columns, or mend the schema"
+        )
+
+
+def registered(schema: AvroSchema, sink: Sink) -> int | None:
+    """Register the schema for the sink's topic; return its id, or None without a registry."""
+    if sink.registry is None:
+        return None
+    return registry(sink.registry).identify(f"{sink.topic}-value", schema.text)
 
 
 def _writing(schema: AvroSchema, schema_id: int | None) -> Callable[[Batches], Batches]:
@@ -179,21 +196,29 @@ def _writing(schema: AvroSchema, schema_id: int | None) -> Callable[[Batches], B
         write = avro.encoder(schema, schema_id)
         for batch in batches:
             place = batch.schema.get_field_index(_BODY)
-            verdicts = Verdicts.good(batch.num_rows)
-            values: list[bytes | None] = []
-            for number, row in enumerate(rows_of(batch.column(place))):
-                try:
-                    values.append(None if row is None else write(row))
-                except Misfit as why:
-                    verdicts.reject(number, why)
-                    values.append(json.dumps(row, default=_as_json).encode("utf-8", "surrogatepass"))
+            values, verdicts = written(rows_of(batch.column(place)), write)
             kept = [index for index in range(batch.num_columns) if index != place]
             yield pa.RecordBatch.from_arrays(
-                [*(batch.column(index) for index in kept), pa.array(values, pa.binary()), *verdicts.columns()],
+                [*(batch.column(index) for index in kept), values, *verdicts.columns()],
                 names=[*(batch.schema.names[index] for index in kept), "value", REASON, DETAIL],
             )
 
     return task
+
+
+def written(
+    rows: Sequence[dict[str, Any] | None], write: Callable[[dict[str, Any]], bytes]
+) -> tuple[pa.Array, Verdicts]:
+    """Write each row; a row that does not fit becomes JSON, and gets its reason."""
+    verdicts = Verdicts.good(len(rows))
+    values: list[bytes | None] = []
+    for number, row in enumerate(rows):
+        try:
+            values.append(None if row is None else write(row))
+        except Misfit as why:
+            verdicts.reject(number, why)
+            values.append(json.dumps(row, default=_as_json).encode("utf-8", "surrogatepass"))
+    return pa.array(values, pa.binary()), verdicts
 
 
 def _as_json(value: Any) -> Any:
@@ -238,8 +263,9 @@ def _require(schema: StructType, name: str, kind: DataType) -> None:
 
 
 def _wrong(schema: StructType, name: str, wanted: str) -> SinkColumnsInvalid:
-    return _invalid(f"`{name}` is {schema[name].dataType.simpleString()}, not {wanted}", f"cast `{name}` to {wanted}")
+    return invalid(f"`{name}` is {schema[name].dataType.simpleString()}, not {wanted}", f"cast `{name}` to {wanted}")
 
 
-def _invalid(what: str, then: str = "change the columns that the function returns") -> SinkColumnsInvalid:
+def invalid(what: str, then: str = "change the columns that the function returns") -> SinkColumnsInvalid:
+    """Return the error for columns that cannot be written."""
     return SinkColumnsInvalid(f"the columns that the function returns cannot be written: {what}", kept=KEPT, then=then)

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,9 +50,7 @@ def load(reference: str, folder: Path) -> Function:
         raise _missing(reference, "it is not of the form file.py:name or package.module:name", "write it so")
     path = (folder / where).resolve() if where.endswith(".py") else None
     home = folder.resolve() if path is None else path.parent
-    for known in _loaded:
-        sys.modules.pop(known, None)
-    _loaded.clear()
+    forget()
     before = set(sys.modules)
     try:
         with _importable(home):
@@ -67,6 +65,14 @@ def load(reference: str, folder: Path) -> Function:
         what = "is not callable" if hasattr(module, name) else "does not exist"
         raise _missing(reference, f"{name!r} {what} in {where}", hint)
     return Function(found, reference, tuple(files))
+
+
+def forget(names: Collection[str] = ()) -> None:
+    """Unload the modules of users' files, so that others may take their names; `names` will be loaded next."""
+    for known in _loaded | set(names):
+        sys.modules.pop(known, None)
+    _loaded.clear()
+    _loaded.update(names)
 
 
 @contextmanager

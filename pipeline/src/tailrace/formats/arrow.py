@@ -56,22 +56,29 @@ def decode_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Each batch: its fields decoded from the column `value`, the columns that came, then reason and detail."""
     wanted = to_arrow_schema(schema, timezone="UTC")
-    blank = dict.fromkeys(schema.names)
     for batch in batches:
-        verdicts = Verdicts.good(batch.num_rows)
-        rows: list[dict[str, Any]] = []
-        for number, record in enumerate(batch.column(value).to_pylist()):
-            try:
-                if record is None:
-                    raise Misfit(NO_VALUE, "the record has a key and no value")
-                rows.append(decoder(record))
-            except Misfit as why:
-                verdicts.reject(number, why)
-                rows.append(blank)
-        arrays = [_column(rows, field, verdicts, misfit) for field in wanted]
+        arrays, verdicts = decode_values(batch.column(value).to_pylist(), wanted, decoder, misfit)
         handed_on = [batch.schema.field(index) for index in range(batch.num_columns)]
         names = pa.schema([*wanted, *handed_on, pa.field("_reason", pa.string()), pa.field("_detail", pa.string())])
         yield pa.RecordBatch.from_arrays([*arrays, *batch.columns, *verdicts.columns()], schema=names)
+
+
+def decode_values(
+    values: Sequence[bytes | None], wanted: pa.Schema, decoder: Decoder, misfit: str
+) -> tuple[list[pa.Array], Verdicts]:
+    """Decode each value; return the fields' columns, null for rejected records, and the verdicts."""
+    blank = dict.fromkeys(wanted.names)
+    verdicts = Verdicts.good(len(values))
+    rows: list[dict[str, Any]] = []
+    for number, record in enumerate(values):
+        try:
+            if record is None:
+                raise Misfit(NO_VALUE, "the record has a key and no value")
+            rows.append(decoder(record))
+        except Misfit as why:
+            verdicts.reject(number, why)
+            rows.append(blank)
+    return [_column(rows, field, verdicts, misfit) for field in wanted], verdicts
 
 
 def _column(rows: Sequence[dict[str, Any]], field: pa.Field, verdicts: Verdicts, misfit: str) -> pa.Array:

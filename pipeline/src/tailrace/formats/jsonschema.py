@@ -39,6 +39,7 @@ from pyspark.sql.types import (
 
 from tailrace.errors import SchemaInvalid
 from tailrace.formats.arrow import NO_VALUE
+from tailrace.formats.ddl import DdlInvalid
 from tailrace.formats.jsonmodel import NOT_JSON, NOT_UTF8, REFERENCE
 from tailrace.formats.schemas import KEPT
 
@@ -63,7 +64,7 @@ _LONE = (
     r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
 # to_json writes infinity so; it is no overflow.
-_INFINITY = r'"[-+]?(Infinity|INF)"'
+INFINITY = r'"[-+]?(Infinity|INF)"'
 
 
 @dataclass(frozen=True)
@@ -75,13 +76,18 @@ class Fault:
     found: Callable[[Column], Column]
 
 
-def read(reference: str, folder: Path) -> StructType | None:
-    """The schema of a DDL string or a .json file; None where the reference is one to a pydantic model."""
+def read(
+    reference: str, folder: Path, parse: Callable[[str], DataType | None] = StructType.fromDDL
+) -> StructType | None:
+    """Read the schema of a DDL string or a .json file; return None if the reference names a pydantic model.
+
+    `parse` reads the DDL: Spark's parser, or `ddl.struct_of` where there is no JVM.
+    """
     if reference.endswith(".json"):
         return _readable(_from_file(folder / reference))
     try:
-        found = StructType.fromDDL(reference)
-    except PySparkException as error:
+        found = parse(reference)
+    except (PySparkException, DdlInvalid) as error:
         if REFERENCE.fullmatch(reference):
             return None
         raise SchemaInvalid(
@@ -163,7 +169,7 @@ def verdict(fields: StructType, value: Column) -> Column:
     for fault in _faults(fields):
         found = fault.found(row)
         if fault.reason == OUT_OF_RANGE:
-            found = found & ~text.rlike(_INFINITY)
+            found = found & ~text.rlike(INFINITY)
         seen = seen.when(found, _because(fault.reason, F.lit(fault.path)))
     return seen
 

@@ -1,0 +1,187 @@
+"""The user's function on Arrow batches: its source text travels to the workers, and each process loads it once.
+
+`process.load` finds and checks the function where the pipeline starts, and with it the modules beside its file that it
+imports. The workers may not have those files, so they import the modules from their text.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import inspect
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+
+from tailrace.errors import FunctionFailed, FunctionInvalid, TailraceError
+from tailrace.process import KEPT, forget, load
+
+Batches = Iterator[pa.RecordBatch]
+
+ABORTED = "the batch's open transactions were aborted; it is read again when the pipeline is started again"
+_LONGEST = 800  # characters of an error that a message shows
+_OURS = str(Path(__file__).parents[1])
+_loading = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A function as it travels: its reference, and the user's modules as (name, path, text)."""
+
+    reference: str
+    module: str
+    name: str
+    modules: tuple[tuple[str, str, str], ...]
+
+    @classmethod
+    def of(cls, reference: str, folder: Path, arguments: Mapping[str, Any]) -> Shipped:
+        """Load the function to see that it can be; raise FunctionMissing or FunctionInvalid if it cannot."""
+        with _loading:
+            function = load(reference, folder)
+        _accepts(function.call, reference, arguments)
+        where, _, name = reference.rpartition(":")
+        module = Path(where).stem if where.endswith(".py") else where
+        texts = tuple((path.stem, str(path), path.read_text(encoding="utf-8")) for path in function.files)
+        return cls(reference, module, name, texts)
+
+    def load(self) -> Callable[..., object]:
+        """Import the function in this process."""
+        if not self.modules:
+            return _attribute(importlib.import_module(self.module), self.name)
+        finder = _Texts({name: (path, text) for name, path, text in self.modules})
+        with _loading:
+            forget(finder.names)
+            sys.meta_path.insert(0, finder)
+            try:
+                return _attribute(importlib.import_module(self.module), self.name)
+            finally:
+                sys.meta_path.remove(finder)
+
+
+class _Texts(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Imports modules from their text."""
+
+    def __init__(self, texts: Mapping[str, tuple[str, str]]) -> None:
+        self._texts = texts
+        self.names = frozenset(texts)
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
+        """Find a module of the user's."""
+        if fullname not in self._texts:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, origin=self._texts[fullname][0])
+
+    def get_source(self, fullname: str) -> str:
+        """Return the text, which tracebacks show lines of."""
+        return self._texts[fullname][1]
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module."""
+        path, text = self._texts[module.__name__]
+        module.__file__ = path
+        exec(compile(text, path, "exec"), module.__dict__)
+
+
+def _attribute(module: ModuleType, name: str) -> Callable[..., object]:
+    found: Callable[..., object] = getattr(module, name)
+    return found
+
+
+def _accepts(call: Callable[..., object], reference: str, arguments: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):  # a callable that was not written in Python has none
+        return
+    try:
+        signature.bind(iter(()), **arguments)
+    except TypeError as error:
+        raise FunctionInvalid(
+            f"{reference} does not take one iterator and process.arguments: {error}",
+            kept=KEPT,
+            then="mend the function or process.arguments",
+        ) from None
+
+
+class _Watched:
+    """The function's input, which remembers how it ended."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self.failure: BaseException | None = None
+
+    def __iter__(self) -> _Watched:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        if self.failure is not None:
+            raise self.failure
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            self.failure = error
+            raise
+
+
+def run(
+    call: Callable[..., object], reference: str, files: frozenset[str], batches: Batches, arguments: Mapping[str, Any]
+) -> Batches:
+    """Yield what the function makes of the batches.
+
+    Its errors become FunctionFailed with the line of the user's file. What went wrong while the input was read stays
+    what it is, even if the function caught it. An input that the function left is read to its end, so that every
+    record gets its verdict.
+    """
+    source = _Watched(batches)
+    try:
+        made = call(source, **arguments)
+    except Exception as error:  # the user's code may raise anything
+        raise _failed(error, source, reference, files) from error
+    if not isinstance(made, Iterator):
+        raise _invalid(reference, f"returned {type(made).__name__}, not an iterator of record batches")
+    while True:
+        try:
+            batch = next(made)
+        except StopIteration:
+            break
+        except Exception as error:  # the user's code may raise anything
+            raise _failed(error, source, reference, files) from error
+        if not isinstance(batch, pa.RecordBatch):
+            raise _invalid(reference, f"yielded {type(batch).__name__}, not a record batch")
+        yield batch
+    if source.failure is None:
+        for _ in source:
+            pass
+    if source.failure is not None:
+        raise source.failure
+
+
+def _invalid(reference: str, what: str) -> FunctionInvalid:
+    return FunctionInvalid(f"{reference} {what}", kept=ABORTED, then="yield pyarrow.RecordBatch")
+
+
+def _failed(error: Exception, source: _Watched, reference: str, files: frozenset[str]) -> BaseException:
+    """Return the error to raise for one that came through the function."""
+    if source.failure is not None:
+        return source.failure
+    if isinstance(error, TailraceError):
+        return error
+    text = next(iter(str(error).splitlines()), "")
+    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_OURS)]
+    own = [each for each in frames if each.filename in files] or frames
+    place = f" ({Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name})" if own else ""
+    return FunctionFailed(
+        f"function {reference!r}: {told}{place}"[:_LONGEST],
+        kept=ABORTED,
+        then="mend the function, then start again",
+    )

@@ -1,0 +1,214 @@
+"""Rows for the gateway, in Arrow: what `tailrace.rows` and the end of `tailrace.encode` are for Spark.
+
+Good rows keep their arrays. Only rejected rows, which are few, are built one by one, because each has headers of its
+own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from tailrace.encode import BAD_HEADER, BAD_PARTITION, BAD_TIMESTAMP, NO_TOPIC
+from tailrace.gateway.shape import SHAPE
+from tailrace.headers import (
+    DETAIL_LENGTH,
+    HEADER_DETAIL,
+    HEADER_OFFSET,
+    HEADER_PARTITION,
+    HEADER_REASON,
+    HEADER_SINK_TOPIC,
+    HEADER_STAGE,
+    HEADER_TIMESTAMP,
+    HEADER_TOPIC,
+)
+
+Header = Mapping[str, Any]
+
+HEADERS = SHAPE.field("headers").type
+# Kafka's records as a reader hands them over.
+RECORD = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("headers", HEADERS),
+    ]
+)
+# Where a record came from: the struct `kafka` of `tailrace.decode`.
+ORIGIN = [RECORD.field(name) for name in ("key", "topic", "partition", "offset", "timestamp", "headers")]
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def origin(batch: pa.RecordBatch) -> pa.StructArray:
+    """Return the struct `kafka` of Kafka's records."""
+    return pa.StructArray.from_arrays([column(batch, field.name) for field in ORIGIN], fields=ORIGIN)
+
+
+def column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column of Kafka's records in the type that RECORD gives it."""
+    found, wanted = batch.column(name), RECORD.field(name).type
+    return found if found.type.equals(wanted) else found.cast(wanted)
+
+
+def milliseconds(moments: pa.Array) -> pa.Array:
+    """Return the milliseconds since 1970, rounded down as Spark's `unix_millis` does."""
+    if moments.type.unit == "ms":
+        return moments.view(pa.int64())
+    if moments.type.unit == "s":
+        return pc.multiply(moments.view(pa.int64()), 1000)
+    number = moments.view(pa.int64())
+    unit = 1_000 if moments.type.unit == "us" else 1_000_000
+    whole = pc.divide(number, unit)
+    below = pc.less(pc.subtract(number, pc.multiply(whole, unit)), 0)
+    return pc.subtract(whole, below.cast(pa.int64())) if pc.any(below, min_count=0).as_py() else whole
+
+
+def rejected(
+    records: pa.RecordBatch, kafka: pa.StructArray, where: Sequence[int], reasons: Sequence[str], details: Sequence[str]
+) -> pa.RecordBatch:
+    """Build the rows for records that were not decoded: the original bytes, and headers that say why and from where."""
+    chosen = pa.array(where, pa.int64())
+    headers = [
+        [*(each["headers"] or []), *_told("decode", reason, detail, each)]
+        for each, reason, detail in zip(kafka.take(chosen).to_pylist(), reasons, details, strict=True)
+    ]
+    return _shaped(
+        len(where),
+        key=column(records, "key").take(chosen),
+        value=column(records, "value").take(chosen),
+        headers=pa.array(headers, HEADERS),
+        reason=pa.array(reasons, pa.string()),
+    )
+
+
+def finished(
+    address: Mapping[str, pa.Array], value: pa.Array, kafka: pa.Array | None, refused: Mapping[int, tuple[str, str]]
+) -> pa.RecordBatch:
+    """Build the rows of encoded values; those that are refused, or cannot be addressed, get reason and headers."""
+    rows = len(value)
+    wrong: dict[int, tuple[str, str | None]] = dict(refused)
+    for reason, broken in _unaddressed(address):
+        for number in pc.indices_nonzero(broken).to_pylist():
+            wrong.setdefault(number, (reason, None))
+    if not wrong:
+        return _shaped(rows, value=value, **address)
+    bad = sorted(wrong)
+    mask = pa.array([number in wrong for number in range(rows)])
+    origins = kafka.take(pa.array(bad, pa.int64())).to_pylist() if kafka is not None else [None] * len(bad)
+    headers = address["headers"].to_pylist()
+    for number, where in zip(bad, origins, strict=True):
+        own = [each for each in headers[number] or [] if each is not None and each["key"] is not None]
+        reason, detail = wrong[number]
+        headers[number] = [
+            *own,
+            *_told("encode", reason, detail, where),
+            *_headers({HEADER_SINK_TOPIC: address["topic"][number].as_py()}),
+        ]
+    return _shaped(
+        rows,
+        topic=_without(address["topic"], mask),
+        partition=_without(address["partition"], mask),
+        key=address["key"],
+        value=value,
+        headers=pa.array(headers, HEADERS),
+        timestamp=_without(address["timestamp"], mask),
+        reason=pa.array([wrong[number][0] if number in wrong else None for number in range(rows)], pa.string()),
+    )
+
+
+def _unaddressed(address: Mapping[str, pa.Array]) -> Iterable[tuple[str, pa.Array]]:
+    """Yield why rows cannot be addressed, with the rows; in the order in which a reason wins."""
+    topic, partition, timestamp = address["topic"], address["partition"], address["timestamp"]
+    if topic.null_count:
+        yield NO_TOPIC, topic.is_null()
+    for reason, column_ in ((BAD_PARTITION, partition), (BAD_TIMESTAMP, timestamp)):
+        if column_.null_count < len(column_) and pc.min(column_).as_py() < 0:
+            yield reason, pc.fill_null(pc.less(column_, 0), False)
+    headers = address["headers"]
+    if headers.null_count < len(headers):
+        each = headers.flatten()
+        if each.null_count or each.field("key").null_count:
+            keyless = [any(one is None or one["key"] is None for one in row or []) for row in headers.to_pylist()]
+            yield BAD_HEADER, pa.array(keyless)
+
+
+def _without(values: pa.Array, mask: pa.Array) -> pa.Array:
+    return pc.if_else(mask, pa.scalar(None, values.type), values)
+
+
+def _told(stage: str, reason: str, detail: str | None, kafka: Mapping[str, Any] | None) -> list[Header]:
+    why = {
+        HEADER_STAGE: stage,
+        HEADER_REASON: reason,
+        HEADER_DETAIL: None if detail is None else detail[:DETAIL_LENGTH],
+    }
+    if kafka is None:
+        return _headers(why)
+    place = {HEADER_TOPIC: kafka["topic"], HEADER_PARTITION: kafka["partition"], HEADER_OFFSET: kafka["offset"]}
+    return _headers(why | place | {HEADER_TIMESTAMP: _milliseconds(kafka["timestamp"])})
+
+
+def _milliseconds(moment: datetime | None) -> int | None:
+    if moment is None:
+        return None
+    return (moment - datetime.fromtimestamp(0, moment.tzinfo)) // _MILLISECOND
+
+
+def _headers(told: Mapping[str, object]) -> list[Header]:
+    return [
+        {"key": name, "value": str(value).encode("utf-8", "replace")}
+        for name, value in told.items()
+        if value is not None
+    ]
+
+
+def _shaped(rows: int, **columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in SHAPE], schema=SHAPE
+    )
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """Return an array in the types that Spark has: dictionaries decoded, large and view types made ordinary."""
+    wanted = _plain(array.type)
+    return array if wanted.equals(array.type) else array.cast(wanted)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pt.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pt.is_large_string(kind) or kind.id == pa.string_view().id:
+        return pa.string()
+    if pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind) or kind.id == pa.binary_view().id:
+        return pa.binary()
+    if pt.is_date64(kind):
+        return pa.date32()
+    if pt.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz and "UTC")
+    if pt.is_uint8(kind) or pt.is_uint16(kind) or pt.is_uint32(kind):
+        return {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}[kind.bit_width]
+    if pt.is_float16(kind):
+        return pa.float32()
+    if pt.is_decimal32(kind) or pt.is_decimal64(kind):
+        return pa.decimal128(kind.precision, kind.scale)
+    if pt.is_struct(kind):
+        return pa.struct([_plain_field(kind.field(index)) for index in range(kind.num_fields)])
+    if pt.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain_field(kind.item_field))
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return pa.list_(_plain_field(kind.value_field))
+    return kind
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    wanted = _plain(field.type)
+    return field if wanted.equals(field.type) else field.with_type(wanted)

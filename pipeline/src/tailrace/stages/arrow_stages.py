@@ -1,0 +1,295 @@
+"""The stages of a pipeline without a JVM: decode → process → encode, on Arrow batches in one Python process.
+
+`ArrowSpec` is made where the pipeline starts; it checks all that can be checked before a record is read, and travels to
+the workers. `ArrowStages` does the work there. Rows, reasons and headers are those of `tailrace.decode`,
+`tailrace.process` and `tailrace.encode`, whose rules it shares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pt
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tailrace.config import Format, Pipeline, Sink, Source
+from tailrace.decode import checked
+from tailrace.encode import columns as check_columns
+from tailrace.encode import fits, has_origin, invalid, registered, row_schema, sink_schema, value_names, written
+from tailrace.errors import ConfigInvalid, SinkColumnsInvalid
+from tailrace.formats import avro, json_arrow, jsonmodel, jsonschema
+from tailrace.formats.arrow import Verdicts, decode_values, rows_of
+from tailrace.formats.ddl import struct_of
+from tailrace.formats.json_write import NoJson, objects, texts
+from tailrace.formats.registry import registry
+from tailrace.formats.schemas import KEPT, AvroSchema, read_avro, spark_schema
+from tailrace.rows import KAFKA
+from tailrace.stages.arrow_function import ABORTED, Batches, Shipped, run
+from tailrace.stages.arrow_rows import HEADERS, RECORD, column, finished, milliseconds, origin, plain, rejected
+
+Read = Callable[[pa.Array], tuple[list[pa.Array], Verdicts]]
+
+_UNCHANGED = ("key", "value", "headers", "timestamp")
+_UTC = frozenset({"UTC", "Etc/UTC", "Z", "GMT"})
+_SPARK_S_WAY = ("spark.sql.json.", "spark.sql.legacy.", "spark.sql.ansi.")
+_TIME_ZONE = "spark.sql.session.timeZone"
+
+
+def unsupported(pipeline: Pipeline) -> str:
+    """Return why these stages cannot run the pipeline; empty if they can."""
+    process = pipeline.process
+    if process.function is not None:
+        return "process.function works on DataFrames"
+    if process.validate_:
+        return "process.validate is SQL"
+    if process.partitions is not None:
+        return "process.partitions shuffles"
+    if pipeline.spark.get(_TIME_ZONE, "UTC") not in _UTC:
+        return f"{_TIME_ZONE} is not UTC"
+    changed = next((name for name in pipeline.spark if name.startswith(_SPARK_S_WAY)), None)
+    if changed is not None:
+        return f"{changed} changes how Spark reads and writes values"
+    return ""
+
+
+@dataclass(frozen=True)
+class ArrowSpec:
+    """All that a worker needs to know of a pipeline; two of the same digest are the same."""
+
+    digest: str
+    source: Source = field(compare=False, repr=False)
+    sink: Sink = field(compare=False, repr=False)
+    fields: StructType | None = field(compare=False, repr=False)
+    model: jsonmodel.Model | None = field(compare=False, repr=False)
+    reader: AvroSchema | None = field(compare=False, repr=False)
+    writer: AvroSchema | None = field(compare=False, repr=False)
+    schema_id: int | None = field(compare=False, repr=False)
+    function: Shipped | None = field(compare=False, repr=False)
+    arguments: dict[str, Any] = field(compare=False, repr=False)
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, folder: Path) -> ArrowSpec:
+        """Check the pipeline and read its schemas and its function; relative paths begin at `folder`."""
+        why = unsupported(pipeline)
+        if why:
+            raise ConfigInvalid(
+                f"{why}, so the pipeline cannot run without the JVM", kept=KEPT, then="change the configuration"
+            )
+        source, sink, process = pipeline.source, pipeline.sink, pipeline.process
+        fields, model, reader = _read_schema(source, folder)
+        writer = sink_schema(sink, folder) if sink.format is Format.AVRO else None
+        function = None
+        if process.arrow is not None:
+            function = Shipped.of(process.arrow, folder, process.arguments)
+        else:
+            _check_unchanged(fields, sink, writer)
+        if sink.registry is not None and sink.topic is None:
+            raise invalid("a registry keeps a schema for each topic, and `sink.topic` is not set", "set `sink.topic`")
+        schema_id = registered(writer, sink) if writer is not None else None
+        parts = (source, sink, fields, model, reader, writer, schema_id, function, process.arguments)
+        return cls(hashlib.sha256(pickle.dumps(parts)).hexdigest()[:16], *parts)
+
+    @property
+    def copies(self) -> bool:
+        """Whether raw values go out as they came in."""
+        return self.function is None and self.source.format is Format.RAW and self.sink.format is Format.RAW
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of Kafka's records that the stages need."""
+        return _UNCHANGED if self.copies else tuple(RECORD.names)
+
+
+def _read_schema(source: Source, folder: Path) -> tuple[StructType | None, jsonmodel.Model | None, AvroSchema | None]:
+    """Read what the source's values are decoded by: their fields, and where these come from."""
+    reference = source.schema_ or ""
+    if source.format is Format.RAW:
+        return None, None, None
+    if source.format is Format.AVRO:
+        reader = read_avro(reference, folder)
+        fields = checked(spark_schema(reader.expanded))
+        if source.registry is not None:
+            registry(source.registry)
+        return fields, None, reader
+    found = jsonschema.read(reference, folder, struct_of)
+    if found is not None:
+        return checked(found), None, None
+    model = jsonmodel.read_model(reference, folder)
+    return checked(jsonmodel.schema_of(jsonmodel.load_model(model))), model, None
+
+
+def _check_unchanged(fields: StructType | None, sink: Sink, writer: AvroSchema | None) -> None:
+    """Raise SinkColumnsInvalid if records cannot be written as they were decoded."""
+    wanted = to_arrow_schema(fields, timezone="UTC") if fields is not None else None
+    value = pa.binary() if wanted is None else pa.struct(list(wanted))
+    check(_unchanged_schema(value), sink, writer)
+
+
+def _unchanged_schema(value: pa.DataType) -> pa.Schema:
+    record = {name: RECORD.field(name).type for name in _UNCHANGED}
+    return pa.schema([(name, value if name == "value" else kind) for name, kind in record.items()])
+
+
+def check(schema: pa.Schema, sink: Sink, writer: AvroSchema | None) -> StructType:
+    """Return the columns as Spark sees them; raise SinkColumnsInvalid if they cannot be written."""
+    try:
+        found = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+    except (PySparkException, NotImplementedError) as error:
+        raise invalid(f"Spark has no type for them: {str(error).splitlines()[0]}") from None
+    check_columns(found, sink)
+    if writer is not None:
+        fits(row_schema(found), writer, sink)
+    return found
+
+
+class ArrowStages:
+    """The stages of one pipeline in one process; `stages_of` makes it once."""
+
+    def __init__(self, spec: ArrowSpec) -> None:
+        self._spec = spec
+        self.columns = spec.columns
+        self._read = _reader(spec)
+        self._wanted = to_arrow_schema(spec.fields, timezone="UTC") if spec.fields is not None else None
+        self._write = avro.encoder(spec.writer, spec.schema_id) if spec.writer is not None else None
+        self._call = spec.function.load() if spec.function is not None else None
+        self._checked: dict[pa.Schema, StructType] = {}
+
+    def decode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+        """Split Kafka's records into good rows, with their fields and `kafka`, and rows for the rejected topic."""
+        if self._spec.copies:
+            return batch, None
+        kafka = origin(batch)
+        values = column(batch, "value")
+        if self._read is None or self._wanted is None:
+            return _batch([values, kafka], ["value", KAFKA]), None
+        arrays, verdicts = self._read(values)
+        good = _batch([*arrays, kafka], [*self._wanted.names, KAFKA])
+        bad = [number for number, reason in enumerate(verdicts.reasons) if reason is not None]
+        if not bad:
+            return good, None
+        reasons = [verdicts.reasons[number] or "" for number in bad]
+        details = [verdicts.details[number] or "" for number in bad]
+        keep = pa.array([reason is None for reason in verdicts.reasons])
+        return good.filter(keep), rejected(batch, kafka, bad, reasons, details)
+
+    def process(self, batches: Iterator[pa.RecordBatch]) -> Batches:
+        """Yield what the user's function makes of good rows; without one, each record as it came."""
+        if self._call is None or self._spec.function is None:
+            return map(self._unchanged, batches)
+        files = {path for _, path, _ in self._spec.function.modules}
+        own = inspect.getsourcefile(self._call) if inspect.isroutine(self._call) else None
+        files |= {own} if own else set()
+        return run(self._call, self._spec.function.reference, frozenset(files), batches, self._spec.arguments)
+
+    def _unchanged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._spec.copies:
+            return batch
+        kafka = batch.column(KAFKA)
+        names = [name for name in batch.schema.names if name != KAFKA]
+        if self._wanted is None:
+            value = batch.column("value")
+        else:
+            kinds = [batch.schema.field(name) for name in names]
+            value = pa.StructArray.from_arrays([batch.column(name) for name in names], fields=kinds)
+        return _batch(
+            [kafka.field("key"), value, kafka.field("headers"), kafka.field("timestamp"), kafka], [*_UNCHANGED, KAFKA]
+        )
+
+    def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Write rows for the gateway; rows that cannot be written get their reason."""
+        batch = _batch([plain(each) for each in batch.columns], batch.schema.names)
+        known = self._check(batch.schema)
+        address = self._address(batch)
+        kafka = batch.column(KAFKA) if has_origin(known) else None
+        names = value_names(known)
+        try:
+            value, refused = self._values(batch, names)
+        except NoJson as error:
+            raise _aborted(invalid(str(error))) from None
+        return finished(address, value, kafka, refused)
+
+    def _check(self, schema: pa.Schema) -> StructType:
+        if schema not in self._checked:
+            try:
+                self._checked[schema] = check(schema, self._spec.sink, self._spec.writer)
+            except SinkColumnsInvalid as error:
+                raise _aborted(error) from None
+        return self._checked[schema]
+
+    def _address(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        rows, names, topic = batch.num_rows, batch.schema.names, self._spec.sink.topic
+        topics = batch.column("topic") if "topic" in names else pa.nulls(rows, pa.string())
+        if topic is not None and topics.null_count:
+            topics = topics.fill_null(topic) if topics.null_count < rows else pa.repeat(pa.scalar(topic), rows)
+        key = batch.column("key") if "key" in names else pa.nulls(rows, pa.binary())
+        if pt.is_nested(key.type):
+            key = texts(key)
+        headers = batch.column("headers") if "headers" in names else pa.nulls(rows, HEADERS)
+        moments = batch.column("timestamp") if "timestamp" in names else None
+        return {
+            "topic": topics,
+            "partition": batch.column("partition") if "partition" in names else pa.nulls(rows, pa.int32()),
+            "key": key.cast(pa.binary()),
+            "headers": headers if headers.type.equals(HEADERS) else headers.cast(HEADERS),
+            "timestamp": pa.nulls(rows, pa.int64()) if moments is None else milliseconds(moments),
+        }
+
+    def _values(self, batch: pa.RecordBatch, names: Sequence[str]) -> tuple[pa.Array, dict[int, tuple[str, str]]]:
+        """Return the values as bytes, and the rows that have none with reason and detail."""
+        if self._spec.sink.format is Format.RAW:
+            return batch.column("value").cast(pa.binary()), {}
+        columns = [batch.column(name) for name in names]
+        alone = list(names) == ["value"] and pt.is_struct(columns[0].type)
+        if self._write is None:
+            text = texts(columns[0]) if alone else objects(names, columns, batch.num_rows)
+            return text.cast(pa.binary()), {}
+        fields = [batch.schema.field(name) for name in names]
+        rows = columns[0] if alone else pa.StructArray.from_arrays(columns, fields=fields)
+        value, verdicts = written(rows_of(rows), self._write)
+        reasons = zip(verdicts.reasons, verdicts.details, strict=True)
+        return value, {n: (reason, detail or "") for n, (reason, detail) in enumerate(reasons) if reason is not None}
+
+
+def _reader(spec: ArrowSpec) -> Read | None:
+    """Return the function that decodes a column of values."""
+    if spec.fields is None:
+        return None
+    wanted = to_arrow_schema(spec.fields, timezone="UTC")
+    if spec.reader is not None:
+        decoder, misfit = avro.decoder(spec.reader, spec.source.registry), avro.NOT_AVRO
+    elif spec.model is not None:
+        decoder, misfit = jsonmodel.decoder(spec.model), jsonmodel.MISFIT
+    else:
+        return json_arrow.reader(spec.fields, wanted)
+    return lambda values: decode_values(values.to_pylist(), wanted, decoder, misfit)
+
+
+def _batch(columns: Sequence[pa.Array], names: Sequence[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(list(columns), names=list(names))
+
+
+def _aborted(error: SinkColumnsInvalid) -> SinkColumnsInvalid:
+    """The error, found while a batch is processed."""
+    return SinkColumnsInvalid(error.what, kept=ABORTED, then=error.then)
+
+
+_made: dict[ArrowSpec, ArrowStages] = {}
+_making = threading.Lock()
+
+
+def stages_of(spec: ArrowSpec) -> ArrowStages:
+    """Return this process's stages of a pipeline."""
+    with _making:
+        if spec not in _made:
+            _made[spec] = ArrowStages(spec)
+        return _made[spec]

@@ -104,9 +104,14 @@ def batch_seconds(side: Side, workload: Workload, warm: int) -> list[float]:
     backlog, which is the whole of what a batch costs, with nothing left out between two.
     """
     written = side.written()
-    odd = [event["in"] for _, event in written if event["in"] != workload.per_batch]
-    if odd:
-        raise BenchFailed(f"{side.variant} took batches of {odd[:5]} records instead of {workload.per_batch}")
+    if written and written[-1][1]["in"] != workload.per_batch:
+        written = written[:-1]  # the rest of the backlog, where a batch of the warm-up was smaller
+    odd = [event["in"] for _, event in written[warm:] if event["in"] != workload.per_batch]
+    if odd or len(written) <= warm:
+        raise BenchFailed(
+            f"{side.variant} reported {len(written)} whole batches, {warm} of them warm-up, and batches of {odd[:5]} "
+            f"records instead of {workload.per_batch}"
+        )
     if side.variant == NATIVE:
         return [float(event["seconds"]) for _, event in written[warm:]]
     times = [at for at, _ in written]

@@ -105,7 +105,9 @@ def snapshot(mark: str, root: int, broker: int) -> Snapshot:
         with contextlib.suppress(psutil.Error):
             kind = kind_of(process.cmdline(), process.pid == root)
             cpu[kind] += _spent(process)
-            memory[kind] += process.memory_info().rss
+            size = float(process.memory_info().rss)
+            # Each kind but the workers is one process; a child between fork and exec shows its parent's memory again.
+            memory[kind] = memory[kind] + size if kind == WORKERS else max(memory[kind], size)
     with contextlib.suppress(psutil.Error):
         cpu[BROKER], memory[BROKER] = _spent(psutil.Process(broker)), psutil.Process(broker).memory_info().rss
     own = psutil.Process()

@@ -15,7 +15,7 @@ from bench.figures import slope
 from bench.machine import table as machine_table
 from bench.processes import KINDS
 from bench.svg import chart
-from bench.workloads import SPARK
+from bench.workloads import SOAK
 
 KEPT = "soak.json"
 WARM = 5  # the first fifth of the batches warms up and is not in the slope
@@ -30,7 +30,7 @@ PAGE = """\
 
 {table}
 
-- *Memory* is the resident set (RSS) of all processes of a kind. Python workers share pages with the process that forked
+- *Memory* is the resident set (RSS), for Python workers that of all together. They share pages with the process that forked
   them; these pages are counted for each worker.
 - *Slope* comes from a least-squares line through the samples, without the first fifth of the batches, with its standard
   error. Neighbouring samples are alike, so the true error is larger.
@@ -96,7 +96,7 @@ def write(folder: Path, soaked: Soaked) -> None:
         per_batch=soaked.per_batch,
         minutes=soaked.seconds / 60,
         table=soaked.table(),
-        heap=SPARK["spark.driver.memory"],
+        heap=SOAK.spark["spark.driver.memory"],
         machine=machine_table(soaked.machine),
     )
     (folder / "soak.md").write_text(page, encoding="utf-8")

@@ -84,6 +84,7 @@ class Workload:
     source: Mapping[str, Any] = field(default_factory=dict)
     sink: Mapping[str, Any] = field(default_factory=dict)
     per_batch: int | None = None
+    spark: Mapping[str, str] = field(default_factory=lambda: SPARK)
     failing: int | None = None  # one record in this many is left out of the output
 
     def accepts(self, number: int) -> bool:
@@ -156,8 +157,9 @@ BATCH = Workload(
     per_batch=BATCH_PARTITIONS * PER_PARTITION,
 )  # fmt: skip
 SOAK = Workload(
-    "soak", 4, raw_record, raw_number, {TAILRACE: _PLAIN}, {}, {"format": "raw"}, per_batch=100
-)  # 25 records of each partition
+    "soak", 4, raw_record, raw_number, {TAILRACE: _PLAIN}, {}, {"format": "raw"}, per_batch=100,
+    spark={**SPARK, "spark.driver.memory": "1g"},  # a heap that is soon full shows sooner what stays in it
+)  # fmt: skip
 WORKLOADS = {each.name: each for each in (RAW, JSON, LATENCY, BATCH)}
 
 
@@ -179,7 +181,7 @@ def pipeline(workload: Workload, variant: str, name: str, bootstrap: str, source
         "source": {"topics": [source], **workload.source},
         "process": dict(workload.processes[variant]),
         "sink": {"topic": target, **workload.sink},
-        "spark": SPARK,
+        "spark": dict(workload.spark),
     }
     if workload.per_batch is not None:
         configuration["batch"] = {"max_records": workload.per_batch, "target": 0}

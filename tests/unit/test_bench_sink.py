@@ -11,14 +11,16 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from bench import sink_report, soak_report
 from bench.counting import check, tally
+from bench.draining import batch_seconds
 from bench.figures import AIMS, Measured, curves, ratios, slope, spreads
 from bench.machine import machine
 from bench.processes import DRIVER, GATEWAY, JVM, KINDS, OTHER, WORKERS, Snapshot, between, kind_of, spark_cpu
-from bench.sides import BenchFailed
+from bench.sides import BenchFailed, Side
 from bench.sink import closing, line
 from bench.sink_report import Results
 from bench.soak_report import MB, Soaked
@@ -27,6 +29,7 @@ from bench.workloads import (
     BATCH,
     FAILING,
     FIELDS,
+    FUNCTIONS,
     JSON,
     NATIVE,
     QUICK,
@@ -131,6 +134,34 @@ def test_arrow_is_skipped_with_a_reason_if_the_configuration_lacks_it() -> None:
     else:
         Pipeline.model_validate(configuration)
     assert configuration["process"] == {"arrow": "functions.py:copy"}
+
+
+def test_arrow_function_keeps_the_value_alone() -> None:
+    """It yields a batch for each batch."""
+    functions: dict[str, Any] = {}
+    exec(FUNCTIONS, functions)
+    batch = pa.RecordBatch.from_pydict({"value": [b"a", b"b"], "kafka": [1, 2]})
+    assert [each.to_pydict() for each in functions["copy"](iter([batch]))] == [{"value": [b"a", b"b"]}]
+
+
+class Reported(Side):
+    """A side that has ended, with what it reported."""
+
+    def __init__(self, variant: str, *batches: tuple[float, int]) -> None:
+        self.variant = variant
+        self.events = [(at, {"event": "written", "in": count, "seconds": 0.5}) for at, count in batches]
+
+
+def test_batch_times_leave_out_the_warm_up() -> None:
+    """Tailrace's run from end to end, the native ones are its own; a partial last batch is dropped."""
+    size = BATCH.per_batch or 0
+    batches = ((1.0, 100), (3.0, size), (4.0, size), (4.25, size), (4.5, size - 100))
+    assert batch_seconds(Reported(TAILRACE, *batches), BATCH, 2) == [1.0, 0.25]
+    assert batch_seconds(Reported(NATIVE, *batches), BATCH, 2) == [0.5, 0.5]
+    with pytest.raises(BenchFailed, match="instead of 1280"):
+        batch_seconds(Reported(TAILRACE, (1.0, size), (2.0, 7), (3.0, size)), BATCH, 1)
+    with pytest.raises(BenchFailed, match="1 whole batches"):
+        batch_seconds(Reported(TAILRACE, (1.0, size)), BATCH, 1)
 
 
 def test_the_order_of_the_sides_alternates() -> None:

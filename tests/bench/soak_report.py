@@ -30,8 +30,8 @@ PAGE = """\
 
 {table}
 
-- *Memory* is the resident set (RSS), for Python workers that of all together. They share pages with the process that forked
-  them; these pages are counted for each worker.
+- *Memory* is the resident set (RSS), for Python workers that of all together. They share pages with the process that
+  forked them; these pages are counted for each worker.
 - *Slope* comes from a least-squares line through the samples, without the first fifth of the batches, with its standard
   error. Neighbouring samples are alike, so the true error is larger.
 - The JVM's resident set grows until its heap has reached its limit ({heap} here), with or without a leak.

@@ -13,7 +13,7 @@ QUICK ?=
 ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test charts charts-schema images images-jars e2e faults check bench bench-churn pictures fix docs lock clean
+.PHONY: help setup run test charts charts-schema images images-jars e2e faults check bench bench-soak bench-churn pictures fix docs lock clean
 
 help: ## List the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -67,8 +67,11 @@ check: $(STAMP) ## Style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup ## Measure the sink against Spark's own (quiet machine, 15 minutes)
-	$(BIN)/python tests/bench/sink.py
+bench: setup ## Measure Tailrace against Spark's own sink (quiet machine, 45 minutes; QUICK=1: 6)
+	PYTHONPATH=tests $(BIN)/python -m bench.sink $(if $(QUICK),--quick,--write) $(if $(ONLY),--only $(ONLY))
+
+bench-soak: setup ## Run 10,000 batches in a row and watch the memory (quiet machine, an hour; QUICK=1: minutes)
+	PYTHONPATH=tests $(BIN)/python -m bench.soak $(if $(QUICK),--batches 300,--batches 10000 --write)
 
 pictures: setup ## Take the pictures of the status page and of the dashboards' panels anew (docs/images; 6 minutes)
 	PYTHONPATH=tests $(BIN)/python -m bench.pictures

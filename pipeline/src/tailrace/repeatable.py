@@ -7,15 +7,19 @@ on a replay: a random number, a user's non-deterministic function, the time, or 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
-from tailrace.catalyst import Node, Patterns, called, clocks, items, parts, references
+from tailrace.catalyst import Node, Patterns, called, clocks, items, parts, references, tree
 from tailrace.errors import FunctionInvalid
 
 # Python functions over groups of rows, and over the groups of two tables.
 _GROUPED = ("FlatMapGroupsInPandas", "FlatMapGroupsInArrow")
 _COGROUPED = ("FlatMapCoGroupsInPandas", "FlatMapCoGroupsInArrow")
+# Operators whose rows are the same for as long as the plan is.
+CONSTANT = frozenset({"LocalRelation", "LocalTableScan", "OneRowRelation", "Range"})
+_BATCH = "LogicalRDD"
 Keys = list[tuple[str, Any]]  # what deals the rows out, and the expression that it does it by
 
 
@@ -26,6 +30,18 @@ def unrepeatable(why: str) -> FunctionInvalid:
         kept="nothing was read or written",
         then="use process.partitions, or repartition(n, column) by columns of the records",
     )
+
+
+def described(node: Node) -> str:
+    """A table as a message names it."""
+    if node.name == "LogicalRDD":
+        return "rows that were made in Python, or an RDD"
+    return re.sub(r"\s*\[[^\]]*\]|^Relation ", "", node.plan.simpleString(25)).strip() or node.name
+
+
+def other_table(node: Node) -> str | None:
+    """Why the rows of a table may change; None for constants."""
+    return None if node.name in CONSTANT else f"another table ({described(node)}), which may have changed on a replay"
 
 
 class Doubts:
@@ -114,12 +130,33 @@ def check(node: Node, doubts: Doubts) -> None:
             raise unrepeatable(f"{what} by {key.sql()} depends on {why}")
 
 
+def check_stream(rows: Any, patterns: Patterns, *, clock: bool) -> Node:
+    """Refuse a stream's plan, as Spark has analysed it, if its shuffles cannot be repeated; the plan as a tree."""
+    root = tree(rows)
+    doubts = Doubts(patterns, lambda node: None if node.plan.isStreaming() else other_table(node), clock=clock)
+    for node in root:
+        if node.plan.isStreaming():
+            check(node, doubts)
+    return root
+
+
+def check_batch(rows: Any, patterns: Patterns) -> None:
+    """Refuse what a function of `foreachBatch` has made of its batch, which Spark hands to it as an RDD."""
+    root = tree(rows)
+    doubts = Doubts(patterns, lambda node: None if node.name == _BATCH else other_table(node), clock=True)
+    for node in root:
+        if any(each.name == _BATCH for each in node):
+            check(node, doubts)
+
+
 def _keys(node: Node) -> Keys:
     match node.name:
         case "RebalancePartitions":
             raise unrepeatable("a rebalance deals records out by their order of arrival")
         case "Repartition" if node.plan.shuffle():
             raise unrepeatable("a repartition without columns deals records out by their order of arrival")
+        case "Sort" if getattr(node.plan, "global")():
+            raise unrepeatable("sort() orders a batch by a sample of its rows")
         case "RepartitionByExpression":
             keys = items(node.plan.partitionExpressions())
             if not keys:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 
 from tailrace.catalyst import Node, Patterns, called, clocks, items, marked, references, tree
 from tailrace.errors import ConfigInvalid, FunctionInvalid, InvariantBroken
-from tailrace.repeatable import Doubts, check, unrepeatable
+from tailrace.repeatable import CONSTANT, Doubts, check, described, other_table, unrepeatable
 
 KEPT = "nothing was read or written"
 
@@ -63,7 +63,6 @@ _NARROW = frozenset(
 )  # fmt: skip
 _AGGREGATES = frozenset({"HashAggregate", "ObjectHashAggregate", "SortAggregate"})
 _PARTITIONINGS = frozenset({"HashPartitioning", "ShufflePartitionIdPassThrough", "SinglePartition$"})
-_CONSTANT = frozenset({"LocalRelation", "LocalTableScan", "OneRowRelation", "Range"})
 # Text that Spark reads as a time where it casts it to one.
 _TIME_IN_WORDS = re.compile(r"'\s*(now|today|tomorrow|yesterday)\b[^']*'", re.IGNORECASE)
 
@@ -185,8 +184,6 @@ def _check_operator(node: Node, below: Node) -> None:
             "a window function looks at the other rows of a batch, and where a batch ends is chance",
             "aggregate over event time with a checkpoint folder; Structured Streaming refuses such windows too",
         )
-    if name == "Sort" and getattr(node.plan, "global")():
-        raise unrepeatable("sort() orders a batch by a sample of its rows")
     if name == "Union" and len(node.children) > 1:
         raise _refused(
             "it puts the rows of another table beside the records, and they would come out with each batch",
@@ -300,8 +297,8 @@ def _reasons(root: Node, path: list[Node], patterns: Patterns) -> Iterator[tuple
     for node in root:
         if node.name == "Sample":
             yield Planning.BUILT, "sample() draws other rows for each batch"
-        if not node.children and node is not path[0] and node.name not in _CONSTANT:
-            yield Planning.PLANNED, f"it uses another table ({_described(node)})"
+        if not node.children and node is not path[0] and node.name not in CONSTANT:
+            yield Planning.PLANNED, f"it uses another table ({described(node)})"
         current, seeded = (node.plan.containsPattern(each) for each in (patterns.current, patterns.seeded))
         for expression in node.expressions:
             for each in clocks(expression, patterns) if current else ():
@@ -313,19 +310,9 @@ def _reasons(root: Node, path: list[Node], patterns: Patterns) -> Iterator[tuple
                 yield Planning.PLANNED, f"it may read the current time ({words[0]})"
 
 
-def _described(node: Node) -> str:
-    if node.name == "LogicalRDD":
-        return "rows that were made in Python, or an RDD"
-    return re.sub(r"\s*\[[^\]]*\]|^Relation ", "", node.plan.simpleString(25)).strip() or node.name
-
-
-def _other_table(node: Node) -> str | None:
-    return None if node.name in _CONSTANT else f"another table ({_described(node)}), which may have changed on a replay"
-
-
 def _changing(patterns: Patterns, leaf: _Leaf, known: dict[int, str] | None = None) -> Doubts:
     def origin(node: Node) -> str | None:
-        return None if leaf.ends(node.plan, node.name) else _other_table(node)
+        return None if leaf.ends(node.plan, node.name) else other_table(node)
 
     return Doubts(patterns, origin, clock=True, known=known)
 

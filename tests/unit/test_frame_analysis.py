@@ -294,6 +294,10 @@ UNREPEATABLE: dict[str, tuple[Function, str]] = {
         r"<lambda>\(\), which may",
     ),
     "a random key of a join": (lambda f, t: wide(f.withColumn("key", chance()), t), r"<lambda>\(\), which may"),
+    "a random key that a filter has made one of a join": (
+        lambda f, t: f.withColumn("r", chance()).hint("merge").crossJoin(t).where("r = k"),
+        r"the shuffle by .*<lambda>\(\), which may",
+    ),
     "a join by the time": (
         lambda f, t: f.hint("merge").join(t, f.key + F.unix_timestamp() == t.k), r"current_timestamp\(\)",
     ),

@@ -167,6 +167,41 @@ def test_exactly_once_finishes_a_batch_that_was_delivered_in_part(
     assert [int(value or b"") for value in one.values()] == _filled(partitions)
 
 
+@pytest.mark.parametrize("place", ["query", "batch"])
+@pytest.mark.parametrize(
+    ("shuffle", "words"),
+    [
+        (lambda rows: rows.repartition(3), "order of arrival"),
+        (lambda rows: rows.withColumn("r", F.rand()).repartition(3, "r").drop("r"), r"rand\(\), which may"),
+        (lambda rows: rows.repartitionByRange(3, "value"), "a sample"),
+    ],
+)
+def test_exactly_once_refuses_a_cut_that_a_replay_would_not_repeat(
+    bench: MakeBench,
+    spark: SparkSession,
+    tmp_path: Path,
+    shuffle: Callable[[DataFrame], DataFrame],
+    words: str,
+    place: str,
+) -> None:
+    """In the query and in the function of foreachBatch; a repartition by a column is delivered."""
+    one = bench(partitions=2)
+    sink = tailrace.exactly_once(**options(one, id=one.name))
+
+    def job(rows: DataFrame, write: Callable[[DataFrame, int], None]) -> None:
+        writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "c"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    _fill(one, 2)
+    rows = stream(spark, one).select("value")
+    in_query, in_batch = (shuffle(rows), sink), (rows, lambda frame, number: sink(shuffle(frame), number))
+    with pytest.raises(Exception, match=rf"TR-103.*the query's rows cannot be cut the same way again.*{words}"):
+        job(*(in_query if place == "query" else in_batch))
+    assert one.values() == []
+    job(rows.repartition(3, "value"), sink)
+    assert [int(value or b"") for value in one.values()] == _filled(2)
+
+
 def test_exactly_once_refuses_an_old_batch_whose_markers_may_have_expired(
     bench: MakeBench, spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -79,6 +79,25 @@ def test_markers_and_aborted_records_are_no_lag(tailrace_topics: Topics) -> None
         wait(lambda seen: seen.records > 0, "the lag of what came then")
 
 
+def test_transaction_that_hangs_shows_although_the_lag_is_zero(tailrace_topics: Topics) -> None:
+    """Behind it nothing can be read, and another producer's committed records wait too; its end lets them go."""
+    topic = tailrace_topics("in")
+    place = (topic, 0)
+    transaction(tailrace_topics.bootstrap_servers, topic, 3, commit=True)
+    hanging = Producer({"bootstrap.servers": tailrace_topics.bootstrap_servers, "transactional.id": f"{topic}.hangs"})
+    hanging.init_transactions(60)
+    hanging.begin_transaction()
+    hanging.produce(topic, b"x")
+    hanging.flush(30)
+    transaction(tailrace_topics.bootstrap_servers, topic, 2, commit=True)
+    with looked_at(tailrace_topics, topic, lambda: {place: 4}) as wait:
+        seen = wait(lambda seen: seen.unstable_seconds > 0, "the transaction that hangs")
+        assert (seen.records, seen.ends[place], seen.beyond(place), seen.unstable) == (0, 4, 4, 4)
+        hanging.abort_transaction(30)
+        freed = wait(lambda seen: seen.unstable == 0, "its end")
+        assert (freed.ends[place], freed.unstable_seconds) == (9, 0)
+
+
 def test_the_age_is_that_of_the_oldest_record(tailrace_topics: Topics) -> None:
     """Of all source partitions, whatever their lag."""
     topic = tailrace_topics("in", 2)

@@ -77,7 +77,16 @@ def test_a_function_that_is_missing_or_wrong_is_refused_before_a_record_is_read(
     assert one.values() == []
 
 
-@pytest.mark.parametrize("shuffle", ["repartition(4)", "repartitionByRange(2, 'value')", "repartition(3, F.rand())"])
+@pytest.mark.parametrize(
+    "shuffle",
+    [
+        "repartition(4)",
+        "repartitionByRange(2, 'value')",
+        "repartition(3, F.rand())",
+        "withColumn('r', F.rand()).repartition(3, 'r').drop('r')",
+        "withColumn('r', F.current_timestamp()).repartition(3, 'r').drop('r')",
+    ],
+)
 def test_a_shuffle_that_cannot_be_repeated_is_refused(bench: MakeBench, shuffle: str) -> None:
     """Round robin, by a sample, by chance: a replay would deal the records out otherwise."""
     one = bench()

@@ -178,6 +178,29 @@ def test_offsets_that_nobody_can_read_are_no_lag(board: Board, clock: Clock) -> 
     assert board.measures.value(metrics.LAG, "p", "in", 0) == 0
 
 
+def test_open_transaction_upstream_is_shown_as_long_as_it_holds_a_partition(board: Board, clock: Clock) -> None:
+    """Lag 0 alone looks well; an end that moves is held by a transaction that is younger."""
+    other = ("in", 1)
+    ends = {PLACE: 100, other: 7}
+    first = LagSeen(clock.now, ends, ends, tops={PLACE: 130, other: 7}).after(None)
+    clock.now += 60
+    second = LagSeen(clock.now, ends, ends, tops={PLACE: 150, other: 9}).after(first)
+    assert (second.records, second.beyond(PLACE), second.beyond(other), second.unstable) == (0, 50, 2, 52)
+    assert (first.unstable_seconds, second.unstable_seconds) == (0, 60)
+    board.lag(second)
+    assert board.measures.value(metrics.UNSTABLE, "p", "in", 0) == 50
+    assert board.measures.value(metrics.UNSTABLE_SECONDS, "p") == 60
+    told = board.status()["lag"]
+    assert (told["beyond"], told["beyond_seconds"], told["partitions"][0]["beyond"]) == (52, 60, 50)
+    clock.now += 60
+    moved = LagSeen(clock.now, ends, {PLACE: 120, other: 9}, tops={PLACE: 150, other: 9}).after(second)
+    assert (moved.unstable, moved.unstable_seconds) == (30, 0)
+    clock.now += 60
+    board.lag(LagSeen(clock.now, ends, {PLACE: 150, other: 9}, tops={PLACE: 150, other: 9}).after(moved))
+    assert board.measures.value(metrics.UNSTABLE, "p", "in", 0) == 0
+    assert board.measures.value(metrics.UNSTABLE_SECONDS, "p") == 0
+
+
 def test_state_and_observations_are_exported(board: Board, clock: Clock) -> None:
     """Of a stateful pipeline, with its watermark; and what the function observes."""
     board.finished(batch(clock))
@@ -210,7 +233,9 @@ def test_the_status_can_be_read_by_programs(board: Board, clock: Clock) -> None:
     assert len(found["warnings"]) == 10
     assert found["batch"]["number"] == HISTORY + 19
     assert found["totals"]["produced"] == 9 * (HISTORY + 20)
-    assert found["lag"]["partitions"] == [{"topic": "in", "partition": 0, "position": 100, "end": 103, "lag": 3}]
+    assert found["lag"]["partitions"] == [
+        {"topic": "in", "partition": 0, "position": 100, "end": 103, "lag": 3, "beyond": 0}
+    ]
     assert found["writers"] == [{"name": "w", "address": "", "sinks": [0]}]
 
 

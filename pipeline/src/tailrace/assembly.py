@@ -21,7 +21,8 @@ from tailrace import metrics
 from tailrace.config import Format, Pipeline
 from tailrace.decode import decode
 from tailrace.encode import encode
-from tailrace.errors import ConfigInvalid
+from tailrace.formats.jsonmodel import REFERENCE
+from tailrace.module_sources import sources
 from tailrace.process import Function, apply, spread, unchanged, validate
 from tailrace.rows import KAFKA, VALUE, accepted, rejected, size
 
@@ -69,19 +70,25 @@ class Assembly:
 
     @property
     def shape(self) -> str:
-        """What decides which records are rejected before the function, in short."""
+        """Digest what decides which records are rejected before the function."""
         source, process = self.pipeline.source, self.pipeline.process
         schema = source.schema_ or ""
-        file = self.folder / schema.partition(":")[0]
-        text = file.read_text() if schema and file.is_file() else ""
-        return _digest(source.format.value, schema, text, sorted(process.validate_.items()), process.partitions)
+        if REFERENCE.fullmatch(schema):
+            texts = [each.read_text() for each in sources(schema, self.folder)]
+            text = texts[0] if len(texts) == 1 else repr(texts)
+        else:
+            file = self.folder / schema
+            text = file.read_text() if schema.endswith((".json", ".avsc")) and file.is_file() else ""
+        format_ = f"{source.format.value}{'' if source.registry is None else ' of a registry'}"
+        return _digest(format_, schema, text, sorted(process.validate_.items()), process.partitions)
 
     @property
     def code(self) -> str:
-        """The function and what it is called with, in short."""
-        files = self.function.files if self.function is not None else ()
-        texts = [each.read_text() for each in files if each.is_file()]
+        """Digest the function and what it is called with."""
         process = self.pipeline.process
+        files = list(self.function.files) if self.function is not None else []
+        files += [each for each in sources(process.function or "", self.folder) if each not in files]
+        texts = [each.read_text() for each in files if each.is_file()]
         return _digest(
             (process.function or "").rpartition(":")[2],
             texts,

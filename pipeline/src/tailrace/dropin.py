@@ -20,7 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tailrace import errors, source
+from tailrace import errors, repeatable, source
+from tailrace.catalyst import Patterns
 from tailrace.config import (
     CONNECTION_OPTIONS,
     LEDGER_PARTITIONS,
@@ -269,6 +270,7 @@ class ExactlyOnce:
         name = self.target.id or spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         if name is None:
             raise errors.InvariantBroken("Spark does not say which query this is")
+        _check_cut(frame, known=self._ledger is not None)
         if self._ledger is None:
             self._take(name)
         if name != self._name:
@@ -344,6 +346,33 @@ class ExactlyOnce:
                 then="restore the ledger topic, or give the sink another id",
             )
         self._ledger, self._name = ledger, name
+
+
+def _check_cut(frame: DataFrame, *, known: bool) -> None:
+    """Refuse rows that a replay would deal out otherwise: by the batch's plan, and the query's unless it is known."""
+    spark = frame.sparkSession
+    patterns = Patterns(spark._jvm)
+    try:
+        if not known:
+            repeatable.check_stream(_query(spark).logicalPlan(), patterns, clock=False)
+        repeatable.check_batch(frame._jdf.queryExecution().analyzed(), patterns)
+    except errors.FunctionInvalid as refused:
+        raise errors.FunctionInvalid(
+            refused.what.replace("the function's rows", "the query's rows", 1),
+            kept="nothing was written",
+            then="use repartition(n, column) by columns of the records",
+        ) from None
+
+
+def _query(spark: SparkSession) -> Any:
+    """Spark's own object for the query whose batch this is; its session is another one than the batch's."""
+    number = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    jvm: Any = spark._jvm
+    active = spark._jsparkSession.sharedState().activeStreamingQueries()
+    query = active.get(jvm.java.util.UUID.fromString(number)) if number else None
+    if query is None:
+        raise errors.InvariantBroken(f"Spark has no query {number!r} among those that are active")
+    return query
 
 
 def exactly_once(**options: str) -> Callable[[DataFrame, int], None]:

@@ -141,6 +141,16 @@ LAG_SECONDS = _gauge(
     "lag_seconds", "Age of the oldest record that was not read yet; 0 when drained, absent as long as it is not known."
 )
 LAG_CHECKED = _gauge("lag_checked_timestamp_seconds", "When the lag was asked for last, in seconds since 1970.")
+UNSTABLE = _gauge(
+    "source_unstable_records",
+    "Offsets behind the first open transaction of a source partition: written, and not yet readable with "
+    "read_committed.",
+    "topic", "partition",
+)  # fmt: skip
+UNSTABLE_SECONDS = _gauge(
+    "source_unstable_seconds",
+    "How long an open transaction has kept a source partition from moving, at most; 0 without one.",
+)
 GAPS = _counter("source_gaps", "Times that records were gone before they were read, and the pipeline went on.")
 
 WATERMARK = _gauge("watermark_timestamp_seconds", "The event time below which records are too late.")
@@ -242,7 +252,8 @@ DRIVER: Final = (
     DRIVER_INFO, DRIVER_PHASE, DRIVER_STARTED, READY, STALLED, BATCH, BATCHES, BATCH_FINISHED, BATCH_SECONDS,
     PHASE_SECONDS, BATCH_RECORDS, BATCH_LIMIT, BATCH_TARGET, SINK_PARTITIONS, INPUT_RATE, PROCESSED_RATE,
     CONSUMED_RECORDS, CONSUMED_BYTES, PRODUCED_RECORDS, REJECTED_RECORDS, DELIVERED_BYTES, SKIPPED, FRESH,
-    LAG, LAG_SECONDS, LAG_CHECKED, GAPS, WATERMARK, STATE_ROWS, STATE_BYTES, STATE_DROPPED, OBSERVED, OBSERVED_SUM,
+    LAG, LAG_SECONDS, LAG_CHECKED, UNSTABLE, UNSTABLE_SECONDS, GAPS, WATERMARK, STATE_ROWS, STATE_BYTES, STATE_DROPPED,
+    OBSERVED, OBSERVED_SUM,
     EXECUTORS_WANTED, EXECUTORS_PRESENT, LEDGER_RETENTION, LEDGER_WRITTEN, DRIVER_WARNINGS,
 )  # fmt: skip
 

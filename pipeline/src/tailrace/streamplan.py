@@ -6,12 +6,11 @@ by their order of arrival, or by a sample, cannot.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 from pyspark.sql import DataFrame
 
-from tailrace.errors import ConfigInvalid, FunctionInvalid
+from tailrace.catalyst import Patterns, tree
+from tailrace.errors import ConfigInvalid
+from tailrace.repeatable import check_stream
 
 _STATEFUL = {
     "Aggregate": "it aggregates",
@@ -42,11 +41,10 @@ def check(rows: DataFrame, checkpoint: str) -> int:
 
 def stateful_reason(rows: DataFrame) -> str | None:
     """Why the stream needs a store for its state; None for a stateless one."""
-    for node in _nodes(rows._jdf.queryExecution().analyzed()):
-        name = node.nodeName()
-        if name in _STATEFUL and node.isStreaming():
-            return _STATEFUL[name]
-        if name == "Join" and node.left().isStreaming() and node.right().isStreaming():
+    for node in tree(rows._jdf.queryExecution().analyzed()):
+        if node.name in _STATEFUL and node.plan.isStreaming():
+            return _STATEFUL[node.name]
+        if node.name == "Join" and all(side.plan.isStreaming() for side in node.children):
             return "it joins two streams"
     return None
 
@@ -55,36 +53,6 @@ _SHUFFLES = frozenset({"Aggregate", "Distinct", "Join", "RepartitionByExpression
 
 
 def check_shuffles(rows: DataFrame) -> int:
-    """How many shuffles the stream may have; one that cannot be repeated is refused."""
-    count = 0
-    for node in _nodes(rows._jdf.queryExecution().analyzed()):
-        name = node.nodeName()
-        if name == "RebalancePartitions" or (name == "Repartition" and node.shuffle()):
-            raise _unrepeatable(f"{name} deals records out by their order of arrival")
-        if name == "RepartitionByExpression":
-            keys = node.partitionExpressions()
-            if keys.isEmpty():
-                raise _unrepeatable("a repartition without columns deals records out by their order of arrival")
-            for number in range(keys.size()):
-                key = keys.apply(number)
-                # Spark takes what is not deterministic out into a column of this name.
-                chance = not key.deterministic() or "_nondeterministic" in key.sql()
-                if chance or key.getClass().getSimpleName() == "SortOrder":
-                    raise _unrepeatable(f"the repartition by {key.sql()} is not the same when it is computed again")
-        count += name in _SHUFFLES
-    return count
-
-
-def _unrepeatable(why: str) -> FunctionInvalid:
-    return FunctionInvalid(
-        f"the function's rows cannot be cut the same way again: {why}",
-        kept="nothing was read or written",
-        then="use process.partitions, or repartition(n, column) by columns of the records",
-    )
-
-
-def _nodes(node: Any) -> Iterator[Any]:
-    yield node
-    children = node.children()
-    for number in range(children.size()):
-        yield from _nodes(children.apply(number))
+    """Count the shuffles that the stream may have; refuse one that a replay could not repeat."""
+    root = check_stream(rows._jdf.queryExecution().analyzed(), Patterns(rows.sparkSession._jvm), clock=True)
+    return sum(node.name in _SHUFFLES for node in root)

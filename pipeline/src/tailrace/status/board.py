@@ -202,6 +202,9 @@ class Board:
         self.measures.replace(metrics.LAG, lags)
         self._set(metrics.LAG_SECONDS, seen.seconds)
         self._set(metrics.LAG_CHECKED, seen.at)
+        beyond = {(name, topic, number): seen.beyond((topic, number)) for topic, number in seen.positions}
+        self.measures.replace(metrics.UNSTABLE, beyond)
+        self._set(metrics.UNSTABLE_SECONDS, seen.unstable_seconds)
 
     def executors(self, wanted: int, present: int) -> None:
         """How many there should be, and are."""
@@ -314,11 +317,13 @@ class Board:
         seen = self._lag
         if seen is None:
             return None
-        places = sorted(sorted(seen.positions), key=seen.of, reverse=True)
+        places = sorted(sorted(seen.positions), key=lambda place: (seen.of(place), seen.beyond(place)), reverse=True)
         return {
             "records": seen.records,
             "seconds": round(seen.seconds, 3),
             "checked": seen.at,
+            "beyond": seen.unstable,
+            "beyond_seconds": round(seen.unstable_seconds, 3),
             "count": len(places),
             "partitions": [
                 {
@@ -327,6 +332,7 @@ class Board:
                     "position": seen.positions[topic, number],
                     "end": seen.ends.get((topic, number)),
                     "lag": seen.of((topic, number)),
+                    "beyond": seen.beyond((topic, number)),
                 }
                 for topic, number in sorted(places[:_PLACES])
             ],

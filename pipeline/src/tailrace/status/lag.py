@@ -1,9 +1,10 @@
-"""How far behind a pipeline is: in offsets, and in time.
+"""How far behind a pipeline is: in offsets, and in time; and what an open transaction keeps from it.
 
 The end of a topic partition, as a read_committed reader has it, lies behind the markers of transactions, and so does
 the end of Spark's plan: drained is exactly 0. Where only markers and aborted records are left, a reader would get
-nothing; that is found out by asking for the next record, which tells its age too. This runs in a thread with clients of
-its own.
+nothing; that is found out by asking for the next record, which tells its age too. Behind the first open transaction of
+a topic partition such a reader gets nothing either, and it counts as no lag: the high watermark shows what waits there.
+This runs in a thread with clients of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
 from tailrace import errors, source
-from tailrace.config import Pipeline
+from tailrace.config import Isolation, Pipeline
 from tailrace.kafka import Cluster, TopicPartitions, client_options
 from tailrace.progress import expiry
 from tailrace.status.seen import LagSeen
@@ -44,6 +45,7 @@ class Lags:
         self._nothing: TopicPartitions = {}
         self._next: dict[tuple[str, int], tuple[int, float]] = {}  # a position, and when its record was written
         self._aged = 0.0
+        self._before: LagSeen | None = None
 
     def start(self, positions: Callable[[], TopicPartitions]) -> None:
         """From here on; `positions` is what was read."""
@@ -83,7 +85,10 @@ class Lags:
             return
         ends = source.ends(self._pipeline, positions, cluster)
         self._nothing = {place: end for place, end in self._nothing.items() if ends.get(place) == end}
-        seen = LagSeen(time.time(), positions, ends, self._nothing)
+        # Asked after the ends: records that came in between are counted until the next look.
+        committed = self._pipeline.source.isolation is Isolation.READ_COMMITTED
+        tops = cluster.latest(positions) if committed else {}
+        seen = LagSeen(time.time(), positions, ends, self._nothing, tops=tops).after(self._before)
         behind = sorted((place for place in positions if seen.of(place)), key=seen.of, reverse=True)[:_ASKED]
         # What is next at a position does not change: each is asked for once, in as many tries as it takes.
         self._next = {
@@ -96,7 +101,8 @@ class Lags:
             self._next |= {place: (positions[place], written) for place, written in found.items()}
             self._nothing |= {place: ends[place] for place in nothing}
         oldest = min((written for _, written in self._next.values()), default=None)
-        self._seen(replace(seen, nothing=dict(self._nothing), oldest=oldest))
+        self._before = replace(seen, nothing=dict(self._nothing), oldest=oldest)
+        self._seen(self._before)
 
 
 def _options(pipeline: Pipeline) -> dict[str, Any]:

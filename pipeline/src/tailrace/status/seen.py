@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -173,6 +173,8 @@ class LagSeen:
     ends: TopicPartitions
     nothing: TopicPartitions = field(default_factory=dict)  # ends up to which there is nothing that can be read
     oldest: float | None = None  # when the oldest record that was not read was written, in seconds since 1970
+    tops: TopicPartitions = field(default_factory=dict)  # high watermarks, where the ends are those of read_committed
+    held: Mapping[tuple[str, int], float] = field(default_factory=dict)  # since when an open transaction holds an end
 
     def of(self, place: tuple[str, int]) -> int:
         """The lag of one topic partition."""
@@ -180,6 +182,29 @@ class LagSeen:
         if self.nothing.get(place) == end:
             return 0
         return max(0, end - self.positions.get(place, end))
+
+    def beyond(self, place: tuple[str, int]) -> int:
+        """Count the offsets of one topic partition that stand behind an open transaction."""
+        end = self.ends.get(place, 0)
+        return max(0, self.tops.get(place, end) - end)
+
+    @property
+    def unstable(self) -> int:
+        """Count the offsets of all topic partitions that stand behind open transactions."""
+        return sum(map(self.beyond, self.positions))
+
+    @property
+    def unstable_seconds(self) -> float:
+        """Measure how long the end that has stood still the longest is held by an open transaction."""
+        return max((self.at - since for since in self.held.values()), default=0.0)
+
+    def after(self, before: LagSeen | None) -> LagSeen:
+        """Carry over since when open transactions have held the ends that have not moved."""
+        held = {}
+        for place in filter(self.beyond, self.positions):
+            still = before is not None and before.ends.get(place) == self.ends.get(place)
+            held[place] = before.held.get(place, self.at) if still and before is not None else self.at
+        return replace(self, held=held)
 
     @property
     def records(self) -> int:

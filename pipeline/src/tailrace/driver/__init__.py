@@ -1,0 +1,1 @@
+"""The driver's side of a pipeline whose batches Tailrace plans itself."""

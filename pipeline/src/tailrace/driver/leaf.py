@@ -1,0 +1,16 @@
+"""The rows from which the reading tasks start: one per task.
+
+Spark estimates a small range at a few bytes, and then broadcasts the side of a join that reads the records: they would
+be collected on the driver and joined in tasks of the other table. Rows of an RDD have no known size, which Spark takes
+for enormous, so that it is always the other table that is sent around.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+
+
+def one_row_per_task(spark: SparkSession, tasks: int) -> DataFrame:
+    """Make a frame of the numbers 0 to `tasks` - 1, each in a task of its own; Spark computes it again each time."""
+    rows = spark.range(0, tasks, 1, tasks).select("id")._jdf
+    return DataFrame(spark._jsparkSession.createDataFrame(rows.toJavaRDD(), rows.schema()), spark)

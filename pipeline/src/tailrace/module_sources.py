@@ -1,0 +1,93 @@
+"""The files of a user's Python module: the module, and what it imports from its own folder or package.
+
+A batch that was delivered in part may be replayed only with the same code. Importing a module to find out what it
+imports would run it, so the imports are read from its text, transitively. An import by a computed name is not seen.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.machinery
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class _Home:
+    """Where a module's own imports are looked up: `root` holds its package, or its file and the files next to it."""
+
+    root: Path
+    package: str = ""  # only modules of this package are the user's own; empty: everything under `root`
+
+    def files(self, name: str) -> Iterator[Path]:
+        """The files of a module: those of the packages above it, and its own."""
+        if self.package and name.partition(".")[0] != self.package:
+            return
+        place = self.root
+        for part in name.split("."):
+            place = place / part
+            for file in (place / "__init__.py", place.with_suffix(".py")):
+                if file.is_file():
+                    yield file
+                    break
+
+
+def sources(reference: str, folder: Path, path: Sequence[str] | None = None) -> tuple[Path, ...]:
+    """Find the files behind `file.py:name` or `package.module:name`, sorted; none if there is no such module.
+
+    Relative files begin at `folder`, which comes first in the search for packages; `path` is the rest of it, sys.path
+    if not given.
+    """
+    where = reference.rpartition(":")[0]
+    if where.endswith(".py"):
+        file = (folder / where).resolve()
+        found = [file] if file.is_file() else []
+        home = _Home(file.parent)
+    else:
+        located = _located(where, [str(folder.resolve()), *(sys.path if path is None else path)])
+        if located is None:
+            return ()
+        home = located if located.root != folder.resolve() else _Home(located.root)
+        found = list(home.files(where))
+    known: set[Path] = set()
+    while found:
+        file = found.pop()
+        if file not in known:
+            known.add(file)
+            found += [each for name in _imports(file, home.root) for each in home.files(name)]
+    return tuple(sorted(known))
+
+
+def _located(where: str, path: Sequence[str]) -> _Home | None:
+    top = where.partition(".")[0]
+    try:
+        spec = importlib.machinery.PathFinder.find_spec(top, list(path))
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    for place in spec.submodule_search_locations or ():
+        return _Home(Path(place).resolve().parent, top)
+    if spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    return _Home(Path(spec.origin).resolve().parent, top)
+
+
+def _imports(file: Path, root: Path) -> Iterator[str]:
+    """The full names of the modules that a file may import; `from a import b` may be one of a module a.b."""
+    try:
+        module = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return  # the text itself counts all the same
+    parts = file.relative_to(root).with_suffix("").parts
+    package = parts[:-1]  # an __init__.py is in the package that it makes
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join((*above, *([node.module] if node.module else [])))
+            yield from ([base] if base else [])
+            yield from (".".join(filter(None, (base, each.name))) for each in node.names if each.name != "*")

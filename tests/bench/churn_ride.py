@@ -138,7 +138,7 @@ def tailrace(settings: Pipeline, spark: SparkSession, heard: Heard, folder: str)
 def main(way: str, bootstrap: str, source: str, target: str, batches: str) -> None:
     """Ride it."""
     settings = pipeline(way, bootstrap, source, target)
-    spark = app.session(settings)
+    spark = app.session(settings, connector=True)
     heard = Heard(int(batches))
     spark.streams.addListener(heard)
     with tempfile.TemporaryDirectory() as folder:

@@ -28,6 +28,9 @@ from faults.scenario import Context
 from tailrace import crash
 from tailrace.demo.batches import Batches
 from tailrace.demo.driver import Driver
+from tailrace.progress.ledger import read
+from tailrace.progress.plan import Plan
+from tailrace.progress.stream_plan import AnyPlan
 
 LIMIT = 300.0  # seconds without a start and without a written batch
 STOP_LIMIT = 120.0
@@ -132,7 +135,8 @@ class Driven:
         base: dict[str, Any] = {
             "pipeline": self.name,
             "kafka": {"bootstrap.servers": self.context.bootstrap},
-            "source": {"topics": [self.source], "format": "raw"},
+            # A sink partition for each source partition, however small a batch is: strikes name them.
+            "source": {"topics": [self.source], "format": "raw", "partitions": self.shape.partitions},
             "process": {"function": "plain.py:plain", "validate": {"good": GOOD}},
             "sink": {"topic": self.sink, "format": "raw"},
             "rejected": self.rejected,
@@ -319,20 +323,25 @@ class Driven:
         """What each transaction held, by the plans in the ledger."""
         if self.native:
             return self._native_cuts()
-        plans: dict[int, dict[str, Any]] = {}
+        plans: dict[int, AnyPlan] = {}
 
         def keep(message: Message) -> None:
-            if message.key() == self.name.encode() and message.value() is not None:
-                plan = json.loads(message.value() or b"")
-                plans[int(plan["batch"])] = plan
+            value = message.value()
+            if message.key() == self.name.encode() and value is not None:
+                plan = read(value, "the ledger")
+                plans[int(plan.batch)] = plan
 
         whole(self.context.bootstrap, self.ledger, keep, "read_committed")
         found: list[Cut] = []
         for batch, plan in sorted(plans.items()):
-            # Good and rejected records come from two branches of the plan, each of which reads the same range.
-            times = Counter(plan["slices"])
+            self.sinks[batch] = plan.sinks
+            if isinstance(plan, Plan):
+                spans = [tuple((each.partition, each.start, each.end) for each in part) for part in plan.parts]
+                found += [Cut(batch, sink, mine, plan.judges) for sink, mine in enumerate(spans) if not plan.shuffles]
+                continue
+            # Spark's own cut: good and rejected records come from two branches, each of which reads the same range.
+            times = Counter(plan.slices)
             found += [Cut(batch, sink, _spans(text), n > 1) for sink, (text, n) in enumerate(times.items())]
-            self.sinks[batch] = len(plan["slices"])
         return found
 
     def _native_cuts(self) -> list[Cut]:

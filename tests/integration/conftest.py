@@ -43,7 +43,13 @@ def bench(tailrace_topics: Topics, spark: SparkSession, tmp_path: Path) -> Calla
     def make(partitions: int = 1, out: int = 1) -> Bench:
         name = f"p-{uuid.uuid4().hex[:8]}"
         return Bench(
-            tailrace_topics, spark, tmp_path, name, tailrace_topics("in", partitions), tailrace_topics("out", out)
+            tailrace_topics,
+            spark,
+            tmp_path,
+            name,
+            tailrace_topics("in", partitions),
+            tailrace_topics("out", out),
+            partitions,
         )
 
     return make

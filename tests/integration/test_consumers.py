@@ -16,7 +16,9 @@ pytestmark = pytest.mark.integration
 PARTITIONS = 70  # more than the 64 consumers that Spark keeps by itself
 
 
-def test_no_consumer_is_made_anew_where_there_are_more_than_64_partitions(bench: Callable[..., Bench]) -> None:
+def test_stateful_pipeline_makes_no_consumer_anew_where_there_are_more_than_64_partitions(
+    bench: Callable[..., Bench],
+) -> None:
     """A connection of each partition's consumer is there after the second batch, and after the fourth still."""
     one = bench(partitions=PARTITIONS)
     java: Any = one.spark._jvm
@@ -34,7 +36,7 @@ def test_no_consumer_is_made_anew_where_there_are_more_than_64_partitions(bench:
         return len(events_of(events, "written")) == 4
 
     fill(one)
-    one.run_until(one.pipeline(sink={"partitions": 4}), four_batches)
+    one.run_until(one.pipeline(sink={"partitions": 4}, checkpoint=str(one.folder / "state")), four_batches)
     assert len(seen[1]) > PARTITIONS
     gone = seen[1] - seen[3]
     assert len(gone) < PARTITIONS / 10  # a consumer's first connection, to whoever was asked first, may end

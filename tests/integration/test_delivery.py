@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from support.pipelines import Bench, events_of, numbered
 from tailrace import errors
@@ -181,15 +180,14 @@ def test_a_replay_is_exact_with_every_knob(bench: MakeBench, knobs: dict[str, di
     assert one.values() == numbered(0, 40) + numbered(100, 160)
 
 
-def test_another_cut_is_refused_while_a_batch_is_open_and_taken_after_it(bench: MakeBench) -> None:
-    """The settings may change between two batches, not within one."""
+def test_open_batch_keeps_the_cut_of_its_plan_whatever_the_settings(bench: MakeBench) -> None:
+    """The settings may change at any time: what is planned is delivered as planned, and the next batch as they say."""
     one = bench(partitions=3)
     for number in range(3):
         one.send(numbered(number * 100, number * 100 + 20), partition=number)
     break_in_the_middle(one)
-    with pytest.raises(errors.CutChanged, match="planned with 3 sink partitions and would now have 2"):
-        one.run(process=faulty(one), sink={"partitions": 2})
-    one.run(process=faulty(one))
+    events = one.run(process=faulty(one), sink={"partitions": 2})
+    assert [(each["sinks"], each["replay"]) for each in events_of(events, "planned")] == [(3, True)]
     one.send(numbered(300, 320), partition=2)
     one.run(process=faulty(one), sink={"partitions": 2})
     assert one.values() == numbered(0, 20) + numbered(100, 120) + numbered(200, 220) + numbered(300, 320)
@@ -310,8 +308,8 @@ def test_a_batch_that_fails_at_a_late_row_delivers_nothing_of_its_slice(bench: M
     assert one.values() == numbered(0, 25_000)
 
 
-def test_conditions_may_not_change_while_a_batch_is_open(bench: MakeBench) -> None:
-    """A record could change sides, and be in neither topic: TR-302 says to finish the batch first."""
+def test_conditions_may_change_while_a_batch_is_open(bench: MakeBench) -> None:
+    """Each sink partition has its records on one side or the other: a replay may decide differently, and loses none."""
     one = bench(partitions=2)
     one.send([b'{"id": 1}', b'{"id": 2}'], partition=0)
     one.send([b'{"id": 3}'], partition=1)
@@ -332,35 +330,9 @@ def test_conditions_may_not_change_while_a_batch_is_open(bench: MakeBench) -> No
         one.run(process={"function": "part.py:part"}, **sections)
     one.settle()
     (one.folder / "broken").unlink()
-    with pytest.raises(errors.CutChanged, match=r"begun with another source\.format, its schema or process\.validate"):
-        one.run(process={"function": "part.py:part", "validate": {"small": "id < 3"}}, **sections)
-    one.run(process={"function": "part.py:part"}, **sections)
-    assert one.values() == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
-
-
-def test_the_named_counters_are_in_sparks_progress(bench: MakeBench) -> None:
-    """Consumed is produced and rejected together, for a function that drops nothing."""
-    one = bench(partitions=2)
-    one.send([b'{"id": 1}', b'{"id": 2}', b"broken"], partition=0)
-    one.send([b'{"id": 3}', b"[", b"nothing"], partition=1)
-    found: list[dict[str, dict[str, int]]] = []
-
-    def enough(events: list[dict[str, Any]]) -> bool:
-        spark = SparkSession.getActiveSession()
-        if events[-1]["event"] != "idle" or spark is None:
-            return False
-        for query in spark.streams.active:
-            found.extend(
-                {name: row.asDict() for name, row in progress.observedMetrics.items()}
-                for progress in query.recentProgress
-                if progress.observedMetrics
-            )
-        return True
-
-    pipeline = one.pipeline(source={"format": "json", "schema": "id long"}, sink={"format": "json"})
-    one.run_until(pipeline, enough)
-    counted = {name: sum(each[group][name] for each in found) for group, name in COUNTERS}
-    assert counted == {"consumed": 6, "produced": 3, "rejected": 3}
-
-
-COUNTERS = (("tailrace.read", "consumed"), ("tailrace.written", "produced"), ("tailrace.written", "rejected"))
+    one.run(process={"function": "part.py:part", "validate": {"small": "id < 2"}}, **sections)
+    # Whether 2 was accepted in the first run depends on how far its sink partition had come.
+    aside = sorted((value or b"").replace(b" ", b"") for value, _ in one.rejected())
+    assert sorted([*filter(None, one.values()), *aside]) == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
+    assert b'{"id":1}' in one.values()
+    assert b'{"id":3}' in aside

@@ -40,7 +40,7 @@ def forgetful(spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
     settings = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
     with EmbeddedKafka(EmbeddedOptions(settings=settings)) as kafka:
         topics = Topics(kafka.bootstrap_servers)
-        yield Bench(topics, spark, tmp_path, f"p-{uuid.uuid4().hex[:8]}", topics("in", 2), topics("out", 1))
+        yield Bench(topics, spark, tmp_path, f"p-{uuid.uuid4().hex[:8]}", topics("in", 2), topics("out", 1), 2)
 
 
 def reopen(one: Bench, ago: float) -> None:

@@ -19,7 +19,8 @@ from tailrace.gateway.producers import SinkProducer
 from tailrace.kafka import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
-from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition, Slice
+from tailrace.progress.plan import BatchId, Range, SinkPartition
+from tailrace.progress.stream_plan import Slice, StreamPlan
 from tailrace.testing import Record, produce, wait_until
 
 pytestmark = pytest.mark.integration
@@ -27,10 +28,10 @@ pytestmark = pytest.mark.integration
 MakeBench = Callable[..., Bench]
 
 
-def plan_of(pipeline: Pipeline, batch: int, sinks: int = 2) -> Plan:
+def plan_of(pipeline: Pipeline, batch: int, sinks: int = 2) -> StreamPlan:
     """A plan of a batch with this many sink partitions."""
     slices = tuple(Slice(f"in-{number}:0-{batch + 1}") for number in range(sinks))
-    return Plan(pipeline.pipeline, "q", BatchId(batch), (Range("in", 0, 0, batch + 1),), slices, "v1\n{}\n{}")
+    return StreamPlan(pipeline.pipeline, "q", BatchId(batch), (Range("in", 0, 0, batch + 1),), slices, "v1\n{}\n{}")
 
 
 def test_the_last_plan_is_found_behind_many_others(bench: MakeBench) -> None:
@@ -170,6 +171,10 @@ def test_a_ledger_that_was_deleted_is_refused_while_its_markers_are_known(bench:
     admin.incremental_alter_configs([resource])[resource].result(timeout=30)
     place = TopicPartition(pipeline.ledger.topic, partition, -1)
     admin.delete_records([place])[place].result(timeout=30)
+    resource.add_incremental_config(
+        ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
+    )
+    admin.incremental_alter_configs([resource])[resource].result(timeout=30)
     with pytest.raises(errors.ProgressMissing, match=r"has 1 markers of .*, and there is no plan"):
         one.run()
     assert one.values() == [b"a"]

@@ -20,7 +20,8 @@ from tailrace.gateway import producers
 from tailrace.kafka import Cluster
 from tailrace.progress.ledger import LEDGER_SETTINGS, Ledger
 from tailrace.progress.marker import Marker, driver_id
-from tailrace.progress.plan import BatchId, Plan, Range, Slice
+from tailrace.progress.plan import BatchId, Range
+from tailrace.progress.stream_plan import Slice, StreamPlan
 
 pytestmark = pytest.mark.integration
 
@@ -244,7 +245,7 @@ def test_a_refused_plan_is_named_though_the_refusal_comes_while_the_positions_ar
     kafka = Kafka(bootstrap_servers=line.kafka.proxied_servers)
     with Ledger(line.pipeline, topic, kafka, 1, 1) as ledger, ThreadPoolExecutor(1) as pool:
         ledger.take()
-        plan = Plan(line.pipeline, "q", BatchId(0), (Range("in", 0, 0, 1),), (Slice("in-0:0-1"),), "v1\n{}\n{}")
+        plan = StreamPlan(line.pipeline, "q", BatchId(0), (Range("in", 0, 0, 1),), (Slice("in-0:0-1"),), "v1\n{}\n{}")
         ledger.write(plan, {(line.sink, 0): 0})
         large = replace(plan, batch=BatchId(1), slices=(Slice(os.urandom(3000).hex()),))
         proxy.judge = answers_held(driver_id(line.pipeline))

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from support.pipelines import Bench, events_of, numbered
 from tailrace import ratecontrol
 from tailrace.config import Kafka
+from tailrace.driver.weight import weight
 from tailrace.rate import BLIND, FIRST
 from tailrace.testing import Record as Sent
 from tailrace.testing import Topics, produce
@@ -123,12 +124,14 @@ def test_without_a_target_each_batch_takes_max_records(bench: MakeBench) -> None
     assert written(one.run(batch={"target": 0, "max_records": 2000})) == [(2000, 2000), (2000, 2000), (1000, 2000)]
 
 
-def test_another_spark_is_told_once_and_works_on(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stateful_pipeline_on_another_spark_is_told_once_and_works_on(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where Spark has no such place, each batch takes max_records, and one warning says so."""
     monkeypatch.setattr(ratecontrol, "_NEEDED", {"uniqueSources", "renamed"})
     one = bench()
     one.send(numbered(0, 5000))
-    events = one.run(batch={"max_records": 2000})
+    events = one.run(batch={"max_records": 2000}, checkpoint=str(one.folder / "state"))
     assert written(events) == [(2000, 2000), (2000, 2000), (1000, 2000)]
     (warning,) = events_of(events, "warning")
     assert "has no renamed" in warning["what"]
@@ -136,7 +139,9 @@ def test_another_spark_is_told_once_and_works_on(bench: MakeBench, monkeypatch: 
     assert one.values() == numbered(0, 5000)
 
 
-def test_a_spark_that_refuses_in_the_middle_stops_nothing(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_that_refuses_in_the_middle_stops_no_stateful_pipeline(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The batches keep the limit that they had, with one warning."""
 
     def refuse(spark: SparkSession, query: object, limit: int) -> None:
@@ -145,7 +150,7 @@ def test_a_spark_that_refuses_in_the_middle_stops_nothing(bench: MakeBench, monk
     monkeypatch.setattr(ratecontrol, "_tell", refuse)
     one = bench()
     one.send(numbered(0, 5000))
-    events = one.run(batch={"target": 60})
+    events = one.run(batch={"target": 60}, checkpoint=str(one.folder / "state"))
     assert [limit for _, limit in written(events)] == [FIRST] * 5
     (warning,) = events_of(events, "warning")
     assert "TypeError: the place has another shape" in warning["what"]
@@ -167,12 +172,12 @@ def test_the_size_of_records_is_asked_of_the_topic(tailrace_topics: Topics) -> N
     kafka, topic = Kafka(bootstrap_servers=tailrace_topics.bootstrap_servers), tailrace_topics("in", 2)
     produce(kafka.bootstrap_servers, topic, [Sent(bytes(90), key=bytes(10), partition=0)] * 20)
     produce(kafka.bootstrap_servers, topic, [Sent(None, partition=1)] * 20)
-    assert ratecontrol.weight(kafka, {(topic, 0): 0, (topic, 1): 0}) == 50
-    assert ratecontrol.weight(kafka, {(topic, 0): 10}) == 100
-    assert ratecontrol.weight(kafka, {(topic, 0): 20, (topic, 1): 20}) is None
-    assert ratecontrol.weight(kafka, {(topic, 0): 7_000}) is None
-    assert ratecontrol.weight(kafka, {}) is None
-    assert ratecontrol.weight(Kafka(bootstrap_servers="127.0.0.1:1"), {(topic, 0): 0}) is None
+    assert weight(kafka, {(topic, 0): 0, (topic, 1): 0}) == 50
+    assert weight(kafka, {(topic, 0): 10}) == 100
+    assert weight(kafka, {(topic, 0): 20, (topic, 1): 20}) is None
+    assert weight(kafka, {(topic, 0): 7_000}) is None
+    assert weight(kafka, {}) is None
+    assert weight(Kafka(bootstrap_servers="127.0.0.1:1"), {(topic, 0): 0}) is None
 
 
 def test_a_topic_that_is_empty_at_the_start_begins_with_few_records(bench: MakeBench) -> None:

@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 from tailrace import errors
 from tailrace.config import Kafka
 from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
-from tailrace.gateway import columns
-from tailrace.gateway.reading import ReadDone, Reader, ReadRequest
+from tailrace.gateway import ReadDone, ReadRequest, columns
+from tailrace.gateway.reading import Reader
 from tailrace.gateway.shape import RECORDS
 from tailrace.kafka import Cluster, client_options
 from tailrace.progress.plan import Range
@@ -101,7 +101,7 @@ class Bench:
 def request_for(bootstrap: str, isolation: str = "read_committed", reset: bool = False) -> ReadRequest:
     """A request without ranges."""
     options = client_options(Kafka(bootstrap_servers=bootstrap))
-    return ReadRequest("p", (), isolation, reset, options, share=4)
+    return ReadRequest("p", (), isolation, reset, options=options, share=4)
 
 
 @pytest.fixture

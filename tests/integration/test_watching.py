@@ -109,7 +109,7 @@ def watched(tailrace_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFact
     folder = tmp_path_factory.mktemp("watched")
     topics = Topics(tailrace_kafka.bootstrap_servers)
     no_spark: Any = None  # the driver is a process with a session of its own
-    one = Bench(topics, no_spark, folder, "watched", topics("in", PARTITIONS), topics("out", PARTITIONS))
+    one = Bench(topics, no_spark, folder, "watched", topics("in", PARTITIONS), topics("out", PARTITIONS), PARTITIONS)
     one.write(
         "orders.py",
         """

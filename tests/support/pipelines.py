@@ -34,6 +34,7 @@ class Bench:
     name: str
     source: str
     sink: str
+    partitions: int = 1
     events: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -52,7 +53,8 @@ class Bench:
         base: dict[str, Any] = {
             "pipeline": self.name,
             "kafka": {"bootstrap.servers": self.kafka},
-            "source": {"topics": [self.source]},
+            # A sink partition for each source partition, however small a batch is.
+            "source": {"topics": [self.source], "partitions": self.partitions},
             "sink": {"topic": self.sink, "format": "raw"},
             "ledger": {"topic": f"{self.name}.ledger", "partitions": 8},
             "batch": {"target": 0},  # a test's batches are as large as it says

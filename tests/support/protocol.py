@@ -17,8 +17,9 @@ from typing import NamedTuple
 from tailrace.errors import MarkerConflict
 from tailrace.progress import states
 from tailrace.progress.marker import Decision, Marker, decide
-from tailrace.progress.plan import BatchId, Plan, Slice
+from tailrace.progress.plan import BatchId
 from tailrace.progress.states import Event, State
+from tailrace.progress.stream_plan import Slice, StreamPlan
 
 RECORDS = 2  # of a sink partition in each batch: enough for half a transaction
 
@@ -139,10 +140,10 @@ Move = tuple[str, World]
 
 
 @functools.cache
-def plan_of(driver: int, batch: int) -> Plan:
+def plan_of(driver: int, batch: int) -> StreamPlan:
     """The plan that a driver makes of a batch; another driver cuts it in another way."""
     cut = Slice(f"in-0:{batch * RECORDS}-{(batch + 1) * RECORDS}" + f"+#{driver}")
-    return Plan("p", "q", BatchId(batch), (), (cut,), "")
+    return StreamPlan("p", "q", BatchId(batch), (), (cut,), "")
 
 
 class Protocol:

@@ -99,7 +99,7 @@ def watched_words(
     """
     topics = Topics(bootstrap)
     no_spark: Any = None  # the driver is a process with a session of its own
-    one = Bench(topics, no_spark, folder, NAME, topics("in", 2), topics("out", 2))
+    one = Bench(topics, no_spark, folder, NAME, topics("in", 2), topics("out", 2), 2)
     one.write("words.py", FUNCTION)
     file = written_file(
         one,

@@ -14,7 +14,7 @@ import pytest
 
 from tailrace import crash
 from tailrace.configfile import load
-from tailrace.crash import DRIVER, WORKER, WRITER, Crash, Point, Victim
+from tailrace.crash import DRIVER, READER, WORKER, WRITER, Crash, Point, Victim
 
 DIES = -int(signal.SIGKILL)
 
@@ -124,7 +124,7 @@ def test_crashes_are_data(tmp_path: Path) -> None:
 
 def test_each_point_belongs_to_one_kind_of_process() -> None:
     """And none is forgotten."""
-    assert sorted([*DRIVER, *WORKER, *WRITER]) == sorted(Point)
+    assert sorted([*DRIVER, *WORKER, *READER, *WRITER]) == sorted(Point)
 
 
 def test_the_variable_is_not_taken_for_a_key_of_the_configuration(tmp_path: Path) -> None:

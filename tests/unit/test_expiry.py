@@ -8,12 +8,13 @@ from tailrace.config import Delivery
 from tailrace.errors import ProgressMissing
 from tailrace.progress.expiry import DEFAULT_RETENTION, Retention, check, doubtful, duration, missing
 from tailrace.progress.marker import Marker
-from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition, Slice
+from tailrace.progress.plan import BatchId, Range, SinkPartition
+from tailrace.progress.stream_plan import Slice, StreamPlan
 
 WEEK = Retention(DEFAULT_RETENTION)
 PLANNED = 1_000_000.0
 SLICES = tuple(Slice(f"in-{number}:0-1") for number in range(3))
-PLAN = Plan("p", "q", BatchId(4), (Range("in", 0, 0, 1),), SLICES, "v1\n{}\n{}", at=PLANNED)
+PLAN = StreamPlan("p", "q", BatchId(4), (Range("in", 0, 0, 1),), SLICES, "v1\n{}\n{}", at=PLANNED)
 WRITTEN = Marker.of(BatchId(4), PLAN.digest, 3)
 OLDER = Marker.of(BatchId(3), "older", 3)
 
@@ -48,11 +49,11 @@ def test_an_older_marker_that_is_there_says_that_the_batch_was_not_written() -> 
     "plan",
     [
         PLAN.finished(),
-        Plan("p", "q", BatchId(4), (), SLICES, "", at=PLANNED, delivery=Delivery.AT_LEAST_ONCE),
-        Plan("p", "q", BatchId(4), (), (), "", at=PLANNED),
+        StreamPlan("p", "q", BatchId(4), (), SLICES, "", at=PLANNED, delivery=Delivery.AT_LEAST_ONCE),
+        StreamPlan("p", "q", BatchId(4), (), (), "", at=PLANNED),
     ],
 )
-def test_a_batch_that_needs_no_marker_is_never_doubtful(plan: Plan) -> None:
+def test_a_batch_that_needs_no_marker_is_never_doubtful(plan: StreamPlan) -> None:
     """One that is noted as done, one that has none, and an empty one."""
     assert missing(plan, {}) == []
     check(plan, {}, PLANNED + 10 * DEFAULT_RETENTION, WEEK)

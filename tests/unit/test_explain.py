@@ -38,7 +38,7 @@ def test_without_a_code_all_are_listed() -> None:
 
 def test_wrong_code_names_the_nearest() -> None:
     """The exit code is that of a wrong command line."""
-    result = run("TR-310")
+    result = run("TR-130")
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "TR-301" in result.stderr
@@ -61,6 +61,6 @@ def test_json_holds_the_same() -> None:
         "text": inspect.getdoc(DriverFenced),
     }
     assert one in json.loads(run("--output", "json").stdout)["errors"]
-    wrong = json.loads(run("TR-310", "--output", "json").stdout)
+    wrong = json.loads(run("TR-130", "--output", "json").stdout)
     assert (wrong["error"], wrong["exit"]) == ("unknown code", 2)
     assert "TR-301" in wrong["nearest"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace import errors
-from tailrace.source import offsets_of, replace_offsets
+from tailrace.progress.stream_plan import offsets_of, replace_offsets
 
 HEAD = 'v1\n{"batchWatermarkMs":0}'
 ENDS = '{"in":{"0":5,"1":7}}'

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import OffsetStoreUnusable
-from tailrace.progress.plan import BatchId, Plan, Range
+from tailrace.progress.plan import BatchId, Range
 from tailrace.progress.positions import (
     LARGEST,
     Known,
@@ -20,6 +20,7 @@ from tailrace.progress.positions import (
     to_document,
     to_node,
 )
+from tailrace.progress.stream_plan import StreamPlan
 
 OFFSETS = st.integers(0, LARGEST)
 KNOWN = Known({("in", 0): 10, ("in", 1): 20}, {("in", 0): 5, ("in", 1): 20})
@@ -75,7 +76,7 @@ def test_a_document_that_is_wrong_is_refused_with_the_reason(document: str, why:
 def test_a_batch_begins_where_its_first_range_does() -> None:
     """Long ranges are split; a partition of which nothing is read begins where it ends."""
     ranges = (Range("in", 0, 7, 9), Range("in", 0, 5, 7))
-    plan = Plan("p", "q", BatchId(1), ranges, (), "")
+    plan = StreamPlan("p", "q", BatchId(1), ranges, (), "")
     assert begins(plan, {("in", 0): 9, ("in", 1): 4}) == {("in", 0): 5, ("in", 1): 4}
 
 

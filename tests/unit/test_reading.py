@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tailrace.gateway import ReadRequest
 from tailrace.gateway.consuming import consumer_options, settings
 from tailrace.gateway.headers import parsed
 from tailrace.gateway.memory import copied
-from tailrace.gateway.reading import ReadRequest
 from tailrace.options import SOURCE_OPTIONS
 
 
@@ -59,8 +59,8 @@ def test_options_do_not_change_what_exactness_rests_on() -> None:
 
 def test_request_keeps_secrets_out_of_its_text() -> None:
     """And requests with other options do not share a consumer."""
-    first = ReadRequest("p", (), "read_committed", False, {"sasl.password": "secret"})
-    other = ReadRequest("p", (), "read_committed", False, {"sasl.password": "changed"})
+    first = ReadRequest("p", (), "read_committed", False, options={"sasl.password": "secret"})
+    other = ReadRequest("p", (), "read_committed", False, options={"sasl.password": "changed"})
     assert "secret" not in repr(first)
     assert first.key != other.key
 

@@ -21,6 +21,7 @@ from tailrace import metrics
 from tailrace.config import Format, Pipeline
 from tailrace.decode import decode
 from tailrace.encode import encode
+from tailrace.errors import ConfigInvalid
 from tailrace.formats.jsonmodel import REFERENCE
 from tailrace.module_sources import sources
 from tailrace.process import Function, apply, spread, unchanged, validate

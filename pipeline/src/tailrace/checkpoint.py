@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 
 from tailrace.config import Pipeline
 from tailrace.errors import CheckpointFailed, CheckpointMismatch
-from tailrace.progress.plan import BatchId, Plan
+from tailrace.progress.plan import BatchId
+from tailrace.progress.stream_plan import AnyPlan
 from tailrace.storage import HADOOP, STATE, STORE, on_s3, settings
 
 KEPT = "what was committed stays delivered, once; the batch is read again, and what it had delivered is skipped"
@@ -76,7 +77,7 @@ class Checkpoint:
 
     # -- the start ---------------------------------------------------------------------------------
 
-    def check(self, plan: Plan | None) -> None:
+    def check(self, plan: AnyPlan | None) -> None:
         """Refuse a folder that does not fit the ledger; clear what an unfinished batch has left of state."""
         offsets, commits = self._batches("offsets"), self._batches("commits")
         last, known = max(offsets, default=-1), plan.batch if plan else -1

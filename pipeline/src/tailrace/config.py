@@ -144,8 +144,8 @@ class Source(Section):
         default=None,
         ge=1,
         le=10_000,
-        description="Read with at least this many tasks (long ranges are split); by default one for each topic "
-        "partition.",
+        description="Read with at least this many tasks; long ranges are split where there are fewer. By default one "
+        "task for a small batch, up to the number of slots for a large one.",
     )
     options: Options = Field(
         default_factory=dict, description="Options of reading, as Kafka's Java consumer names them."
@@ -197,7 +197,8 @@ class Sink(Section):
         default=None,
         ge=1,
         le=LEDGER_PARTITIONS * 16,
-        description="Write with at most this many sink partitions; by default as many as there are tasks.",
+        description="Write with at most this many sink partitions; by default one for a small batch, up to the "
+        "number of slots for a large one.",
     )
     idle: float = Field(
         default=300.0,

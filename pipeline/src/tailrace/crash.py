@@ -37,6 +37,11 @@ class Point(StrEnum):
     PLAN_OPEN = "plan_open"  # the plan is in the driver's transaction, which is not committed
     PLAN_SENT = "plan_sent"  # the commit of that transaction has left, the answer is not read
     PLAN_WRITTEN = "plan_written"  # the plan is committed, no task has begun
+    LOOKED_AHEAD = "looked_ahead"  # a batch is in progress, and the driver has looked for the next one
+    READ_IN_PART = "read_in_part"  # the gateway has handed over some of the records that a task reads
+    READ_WHOLE = "read_whole"  # the task has all records, the gateway has not noted that
+    ASIDE_GIVEN = "aside_given"  # the gateway has all rejected rows of a task, and has not noted that there are no more
+    ASIDE_NOTED = "aside_noted"  # every record of the task has its verdict, the task does not know
     TASK_BEGUN = "task_begun"  # a task has its rows, the writer has heard nothing
     ROWS_IN_PART = "rows_in_part"  # some of the task's rows are with the writer
     ROWS_SENT = "rows_sent"  # all are, but not the word that they are whole
@@ -69,7 +74,9 @@ WRITER = (
     Point.COMMIT_ACKNOWLEDGED,
     Point.BATCH_WRITTEN,
 )
-DRIVER = tuple(each for each in Point if each not in WORKER + WRITER)
+# In the gateway too, before anything is written.
+READER = (Point.READ_IN_PART, Point.READ_WHOLE, Point.ASIDE_GIVEN, Point.ASIDE_NOTED)
+DRIVER = tuple(each for each in Point if each not in WORKER + WRITER + READER)
 
 
 class Victim(StrEnum):

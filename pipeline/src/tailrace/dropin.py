@@ -36,7 +36,8 @@ from tailrace.gateway.shape import SHAPE
 from tailrace.kafka import Cluster, client_options
 from tailrace.progress import expiry
 from tailrace.progress.ledger import LEDGER_SETTINGS, Ledger
-from tailrace.progress.plan import BatchId, Plan, SinkPartition, assign
+from tailrace.progress.plan import BatchId, Plan, SinkPartition
+from tailrace.progress.stream_plan import StreamPlan, assign
 from tailrace.rights import Operation
 from tailrace.sink import BatchWrite, deliver
 from tailrace.whole import whole
@@ -260,7 +261,7 @@ class ExactlyOnce:
     target: Target
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _ledger: Ledger | None = None
-    _plan: Plan | None = None
+    _plan: StreamPlan | None = None
     _name: str = ""
 
     def __call__(self, frame: DataFrame, number: int) -> None:
@@ -281,7 +282,7 @@ class ExactlyOnce:
         ranges, slices = source.cut(frame)
         plan, known = self._plan, self._plan.batch if self._plan else -1
         if plan is None or number > known:
-            plan = Plan(
+            plan = StreamPlan(
                 name,
                 name,
                 BatchId(number),
@@ -314,7 +315,7 @@ class ExactlyOnce:
         )
         deliver(frame, write, rows_of)
 
-    def _check_age(self, plan: Plan) -> None:
+    def _check_age(self, plan: StreamPlan) -> None:
         """Refuse to deliver a batch again of which a marker is missing that the brokers may have forgotten."""
         markers = self._held.markers()
         if expiry.missing(plan, markers):
@@ -337,7 +338,14 @@ class ExactlyOnce:
         self.target.prepare()
         ledger = Ledger(name, self.target.ledger, self.target.kafka, LEDGER_PARTITIONS, -1)
         ledger.take()
-        self._plan = ledger.latest()
+        known = ledger.latest()
+        if isinstance(known, Plan):
+            raise errors.OptionRefused(
+                f"the ledger {self.target.ledger!r} has plans of a pipeline {name!r}",
+                kept="nothing was written",
+                then="give the sink another id",
+            )
+        self._plan = known
         ledger.fence(self._plan.sinks if self._plan else 0)
         if self._plan is None and ledger.markers():
             raise errors.ProgressMissing(

@@ -35,7 +35,7 @@ T = TypeVar("T")
 TopicPartitions = dict[tuple[str, int], int]
 
 ANSWER_LIMIT = 15.0  # seconds until a broker that does not answer is unreachable
-_SHORT_TRY = 5.0
+SHORT_TRY = 5.0
 
 _RETRIABLE = frozenset(
     {
@@ -69,7 +69,7 @@ _DENIED = {
 }
 _STRANGER = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 _UNREACHABLE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
-_UNKNOWN_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+UNKNOWN_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
 
@@ -121,7 +121,7 @@ def translate(
         return denied(what, [right for right in rights if right.resource is _DENIED[code]], kept)
     if code in _STRANGER:
         return stranger(what, kept)
-    if code in _UNKNOWN_TOPIC:
+    if code in UNKNOWN_TOPIC:
         return errors.TopicUnknown(what, kept=kept, then="create the topic, or correct its name")
     if code in _TOO_LARGE:
         return errors.RecordTooLarge(what, kept=kept, then="raise message.max.bytes and the topic's max.message.bytes")
@@ -155,7 +155,7 @@ def committed(
 
     def ask() -> list[TopicPartition]:
         try:
-            return consumer.committed(list(places), timeout=min(_SHORT_TRY, limit))
+            return consumer.committed(list(places), timeout=min(SHORT_TRY, limit))
         except KafkaException:
             heard = consumer.poll(0)
             problem = heard.error() if heard is not None else None
@@ -335,7 +335,7 @@ class Cluster:
 
         def ask() -> list[tuple[str, str]]:
             # In short tries: brokers that never had a group make its topic first, and answer only the next question.
-            asked = self._admin.describe_consumer_groups([group], request_timeout=_SHORT_TRY)
+            asked = self._admin.describe_consumer_groups([group], request_timeout=SHORT_TRY)
             try:
                 found = asked[group].result(timeout=ANSWER_LIMIT)
             except KafkaException as error:
@@ -370,8 +370,8 @@ class Cluster:
                 self.topics()  # the client looks its leaders up in what it has seen last
 
     def _offsets(self, asked: dict[TopicPartition, OffsetSpec], level: IsolationLevel) -> TopicPartitions:
-        end = time.monotonic() + _SHORT_TRY
-        futures = self._admin.list_offsets(asked, isolation_level=level, request_timeout=_SHORT_TRY)
+        end = time.monotonic() + SHORT_TRY
+        futures = self._admin.list_offsets(asked, isolation_level=level, request_timeout=SHORT_TRY)
         try:
             found = {
                 (place.topic, place.partition): future.result(end + 1 - time.monotonic()).offset

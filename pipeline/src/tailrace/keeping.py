@@ -15,9 +15,9 @@ from tailrace import source
 from tailrace.config import Pipeline
 from tailrace.errors import TailraceError
 from tailrace.kafka import Cluster, TopicPartitions
-from tailrace.progress.plan import Plan
 from tailrace.progress.positions import Known, begins, differences, named
 from tailrace.progress.stores import OffsetStore
+from tailrace.progress.stream_plan import AnyPlan, offsets_json
 
 log = logging.getLogger(__name__)
 
@@ -59,12 +59,12 @@ class Keeper:
         self._say(said)
         return fallback | here
 
-    def compare(self, plan: Plan, positions: TopicPartitions) -> None:
+    def compare(self, plan: AnyPlan, positions: TopicPartitions) -> None:
         """Report what the store says and the ledger does not; the ledger is right."""
         try:
             store = self._opened()
             # A batch that was noted as done has been followed by a write of where it ends.
-            last = {} if plan.done else begins(plan, source.offsets_of(plan.entry))
+            last = {} if plan.done else begins(plan, plan.ends)
             found = differences(Known(positions, last), store.load([*positions]))
         except TailraceError as error:
             self._fail(error)
@@ -72,7 +72,7 @@ class Keeper:
         if found:
             self._say(f"the ledger counts, and {store.where} differs: {_listed(found)}; the next batch writes it")
 
-    def planned(self, plan: Plan, positions: TopicPartitions, seconds: float) -> None:
+    def planned(self, plan: AnyPlan, positions: TopicPartitions, seconds: float) -> None:
         """The ledger has taken a batch's plan: keep where the batch begins."""
         took = self._save(positions)
         if log.isEnabledFor(logging.DEBUG):
@@ -83,7 +83,7 @@ class Keeper:
         """The last batch is done: keep where the next one begins."""
         if positions != self._saved:
             took = self._save(positions)
-            log.debug("the last batch is done, going on at %s%s", source.offsets_json(positions), took)
+            log.debug("the last batch is done, going on at %s%s", offsets_json(positions), took)
 
     def close(self) -> None:
         """Let go of the store."""

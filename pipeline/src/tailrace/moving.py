@@ -7,7 +7,6 @@ and the markers stay valid, for the number of the batch goes on. Then the store 
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -21,16 +20,17 @@ from tailrace.progress.marker import Decision, Marker, decide
 from tailrace.progress.plan import BatchId, Plan, SinkPartition
 from tailrace.progress.positions import Place, Positions, begins, changed_by, named
 from tailrace.progress.stores import OffsetStore
+from tailrace.progress.stream_plan import AnyPlan, StreamPlan
+from tailrace.topics import topic_ids
 
 _UNCHANGED = "nothing was changed"
-_EMPTY_ENTRY = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":%d,"conf":{}}\n{}'
 
 
 @dataclass(frozen=True)
 class Situation:
     """What is known of a pipeline that may not run at all."""
 
-    plan: Plan | None
+    plan: AnyPlan | None
     markers: Mapping[SinkPartition, Marker]
     holders: list[Holder]
     positions: Positions  # where it goes on; without a plan, where it would begin
@@ -65,7 +65,7 @@ def look(pipeline: Pipeline, cluster: Cluster, ledger: Ledger, store: OffsetStor
     markers = {} if holders else ledger.markers()
     stored = store.load(present)
     if plan is not None:
-        ends = source.offsets_of(plan.entry)
+        ends = dict(plan.ends)
         undelivered = [] if holders else open_parts(plan, markers, ledger)
         return Situation(plan, markers, holders, ends, begins(plan, ends), stored, False, undelivered)
     group = ledger.positions(dict.fromkeys(present, 0))
@@ -74,12 +74,12 @@ def look(pipeline: Pipeline, cluster: Cluster, ledger: Ledger, store: OffsetStor
     return Situation(None, markers, holders, where, where, stored, lost)
 
 
-def open_parts(plan: Plan, markers: Mapping[SinkPartition, Marker], ledger: Ledger) -> list[int]:
+def open_parts(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: Ledger) -> list[int]:
     """The sink partitions of the last batch that are not known to be delivered."""
     if plan.done:
         return []
     if plan.delivery is not Delivery.EXACTLY_ONCE:
-        ends = source.offsets_of(plan.entry)
+        ends = dict(plan.ends)
         return [] if ledger.positions(ends) == ends else list(range(plan.sinks))
     who = f"pipeline {plan.pipeline!r} sink partition"
     return [
@@ -168,7 +168,7 @@ def earlier(before: Mapping[Place, int], found: Mapping[Place, int]) -> Position
     return {place: offset for place, offset in found.items() if offset < before.get(place, offset + 1)}
 
 
-def apply(pipeline: Pipeline, now: Situation, target: Positions, ledger: Ledger) -> None:
+def apply(pipeline: Pipeline, cluster: Cluster, now: Situation, target: Positions, ledger: Ledger) -> None:
     """Write the change to the ledger, which fences every driver; from here on it counts."""
     ledger.take()
     plan = ledger.latest()
@@ -185,24 +185,38 @@ def apply(pipeline: Pipeline, now: Situation, target: Positions, ledger: Ledger)
             kept=_UNCHANGED,
             then="repeat this command",
         )
-    ledger.settle(moved(pipeline, plan, now.markers, target), target)
+    ids = {topic: name for topic, (name, _) in topic_ids(cluster, {topic for topic, _ in target}).items()}
+    ledger.settle(moved(pipeline, plan, now.markers, target, ids), target)
 
 
-def moved(pipeline: Pipeline, plan: Plan | None, markers: Mapping[SinkPartition, Marker], target: Positions) -> Plan:
-    """A plan that is done and ends at the new offsets; the batch after it is one that no marker knows."""
+def moved(
+    pipeline: Pipeline,
+    plan: AnyPlan | None,
+    markers: Mapping[SinkPartition, Marker],
+    target: Positions,
+    ids: Mapping[str, str],
+) -> AnyPlan:
+    """Return a plan that is done and ends at the new offsets, for the sink and the topics as they are now.
+
+    The batch after it is one that no marker knows.
+    """
+    if isinstance(plan, StreamPlan):
+        return plan.finished(target)
+    topics = {topic: ids[topic] for topic in sorted({topic for topic, _ in target}) if topic in ids}
     if plan is not None:
-        return plan.finished(source.replace_offsets(plan.entry, target))
-    new = Plan(
+        return replace(plan.finished(target), sink=pipeline.sink.topic or "", topics=topics)
+    return Plan(
         pipeline=pipeline.pipeline,
-        query=str(uuid.uuid4()),
         batch=BatchId(max((marker.next for marker in markers.values()), default=0)),
-        ranges=(),
-        slices=(),
-        entry=source.replace_offsets(_EMPTY_ENTRY % int(time.time() * 1000), target),
+        sink=pipeline.sink.topic or "",
+        topics=topics,
+        parts=(),
+        outputs=0,
+        ends=target,
         at=time.time(),
         delivery=pipeline.sink.delivery,
+        done=True,
     )
-    return replace(new, done=True)
 
 
 @dataclass(frozen=True)

@@ -201,6 +201,13 @@ def spread(records: DataFrame, partitions: int) -> DataFrame:
     return records.repartition(partitions, F.coalesce(F.col("key"), place))
 
 
+def spread_rows(frame: DataFrame, partitions: int) -> DataFrame:
+    """Spread decoded rows over this many tasks, by the keys of their records, or by their place if they have none."""
+    record = F.col(KAFKA)
+    place = F.concat_ws("-", record["topic"], record["partition"], record["offset"]).cast("binary")
+    return frame.repartition(partitions, F.coalesce(record["key"], place))
+
+
 def unchanged(frame: DataFrame) -> DataFrame:
     """What stands in for the function where there is none: each record with its key, headers and timestamp."""
     names = [name for name in frame.columns if name != KAFKA]

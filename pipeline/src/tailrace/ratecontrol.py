@@ -13,23 +13,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark.sql import SparkSession
 
 from tailrace import metrics
-from tailrace.config import Kafka, Pipeline
-from tailrace.kafka import TopicPartitions, client_options
-from tailrace.progress.plan import Plan
+from tailrace.config import Pipeline
+from tailrace.driver.weight import weight
+from tailrace.kafka import TopicPartitions
+from tailrace.progress.stream_plan import StreamPlan
 from tailrace.rate import Bounds, Observed, Rate
 
 _QUERY = "org.apache.spark.sql.execution.streaming.runtime.StreamExecution"
 _NEEDED = {"uniqueSources", "uniqueSources_$eq"}
-_PROBED_PARTITIONS = 16
-_PROBED_RECORDS = 64
-_PROBED_BYTES = 16_384_000
-_PROBE_LIMIT = 1.0  # seconds; a topic whose size is not known then begins with few records
 _PLANNING_LIMIT = 60.0  # seconds; more than that before the runner means that the clock was set
-_PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
 
 
 class RateControl:
@@ -56,7 +51,7 @@ class RateControl:
         if why:
             self._give_up(why, self._bounds.max_records)
 
-    def learn(self, plan: Plan, seconds: float) -> None:
+    def learn(self, plan: StreamPlan, seconds: float) -> None:
         """After a batch that took so many seconds in the runner: set the limit of the next."""
         if self._fixed is not None:
             return
@@ -119,51 +114,3 @@ def _size(query: Any, records: int) -> int | None:
     row = found.get()
     consumed, size = (int(row.getAs(name)) for name in (metrics.CONSUMED, metrics.SIZE))
     return size * records // consumed if consumed else None
-
-
-# -- the size of a record --------------------------------------------------------------------------
-
-
-def weight(kafka: Kafka, positions: TopicPartitions) -> float | None:
-    """The mean size of some of the records that come next; None where there are none, or where nobody answers."""
-    places = sorted(positions)[:: max(1, len(positions) // _PROBED_PARTITIONS)]
-    if not places:
-        return None
-    consumer = Consumer(_options(kafka))
-    try:
-        consumer.assign([TopicPartition(*place, positions[place]) for place in places])
-        sizes = _sizes(consumer, len(places))
-    except KafkaException:
-        return None  # a guess is what this is for; whether the topic can be read, Spark will say
-    finally:
-        consumer.close()
-    return sum(sizes) / len(sizes) if sizes else None
-
-
-def _options(kafka: Kafka) -> dict[str, Any]:
-    return client_options(kafka) | {
-        "group.id": "tailrace.size",  # never joined: the partitions are assigned
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "auto.offset.reset": "error",
-        "isolation.level": "read_uncommitted",
-        "fetch.message.max.bytes": 65_536,
-        "queued.max.messages.kbytes": 4_096,
-    }
-
-
-def _sizes(consumer: Consumer, partitions: int) -> list[int]:
-    sizes: list[int] = []
-    ended: set[tuple[str | None, int | None]] = set()
-    limit = time.monotonic() + _PROBE_LIMIT
-    while len(ended) < partitions and len(sizes) < _PROBED_RECORDS * partitions and sum(sizes) < _PROBED_BYTES:
-        left = limit - time.monotonic()
-        if left <= 0:
-            break
-        for message in consumer.consume(_PROBED_RECORDS, min(0.05, left)):
-            problem = message.error()
-            if problem is None:
-                sizes.append(len(message.key() or b"") + len(message.value() or b""))
-            elif problem.code() not in _PASSING:
-                ended.add((message.topic(), message.partition()))
-    return sizes

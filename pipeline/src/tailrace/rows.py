@@ -107,6 +107,19 @@ def rejected(frame: DataFrame, stage: str) -> DataFrame:
     )
 
 
+def aside(frame: DataFrame, stage: str) -> Column:
+    """Return a rejected row of a decoded frame as the gate hands it over; null for an accepted one."""
+    record = F.col(KAFKA)
+    where = F.coalesce(F.col(STAGE), F.lit(stage)) if STAGE in frame.columns else F.lit(stage)
+    row = F.struct(
+        record["key"].alias("key"),
+        F.col(VALUE).alias("value"),
+        with_headers(record["headers"], *reasons(where, record)).alias("headers"),
+        F.col(REASON).alias("reason"),
+    )
+    return F.when(F.col(REASON).isNotNull(), row)
+
+
 def accepted(frame: DataFrame) -> DataFrame:
     """The rows of a decoded frame that have no reason, without the hidden columns."""
     return frame.where(F.col(REASON).isNull()).drop(*HIDDEN)

@@ -13,16 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 from tailrace import crash, errors, source
 from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint
-from tailrace.config import Delivery, Pipeline
+from tailrace.config import Pipeline
 from tailrace.crash import Point
 from tailrace.failures import failure
 from tailrace.gateway import Written
 from tailrace.kafka import Cluster, TopicPartitions
 from tailrace.keeping import Keeper
 from tailrace.progress.ledger import Ledger
-from tailrace.progress.marker import Decision, Marker, decide
-from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition, assign
-from tailrace.progress.scratch import Scratch
+from tailrace.progress.plan import BatchId, Range, SinkPartition
+from tailrace.progress.stream_plan import StreamPlan, assign, offsets_of
 from tailrace.ratecontrol import RateControl
 from tailrace.sink import BatchWrite, deliver
 from tailrace.status.seen import Finished
@@ -67,8 +66,8 @@ class Runner:
         self._control = control
         self._finished = finished
         self._phases: dict[str, float] = {}
-        self._plan: Plan | None = None
-        self._log: Scratch | Checkpoint | None = None
+        self._plan: StreamPlan | None = None
+        self._log: Checkpoint | None = None
         self._query = ""
         self._mixes = False
         self._delivered = -1
@@ -102,47 +101,11 @@ class Runner:
         """The batch that was planned last; -1 before the first."""
         return self._plan.batch if self._plan is not None else -1
 
-    def begin(self, plan: Plan | None, positions: TopicPartitions, log: Scratch | Checkpoint, mixes: bool) -> None:
+    def begin(self, plan: StreamPlan | None, positions: TopicPartitions, log: Checkpoint, mixes: bool) -> None:
         """Where the stream goes on: after this plan, at these positions; `mixes`: the function shuffles."""
         self._plan, self.positions, self._log, self._mixes = plan, dict(positions), log, mixes
         # A stateful pipeline's last batch may be open still: Spark brings it again.
-        self._delivered = self.last if self._pipeline.checkpoint == "ledger" else -1
-
-    # -- the batch that an earlier run has left open ----------------------------------------------
-
-    def finish(self, plan: Plan, markers: Mapping[SinkPartition, Marker]) -> None:
-        """Deliver what is missing of the last planned batch, cut exactly as it was planned."""
-        if plan.done:
-            return
-        if plan.delivery is Delivery.EXACTLY_ONCE:
-            who = f"pipeline {plan.pipeline!r}"
-            done = [
-                decide(markers.get(SinkPartition(number)), plan.batch, plan.digest, f"{who} sink partition {number}")
-                is Decision.SKIP
-                for number in range(plan.sinks)
-            ]
-            if all(done):
-                return
-            if any(done):
-                plan.check_repeatable(self._assembly.shape, self._assembly.code)
-            if plan.sunk and not markers:
-                raise errors.ProgressMissing(
-                    f"the ledger has the plan of batch {plan.batch} of {plan.pipeline!r} and no marker of any batch; "
-                    "markers expire with the broker's offsets.retention.minutes",
-                    kept="nothing was read or written: the batch may or may not be delivered",
-                    then="tailrace explain TR-306",
-                )
-        elif self._ledger.positions(source.offsets_of(plan.entry)) == source.offsets_of(plan.entry):
-            return
-        try:
-            rows = self._assembly(source.again(self._spark, self._pipeline, plan.ranges))
-            _, slices = source.cut(rows)
-            written = self._deliver(rows, plan, assign(plan, slices), replay=True)
-            self._finished(self._seen(plan, written, replay=True))
-        except errors.TailraceError:
-            raise
-        except Exception as error:
-            raise failure(error, self._pipeline, _described(plan)) from error
+        self._delivered = -1
 
     # -- the stream -------------------------------------------------------------------------------
 
@@ -197,7 +160,7 @@ class Runner:
             replay, plan = True, known
         else:
             replay = False
-            plan = Plan(
+            plan = StreamPlan(
                 pipeline=self._pipeline.pipeline,
                 query=self._query_id(rows),
                 batch=number,
@@ -221,10 +184,9 @@ class Runner:
         written = self._deliver(rows, plan, assign(plan, slices), replay)
         crash.at(Point.BATCH_DONE, number)
         with self._phase("after"):
-            if isinstance(self._log, Checkpoint):
-                self._log.after(number)
+            self._log.after(number)
             self._delivered = number
-            self.positions = source.offsets_of(entry)
+            self.positions = offsets_of(entry)
             if not replay:
                 self._control.learn(plan, time.monotonic() - begun)
         self._finished(self._seen(plan, written, replay))
@@ -238,14 +200,14 @@ class Runner:
         finally:
             self._phases[name] = time.monotonic() - started
 
-    def _seen(self, plan: Plan, written: list[Written], replay: bool) -> Finished:
+    def _seen(self, plan: StreamPlan, written: list[Written], replay: bool) -> Finished:
         return Finished(
             plan.batch, plan.records, tuple(written), dict(self._phases), replay, time.time(), self._control.limit
         )
 
     def _whole(self, seen: tuple[Range, ...], entry: str) -> tuple[Range, ...]:
         """The batch's ranges: as the tasks read them, or, where a shuffle hides that, from one position to the next."""
-        ends = source.offsets_of(entry)
+        ends = offsets_of(entry)
         new = self._cluster.earliest(place for place in ends if place not in self.positions)
         begins = self.positions | new
         spans = [Range(*place, begins[place], end) for place, end in sorted(ends.items()) if end > begins[place]]
@@ -258,7 +220,9 @@ class Runner:
             self._query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
         return self._query
 
-    def _deliver(self, rows: DataFrame, plan: Plan, assigned: tuple[SinkPartition, ...], replay: bool) -> list[Written]:
+    def _deliver(
+        self, rows: DataFrame, plan: StreamPlan, assigned: tuple[SinkPartition, ...], replay: bool
+    ) -> list[Written]:
         self._emit(
             {"event": PLANNED, "batch": plan.batch, "records": plan.records, "sinks": plan.sinks, "replay": replay}
         )
@@ -275,7 +239,7 @@ class Runner:
                 self._ends, self._asked = source.ends(self._pipeline, positions, self._cluster), time.monotonic()
         return sum(max(0, self._ends.get(place, offset) - offset) for place, offset in positions.items())
 
-    def _report(self, plan: Plan, written: list[Written], seconds: float, limit: Mapping[str, int]) -> None:
+    def _report(self, plan: StreamPlan, written: list[Written], seconds: float, limit: Mapping[str, int]) -> None:
         self._emit(
             {
                 "event": WRITTEN,
@@ -289,12 +253,12 @@ class Runner:
                 "producers": sum(each.fresh for each in written),
                 "seconds": round(seconds, 3),
                 "commit_ms": round(max((each.commit_ms for each in written), default=0.0), 1),
-                "lag": self._lag(source.offsets_of(plan.entry)),
+                "lag": self._lag(offsets_of(plan.entry)),
             }
         )
 
 
-def _described(plan: Plan) -> str:
+def _described(plan: StreamPlan) -> str:
     """The batch, and where its records are."""
     shown = ", ".join(map(str, plan.ranges[:_SHOWN]))
     return f"batch {plan.batch}, of {shown}{', …' if len(plan.ranges) > _SHOWN else ''}"

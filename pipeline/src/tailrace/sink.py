@@ -19,7 +19,8 @@ from tailrace.config import Delivery, Pipeline
 from tailrace.errors import InvariantBroken
 from tailrace.gateway import Assignment, Written, writer
 from tailrace.kafka import client_options
-from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.progress.plan import SinkPartition
+from tailrace.progress.stream_plan import StreamPlan
 from tailrace.whole import whole
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ RESULT = (
 class BatchWrite:
     """What every task of a batch needs; `assigned` gives each of Spark's tasks its sink partition."""
 
-    plan: Plan
+    plan: StreamPlan
     assigned: tuple[SinkPartition, ...]
     delivery: Delivery
     ledger: str
@@ -50,7 +51,7 @@ class BatchWrite:
     def of(
         cls,
         pipeline: Pipeline,
-        plan: Plan,
+        plan: StreamPlan,
         assigned: tuple[SinkPartition, ...],
         run: str,
         owners: Mapping[SinkPartition, str],

@@ -7,10 +7,8 @@ same batch is read again.
 
 from __future__ import annotations
 
-import functools
-import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,12 +17,12 @@ from tailrace import errors
 from tailrace.config import Isolation, OnDataLoss, Pipeline, Reset
 from tailrace.javakafka import spark_options
 from tailrace.kafka import Cluster, TopicPartitions
-from tailrace.progress.plan import Range, Slice
+from tailrace.progress.plan import Range
+from tailrace.progress.stream_plan import Slice, offsets_json
 
 # What a task reads is there already. By default the fetch that a consumer sends ahead of need waits 500 ms at the
 # broker, for records of the next batch, and the questions for offsets that Spark asks after each fetch stand behind it.
 NO_WAIT = {"kafka.fetch.max.wait.ms": "5"}
-_HEAD = 2  # lines of an offset log entry before those of the sources: its version, its metadata
 # Spark's own words for the range of a planned task.
 _RANGE = re.compile(r"KafkaOffsetRange\(([A-Za-z0-9._-]+)-(\d+),(\d+),(\d+),")
 
@@ -54,57 +52,6 @@ def stream(spark: SparkSession, pipeline: Pipeline, start: TopicPartitions | Non
     if start:
         reader = reader.option("startingOffsets", offsets_json(start))
     return reader.load()
-
-
-def again(spark: SparkSession, pipeline: Pipeline, ranges: Sequence[Range]) -> DataFrame:
-    """The records of these ranges, one task for each, in this order.
-
-    Read one by one and put together: a single read would let Spark choose the order.
-    """
-    return functools.reduce(DataFrame.unionAll, [_read(spark, pipeline, each) for each in ranges])
-
-
-def _read(spark: SparkSession, pipeline: Pipeline, span: Range) -> DataFrame:
-    place = (span.topic, span.partition)
-    reader = spark.read.format("kafka").options(**reading(pipeline))
-    reader = reader.option("assign", json.dumps({span.topic: [span.partition]}))
-    reader = reader.option("startingOffsets", offsets_json({place: span.start}))
-    return reader.option("endingOffsets", offsets_json({place: span.end})).load()
-
-
-def offsets_json(offsets: TopicPartitions) -> str:
-    """Offsets as Spark writes them, in its options and in its offset log."""
-    nested: dict[str, dict[str, int]] = {}
-    for (topic, partition), offset in sorted(offsets.items()):
-        nested.setdefault(topic, {})[str(partition)] = offset
-    return json.dumps(nested, separators=(",", ":"))
-
-
-def offsets_of(entry: str) -> TopicPartitions:
-    """The end offsets that an entry of Spark's offset log holds.
-
-    Below its version and its metadata it has a line for each place where the plan reads the source: two where good and
-    rejected records part. They are one source, asked once for each batch, so the lines are the same.
-    """
-    try:
-        lines = set(entry.strip().splitlines()[_HEAD:])
-        nested: dict[str, dict[str, int]] = json.loads(lines.pop())
-        found = {(topic, int(number)): offset for topic, parts in nested.items() for number, offset in parts.items()}
-    except (ValueError, AttributeError, KeyError) as error:
-        raise errors.LedgerUnusable(
-            f"an entry of Spark's offset log does not hold offsets ({error})",
-            kept="nothing was written",
-            then="restore the ledger; a checkpoint folder of another query does not fit this pipeline",
-        ) from error
-    if lines:
-        raise errors.InvariantBroken(f"an entry of Spark's offset log has two sources that end differently: {entry!r}")
-    return found
-
-
-def replace_offsets(entry: str, offsets: TopicPartitions) -> str:
-    """The same entry with other end offsets."""
-    lines = entry.strip().splitlines()
-    return "\n".join([*lines[:_HEAD], *[offsets_json(offsets)] * len(lines[_HEAD:])])
 
 
 # -- the cut -------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from tailrace import source
 from tailrace.assembly import Assembly
 from tailrace.config import Pipeline
 from tailrace.drain import Stop
@@ -27,8 +26,6 @@ from tailrace.gateway import writer
 from tailrace.kafka import Cluster
 from tailrace.progress.lease import Holder, Lease, Phase, next_in_line, running
 from tailrace.progress.ledger import Ledger
-from tailrace.progress.scratch import Scratch
-from tailrace.streamplan import check
 from tailrace.whole import whole
 
 if TYPE_CHECKING:
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
 
 ASK_EVERY = 0.2
 _WARM_EVERY = 25.0  # Spark ends a Python worker that was idle for a minute
-_WARM_LIMIT = 60
 _HOLD = 0.2  # seconds that a warming task keeps its worker, so that each slot gets one of its own
 _NOTHING = "nothing boolean"
 
@@ -47,7 +43,7 @@ class Standby:
 
     spark: SparkSession
     pipeline: Pipeline
-    assembly: Assembly
+    warm: Callable[[], None]  # run the pipeline's stages on no record
     cluster: Cluster
     ledger: Ledger
     lease: Lease
@@ -57,15 +53,10 @@ class Standby:
 
     def wait(self) -> bool:
         """Make ready, say so, and wait; True when it is this driver's turn, False when it was told to stop."""
-        # What a start would refuse is refused now, while the other driver still works.
-        check(
-            self.assembly(source.stream(self.spark, self.pipeline, None, self.pipeline.batch.max_records)),
-            self.pipeline.checkpoint,
-        )
         self.ledger.latest()
         self.ledger.prepare()
         cold = []
-        for step in (self._warm_workers, self._warm_function, self._warm_stream):
+        for step in (self._warm_workers, self.warm):
             if self.stop.event.is_set():
                 return self._stopped()
             try:
@@ -115,25 +106,10 @@ class Standby:
         slots = self.spark.sparkContext.defaultParallelism
         self.spark.range(0, slots, 1, slots).mapInArrow(_hold, _NOTHING).collect()
 
-    def _warm_function(self) -> None:
-        """The pipeline's own way, compiled by Spark and loaded by the workers, on no record at all."""
-        self.assembly(_nothing(self.spark)).mapInArrow(_drain, _NOTHING).collect()
 
-    def _warm_stream(self) -> None:
-        """A stream from Kafka into Python, of the last record of each source partition, which goes nowhere."""
-        places = source.partitions_of(self.pipeline, self.cluster)
-        first, last = self.cluster.earliest(places), source.ends(self.pipeline, places, self.cluster)
-        start = {place: max(first[place], last[place] - 1) for place in places}
-        scratch = Scratch.after(None, None)
-        writer = source.stream(
-            self.spark, self.pipeline, start, self.pipeline.batch.max_records
-        ).writeStream.foreachBatch(_touch)
-        query = writer.option("checkpointLocation", str(scratch.folder)).trigger(availableNow=True).start()
-        try:
-            query.awaitTermination(_WARM_LIMIT)
-        finally:
-            query.stop()
-            scratch.remove()
+def warm_stream(spark: SparkSession, assembly: Assembly) -> None:
+    """Run a stateful pipeline's stages on no record at all: compiled by Spark, loaded by the workers."""
+    assembly(_nothing(spark)).mapInArrow(_drain, _NOTHING).collect()
 
 
 def _nothing(spark: SparkSession) -> DataFrame:
@@ -150,11 +126,6 @@ def _nothing(spark: SparkSession) -> DataFrame:
         F.col("id").cast("int").alias("timestampType"),
         F.array(F.struct(text.alias("key"), text.cast("binary").alias("value"))).alias("headers"),
     )
-
-
-def _touch(rows: DataFrame, number: int) -> None:
-    source.cut(rows)
-    rows.mapInArrow(_drain, _NOTHING).collect()
 
 
 def _drain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from faults.driven import Driven, Shape, driven
+from faults.driven import PARTITIONS, Driven, Shape, driven
 from faults.proof import Strike, by_fault
 from faults.scenario import Context, Result, Scenario
 from faults.scenarios.a_writer import FAULTS as IN_WRITER
 from tailrace import crash
-from tailrace.crash import DRIVER, WORKER, WRITER, Crash, Point, Victim
+from tailrace.crash import DRIVER, READER, WORKER, WRITER, Crash, Point, Victim
 
 IN_WORKER = {
     Point.TASK_BEGUN: "worker dies: the writer has heard nothing",
@@ -19,7 +19,14 @@ IN_WORKER = {
     Point.ROWS_WHOLE: "worker dies: said to be whole, not answered",
     Point.TASK_ANSWERED: "worker dies: answered, Spark not told",
 }
+IN_READER = {
+    Point.READ_IN_PART: "gateway dies: records read in part",
+    Point.READ_WHOLE: "gateway dies: records read, not noted",
+    Point.ASIDE_GIVEN: "gateway dies: rejected records handed over, not noted",
+    Point.ASIDE_NOTED: "gateway dies: every record judged, not answered",
+}
 IN_DRIVER = {
+    Point.LOOKED_AHEAD: "driver dies: looked ahead, batch in progress",
     Point.PLAN_UNWRITTEN: "driver dies: batch cut, plan not written",
     Point.PLAN_OPEN: "driver dies: plan sent, not committed",
     Point.PLAN_SENT: "driver dies: the plan's commit sent, not answered",
@@ -28,11 +35,11 @@ IN_DRIVER = {
     Point.SINKS_FENCED: "driver dies: in its start, sink partitions fenced",
     Point.OPEN_BATCH_FINISHED: "driver dies: in its start, open batch finished",
     Point.BATCH_DONE: "driver dies: all sink partitions written, not noted",
-    Point.BATCH_RETURNED: "driver dies: batch done, not committed by Spark",
+    Point.BATCH_RETURNED: "driver dies: batch done, the next one not planned",
     Point.DONE_OPEN: "driver dies: the note of the end not committed",
     Point.DONE_NOTED: "driver dies: the end noted, not left",
 }
-NAMES = IN_WRITER | IN_WORKER | IN_DRIVER
+NAMES = IN_WRITER | IN_READER | IN_WORKER | IN_DRIVER
 _STARTING = (Point.LEDGER_TAKEN, Point.SINKS_FENCED, Point.OPEN_BATCH_FINISHED)
 _LAST = (Point.DONE_OPEN, Point.DONE_NOTED)
 
@@ -40,7 +47,7 @@ _LAST = (Point.DONE_OPEN, Point.DONE_NOTED)
 def tasks(context: Context) -> list[Result]:
     """Workers and writers die, a point for each batch; one driver goes through all of it."""
     rounds, per_batch = (1, 20_000) if context.quick else (5, 100_000)
-    crashes = _by_batch([point for _ in range(rounds) for point in (*WORKER, *WRITER)], 1, Victim.PROCESS)
+    crashes = _by_batch([point for _ in range(rounds) for point in (*WORKER, *READER, *WRITER)], 1, Victim.PROCESS)
     with driven(context, Shape(per_batch, _last(crashes) + 3), crashes=crashes) as one:
         one.start()
         one.drain()
@@ -57,9 +64,7 @@ def _by_batch(points: Sequence[Point], step: int, kills: Victim) -> list[Crash]:
         if point is Point.SINK_FENCED:
             continue
         batch = _last(found) + step
-        # Sink partitions 4 to 7 hold the rejected records: few, perhaps too few to be sent in part.
-        many = 4 if point in {Point.ROWS_IN_PART, Point.SENT_IN_PART} else 8
-        found.append(Crash(point, batch, None if point in DRIVER else batch % many, kills))
+        found.append(Crash(point, batch, None if point in DRIVER else batch % PARTITIONS, kills))
         if point is Point.MARKER_READ:
             found.append(replace(found[-1], at=Point.SINK_FENCED))
     return found
@@ -90,7 +95,9 @@ def drivers(context: Context) -> list[Result]:
 
 def trees(context: Context) -> list[Result]:
     """Driver, JVM, workers and writer die at once when one of them comes to the point."""
-    points = (Point.SENT_IN_PART, Point.COMMIT_SENT) if context.quick else (*WORKER, *WRITER, Point.PLAN_WRITTEN)
+    points = (
+        (Point.SENT_IN_PART, Point.COMMIT_SENT) if context.quick else (*WORKER, *READER, *WRITER, Point.PLAN_WRITTEN)
+    )
     crashes = _by_batch(points, 2, Victim.TREE)
     with driven(context, Shape(20_000 if context.quick else 100_000, _last(crashes) + 3), crashes=crashes) as one:
         one.start()

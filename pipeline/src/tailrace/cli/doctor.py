@@ -14,10 +14,10 @@ from tailrace.cli.checks import Brokers, Check, State, fail, machine, ok
 from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOption, connection
 from tailrace.cli.progresschecks import progress
 from tailrace.cli.storecheck import store
-from tailrace.cli.terminal import Output, OutputOption, done, emit, note, say
+from tailrace.cli.terminal import Output, OutputOption, done, emit, log_to_stderr, note, say
 from tailrace.config import Kafka, Pipeline
 from tailrace.configfile import load
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, TailraceError
 from tailrace.storage import on_s3
 
 
@@ -26,6 +26,9 @@ def doctor(
     bootstrap: BootstrapOption = None,
     properties: PropertiesOption = None,
     option: KafkaOption = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Start Spark, too, and say whether the batches are planned once or anew.")
+    ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Check this machine and, with a FILE or a broker's address, what the pipeline needs of Kafka and its checkpoint.
@@ -35,7 +38,7 @@ def doctor(
     """
     states: Counter[State] = Counter()
     checks: list[Check] = []
-    for check in _checks(file, bootstrap, properties, option):
+    for check in _checks(file, bootstrap, properties, option, plan):
         states[check.state] += 1
         checks.append(check)
         if output is Output.TEXT:
@@ -55,7 +58,7 @@ def doctor(
 
 
 def _checks(
-    file: Path | None, bootstrap: str | None, properties: Path | None, option: list[str] | None
+    file: Path | None, bootstrap: str | None, properties: Path | None, option: list[str] | None, plan: bool
 ) -> Iterator[Check]:
     yield from machine()
     pipeline: Pipeline | None = None
@@ -79,3 +82,19 @@ def _checks(
             yield from progress(pipeline.model_copy(update={"kafka": kafka}), loaded.folder, file)
     if pipeline is not None and on_s3(pipeline):
         yield from store(pipeline)
+    if pipeline is not None and plan:
+        yield _planned(pipeline, loaded.folder)
+
+
+def _planned(pipeline: Pipeline, folder: Path) -> Check:
+    """Say how the batches of a pipeline are planned, and why."""
+    if pipeline.checkpoint != "ledger":
+        return ok("plan", "by Spark, each batch anew: the pipeline keeps state")
+    log_to_stderr()
+    from tailrace.app import planning  # brings Spark
+
+    try:
+        how, reasons = planning(pipeline, folder)
+    except TailraceError as error:
+        return fail("plan", error.what, error.then)
+    return ok("plan", f"the frame is {how}{': ' if reasons else ''}{', '.join(reasons)}")

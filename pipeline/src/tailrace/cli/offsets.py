@@ -192,6 +192,21 @@ def rewind(
 
 
 @app.command()
+def accept(
+    file: FileArgument,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    give_up: GiveUpOption = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Go on at the same offsets with the sink that is configured now, and with the source topics as they are now.
+
+    For a pipeline whose sink was changed on purpose (TR-310).
+    """
+    _change(file, How(dry_run, yes, give_up, output), lambda desk, before: {}, accepts=True)
+
+
+@app.command()
 def export(
     file: FileArgument,
     document: Annotated[Path | None, typer.Argument(metavar="[DOCUMENT]", help="The file; by default stdout.")] = None,
@@ -244,7 +259,12 @@ def import_(
 
 
 def _change(
-    file: Path, how: How, wanted: Callable[[Desk, Positions], Mapping[Place, int]], *, alone: bool = False
+    file: Path,
+    how: How,
+    wanted: Callable[[Desk, Positions], Mapping[Place, int]],
+    *,
+    alone: bool = False,
+    accepts: bool = False,
 ) -> None:
     """Show what a change does, ask, write it to the ledger, then to the store."""
     if not (how.yes or how.dry_run or interactive()):
@@ -271,12 +291,12 @@ def _change(
         for topic, partition in sorted(set(desk.now.positions) - set(target)):
             note(f"{topic}-{partition} no longer exists, and is left out")
         # A pipeline that has never run has nothing that says where it begins, so there even no move is a change.
-        idle = not moves and desk.now.state == "stopped"
+        idle = not moves and desk.now.state == "stopped" and not accepts
         if not idle and not how.dry_run:
             if not how.yes and not confirm(f"change {len(moves)} offsets of {desk.pipeline.pipeline}?"):
                 note(_UNCHANGED)
                 raise typer.Exit(1)
-            moving.apply(desk.pipeline, desk.now, target, desk.ledger)
+            moving.apply(desk.pipeline, desk.cluster, desk.now, target, desk.ledger)
             result["changed"] = True
             _keep(desk, target)
     _told(desk, how, result, len(moves))

@@ -168,6 +168,10 @@ def _heading(told: Told) -> list[str]:
     )
     if totals["reasons"]:
         lines.append("rejected: " + ", ".join(f"{number:,} {why}" for why, number in sorted(totals["reasons"].items())))
+    if told.get("planning"):
+        planning = told["planning"]
+        why = f": {', '.join(planning['reasons'])}" if planning["reasons"] else ""
+        lines.append(f"plan: {planning['frame']}{why}")
     if told["executors"]:
         lines.append(f"executors: {told['executors']['present']} of {told['executors']['wanted']}")
     return lines

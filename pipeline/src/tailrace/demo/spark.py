@@ -27,6 +27,7 @@ from tailrace.errors import TailraceError
 from tailrace.failures import failure
 from tailrace.javakafka import spark_options
 from tailrace.kafka import Cluster
+from tailrace.progress.stream_plan import offsets_of
 
 LOOK = 0.01  # seconds between two looks into the checkpoint folder
 PROGRESS_LIMIT = 0.05  # seconds that a written batch waits for Spark's own counts
@@ -83,7 +84,7 @@ class CheckpointLog:
         # The demo's topics begin at offset 0, and nothing else writes to them, so ends are counts.
         if batch < 0:
             return 0
-        return sum(source.offsets_of((self._offsets / str(batch)).read_text(encoding="utf-8")).values())
+        return sum(offsets_of((self._offsets / str(batch)).read_text(encoding="utf-8")).values())
 
 
 def for_kafka(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
@@ -100,7 +101,7 @@ def for_kafka(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
 
 def start(pipeline: Pipeline, folder: Path, checkpoint: Path) -> StreamingQuery:
     """The query, with Spark's own sink."""
-    spark = session(pipeline)
+    spark = session(pipeline, connector=True)
     records = source.stream(
         spark, pipeline, source.beginning(pipeline, Cluster(pipeline.kafka)), pipeline.batch.max_records
     )

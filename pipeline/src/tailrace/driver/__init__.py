@@ -1,1 +1,1 @@
-"""The driver's side of a pipeline whose batches Tailrace plans itself."""
+"""The driver of a pipeline: look at the source, choose a batch, write its plan, deliver it, report."""

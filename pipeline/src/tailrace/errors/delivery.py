@@ -145,3 +145,41 @@ class BatchOpen(DeliveryError):
 
     code = "TR-313"
     title = "a batch is open"
+
+
+class InputUnread(DeliveryError):
+    """The function stopped before it had read all of its rows.
+
+    A batch's records are read to their end, or records that were rejected behind the place where the function stopped
+    would be lost. The transaction was aborted. A function that takes an iterator of Arrow batches must exhaust it; to
+    leave records out, filter them.
+    """
+
+    code = "TR-309"
+    title = "input not read to its end"
+
+
+class PlanOfAnother(DeliveryError):
+    """The last plan in the ledger was made for another sink or for another source topic of the same name.
+
+    Either two pipelines share one name, or the pipeline's sink was changed, or a source topic was deleted and created
+    again. The first would deliver the other's open batch into its own sink; the last would skip the first records of
+    the new topic, because offsets of the old one mean nothing in it. So the pipeline stops before it reads or writes.
+    The message names both sides and the command that goes on.
+    """
+
+    code = "TR-310"
+    title = "plan of another sink or source"
+
+
+class VerdictChanged(DeliveryError):
+    """A record that was rejected is accepted now, or the other way round, while its batch is delivered again.
+
+    The function shuffles, so rejected records are committed before the outputs. Reading the batch again must give each
+    record the same verdict, or it would come out twice or not at all. A validator that asks for the time, or a schema
+    registry that was down, gives another one. Bring back what was there when the batch began (the registry, the
+    schema, the code) and start again, or give the batch up with `tailrace offsets set FILE … --give-up`.
+    """
+
+    code = "TR-314"
+    title = "verdict changed"

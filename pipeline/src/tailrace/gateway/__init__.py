@@ -7,12 +7,12 @@ executor's writer process (`host`) and gets back what was written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tailrace.config import Delivery
-from tailrace.progress.plan import BatchId, SinkPartition
+from tailrace.progress.plan import BatchId, Range, SinkPartition
 from tailrace.telemetry.garbage import Vitals
 
 
@@ -33,6 +33,9 @@ class Assignment:
     owner: str = ""  # the writer that has written this sink partition last; empty where nobody knows
     idle: float = 300.0  # seconds after which a producer that no task uses is closed
     by_content: bool = False  # no plan exists: the marker's digest is that of the rows
+    attempt: str = ""  # the task attempt that reads and writes; empty where other tasks read
+    judges: bool = False  # rejected rows come aside; with `verdicts`, they are all that is written
+    verdicts: bool = False  # the sink partition holds the rejected records of a reading task, behind a shuffle
     vitals: Vitals | None = None  # of the worker that sends the rows
     options: dict[str, Any] = field(repr=False, default_factory=dict)  # connection and producer: may hold secrets
 
@@ -54,6 +57,41 @@ class Written:
     writer: str = ""  # the writer process that did it
     address: str = ""  # where its metrics are
     reasons: Mapping[str, int] = field(default_factory=dict)  # of the rejected
+    read: int = 0  # records that were read for it
+    read_size: int = 0  # bytes of their keys and values
+    lost: tuple[str, ...] = ()  # planned ranges that no longer existed, where `on_data_loss: reset` allows that
+
+
+RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """Source ranges to read, one after another."""
+
+    pipeline: str
+    ranges: tuple[Range, ...]
+    isolation: str
+    reset: bool  # go on behind offsets that no longer exist, and count them
+    columns: tuple[str, ...] = RECORD_COLUMNS
+    rows: int = 10_000  # of one Arrow batch, at most
+    share: int = 1  # source partitions of the pipeline: the bound on prefetched data is shared between them
+    options: dict[str, Any] = field(repr=False, default_factory=dict)  # connection and consumer: may hold secrets
+
+    @property
+    def key(self) -> Hashable:
+        """Requests of one key can share a consumer."""
+        options = frozenset((name, str(value)) for name, value in self.options.items())
+        return self.pipeline, self.isolation, self.share, options
+
+
+@dataclass
+class ReadDone:
+    """What was read."""
+
+    records: int = 0
+    size: int = 0  # bytes of keys and values
+    lost: tuple[Range, ...] = ()  # planned offsets that no longer exist
 
 
 class Writer(Protocol):

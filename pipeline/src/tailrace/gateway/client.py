@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 from tailrace import crash
 from tailrace.crash import Point
 from tailrace.errors import InvariantBroken, TailraceError, WriterUnavailable
-from tailrace.gateway import Assignment, Written, watchdog
+from tailrace.gateway import Assignment, ReadDone, ReadRequest, Written, watchdog
 from tailrace.gateway import message_protocol as wire
 from tailrace.telemetry.garbage import OWN, Vitals
 from tailrace.telemetry.served import ENV
@@ -50,25 +50,114 @@ class Client:
         return dict(answer)
 
 
-def _converse(question: Any, batches: Iterator[Any] | None) -> Any:
+def read(attempt: str, request: ReadRequest, batch: int, part: int) -> Generator[Any, None, ReadDone]:
+    """Yield the records of the ranges as Arrow batches, and return what was read.
+
+    From then on the attempt counts as read to its end.
+    """
+    with _conversation(f"reading for {request.pipeline!r}") as (incoming, outgoing):
+        wire.send(outgoing, wire.Reading(attempt, request, batch, part))
+        outgoing.flush()
+        try:
+            with pa.ipc.open_stream(incoming) as stream:
+                yield from stream
+        except (pa.ArrowInvalid, OSError) as error:
+            raise wire.Closed from error
+        answer = wire.receive(incoming)
+        if isinstance(answer, TailraceError):
+            raise answer
+        outgoing.write(wire.READ)
+        outgoing.flush()
+        if wire.take(incoming, 1) != wire.READ:
+            raise InvariantBroken(f"reading for {request.pipeline!r}: the gateway did not note the end")
+        if not isinstance(answer, ReadDone):
+            raise InvariantBroken(f"reading for {request.pipeline!r}: the gateway answered {type(answer).__name__}")
+        return answer
+
+
+class Handing:
+    """Hands rejected rows to the gateway as they are met; `end` says that there are no more.
+
+    With an assignment the gateway writes them in a transaction of their own, and `end` returns when that is committed.
+    """
+
+    def __init__(self, question: Assignment | wire.Judging) -> None:
+        self._question = question
+        self._stack = contextlib.ExitStack()
+        self._streams: tuple[wire.Stream, wire.Stream] | None = None
+        self._stream: Any = None
+
+    def _open(self) -> wire.Stream:
+        if self._streams is None:
+            self._streams = self._stack.enter_context(_conversation(str(self._question)))
+            wire.send(self._streams[1], self._question)
+        return self._streams[1]
+
+    def add(self, batch: Any) -> None:
+        """Hand over a batch."""
+        outgoing = self._open()
+        with contextlib.suppress(BrokenPipeError):  # it has answered already; `end` reads what
+            if self._stream is None:
+                outgoing.write(wire.ROWS)
+                self._stream = pa.ipc.new_stream(outgoing, batch.schema)
+            self._stream.write_batch(batch)
+
+    def end(self) -> Any:
+        """Say that all rows are handed over, and return the answer."""
+        outgoing = self._open()
+        with contextlib.suppress(BrokenPipeError):
+            if self._stream is None:
+                outgoing.write(wire.NONE)
+            else:
+                self._stream.close()
+            outgoing.write(wire.WHOLE)
+            outgoing.flush()
+        if self._streams is None:
+            raise InvariantBroken("the conversation was not opened")
+        try:
+            answer = wire.receive(self._streams[0])
+        except (wire.Closed, OSError) as error:
+            raise _ended(str(self._question), error) from error
+        self.close()
+        if isinstance(answer, TailraceError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """Let go of the conversation; what was not ended is forgotten."""
+        self._stack.close()
+
+
+@contextlib.contextmanager
+def _conversation(what: str) -> Iterator[tuple[Any, Any]]:
+    """Open both directions of a connection to the gateway of this executor."""
     folder = _folder()
     try:
         with (
             contextlib.closing(_connect(folder)) as connection,
             watchdog.watched(connection, folder),
-            connection.makefile("rb") as incoming,
+            connection.makefile("rb", wire.BUFFER) as incoming,
             connection.makefile("wb", wire.BUFFER) as outgoing,
         ):
-            with contextlib.suppress(BrokenPipeError):  # it has answered before it had heard everything
-                wire.send(outgoing, question)
-                if isinstance(question, Assignment) and batches is not None:
-                    _send(outgoing, question, batches)
-                outgoing.flush()
-            answer = wire.receive(incoming)
+            yield incoming, outgoing
     except (wire.Closed, OSError) as error:
-        raise WriterUnavailable(
-            f"{question}: the writer in {folder} ended in mid-task ({type(error).__name__})", kept=_RETRIED
-        ) from error
+        raise _ended(what, error) from error
+
+
+def _ended(what: str, error: BaseException) -> WriterUnavailable:
+    return WriterUnavailable(
+        f"{what}: the gateway in {_folder()} ended in mid-task ({type(error).__name__})", kept=_RETRIED
+    )
+
+
+def _converse(question: Any, batches: Iterator[Any] | None) -> Any:
+    with _conversation(str(question)) as (incoming, outgoing):
+        with contextlib.suppress(BrokenPipeError):  # it has answered before it had heard everything
+            wire.send(outgoing, question)
+            if isinstance(question, Assignment) and batches is not None:
+                _send(outgoing, question, batches)
+            outgoing.flush()
+        answer = wire.receive(incoming)
     if isinstance(answer, TailraceError):
         raise answer
     return answer

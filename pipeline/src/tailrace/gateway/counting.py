@@ -18,7 +18,7 @@ from tailrace.gateway.send import Counts
 from tailrace.metrics import group
 from tailrace.telemetry.measure import Measures
 
-KINDS: Final = {"sinks": "sink", "shared": "shared", "readers": "reader"}
+KINDS: Final = {"sinks": "sink", "shared": "shared", "readers": "reader", "sources": "source"}
 _OF_A_GROUP = (
     metrics.WRITER_RECORDS,
     metrics.WRITER_BYTES,

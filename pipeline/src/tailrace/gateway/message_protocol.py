@@ -13,12 +13,14 @@ import pickle
 import stat
 import struct
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
 
 from tailrace.errors import WriterUnavailable
+from tailrace.gateway import ReadRequest
 
 ENV = "TAILRACE_WRITER"  # the folder, from the executor's Python daemon to its workers
 SOCKET = "writer.sock"
@@ -26,6 +28,7 @@ LOCK = "lock"
 TURN = "turn"
 HELLO, ROWS, NONE, WHOLE = b"H", b"R", b"N", b"W"
 STATS = "stats"  # a question instead of an assignment
+READ = b"D"  # the worker has taken what it asked to read, to the end
 BUFFER = 1 << 18
 _LONGEST = 100
 
@@ -43,6 +46,25 @@ class Stream(Protocol):
 
     def flush(self) -> None:
         """Let them go."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A worker asks for source ranges; the answer is an Arrow stream and then a ReadDone, or an error."""
+
+    attempt: str
+    request: ReadRequest
+    batch: int
+    part: int
+
+
+@dataclass(frozen=True)
+class Judging:
+    """A worker hands over the rejected rows of an attempt, for the transaction of the same attempt."""
+
+    attempt: str
+    batch: int
+    part: int
 
 
 class Closed(Exception):

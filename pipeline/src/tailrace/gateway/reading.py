@@ -11,18 +11,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from tailrace import errors
 from tailrace.config import redact
+from tailrace.gateway import ReadDone, ReadRequest
 from tailrace.gateway.columns import Messages, batch
 from tailrace.gateway.consuming import Consumer, release, settings
 from tailrace.gateway.prefetch import Partition
-from tailrace.gateway.shape import RECORDS
 from tailrace.gateway.stalls import Lost, Stall
 from tailrace.kafka import translate
 from tailrace.progress.plan import Range
@@ -32,35 +31,6 @@ log = logging.getLogger(__name__)
 IDLE = 10.0  # seconds without a read after which a partition is no longer prefetched
 LIMIT = 60.0  # seconds without progress after which a read fails
 _STEP = 0.05  # longest wait for a record before the state of the read is looked at
-
-
-@dataclass(frozen=True)
-class ReadRequest:
-    """The ranges that a task reads, and how."""
-
-    pipeline: str
-    ranges: tuple[Range, ...]
-    isolation: str
-    reset: bool  # go on at the log start where offsets no longer exist
-    options: dict[str, Any] = field(repr=False)  # connection and reading: may hold secrets
-    columns: tuple[str, ...] = tuple(RECORDS.names)
-    rows: int = 10_000  # most rows per Arrow batch
-    share: int = 1  # source partitions that the pipeline reads in all: the prefetch bound is divided by it
-
-    @property
-    def key(self) -> Hashable:
-        """Requests of one key can share a Reader."""
-        options = frozenset((name, str(value)) for name, value in self.options.items())
-        return self.pipeline, self.isolation, self.share, options
-
-
-@dataclass
-class ReadDone:
-    """What has been read so far."""
-
-    records: int = 0
-    size: int = 0  # bytes of keys and values
-    lost: tuple[Range, ...] = ()  # planned offsets that no longer exist
 
 
 class Reader:

@@ -27,10 +27,13 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
-from tailrace import errors, metrics
-from tailrace.gateway import Assignment
+from tailrace import crash, errors, metrics
+from tailrace.crash import Point
+from tailrace.gateway import Assignment, ReadDone
 from tailrace.gateway import message_protocol as wire
+from tailrace.gateway.attempts import Attempts
 from tailrace.gateway.counting import Counting
+from tailrace.gateway.shape import RECORDS
 from tailrace.gateway.statistics import Statistics
 from tailrace.gateway.writing import Deliveries
 from tailrace.telemetry.measure import Measures
@@ -59,7 +62,8 @@ class Host:
         statistics = Statistics(self.measures, every) if every else None
         if statistics is not None:
             self.measures.before(statistics.look)
-        self.deliveries = Deliveries(self.name, self.counting, statistics)
+        self.attempts = Attempts(folder)
+        self.deliveries = Deliveries(self.name, self.counting, statistics, self.attempts)
         self.measures.before(lambda: self.counting.look(self.deliveries.caches()))
         self._stop = threading.Event()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -75,6 +79,7 @@ class Host:
         while not self._stop.wait(_TEND_EVERY) and _lives(executor):
             for cache in self.deliveries.caches().values():
                 cache.tend()
+            self.attempts.sweep()
             self.counting.sample()
         if port is not None:
             port.close()
@@ -120,6 +125,9 @@ class Host:
             try:
                 connection.sendall(wire.HELLO)
                 asked = wire.receive(incoming)
+                if isinstance(asked, wire.Reading):
+                    self._read(asked, incoming, outgoing)
+                    return
                 answer = self._answer(asked, incoming)
             except (wire.Closed, ConnectionError):
                 return  # the worker has died or given up; what it had begun is aborted
@@ -136,12 +144,45 @@ class Host:
     def _answer(self, asked: Any, incoming: wire.Stream) -> Any:
         if asked == wire.STATS:
             return self.stats()
+        if isinstance(asked, wire.Judging):
+            for batch in _rows(incoming):
+                self.attempts.aside(asked.attempt, batch)
+            crash.at(Point.ASIDE_GIVEN, asked.batch, asked.part)
+            self.attempts.judged(asked.attempt)
+            crash.at(Point.ASIDE_NOTED, asked.batch, asked.part)
+            return None
         if not isinstance(asked, Assignment):
             raise errors.InvariantBroken(f"the writer was asked {type(asked).__name__}")
         if asked.vitals is not None and self._watch is not None:
             self._watch.told(asked.vitals)
         with self.counting.task(asked.pipeline):
             return self.deliveries.write(asked, _rows(incoming))
+
+    def _read(self, asked: wire.Reading, incoming: wire.Stream, outgoing: wire.Stream) -> None:
+        """Stream the ranges to the worker, then what was read; note the attempt once the worker has taken it all."""
+        done, answer = ReadDone(), None
+        batches = self.deliveries.read(asked.request, done)
+        schema = pa.schema([RECORDS.field(name) for name in asked.request.columns])
+        with pa.ipc.new_stream(outgoing, schema) as stream:
+            try:
+                for batch in batches:
+                    stream.write_batch(batch)
+                    crash.at(Point.READ_IN_PART, asked.batch, asked.part, outgoing.flush)
+            except errors.TailraceError as error:
+                answer = error
+            except OSError as error:
+                batches.close()
+                raise wire.Closed from error
+            except Exception as error:
+                log.exception("reading failed")
+                answer = errors.InvariantBroken(f"the gateway failed: {type(error).__name__}: {error}")
+        wire.send(outgoing, answer or done)
+        outgoing.flush()
+        if answer is None and wire.take(incoming, 1) == wire.READ:
+            crash.at(Point.READ_WHOLE, asked.batch, asked.part)
+            self.attempts.read(asked.attempt, done)
+            outgoing.write(wire.READ)  # from here on the attempt may commit
+            outgoing.flush()
 
     def stats(self) -> dict[str, Any]:
         """What this process holds and has done."""

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import replace
 from typing import Any
 
 from tailrace import crash, errors, metrics
 from tailrace.config import Delivery
 from tailrace.crash import Point
-from tailrace.gateway import Assignment, Written
+from tailrace.gateway import Assignment, ReadDone, ReadRequest, Written
+from tailrace.gateway.attempts import Attempt, Attempts, completed
 from tailrace.gateway.cache import Cache
 from tailrace.gateway.content import Content, check_moved, check_replay
 from tailrace.gateway.counting import Counting
 from tailrace.gateway.markers import MarkerReader
 from tailrace.gateway.producers import AT_LEAST_ONCE, Sender, SinkProducer
+from tailrace.gateway.reading import Reader
 from tailrace.gateway.send import Counts, send
 from tailrace.gateway.statistics import Listener, Statistics
+from tailrace.gateway.verdicts import Verdicts
 from tailrace.progress.marker import Decision, Marker, decide
 from tailrace.progress.states import overtaken, remembers
 from tailrace.telemetry.measure import Measures
@@ -29,17 +33,56 @@ _FLUSH_LIMIT = 120.0  # seconds without any acknowledgement
 class Deliveries:
     """The producers of one writer process, and what is done with them; used by one thread for each task."""
 
-    def __init__(self, name: str, counting: Counting | None = None, statistics: Statistics | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        counting: Counting | None = None,
+        statistics: Statistics | None = None,
+        attempts: Attempts | None = None,
+    ) -> None:
         self.name = name
         self.address = ""  # where this writer's metrics are
         self.counting = counting or Counting(Measures(metrics.EXECUTOR))
         self._statistics = statistics
+        self._attempts = attempts
+        self.sources: Cache[Reader] = Cache()
         self.sinks: Cache[SinkProducer] = Cache()
         self.shared: Cache[Sender] = Cache()
         self.readers: Cache[MarkerReader] = Cache()
 
+    def read(self, request: ReadRequest, done: ReadDone) -> Generator[Any, None, None]:
+        """Yield the records of the ranges as Arrow batches, and note in `done` what was read."""
+        with self.sources.borrow(
+            request.key,
+            lambda: Reader(request),
+            alone=False,
+            owner=request.pipeline,
+        ) as (reader, _):
+            yield from reader.read(request, done)
+
     def write(self, task: Assignment, batches: Iterator[Any]) -> Written:
         """See `Writer.write`."""
+        if not task.attempt or task.verdicts or self._attempts is None:
+            return self._write(task, batches)
+        aside: list[Attempt] = []
+        try:
+            written = self._write(task, self._completed(task, batches, aside))
+        finally:
+            for each in aside:
+                each.aside.discard()
+        done = aside[0].read if aside and aside[0].read else ReadDone()
+        lost = tuple(map(str, done.lost))
+        return replace(written, read=done.records, read_size=done.size, lost=lost)
+
+    def _completed(self, task: Assignment, batches: Iterator[Any], aside: list[Attempt]) -> Iterator[Any]:
+        """Yield the rows, then those that were set aside; raise InputUnread if the input was not read to its end."""
+        yield from batches
+        found = self._attempts.finish(task.attempt) if self._attempts is not None else None
+        if found is not None:
+            aside.append(found)
+        yield from completed(found, task).aside.rows()
+
+    def _write(self, task: Assignment, batches: Iterator[Any]) -> Written:
         if task.delivery is Delivery.AT_LEAST_ONCE:
             return self._at_least_once(task, batches)
         connection = _key(task.options)
@@ -55,7 +98,7 @@ class Deliveries:
 
     def caches(self) -> dict[str, Cache[Any]]:
         """What is kept, by kind."""
-        return {"sinks": self.sinks, "shared": self.shared, "readers": self.readers}
+        return {"sinks": self.sinks, "shared": self.shared, "readers": self.readers, "sources": self.sources}
 
     # -- exactly once ----------------------------------------------------------------------------
 
@@ -68,31 +111,56 @@ class Deliveries:
             owner=task.pipeline,
         ) as (sink, fresh):
             sink.ledger = ledger
-            batch, partition = task.batch, task.partition
             if fresh:
                 sink.fence()
-                crash.at(Point.SINK_FENCED, batch, partition)
+                crash.at(Point.SINK_FENCED, task.batch, task.partition)
             # Without a doubt since the batch before, nobody else can have written: no need to ask.
             known = remembers(sink.last, task.batch)
             if task.by_content:
                 return self._by_content(sink, task, batches, fresh, {} if known else sink.markers())
-            if not known and decide(sink.marker(), task.batch, task.digest, str(task)) is Decision.SKIP:
+            marker = None if known else sink.marker()
+            if task.verdicts:
+                return self._verdicts(sink, task, batches, fresh, marker)
+            if decide(marker, task.batch, task.digest, str(task)) is Decision.SKIP:
                 # Read to the end all the same: a stateful operator before the sink keeps its state only then.
                 collections.deque(batches, maxlen=0)
                 return self._skipped(task, fresh)
-            crash.at(Point.MARKER_READ, batch, partition)
-            with self.counting.transaction(task) as opened:
-                sink.begin()
-                crash.at(Point.TRANSACTION_BEGUN, batch, partition)
-                counts = send(sink, task, crash.halved(Point.SENT_IN_PART, batches, batch, partition, sink.flush))
-                crash.at(Point.ALL_SENT, batch, partition, sink.flush)
-                sink.seal(Marker.of(batch, task.digest, task.sinks))
-                crash.at(Point.MARKER_SENT, batch, partition)
-                took = sink.commit(batch)
-                self.counting.committed(opened, took)
-            written = self._done(task, counts, fresh, took)
-            crash.at(Point.BATCH_WRITTEN, batch, partition)
-            return written
+            return self._committed(sink, task, batches, fresh)
+
+    def _committed(
+        self,
+        sink: SinkProducer,
+        task: Assignment,
+        batches: Iterator[Any],
+        fresh: bool,
+        verdicts: Verdicts | None = None,
+    ) -> Written:
+        """Write all rows and the marker in one transaction."""
+        batch, partition = task.batch, task.partition
+        crash.at(Point.MARKER_READ, batch, partition)
+        with self.counting.transaction(task) as opened:
+            sink.begin()
+            crash.at(Point.TRANSACTION_BEGUN, batch, partition)
+            counts = send(sink, task, crash.halved(Point.SENT_IN_PART, batches, batch, partition, sink.flush))
+            crash.at(Point.ALL_SENT, batch, partition, sink.flush)
+            sink.seal(Marker.of(batch, task.digest, task.sinks, verdicts.text() if verdicts else ""))
+            crash.at(Point.MARKER_SENT, batch, partition)
+            took = sink.commit(batch)
+            self.counting.committed(opened, took)
+        written = self._done(task, counts, fresh, took)
+        crash.at(Point.BATCH_WRITTEN, batch, partition)
+        return written
+
+    def _verdicts(
+        self, sink: SinkProducer, task: Assignment, batches: Iterator[Any], fresh: bool, marker: Marker | None
+    ) -> Written:
+        """Commit the rejected records of a reading task; where that was done before, compare the verdicts."""
+        verdicts = Verdicts()
+        if decide(marker, task.batch, task.digest, str(task)) is Decision.SKIP and marker is not None:
+            collections.deque(verdicts.rows(batches), maxlen=0)
+            verdicts.check(marker.verdicts, str(task))
+            return self._skipped(task, fresh)
+        return self._committed(sink, task, verdicts.rows(batches), fresh, verdicts)
 
     def _listener(self, task: Assignment) -> Listener | None:
         return self._statistics.listener(task.pipeline) if self._statistics is not None else None

@@ -18,7 +18,8 @@ from tailrace.config import Delivery
 from tailrace.errors import NotAuthorized, ProgressMissing
 from tailrace.kafka import ANSWER_LIMIT, translate
 from tailrace.progress.marker import Marker
-from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.progress.plan import SinkPartition
+from tailrace.progress.stream_plan import AnyPlan
 
 DEFAULT_RETENTION = 7 * 24 * 3600.0
 _LONGEST_MARGIN = 3600.0
@@ -38,7 +39,7 @@ class Retention:
         return self.seconds - min(_LONGEST_MARGIN, self.seconds / 10)
 
 
-def missing(plan: Plan, markers: Mapping[SinkPartition, Marker]) -> list[SinkPartition]:
+def missing(plan: AnyPlan, markers: Mapping[SinkPartition, Marker]) -> list[SinkPartition]:
     """The sink partitions of an open batch that have no marker at all."""
     if plan.done or plan.delivery is not Delivery.EXACTLY_ONCE:
         return []
@@ -46,7 +47,7 @@ def missing(plan: Plan, markers: Mapping[SinkPartition, Marker]) -> list[SinkPar
 
 
 def doubtful(
-    plan: Plan, markers: Mapping[SinkPartition, Marker], now: float, retention: Retention
+    plan: AnyPlan, markers: Mapping[SinkPartition, Marker], now: float, retention: Retention
 ) -> list[SinkPartition]:
     """The sink partitions of which nobody can say whether they have written the open batch."""
     return missing(plan, markers) if now - plan.at >= retention.certain else []
@@ -59,7 +60,7 @@ _THEN = (
 
 
 def check(
-    plan: Plan, markers: Mapping[SinkPartition, Marker], now: float, retention: Retention, then: str = _THEN
+    plan: AnyPlan, markers: Mapping[SinkPartition, Marker], now: float, retention: Retention, then: str = _THEN
 ) -> None:
     """Refuse to go on where a missing marker may be an expired one."""
     lost = doubtful(plan, markers, now, retention)

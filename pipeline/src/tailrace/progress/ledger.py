@@ -11,6 +11,7 @@ import contextlib
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
@@ -32,10 +33,15 @@ from tailrace.kafka import (
     translate,
 )
 from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group, transactional_id
-from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.progress.plan import VERSION, Plan, SinkPartition, tampered, unpacked
+from tailrace.progress.stream_plan import VERSION as STREAM_VERSION
+from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 from tailrace.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
+from tailrace.topics import setting
 
-LEDGER_SETTINGS = {"cleanup.policy": "compact"}
+# Small segments: only closed ones are compacted, and a start reads what is not.
+LEDGER_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
+_PLACES = 8  # partitions that plans are spread over, fixed: a ledger that gets more partitions moves no plan
 _LOOK_BACK = 256  # records of the ledger that the first look backwards spans
 _TRANSACTION_TIMEOUT = 30.0  # of a driver's own transactions, which are short while no broker is away
 _READ_LIMIT = 60.0  # longer than an open transaction of a driver that was killed can last
@@ -44,6 +50,8 @@ _OFFSETS_LIMIT = 15.0  # longer than brokers need until another takes the place 
 _ABORT_LIMIT = 5.0
 _HEAR_LIMIT = 0.5  # the report of a record that was refused is there already, or on its way
 _FENCES = 16  # sink partitions that are fenced at the same time
+
+_Ask = Callable[[list[tuple[str, int]]], TopicPartitions]
 
 
 class Ledger:
@@ -56,7 +64,9 @@ class Ledger:
         cluster = Cluster(kafka)
         self._ends = (cluster.earliest, cluster.latest)
         self.partitions = cluster.ensure(topic, partitions, replication, LEDGER_SETTINGS, Operation.READ)
-        self._partition = zlib.crc32(self._name.encode()) % self.partitions
+        self._check_policy(cluster)
+        # A ledger that grows beyond this many partitions moves the plan once; `latest` then looks everywhere.
+        self._partition = zlib.crc32(self._name.encode()) % _PLACES if self.partitions >= _PLACES else 0
         self._prepared: Producer | None = None
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
@@ -86,6 +96,7 @@ class Ledger:
                     "transactional.id": driver_id(self._name),
                     "retry.backoff.ms": 5,
                     "linger.ms": 0,
+                    "message.max.bytes": 100_000_000,  # how large a plan may be is for the brokers to say
                     "transaction.timeout.ms": int(_TRANSACTION_TIMEOUT * 1000),
                     **self._ear.options,
                 }
@@ -118,34 +129,50 @@ class Ledger:
 
     # -- plans -----------------------------------------------------------------------------------
 
-    def latest(self) -> Plan | None:
-        """The last plan that was written, looking backwards from the ledger's end."""
-        place = f"{self._topic}-{self._partition}"
+    def latest(self) -> AnyPlan | None:
+        """Return the last plan that was written.
+
+        It is in the pipeline's own partition of the ledger. Where that holds none, every partition is searched: version
+        0.1 chose another one, and so does a ledger that has grown from fewer partitions.
+        """
         # The true ends: a reader at read_committed would stop before another pipeline's open transaction.
-        low, high = (next(iter(ask([(self._topic, self._partition)]).values())) for ask in self._ends)
+        earliest, latest = self._ends
         consumer = self._reader(f"tailrace.{self._name}.reader")
         try:
-            span = _LOOK_BACK
-            while True:
-                start = max(low, high - span)
-                found = self._last_in(consumer, start, high)
-                if found is not None:
-                    return Plan.from_json(found.value(), f"{place} offset {found.offset()}")
-                if start == low:
-                    return None
-                span *= 8
+            found = self._latest_in(consumer, self._partition, earliest, latest)
+            if found is not None:
+                return found
+            others = [number for number in range(self.partitions) if number != self._partition]
+            plans = [self._latest_in(consumer, number, earliest, latest) for number in others]
+            return max(
+                (each for each in plans if each is not None), key=lambda plan: (plan.batch, plan.at), default=None
+            )
         finally:
             consumer.assign([])
             consumer.close()
 
-    def _last_in(self, consumer: Consumer, start: int, end: int) -> Any:
-        """The last record of this pipeline between two offsets."""
-        consumer.assign([TopicPartition(self._topic, self._partition, start)])
+    def _latest_in(self, consumer: Consumer, number: int, earliest: _Ask, latest: _Ask) -> AnyPlan | None:
+        place = (self._topic, number)
+        low, high = earliest([place])[place], latest([place])[place]
+        span = _LOOK_BACK
+        while low < high:
+            start = max(low, high - span)
+            found = self._last_in(consumer, number, start, high)
+            if found is not None:
+                return read(found.value(), f"{self._topic}-{number} offset {found.offset()}")
+            if start == low:
+                break
+            span *= 8
+        return None
+
+    def _last_in(self, consumer: Consumer, number: int, start: int, end: int) -> Any:
+        """Return the last record of this pipeline between two offsets."""
+        consumer.assign([TopicPartition(self._topic, number, start)])
         found = None
         limit = time.monotonic() + _READ_LIMIT
         while time.monotonic() < limit:
             message = consumer.poll(1.0)
-            if message is None:
+            if message is None or message.partition() != number:
                 continue
             problem = message.error()
             if problem is not None:
@@ -153,19 +180,30 @@ class Ledger:
                     if (message.offset() or 0) >= end:
                         return found
                     continue  # the end of what is committed: an open transaction hides the rest for a while
-                doing, rights = f"reading the ledger {self._topic}-{self._partition}", [self._right(Operation.READ)]
+                doing, rights = f"reading the ledger {self._topic}-{number}", [self._right(Operation.READ)]
                 raise translate(problem, doing, rights=[*rights, on_groups(self._name)])
             if (message.offset() or 0) >= end:
                 return found
             if message.key() == self._name.encode() and message.value() is not None:
                 found = message
         raise errors.LedgerUnusable(
-            f"the ledger {self._topic}-{self._partition} was not read to its end within {_READ_LIMIT:.0f} s",
+            f"the ledger {self._topic}-{number} was not read to its end within {_READ_LIMIT:.0f} s",
             kept="nothing was written",
             then="an open transaction may be holding it up: start again in a minute, or: tailrace doctor FILE",
         )
 
-    def write(self, plan: Plan, positions: TopicPartitions) -> None:
+    def _check_policy(self, cluster: Cluster) -> None:
+        """Refuse a ledger whose plans the brokers would delete."""
+        policy = setting(cluster, self._topic, "cleanup.policy")
+        if policy is not None and "delete" in policy.split(","):
+            raise errors.LedgerUnusable(
+                f"the ledger topic {self._topic!r} has cleanup.policy={policy}: the brokers would delete plans",
+                kept="nothing was read or written",
+                then=f"kafka-configs.sh --alter --entity-type topics --entity-name {self._topic} "
+                "--add-config cleanup.policy=compact",
+            )
+
+    def write(self, plan: AnyPlan, positions: TopicPartitions) -> None:
         """Write a plan, and how far the batches before it have read, in one transaction."""
         if plan.sinks > self.partitions:
             raise errors.LedgerUnusable(
@@ -179,14 +217,14 @@ class Ledger:
             self._commit(plan, positions, Point.PLAN_OPEN)
         crash.at(Point.PLAN_WRITTEN, plan.batch)
 
-    def settle(self, plan: Plan | None, positions: TopicPartitions) -> None:
+    def settle(self, plan: AnyPlan | None, positions: TopicPartitions) -> None:
         """Note that the last plan is done, and how far it has read, where no batch follows that would do it."""
         if plan is not None:
             with self._lock:
                 self._commit(plan.finished(), positions, Point.DONE_OPEN)
             crash.at(Point.DONE_NOTED, plan.batch)
 
-    def _commit(self, plan: Plan, positions: TopicPartitions, point: Point) -> None:
+    def _commit(self, plan: AnyPlan, positions: TopicPartitions, point: Point) -> None:
         producer, consumer = self._producer, self._consumer
         if producer is None or consumer is None:
             raise errors.InvariantBroken("the ledger was written before the driver had taken it over")
@@ -201,7 +239,7 @@ class Ledger:
         began = time.monotonic()
         try:
             producer.begin_transaction()
-            record = plan.to_json().encode(), self._name.encode()
+            record = plan.to_bytes(), self._name.encode()
             producer.produce(self._topic, *record, self._partition, on_delivery=heard)
             if positions:
                 places = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
@@ -229,7 +267,8 @@ class Ledger:
                     then="if no second driver was meant to run, find it: it has the same pipeline name",
                 ) from error
             producer.flush(_HEAR_LIMIT)
-            if refused:  # the plan's record has broken the transaction, whatever failed then
+            # The plan's record has broken the transaction, whatever failed then; its report may come later.
+            if refused or "add partition" in error.args[0].str():
                 rights = own
             if error.args[0].txn_requires_abort():
                 with contextlib.suppress(KafkaException):  # else its offsets hold up every reader until it times out
@@ -284,3 +323,21 @@ class Ledger:
         if self._consumer is not None:
             self._consumer.close()
         self._producer = self._consumer = self._prepared = None
+
+
+def read(value: bytes, where: str) -> AnyPlan:
+    """Read a record of the ledger; raise LedgerUnusable if it is no plan that this version knows."""
+    try:
+        data = unpacked(value)
+        version = data["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise tampered(where, f"it is not a plan ({type(error).__name__}: {error})") from error
+    if version == STREAM_VERSION:
+        return StreamPlan.of(data, where)
+    if version == VERSION:
+        return Plan.of(data, where)
+    raise errors.LedgerUnusable(
+        f"{where} holds a plan of version {version}, and this Tailrace writes version {VERSION}",
+        kept="nothing was written",
+        then="run the version of Tailrace that wrote it, or a newer one",
+    )

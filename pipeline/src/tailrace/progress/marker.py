@@ -48,16 +48,20 @@ class Marker:
     next: BatchId
     digest: str
     sinks: int
+    verdicts: str = ""  # behind a shuffle: which records the reading task has rejected (`progress/verdicts.py`)
 
     @property
     def metadata(self) -> str:
         """What is committed beside the offset."""
-        return json.dumps({"digest": self.digest, "sinks": self.sinks}, separators=(",", ":"))
+        told: dict[str, object] = {"digest": self.digest, "sinks": self.sinks}
+        if self.verdicts:
+            told["verdicts"] = self.verdicts
+        return json.dumps(told, separators=(",", ":"))
 
     @classmethod
-    def of(cls, batch: BatchId, digest: str, sinks: int) -> Marker:
+    def of(cls, batch: BatchId, digest: str, sinks: int, verdicts: str = "") -> Marker:
         """The marker that says that `batch` is written."""
-        return cls(BatchId(batch + 1), digest, sinks)
+        return cls(BatchId(batch + 1), digest, sinks, verdicts)
 
     @classmethod
     def read(cls, offset: int, metadata: str | None) -> Marker | None:
@@ -66,7 +70,7 @@ class Marker:
             return None
         try:
             data = json.loads((metadata or "").rstrip("\0"))
-            return cls(BatchId(offset), str(data["digest"]), int(data["sinks"]))
+            return cls(BatchId(offset), str(data["digest"]), int(data["sinks"]), str(data.get("verdicts", "")))
         except (ValueError, KeyError, TypeError):
             # An offset that a tool has set: it has no digest, so it can never be taken for ours.
             return cls(BatchId(offset), "", 0)

@@ -1,8 +1,7 @@
-"""What a batch will read, decided once and written down before anything of it is delivered.
+"""The plan of a batch: what it reads and which sink partition reads what, written down before any of it is committed.
 
-A replay is exact only if each sink partition gets the same records again. Spark does not promise that: with four
-topic partitions or fewer its source lists them in another order after a restart (docs/decisions/0002). So a sink
-partition is known by what it reads, not by Spark's number for it.
+The driver makes it once (`driver/choose.py`). A replay is the delivery of the same plan, so nothing about a batch is
+ever computed a second time. The digest names everything that exactness rests on, and each marker carries it.
 """
 
 from __future__ import annotations
@@ -10,18 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NewType
+from functools import cached_property
+from typing import Any, NewType
 
 from tailrace.config import Delivery
-from tailrace.errors import CutChanged, LedgerUnusable
+from tailrace.errors import LedgerUnusable
 
 BatchId = NewType("BatchId", int)
 SinkPartition = NewType("SinkPartition", int)
-# What one task reads: source ranges joined by "+", or a shuffle's partition.
-Slice = NewType("Slice", str)
+Place = tuple[str, int]  # a source partition: topic and number
 
-VERSION = 1
+VERSION = 2
+_COMPRESSED_FROM = 16_384  # characters: larger plans would come near the broker's limit for a message
+_MAGIC = b"\x02z"
 
 
 @dataclass(frozen=True, order=True)
@@ -36,9 +39,14 @@ class Range:
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}:{self.start}-{self.end}"
 
+    @property
+    def place(self) -> Place:
+        """The topic partition."""
+        return self.topic, self.partition
+
     @classmethod
     def parse(cls, text: str) -> Range:
-        """The range that `str` has written."""
+        """Read the range that `str` has written."""
         found = re.fullmatch(r"(.+)-(\d+):(\d+)-(\d+)", text)
         if found is None:
             raise LedgerUnusable(f"{text!r} is not a range")
@@ -47,116 +55,135 @@ class Range:
 
 @dataclass(frozen=True)
 class Plan:
-    """One batch: which query and run planned it, the ranges in Spark's order, and what each sink partition reads."""
+    """One batch. `parts` holds the ranges of each reading task.
+
+    Without a shuffle a reading task is a sink partition. With one, the sink partitions are first those of the `outputs`
+    and then, where records can be rejected, one for the rejected records of each reading task.
+    """
 
     pipeline: str
-    query: str
     batch: BatchId
-    ranges: tuple[Range, ...]
-    slices: tuple[Slice, ...]
-    entry: str  # Spark's own offset log entry of this batch
+    sink: str  # the sink topic; empty where each row names its own
+    topics: Mapping[str, str]  # the source topics that are read, with their topic ids
+    parts: tuple[tuple[Range, ...], ...]
+    outputs: int
+    ends: Mapping[Place, int]  # where the batch leaves each source partition, including those that it does not read
+    shuffles: bool = False
+    judges: bool = (
+        False  # behind a shuffle: the reading tasks commit their rejected records in sink partitions of their own
+    )
+    cut: tuple[str, ...] = ()  # the shuffles, as Spark partitions their rows
     run: str = ""
     at: float = 0.0
+    marked: float = 0.0  # when markers of this pipeline were committed last, as far as the driver knows; 0: never
     delivery: Delivery = Delivery.EXACTLY_ONCE
-    sunk: bool = False  # an earlier batch had sink partitions, so markers exist
-    shape: str = ""  # what decides which branch a record takes: format, schema, conditions
-    code: str = ""  # the function's files and arguments
-    mixes: bool = False  # the function shuffles
+    shape: str = ""  # digest of what decides verdicts: format, schema, conditions
+    code: str = ""  # digest of the function's files and arguments
     done: bool = False  # every sink partition is written
+    inherited: str = ""  # the digest of a plan of version 0.1 that is finished in this form; never written down
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        """All ranges, in their order."""
+        return tuple(sorted(each for part in self.parts for each in part))
 
     @property
     def sinks(self) -> int:
         """The number of sink partitions."""
-        return len(self.slices)
-
-    @property
-    def digest(self) -> str:
-        """What a marker names: the same if and only if each sink partition reads the same."""
-        text = json.dumps([self.pipeline, self.query, self.batch, list(self.slices)])
-        return hashlib.sha256(text.encode()).hexdigest()[:32]
+        return self.outputs + (len(self.parts) if self.judges else 0)
 
     @property
     def records(self) -> int:
         """How many offsets the batch spans."""
-        return sum(each.end - each.start for each in self.ranges)
+        return sum(each.end - each.start for part in self.parts for each in part)
 
-    def to_json(self) -> str:
-        """The plan as the ledger keeps it."""
-        return json.dumps(
+    @cached_property
+    def digest(self) -> str:
+        """What a marker names: the same if and only if each sink partition holds the same."""
+        if self.inherited:
+            return self.inherited
+        parts = [[str(each) for each in part] for part in self.parts]
+        named = [self.pipeline, self.batch, self.sink, sorted(self.topics.items()), parts, self.outputs]
+        text = json.dumps([VERSION, *named, self.shuffles, self.judges, self.cut])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def to_bytes(self) -> bytes:
+        """Write the plan as the ledger keeps it: JSON, compressed if it is large."""
+        text = json.dumps(
             {
                 "version": VERSION,
                 "pipeline": self.pipeline,
-                "query": self.query,
                 "batch": self.batch,
-                "ranges": [str(each) for each in self.ranges],
-                "slices": list(self.slices),
-                "entry": self.entry,
+                "sink": self.sink,
+                "topics": dict(self.topics),
+                "parts": [_nested({each.place: [each.start, each.end] for each in part}) for part in self.parts],
+                "outputs": self.outputs,
+                "ends": _nested(self.ends),
+                "shuffles": self.shuffles,
+                "judges": self.judges,
+                "cut": list(self.cut),
                 "run": self.run,
                 "at": self.at,
+                "marked": self.marked,
                 "delivery": self.delivery.value,
-                "sunk": self.sunk,
                 "shape": self.shape,
                 "code": self.code,
-                "mixes": self.mixes,
                 "done": self.done,
                 "digest": self.digest,
-            }
-        )
+            },
+            separators=(",", ":"),
+        ).encode()
+        return text if len(text) < _COMPRESSED_FROM else _MAGIC + zlib.compress(text, 6)
 
     @classmethod
-    def from_json(cls, text: bytes | str, where: str) -> Plan:
-        """The plan that the ledger holds at `where`; whoever has changed it is noticed."""
+    def of(cls, data: Mapping[str, Any], where: str) -> Plan:
+        """Read the plan that the ledger holds at `where`; raise LedgerUnusable if somebody else has changed it."""
         try:
-            data = json.loads(text)
-            if data["version"] != VERSION:
-                raise LedgerUnusable(
-                    f"{where} holds a plan of version {data['version']}, and this Tailrace writes version {VERSION}",
-                    kept="nothing was written",
-                    then="run the version of Tailrace that wrote it, or a newer one",
-                )
             plan = cls(
                 pipeline=data["pipeline"],
-                query=data["query"],
                 batch=BatchId(data["batch"]),
-                ranges=tuple(Range.parse(each) for each in data["ranges"]),
-                slices=tuple(Slice(each) for each in data["slices"]),
-                entry=data["entry"],
+                sink=data["sink"],
+                topics=dict(data["topics"]),
+                parts=tuple(_ranges(part) for part in data["parts"]),
+                outputs=data["outputs"],
+                ends={
+                    (topic, int(number)): end for topic, ends in data["ends"].items() for number, end in ends.items()
+                },
+                shuffles=data["shuffles"],
+                judges=data["judges"],
+                cut=tuple(data["cut"]),
                 run=data["run"],
                 at=data["at"],
+                marked=data["marked"],
                 delivery=Delivery(data["delivery"]),
-                sunk=data["sunk"],
                 shape=data["shape"],
                 code=data["code"],
-                mixes=data["mixes"],
                 done=data["done"],
             )
             digest = data["digest"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise _tampered(where, f"it is not a plan ({type(error).__name__}: {error})") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise tampered(where, f"it is not a plan ({type(error).__name__}: {error})") from error
         if digest != plan.digest:
-            raise _tampered(where, "its digest does not fit its contents")
+            raise tampered(where, "its digest does not fit its contents")
         return plan
 
-    def finished(self, entry: str | None = None) -> Plan:
-        """The same plan, done; with another offset log entry where the positions were reset after it."""
-        return replace(self, done=True, entry=entry or self.entry)
-
-    def check_repeatable(self, shape: str, code: str) -> None:
-        """Refuse to finish a batch that is delivered in part if its records could now part in another way."""
-        changed = "source.format, its schema or process.validate" if shape != self.shape else ""
-        if not changed and self.mixes and code != self.code:
-            changed = (
-                "process.function or its arguments: the function shuffles, so it decides what a sink partition gets"
-            )
-        if changed:
-            raise CutChanged(
-                f"batch {self.batch} of {self.pipeline!r} is delivered in part, and was begun with another {changed}",
-                kept="nothing more of the batch was delivered; what was, is not delivered again",
-                then="finish the batch as it was begun (`tailrace run FILE --batch`), then change",
-            )
+    def finished(self, ends: Mapping[Place, int] | None = None) -> Plan:
+        """Return the plan noted as done; with other ends where the positions were moved after it."""
+        return replace(self, done=True, ends=self.ends if ends is None else dict(ends))
 
 
-def _tampered(where: str, why: str) -> LedgerUnusable:
+def unpacked(value: bytes) -> Any:
+    """Read a record's JSON, compressed or not; raise ValueError if it is neither."""
+    if value.startswith(_MAGIC):
+        try:
+            value = zlib.decompress(value[len(_MAGIC) :])
+        except zlib.error as error:
+            raise ValueError(str(error)) from error
+    return json.loads(value)
+
+
+def tampered(where: str, why: str) -> LedgerUnusable:
+    """Return the error for a record of the ledger that Tailrace did not write as it is."""
     return LedgerUnusable(
         f"{where} was changed by somebody else: {why}",
         kept="nothing was written",
@@ -164,28 +191,16 @@ def _tampered(where: str, why: str) -> LedgerUnusable:
     )
 
 
-def assign(plan: Plan, slices: tuple[Slice, ...]) -> tuple[SinkPartition, ...]:
-    """For each of Spark's tasks now, the sink partition whose slice it reads."""
-    places: dict[Slice, list[int]] = {}
-    for number, each in enumerate(plan.slices):
-        places.setdefault(each, []).append(number)
-    chosen: list[SinkPartition] = []
-    for each in slices:
-        numbers = places.get(each)
-        if not numbers:
-            raise _changed(plan, slices)
-        chosen.append(SinkPartition(numbers.pop(0)))
-    if len(chosen) != plan.sinks:
-        raise _changed(plan, slices)
-    return tuple(chosen)
+def _nested(places: Mapping[Place, Any]) -> dict[str, dict[str, Any]]:
+    nested: dict[str, dict[str, Any]] = {}
+    for (topic, number), value in sorted(places.items()):
+        nested.setdefault(topic, {})[str(number)] = value
+    return nested
 
 
-def _changed(plan: Plan, slices: tuple[Slice, ...]) -> CutChanged:
-    missing = sorted(set(plan.slices) - set(slices))[:3]
-    new = sorted(set(slices) - set(plan.slices))[:3]
-    return CutChanged(
-        f"batch {plan.batch} of {plan.pipeline!r} was planned with {plan.sinks} sink partitions and would now have "
-        f"{len(slices)}; missing now: {', '.join(missing) or 'none'}; new: {', '.join(new) or 'none'}",
-        kept="nothing more of the batch was delivered; what was, is not delivered again",
-        then="start with the settings of the last run once (`tailrace run FILE --batch`), then change them",
+def _ranges(part: Mapping[str, Mapping[str, Any]]) -> tuple[Range, ...]:
+    return tuple(
+        Range(topic, int(number), int(start), int(end))
+        for topic, numbers in part.items()
+        for number, (start, end) in numbers.items()
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tailrace.errors import OffsetStoreUnusable
-from tailrace.progress.plan import Plan
+from tailrace.progress.stream_plan import AnyPlan
 
 Place = tuple[str, int]
 Positions = dict[Place, int]
@@ -80,7 +80,7 @@ def from_document(text: str, where: str) -> Positions:
     return found
 
 
-def begins(plan: Plan, ends: Mapping[Place, int]) -> Positions:
+def begins(plan: AnyPlan, ends: Mapping[Place, int]) -> Positions:
     """Where a batch begins; `ends` are its own, and where it reads nothing, that is where it begins too."""
     found = dict(ends)
     for each in sorted(plan.ranges, reverse=True):

@@ -51,12 +51,14 @@ class Board:
         self._last: Finished | None = None
         self._pending: dict[int, Finished] = {}
         self._progress: Progress | None = None
+        self._observed: Mapping[str, Mapping[str, float]] = {}
         self._lag: LagSeen | None = None
         self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
         self._owners: dict[int, tuple[str, str]] = {}
         self._warnings: deque[str] = deque(maxlen=_WARNINGS)
         self._executors: tuple[int, int] | None = None
         self.links: dict[str, str] = {}
+        self.planning: tuple[str, tuple[str, ...]] | None = None  # of a stateless pipeline's frame, and why
         self._begin()
 
     def _begin(self) -> None:
@@ -154,6 +156,21 @@ class Board:
         for name, spent in batch.phases.items():
             self.measures.observe(metrics.PHASE_SECONDS, self.pipeline.pipeline, name, value=spent)
 
+    def counted(self, batch: Finished) -> None:
+        """Count what a batch that the driver has planned has read and delivered."""
+        read = sum(each.read for each in batch.written)
+        self._add(metrics.CONSUMED_RECORDS, read)
+        self._add(metrics.CONSUMED_BYTES, sum(each.read_size for each in batch.written))
+        self._add(metrics.PRODUCED_RECORDS, batch.out)
+        for reason, number in batch.reasons.items():
+            self._add(metrics.REJECTED_RECORDS, number, reason)
+        self._observe(batch.observed)
+        self._set(metrics.BATCH_RECORDS, read)
+        if batch.seconds:
+            self.measures.observe(metrics.BATCH_SECONDS, self.pipeline.pipeline, value=batch.seconds)
+            self._set(metrics.INPUT_RATE, read / batch.seconds)
+            self._set(metrics.PROCESSED_RATE, read / batch.seconds)
+
     def progressed(self, progress: Progress) -> None:
         """Spark has said what a batch was: consumed and delivered are counted together."""
         if progress.idle:
@@ -180,10 +197,7 @@ class Board:
             self._set(metrics.STATE_ROWS, each.rows, each.name)
             self._set(metrics.STATE_BYTES, each.size, each.name)
             self._add(metrics.STATE_DROPPED, each.dropped, each.name)
-        for name, row in progress.own.items():
-            for counter, value in row.items():
-                self._set(metrics.OBSERVED, value, name, counter)
-                self._add(metrics.OBSERVED_SUM, max(0.0, value), name, counter)
+        self._observe(progress.own)
         if batch is not None:
             counted = totals(progress, batch)
             self._add(metrics.CONSUMED_RECORDS, counted.consumed)
@@ -191,6 +205,15 @@ class Board:
             self._add(metrics.PRODUCED_RECORDS, counted.produced)
             for reason, number in counted.reasons.items():
                 self._add(metrics.REJECTED_RECORDS, number, reason)
+
+    def _observe(self, observed: Mapping[str, Mapping[str, float]]) -> None:
+        """Count what the function has observed of a batch."""
+        with self._lock:
+            self._observed = observed
+        for name, row in observed.items():
+            for counter, value in row.items():
+                self._set(metrics.OBSERVED, value, name, counter)
+                self._add(metrics.OBSERVED_SUM, max(0.0, value), name, counter)
 
     def lag(self, seen: LagSeen) -> None:
         """How far behind it is."""
@@ -265,9 +288,10 @@ class Board:
                 "executors": dict(zip(("wanted", "present"), self._executors, strict=True))
                 if self._executors
                 else None,
+                "planning": {"frame": self.planning[0], "reasons": list(self.planning[1])} if self.planning else None,
                 "watermark": self._progress.watermark if self._progress else None,
                 "state": [vars(each) for each in self._progress.operators] if self._progress else [],
-                "observed": {name: dict(row) for name, row in self._progress.own.items()} if self._progress else {},
+                "observed": {name: dict(row) for name, row in self._observed.items()},
                 "batches": list(self._history),
                 "warnings": list(self._warnings),
                 "links": dict(self.links),

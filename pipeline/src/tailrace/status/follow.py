@@ -76,8 +76,13 @@ class Follower:
             self._last = last
             for progress in reversed(new):
                 self.board.progressed(progress)
-            if time.monotonic() - self._asked > _EXECUTORS_EVERY:
-                self._asked = time.monotonic()
+            self.executors(wanted)
+
+    def executors(self, wanted: int | None) -> None:
+        """Tell the board how many executors there are, not more often than makes sense."""
+        if self._on and time.monotonic() - self._asked > _EXECUTORS_EVERY:
+            self._asked = time.monotonic()
+            with contextlib.suppress(Py4JError, PySparkException):
                 self._executors(wanted)
 
     def _executors(self, wanted: int | None) -> None:

@@ -24,6 +24,8 @@ class Finished:
     replay: bool
     at: float  # when, in seconds since 1970
     limit: int = 0  # records that the next one may have
+    seconds: float = 0.0  # of the whole batch, where the driver has planned it
+    observed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by the function
 
     @property
     def out(self) -> int:

@@ -1,0 +1,45 @@
+"""A part of a batch without the JVM: its records through the stages, as rows for the gateway.
+
+Outputs and rejected records leave in one stream, so both are in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from tailrace.stages.arrow_stages import ArrowStages
+
+
+class _Accepted:
+    """The accepted rows. The function gets this and not a generator, because a generator can be closed half-way."""
+
+    def __init__(self, stages: ArrowStages, records: Iterator[Any], aside: deque[Any]) -> None:
+        self._stages = stages
+        self._records = records
+        self._aside = aside
+
+    def __iter__(self) -> _Accepted:
+        return self
+
+    def __next__(self) -> Any:
+        good, rejected = self._stages.decode(next(self._records))
+        if rejected is not None:
+            self._aside.append(rejected)
+        return good
+
+
+def rows(stages: ArrowStages, records: Iterator[Any]) -> Iterator[Any]:
+    """Yield what is to be written; records that the function left unread are read for the rejected ones."""
+    aside: deque[Any] = deque()
+    accepted = _Accepted(stages, records, aside)
+    for out in stages.process(accepted):
+        yield stages.encode(out)
+        while aside:
+            yield aside.popleft()
+    for _ in accepted:
+        while aside:
+            yield aside.popleft()
+    while aside:
+        yield aside.popleft()

@@ -1,0 +1,55 @@
+"""What the loop needs of whatever runs a batch: deliver a plan, and say what was written.
+
+Spark is one implementation (`spark_engine`). The other (`thread_engine`) runs the stages that need no Spark in threads,
+so that the protocol can be tested against a real Kafka in a second instead of a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from tailrace.gateway import Written
+from tailrace.progress.plan import Plan, SinkPartition
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How an engine cuts a batch into sink partitions."""
+
+    shuffles: bool = False
+    outputs: int | None = None  # behind a shuffle: the number of sink partitions for outputs
+    how: tuple[str, ...] = ()  # the shuffles, as Spark partitions their rows
+    judges: bool = False  # behind a shuffle: reading tasks commit their rejected records themselves
+
+
+class Engine(Protocol):
+    """Runs batches."""
+
+    @property
+    def slots(self) -> int:
+        """How many tasks run at the same time."""
+
+    @property
+    def cut(self) -> Cut:
+        """How batches are cut; fixed for a run."""
+
+    @property
+    def planning(self) -> tuple[str, tuple[str, ...]]:
+        """Whether the frame is planned once or anew for each batch, and the reasons."""
+
+    def deliver(
+        self, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str] = frozenset()
+    ) -> list[Written]:
+        """Deliver a batch and return what each sink partition has written.
+
+        `owners` wrote each sink partition last. Ranges of the topics in `gone` no longer exist, and are not read.
+        """
+
+    @property
+    def observed(self) -> Mapping[str, Mapping[str, float]]:
+        """What the function has observed of the last batch, by name."""
+
+    def cancel(self) -> None:
+        """Give up the batch in progress."""

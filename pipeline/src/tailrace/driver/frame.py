@@ -1,0 +1,80 @@
+"""The frame of a pipeline: one leaf that reads through the gateway, then the stages, as one function.
+
+    read ──► decode ──► validate ──► gate ──► (spread) ──► process ──► encode
+                                       └─ rejected ──► gateway
+
+Every part of it is the same in all batches, so that Spark plans it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from tailrace.assembly import Assembly
+from tailrace.decode import decode
+from tailrace.driver.leaf import one_row_per_task
+from tailrace.driver.tasks import Tasks
+from tailrace.encode import encode
+from tailrace.process import apply, spread_rows, unchanged, validate
+from tailrace.rows import HEADERS, accepted, aside
+
+RECORD = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+        StructField("headers", HEADERS),
+    ]
+)
+COLUMNS = tuple(name for name in RECORD.names if name != "timestampType")
+_GATE = "_gate"
+Judge = Callable[[Iterator[Any]], Iterator[Any]]
+
+
+def leaf(spark: SparkSession, tasks: Tasks, parts: int) -> DataFrame:
+    """Return the frame that reads the batch's records, one task for each part."""
+    wanted = StructType([RECORD[name] for name in tasks.columns])
+    return one_row_per_task(spark, parts).mapInArrow(tasks.read, wanted)
+
+
+def rows(assembly: Assembly, records: DataFrame, judge: Judge) -> DataFrame:
+    """Return rows for the sink, from Kafka's records; rejected ones are handed to the gateway on the way."""
+    pipeline = assembly.pipeline
+    decoded = validate(decode(records, pipeline.source, assembly.folder), pipeline.process.validate_)
+    if assembly.may_reject:
+        decoded = gated(decoded, judge)
+    good = accepted(decoded)
+    if pipeline.process.partitions is not None:
+        good = spread_rows(good, pipeline.process.partitions)
+    good = apply(assembly.function, good, pipeline.process.arguments) if assembly.function else unchanged(good)
+    return encode(good, pipeline.sink, assembly.folder)
+
+
+def gated(decoded: DataFrame, judge: Judge) -> DataFrame:
+    """Let the accepted rows through and hand over the others.
+
+    The gate is a column, so that accepted rows stay in the JVM: Python gets a null for each of them. It counts as not
+    deterministic, or Spark could leave it out, move it or compute it twice.
+    """
+    make: Any = arrow_udf  # its stub knows no function that is told by its type hints
+    gate = make(judge, BooleanType()).asNondeterministic()
+    return decoded.withColumn(_GATE, gate(aside(decoded, "decode"))).where(F.col(_GATE)).drop(_GATE)

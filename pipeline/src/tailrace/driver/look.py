@@ -1,0 +1,56 @@
+"""Looking at the source: which topic partitions exist, which topics they belong to, and where they end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailrace import errors, source
+from tailrace.config import Isolation, OnDataLoss, Pipeline
+from tailrace.kafka import Cluster, TopicPartitions
+from tailrace.topics import topic_ids
+
+TOPICS_EVERY = 1.0  # seconds between two questions for the topics themselves
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One look."""
+
+    ends: TopicPartitions
+    topics: Mapping[str, str]  # source topics with their ids
+    at: float  # monotonic
+
+
+class Look:
+    """Asks the brokers, on behalf of the loop."""
+
+    def __init__(self, pipeline: Pipeline, cluster: Cluster) -> None:
+        self._pipeline = pipeline
+        self._cluster = cluster
+        self._committed = pipeline.source.isolation is Isolation.READ_COMMITTED
+        self._asked = 0.0
+        self._topics: dict[str, tuple[str, int]] = {}
+
+    def topics(self) -> dict[str, tuple[str, int]]:
+        """Return the id and the number of partitions of each source topic, not older than a second."""
+        if not self._topics or time.monotonic() - self._asked > TOPICS_EVERY:
+            names = {topic for topic, _ in source.partitions_of(self._pipeline, self._cluster)}
+            self._topics = topic_ids(self._cluster, names)
+            self._asked = time.monotonic()
+        return self._topics
+
+    def __call__(self, positions: TopicPartitions) -> Seen:
+        """Return the ends of the partitions that are read, and of those that are new."""
+        topics = self.topics()
+        places = {(topic, number) for topic, (_, count) in topics.items() for number in range(count)}
+        gone = sorted(set(positions) - places)
+        if gone and self._pipeline.source.on_data_loss is OnDataLoss.STOP:
+            raise errors.SourceChanged(
+                f"{', '.join(f'{topic}-{number}' for topic, number in gone[:5])} no longer exists",
+                kept="everything that was delivered; nothing more was read",
+                then="restore the topic, or set source.on_data_loss: reset to go on without it",
+            )
+        ends = self._cluster.latest(sorted(places), self._committed)
+        return Seen(ends, {topic: name for topic, (name, _) in topics.items()}, time.monotonic())

@@ -1,0 +1,387 @@
+"""The loop: look at the source, choose a batch, write its plan, deliver it, report.
+
+While a batch is delivered by a thread of its own, the loop waits, looks ahead, and listens for a stop. Every batch is
+delivered from its plan, so a replay at the start is the same call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailrace import crash, errors
+from tailrace.config import OnDataLoss, Pipeline
+from tailrace.crash import Point
+from tailrace.drain import Stop, unfinished
+from tailrace.driver.choose import choose
+from tailrace.driver.engine import Engine
+from tailrace.driver.look import Look, Seen
+from tailrace.driver.pace import Pace
+from tailrace.failures import failure
+from tailrace.gateway import Written
+from tailrace.kafka import Cluster, TopicPartitions
+from tailrace.keeping import Keeper
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
+from tailrace.progress.stream_plan import AnyPlan
+from tailrace.status.seen import Finished
+
+PLANNED = "planned"
+WRITTEN = "written"
+IDLE_AFTER = 1.0  # seconds without a batch until the last one is noted as done
+_TICK = 0.2  # seconds between two looks at everything that is not a batch
+_PAUSES = (0.005, 0.01, 0.02, 0.04)  # seconds between looks at a source that has nothing new
+_FRESH = 0.05  # seconds for which a look ahead may be used
+_AHEAD_AFTER = 0.05  # seconds after which a batch in progress is worth a look ahead
+_SHOWN = 3  # ranges of a batch, in a message
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run holds besides its engine."""
+
+    pipeline: Pipeline
+    cluster: Cluster
+    ledger: Ledger
+    keeper: Keeper
+    emit: Callable[[dict[str, Any]], None]
+    stop: Stop
+    name: str
+    shape: str  # digest of what decides verdicts
+    code: str  # digest of the function
+    finished: Callable[[Finished], None] = lambda batch: None
+    tick: Callable[[], None] = lambda: None
+    leave: Callable[[], None] = lambda: None  # nothing is open any more: a standby may take over
+    following: Callable[[Callable[[], TopicPartitions]], None] = lambda positions: None  # told how to ask for positions
+
+
+@dataclass
+class Loop:
+    """The batches of one run; used by one thread."""
+
+    run: Run
+    engine: Engine
+    plan: AnyPlan | None = None  # the last one
+    positions: TopicPartitions = field(default_factory=dict)
+    delivered: bool = True  # whether the last plan is
+    marked: float = 0.0  # when markers were committed last
+    number: int | None = None  # of the next batch, where that is not the one after the last plan
+
+    def __post_init__(self) -> None:
+        self.look = Look(self.run.pipeline, self.run.cluster)
+        self.pace = Pace(self.run.pipeline)
+        self._owners: dict[SinkPartition, str] = {}
+        self._ahead: Seen | None = None
+        self._ends: TopicPartitions = {}
+        self._ids: Mapping[str, str] = {}
+        self._phases: dict[str, float] = {}
+        self._threads = ThreadPoolExecutor(1, "tailrace-deliver")
+        self._ticked = 0.0
+        self._settled: TopicPartitions | None = None
+        self._away = False
+        self._written: list[Written] = []
+
+    @property
+    def last(self) -> int:
+        """The batch that was planned last; -1 before the first."""
+        return self.plan.batch if self.plan is not None else -1
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    def begin(self, ids: Mapping[str, str]) -> None:
+        """Prepare the first batch: the ids of the source topics are these."""
+        self._ids = dict(ids)
+        self.pace.begin(self.positions)
+
+    def stream(self, *, until_read: bool = False) -> None:
+        """Deliver batches until a stop is asked for; with `until_read`, until what is there now has been read."""
+        pipeline, stop = self.run.pipeline, self.run.stop
+        target: TopicPartitions | None = None
+        since, pauses = time.monotonic(), 0
+        try:
+            while not stop.event.is_set():
+                begun = time.monotonic()
+                seen = self._seen()
+                if seen is None:  # no broker answers
+                    stop.event.wait(_TICK)
+                    continue
+                if until_read and target is None:
+                    target = dict(seen.ends)
+                if self._batch(seen, target, begun):
+                    since, pauses = time.monotonic(), 0
+                    if pipeline.batch.trigger:
+                        stop.event.wait(max(0.0, begun + pipeline.batch.trigger - time.monotonic()))
+                    continue
+                if target is not None:
+                    break
+                self._tick()
+                if time.monotonic() - since > IDLE_AFTER:
+                    self._rest()
+                stop.event.wait(_PAUSES[min(pauses, len(_PAUSES) - 1)])
+                pauses += 1
+            self.settle()
+        finally:
+            self._threads.shutdown(wait=False)
+        self.run.leave()
+        reason = stop.reason or "all that was there has been read"
+        self.run.emit({"event": "stopped", "reason": reason, "batch": self.last})
+
+    def _seen(self) -> Seen | None:
+        """Look at the source; None while no broker answers, which is reported once."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and time.monotonic() - ahead.at < _FRESH:
+            return ahead
+        try:
+            seen = self.look(self.positions)
+        except (errors.BrokerUnreachable, errors.KafkaFailed) as error:
+            if not self._away:
+                self.run.emit({"event": "away", "what": error.what})
+            self._away = True
+            self._tick()
+            return None
+        if self._away:
+            self.run.emit({"event": "back"})
+        self._away = False
+        return seen
+
+    def _batch(self, seen: Seen, target: TopicPartitions | None, begun: float) -> bool:
+        """Choose, plan and deliver one batch; False if there is nothing to read."""
+        run, number = self.run, BatchId(self.last + 1 if self.number is None else self.number)
+        self._phases = {"look": time.monotonic() - begun}
+        with self._phase("choose"):
+            self._admit(seen)
+            self._ends = seen.ends
+            ends = seen.ends if target is None else {p: min(e, target.get(p, 0)) for p, e in seen.ends.items()}
+            cut = self.engine.cut
+            width = self.pace.width(self.engine.slots, bounded=not cut.shuffles)
+            parts = choose(self.positions, ends, self.pace.limit, number, width)
+        if not parts:
+            return False
+        limit = self.pace.limit
+        after = self.positions | {each.place: each.end for part in parts for each in sorted(part)}
+        plan = Plan(
+            pipeline=run.pipeline.pipeline,
+            batch=number,
+            sink=run.pipeline.sink.topic or "",
+            topics={
+                topic: seen.topics[topic] for topic in sorted({place[0] for place in after if place[0] in seen.topics})
+            },
+            parts=parts,
+            outputs=cut.outputs if cut.outputs is not None else len(parts),
+            ends=after,
+            shuffles=cut.shuffles,
+            cut=cut.how,
+            judges=cut.judges,
+            run=run.name,
+            at=time.time(),
+            marked=self.marked,
+            delivery=run.pipeline.sink.delivery,
+            shape=run.shape,
+            code=run.code,
+        )
+        with self._phase("ledger"):
+            run.ledger.write(plan, self.positions)
+        self.plan, self.delivered, self.number = plan, False, None
+        run.keeper.planned(plan, self.positions, self._phases["ledger"])
+        written = self.deliver(plan, limit=limit)
+        self.positions = dict(after)
+        spent = time.monotonic() - begun
+        size = sum(each.read_size for each in written)
+        self.pace.learn(plan.records, size, spent, len(parts))
+        run.finished(self._done(plan, written, seconds=spent))
+        crash.at(Point.BATCH_RETURNED, number)
+        return True
+
+    def _admit(self, seen: Seen) -> None:
+        """Take in new partitions from their beginning; notice lost offsets and topics that were created again."""
+        pipeline, run = self.run.pipeline, self.run
+        recreated = {topic for topic, name in seen.topics.items() if self._ids.get(topic, name) != name}
+        reset = pipeline.source.on_data_loss is OnDataLoss.RESET
+        if recreated and not reset:
+            raise recreation(sorted(recreated), "everything that was delivered; nothing more was read")
+        self._ids = {**self._ids, **seen.topics}
+        new = [place for place in seen.ends if place not in self.positions or place[0] in recreated]
+        behind = [p for p, end in seen.ends.items() if p in self.positions and end < self.positions[p] and p not in new]
+        if behind and not reset:
+            topic, number = behind[0]
+            raise errors.OffsetsOutOfRange(
+                f"{topic}-{number}: the next offset to read is {self.positions[behind[0]]}, and the topic ends at "
+                f"{seen.ends[behind[0]]}",
+                kept="everything that was delivered; nothing more was read",
+                then="restore the topic, or set source.on_data_loss: reset",
+            )
+        if not new and not behind and set(self.positions) <= set(seen.ends):
+            return
+        earliest = run.cluster.earliest([*new, *behind])
+        for topic in sorted(recreated):
+            run.emit(
+                {"event": "reset", "what": f"{topic} was deleted and created again; reading it from its beginning"}
+            )
+        for place in behind:
+            what = f"{place[0]}-{place[1]}: the next offset to read is {self.positions[place]}, and the topic ends at"
+            run.emit({"event": "reset", "what": f"{what} {seen.ends[place]}; going on at {seen.ends[place]}"})
+        for place in sorted(set(self.positions) - set(seen.ends)):
+            run.emit({"event": "reset", "what": f"{place[0]}-{place[1]} no longer exists"})
+        kept = {place: offset for place, offset in self.positions.items() if place in seen.ends}
+        self.positions = kept | {p: earliest[p] for p in new} | {p: seen.ends[p] for p in behind}
+
+    # -- one batch ---------------------------------------------------------------------------------
+
+    def deliver(self, plan: Plan, *, limit: int | None = None, gone: frozenset[str] = frozenset()) -> list[Written]:
+        """Deliver a plan, new or from the ledger, and report it; on a stop, within `batch.drain`."""
+        replay = limit is None
+        self.run.emit(
+            {"event": PLANNED, "batch": plan.batch, "records": plan.records, "sinks": plan.sinks, "replay": replay}
+        )
+        with self._phase("deliver"):
+            job = self._threads.submit(self.engine.deliver, plan, self._owners, gone)
+            written = self._await(job, plan)
+        crash.at(Point.BATCH_DONE, plan.batch)
+        self._owners |= {each.partition: each.writer for each in written}
+        self.delivered, self.marked = True, time.time()
+        for each in written:
+            for lost in each.lost:
+                self._lost(Range.parse(lost))
+        self._written = written
+        self._report(plan, written, {} if replay else {"limit": self.pace.limit})
+        return written
+
+    def _done(self, plan: Plan, written: list[Written], *, replay: bool = False, seconds: float = 0.0) -> Finished:
+        return Finished(
+            plan.batch,
+            plan.records,
+            tuple(written),
+            dict(self._phases),
+            replay,
+            time.time(),
+            self.pace.limit,
+            seconds,
+            self.engine.observed,
+        )
+
+    def replayed(self, plan: Plan) -> None:
+        """Report the batch that an earlier run has left open."""
+        written = self._written
+        self.run.finished(self._done(plan, written, replay=True))
+
+    def _lost(self, lost: Range) -> None:
+        self.run.emit(
+            {
+                "event": "reset",
+                "what": f"{lost.topic}-{lost.partition}: {lost.end - lost.start} planned offsets, {lost.start} to "
+                f"{lost.end - 1}, no longer exist",
+            }
+        )
+
+    def _await(self, job: Future[list[Written]], plan: Plan) -> list[Written]:
+        """Wait for a batch in progress; meanwhile look ahead, and give the batch up where a stop cannot wait."""
+        begun, stop, drain = time.monotonic(), self.run.stop, self.run.pipeline.batch.drain
+        stopped: float | None = None
+        given_up = False
+        while True:
+            done, _ = wait([job], _AHEAD_AFTER)
+            if done:
+                break
+            self._tick()
+            if stop.event.is_set():
+                stopped = stopped or time.monotonic()
+                if not given_up and (stop.hurried.is_set() or time.monotonic() - stopped >= drain):
+                    given_up = True
+                    self.engine.cancel()
+            elif self._ahead is None or time.monotonic() - self._ahead.at > max(_AHEAD_AFTER, 0.2):
+                with contextlib.suppress(errors.TailraceError):
+                    self._ahead = self.look(self.positions)
+                    crash.at(Point.LOOKED_AHEAD, plan.batch)
+        del begun
+        try:
+            return job.result()
+        except Exception as error:
+            if given_up:
+                raise unfinished(stop, plan.batch, drain) from error
+            raise self._overtaken(failure(error, self.run.pipeline, described(plan)), plan.batch) from error
+
+    def _overtaken(self, error: errors.TailraceError, number: int) -> errors.TailraceError:
+        """Return the error; or DriverFenced if a newer driver has written on meanwhile, which explains it."""
+        if isinstance(error, errors.KafkaError | errors.DriverFenced):  # brokers that are away tell nothing of it
+            return error
+        with contextlib.suppress(errors.TailraceError):
+            last = self.run.ledger.latest()
+            if last is not None and last.batch > number and last.run != self.run.name:
+                return errors.DriverFenced(
+                    f"batch {number} of pipeline {self.run.pipeline.pipeline!r}: a newer driver has taken over, and "
+                    f"has come to batch {last.batch}",
+                    kept="what this driver had committed stays; the newer driver writes the rest",
+                    then="if no second driver was meant to run, find it: it has the same pipeline name",
+                )
+        return error
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._phases[name] = self._phases.get(name, 0.0) + time.monotonic() - started
+
+    def _report(self, plan: Plan, written: list[Written], limit: Mapping[str, int]) -> None:
+        ends = self._ahead.ends if self._ahead is not None else self._ends
+        self.run.emit(
+            {
+                "event": WRITTEN,
+                "batch": plan.batch,
+                "in": plan.records,
+                **limit,
+                "out": sum(each.out for each in written),
+                "rejected": sum(each.rejected for each in written),
+                "skipped": sum(each.skipped for each in written),
+                "sinks": plan.sinks,
+                "producers": sum(each.fresh for each in written),
+                "seconds": round(self._phases["deliver"], 3),
+                "commit_ms": round(max((each.commit_ms for each in written), default=0.0), 1),
+                "lag": sum(max(0, ends.get(place, offset) - offset) for place, offset in plan.ends.items()),
+            }
+        )
+
+    # -- between batches -----------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if time.monotonic() - self._ticked >= _TICK:
+            self._ticked = time.monotonic()
+            self.run.tick()
+
+    def _rest(self) -> None:
+        """Note that the last batch is done, once for each position, and say that the pipeline has drained."""
+        if self._settled == self.positions:
+            return
+        self.settle()
+        self.run.emit({"event": "idle", "batch": self.last, "lag": 0})
+
+    def settle(self) -> None:
+        """Note in the ledger that the last batch is done, and how far it has read."""
+        if not self.delivered or self.number is not None or self._settled == self.positions:
+            return
+        if self.plan is not None:
+            self.plan = self.plan.finished(self.positions)
+            self.run.ledger.settle(self.plan, self.positions)
+        self.run.keeper.settled(self.positions)
+        self._settled = dict(self.positions)
+
+
+def recreation(topics: list[str], kept: str) -> errors.PlanOfAnother:
+    """Return the error for source topics that were deleted and created again."""
+    return errors.PlanOfAnother(
+        f"the source topic {', '.join(topics)} was deleted and created again since the last batch",
+        kept=kept,
+        then="set source.on_data_loss: reset to read it from its beginning, or choose where to go on: "
+        "tailrace offsets reset FILE --to earliest --give-up",
+    )
+
+
+def described(plan: Plan) -> str:
+    """Name the batch, and where its records are."""
+    shown = ", ".join(map(str, plan.ranges[:_SHOWN]))
+    return f"batch {plan.batch}, of {shown}{', …' if len(plan.ranges) > _SHOWN else ''}"

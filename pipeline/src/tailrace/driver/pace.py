@@ -1,0 +1,43 @@
+"""How many records the next batch may take, and how wide it should be, learned from the batches before."""
+
+from __future__ import annotations
+
+from tailrace.config import Pipeline
+from tailrace.driver.choose import FIRST_COST, Width
+from tailrace.driver.weight import weight
+from tailrace.kafka import TopicPartitions
+from tailrace.rate import Bounds, Observed, Rate
+
+_TELLING = 200  # records; the time of a smaller batch is all fixed cost
+_OLD = 0.7  # weight of what was known before
+
+
+class Pace:
+    """The limit and the width of each batch of one run."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        batch = pipeline.batch
+        self._kafka = pipeline.kafka
+        self._bounds = Bounds(batch.target, batch.max_records, batch.max_bytes)
+        self._rate = Rate.starting(self._bounds, None)
+        self._least, self._most = pipeline.source.partitions, pipeline.sink.partitions
+        self._cost = FIRST_COST
+
+    def begin(self, positions: TopicPartitions) -> None:
+        """Look how large the records are that come first."""
+        self._rate = Rate.starting(self._bounds, weight(self._kafka, positions))
+
+    @property
+    def limit(self) -> int:
+        """Records that the next batch may take."""
+        return self._rate.limit
+
+    def width(self, slots: int, *, bounded: bool = True) -> Width:
+        """Return how many sink partitions the next batch may have; `sink.partitions` bounds outputs, not reading."""
+        return Width(slots, self._most if bounded else None, self._least, self._cost)
+
+    def learn(self, records: int, size: int | None, seconds: float, parts: int) -> None:
+        """Take note of a batch that took this long."""
+        self._rate = self._rate.after(Observed(records, seconds, size))
+        if records >= _TELLING:
+            self._cost = _OLD * self._cost + (1 - _OLD) * seconds * parts / records

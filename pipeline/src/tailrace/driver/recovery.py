@@ -1,0 +1,170 @@
+"""Startup: what the ledger says of the last batch, and how it is finished before the next one is chosen.
+
+The order matters. The ledger is taken first, so that older drivers are fenced. Then every sink partition of the last
+plan is fenced, so that nothing of an older run can be committed any more. Only then are the markers read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailrace import crash, errors
+from tailrace.config import Delivery, OnDataLoss, Pipeline
+from tailrace.crash import Point
+from tailrace.kafka import Cluster
+from tailrace.progress import expiry
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.marker import Decision, Marker, decide
+from tailrace.progress.plan import Place, Plan, Range, SinkPartition
+from tailrace.progress.positions import begins
+from tailrace.progress.stream_plan import AnyPlan, StreamPlan
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What the ledger says at the start of a run."""
+
+    plan: AnyPlan | None
+    markers: Mapping[SinkPartition, Marker]
+
+
+def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovered, str]:
+    """Take the ledger, fence, and read plan and markers; the text is a note for the user, or empty."""
+    ledger.take()
+    plan = ledger.latest()
+    number = plan.batch if plan else -1
+    crash.at(Point.LEDGER_TAKEN, number)
+    # Only the batch that was planned last can have open transactions. They are ended before the markers are read:
+    # a marker in an open transaction would hold up the answer.
+    ledger.fence(plan.sinks if plan else 0)
+    crash.at(Point.SINKS_FENCED, number)
+    markers = ledger.markers()
+    ahead = max((marker.next for marker in markers.values()), default=0)
+    if plan is not None and ahead > plan.batch + 1:
+        raise errors.MarkerConflict(
+            f"pipeline {pipeline.pipeline!r}: a sink partition has written batch {ahead - 1}, and the last plan "
+            f"in the ledger is of batch {plan.batch}",
+            kept="nothing was read or written",
+            then="restore the ledger topic; `tailrace explain TR-303` has the choices",
+        )
+    note = ""
+    if plan is not None and expiry.missing(plan, markers):
+        kept = expiry.retention(cluster.admin)
+        note = f"offsets.retention.minutes: {kept.note}" if kept.note else ""
+        expiry.check(plan, markers, time.time(), kept, **_choices(pipeline))
+        _check_deleted(plan, markers, kept)
+    return Recovered(plan, markers), note
+
+
+def _choices(pipeline: Pipeline) -> dict[str, str]:
+    """Return what to do about lost markers; the offsets of a stateful pipeline cannot be set."""
+    if pipeline.checkpoint == "ledger":
+        return {}
+    return {
+        "then": "look at the output for what the batch has delivered; then give the pipeline a new name and a new "
+        f"checkpoint, and a section offsets with from: tailrace.{pipeline.pipeline}"
+    }
+
+
+def _check_deleted(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], kept: expiry.Retention) -> None:
+    """Refuse a batch whose markers were deleted: those of the batch before cannot have expired, and are gone."""
+    if isinstance(plan, Plan) and plan.marked and not markers and time.time() - plan.marked < kept.certain:
+        raise errors.ProgressMissing(
+            f"the ledger has the plan of batch {plan.batch} of {plan.pipeline!r} and no marker of any batch, though "
+            f"some were committed {expiry.duration(time.time() - plan.marked)} ago: the group of markers was deleted",
+            kept="nothing was read or written: the batch may or may not be delivered",
+            then="look at the output, then `tailrace offsets set FILE … --give-up` with where to go on; `tailrace "
+            "explain TR-306` has the choices",
+        )
+
+
+def check_same(pipeline: Pipeline, plan: AnyPlan, ids: Mapping[str, str]) -> frozenset[str]:
+    """Refuse a plan of another sink or source; return the topics that were created again, where that is allowed."""
+    if not isinstance(plan, Plan):
+        return frozenset()
+    sink = pipeline.sink.topic or ""
+    if plan.sink != sink:
+        raise errors.PlanOfAnother(
+            f"batch {plan.batch} of {plan.pipeline!r} was planned for the sink {_topic(plan.sink)}, and this "
+            f"configuration writes to {_topic(sink)}",
+            kept="nothing was read or written",
+            then="if another pipeline has this name, rename one of them; if you changed the sink, run the old "
+            "configuration with --batch to finish its batch, then: tailrace offsets accept FILE",
+        )
+    again = frozenset(topic for topic, name in plan.topics.items() if ids.get(topic, name) != name)
+    if again and pipeline.source.on_data_loss is OnDataLoss.STOP:
+        raise errors.PlanOfAnother(
+            f"the source topic {', '.join(sorted(again))} was deleted and created again since batch {plan.batch}",
+            kept="nothing was read or written",
+            then="set source.on_data_loss: reset to read it from its beginning, or choose where to go on: tailrace "
+            "offsets reset FILE --to earliest --give-up",
+        )
+    return again
+
+
+def _topic(name: str) -> str:
+    return repr(name) if name else "that each row names"
+
+
+def unfinished(
+    plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: Ledger, shape: str, code: str
+) -> Plan | dict[Place, int] | None:
+    """Return what is left of the last batch.
+
+    A plan has to be delivered (sink partitions that are written are skipped). Positions say that nothing of the batch
+    was delivered, so that it is chosen again from there. None: the batch is done.
+    """
+    if plan.done:
+        return None
+    if plan.delivery is not Delivery.EXACTLY_ONCE:
+        if ledger.positions(dict(plan.ends)) == plan.ends:
+            return None
+        return plan if isinstance(plan, Plan) else begins(plan, plan.ends)
+    who = f"pipeline {plan.pipeline!r} sink partition"
+    done = [
+        decide(markers.get(SinkPartition(number)), plan.batch, plan.digest, f"{who} {number}") is Decision.SKIP
+        for number in range(plan.sinks)
+    ]
+    if all(done):
+        return None
+    if isinstance(plan, StreamPlan):
+        return _inherited(plan) if any(done) else begins(plan, plan.ends)
+    if any(done) and plan.shuffles and (plan.shape, plan.code) != (shape, code):
+        what = "source.format, its schema or process.validate" if plan.shape != shape else "process.function"
+        raise errors.CutChanged(
+            f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and was begun with another {what}: behind "
+            "a shuffle that decides what a sink partition holds",
+            kept="nothing more of the batch was delivered; what was, is not delivered again",
+            then="finish the batch as it was begun (`tailrace run FILE --batch`), then change",
+        )
+    return plan
+
+
+def _inherited(plan: StreamPlan) -> Plan:
+    """Return the plan of version 0.1 in today's form, where its sink partitions are ranges; refuse any other."""
+    try:
+        parts = tuple(tuple(Range.parse(each) for each in part.split("+")) for part in plan.slices)
+    except errors.LedgerUnusable:
+        parts = ()
+    if not parts or len(set(plan.slices)) != len(plan.slices):
+        raise errors.CutChanged(
+            f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and was begun by version 0.1, whose sink "
+            "partitions cannot be made again by this version",
+            kept="nothing more of the batch was delivered; what was, is not delivered again",
+            then="finish the batch with version 0.1 (`tailrace run FILE --batch`), then upgrade",
+        )
+    return Plan(
+        pipeline=plan.pipeline,
+        batch=plan.batch,
+        sink="",
+        topics={},
+        parts=parts,
+        outputs=len(parts),
+        ends=plan.ends,
+        run=plan.run,
+        at=plan.at,
+        delivery=plan.delivery,
+        inherited=plan.digest,
+    )

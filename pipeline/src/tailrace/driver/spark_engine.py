@@ -1,0 +1,205 @@
+"""The engine that runs batches as jobs of Spark, over a frame that is planned once."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace import errors
+from tailrace.assembly import Assembly
+from tailrace.config import Format, Pipeline
+from tailrace.driver import frame
+from tailrace.driver.engine import Cut
+from tailrace.driver.frame_analysis import Analysis, Planning, analyse
+from tailrace.driver.leaf import one_row_per_task
+from tailrace.driver.tasks import PROPERTY, RESULT, WARMING, BatchInfo, Tasks, written_of
+from tailrace.gateway import ReadDone, Written
+from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.stages.arrow_stages import ArrowSpec, unsupported
+
+_SLOTS_EVERY = 1.0  # seconds between two questions for the number of slots
+_PROPERTIES = (PROPERTY, "spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+
+
+class _Listed(AccumulatorParam[list[Any]]):
+    """Collects what tasks tell that cannot answer with rows."""
+
+    def zero(self, value: list[Any]) -> list[Any]:
+        return []
+
+    def addInPlace(self, value1: list[Any], value2: list[Any]) -> list[Any]:  # noqa: N802 - PySpark's name
+        value1.extend(value2)
+        return value1
+
+
+def in_arrow(pipeline: Pipeline) -> bool:
+    """Whether a pipeline runs in one Python stage, from gateway to gateway.
+
+    JSON by a Spark schema without a function stays in the JVM, whose parser is quicker than Python's.
+    """
+    if unsupported(pipeline):
+        return False
+    return pipeline.process.arrow is not None or pipeline.source.format is not Format.JSON
+
+
+class SparkEngine:
+    """Delivers the batches of one run."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, assembly: Assembly, run: str) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._assembly = assembly
+        self._run = run
+        self._group = f"tailrace-{run}"
+        self._answers: Accumulator[list[Written]] = spark.sparkContext.accumulator([], _Listed())
+        self._reads: Accumulator[list[tuple[int, ReadDone]]] = spark.sparkContext.accumulator([], _Listed())
+        self._kept: dict[int, DataFrame] = {}
+        self._slots = (0.0, 1)
+        self._observes = True  # until a batch shows that the function observes nothing
+        self.observed: Mapping[str, Mapping[str, float]] = {}
+        self._spec = ArrowSpec.of(pipeline, assembly.folder) if in_arrow(pipeline) else None
+        if self._spec is not None:
+            self.analysis = Analysis(Planning.KEPT, (), (), None)
+            self._tasks = Tasks.of(pipeline, self._spec.columns, shuffles=False, judges=False)
+            self._cut = Cut()
+            return
+        judges = assembly.may_reject
+        self._tasks = Tasks.of(pipeline, frame.COLUMNS, shuffles=False, judges=judges)
+        records = frame.leaf(spark, self._tasks, 1)
+        self.analysis = analyse(frame.rows(assembly, records, self._tasks.judge), records)
+        shuffles = self.analysis.shuffles > 0
+        if shuffles:
+            answers = self._answers if judges else None
+            self._tasks = Tasks.of(
+                pipeline, frame.COLUMNS, shuffles=True, judges=judges, answers=answers, reads=self._reads
+            )
+        outputs, most = self.analysis.partitions, pipeline.sink.partitions
+        if outputs is not None and most is not None:
+            outputs = min(outputs, most)
+        self._cut = Cut(shuffles, outputs, self.analysis.cut, shuffles and judges)
+
+    @property
+    def cut(self) -> Cut:
+        """See `Engine.cut`."""
+        return self._cut
+
+    @property
+    def planning(self) -> tuple[str, tuple[str, ...]]:
+        """See `Engine.planning`."""
+        return self.analysis.planning.value, self.analysis.reasons
+
+    @property
+    def slots(self) -> int:
+        """See `Engine.slots`."""
+        asked, number = self._slots
+        if time.monotonic() - asked > _SLOTS_EVERY:
+            number = max(1, self._spark.sparkContext.defaultParallelism)
+            self._slots = time.monotonic(), number
+        return number
+
+    def _frame(self, parts: int) -> DataFrame:
+        """Return the frame that reads with this many tasks, planned once or anew."""
+        planning = self.analysis.planning
+        kept = self._kept.get(parts)
+        if kept is None and self._spec is not None:
+            leaf = one_row_per_task(self._spark, parts)
+            kept = self._kept[parts] = leaf.mapInArrow(self._tasks.all_of_it(self._spec), RESULT)
+        if kept is None or planning is Planning.BUILT:
+            rows = frame.rows(self._assembly, frame.leaf(self._spark, self._tasks, parts), self._tasks.judge)
+            most = self._pipeline.sink.partitions
+            if self._tasks.shuffles and most is not None:
+                rows = rows.coalesce(most)
+            kept = self._kept[parts] = rows.mapInArrow(self._tasks.write, RESULT)
+            return kept
+        return kept.select("*") if planning is Planning.PLANNED else kept
+
+    def deliver(
+        self, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str] = frozenset()
+    ) -> list[Written]:
+        """See `Engine.deliver`."""
+        self._check(plan)
+        self._answers.value, self._reads.value = [], []
+        planned = self._frame(len(plan.parts))  # before the job is set up: the function may run jobs of its own
+        with self._job(plan, owners, gone):
+            found = planned.collect()
+        if self._observes:
+            self.observed = _observed(planned)
+            self._observes = bool(self.observed)
+        written = {each.partition: each for each in (written_of(row.asDict(recursive=True)) for row in found)}
+        for each in self._answers.value:
+            known = written.get(each.partition)
+            if known is None or known.skipped:  # a task that was repeated has skipped what the first had written
+                written[each.partition] = each
+        if sorted(written) != list(range(plan.sinks)):
+            raise errors.InvariantBroken(
+                f"batch {plan.batch} has {plan.sinks} sink partitions, and {sorted(written)} have answered"
+            )
+        if self._cut.shuffles:  # the first one answers for all that was read; a task that was repeated counts once
+            reads = dict(self._reads.value).values()
+            written[SinkPartition(0)] = replace(
+                written[SinkPartition(0)],
+                read=sum(each.records for each in reads),
+                read_size=sum(each.size for each in reads),
+                lost=tuple(str(lost) for each in reads for lost in each.lost),
+            )
+        return [written[number] for number in sorted(written)]
+
+    def warm(self) -> None:
+        """Run a batch of nothing: plan the frames, compile, start a Python worker in each slot. Nothing is written."""
+        for parts in sorted({1, self.slots}):
+            outputs = self._cut.outputs if self._cut.outputs is not None else parts
+            plan = Plan(self._pipeline.pipeline, WARMING, "", {}, ((),) * parts, outputs, {})
+            planned = self._frame(parts)
+            with self._job(plan, {}, frozenset()):
+                planned.collect()
+
+    def _check(self, plan: Plan) -> None:
+        """Refuse a plan that was cut in another way than this function cuts."""
+        cut = self.cut
+        mine = (cut.shuffles, cut.judges, cut.outputs if cut.shuffles else len(plan.parts), cut.how)
+        if (plan.shuffles, plan.judges, plan.outputs, plan.cut) == mine:
+            return
+        raise errors.CutChanged(
+            f"batch {plan.batch} of {plan.pipeline!r} was planned with {plan.outputs} sink partitions for outputs"
+            f"{' behind ' + ', '.join(plan.cut) if plan.shuffles else ''}, and would now have {mine[2]}"
+            f"{' behind ' + ', '.join(cut.how) if cut.shuffles else ''}",
+            kept="nothing more of the batch was delivered; what was, is not delivered again",
+            then="start with the settings of the last run once (`tailrace run FILE --batch`), then change them",
+        )
+
+    @contextlib.contextmanager
+    def _job(self, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str]) -> Iterator[None]:
+        """Tell the job's tasks what they deliver."""
+        context: Any = self._spark.sparkContext
+        context.setJobGroup(self._group, f"batch {plan.batch}: {plan.records} offsets", interruptOnCancel=True)
+        context.setLocalProperty(PROPERTY, BatchInfo.of(plan, self._run, owners, gone).text())
+        try:
+            yield
+        finally:
+            for name in _PROPERTIES:
+                context.setLocalProperty(name, None)
+
+    def cancel(self) -> None:
+        """See `Engine.cancel`."""
+        self._spark.sparkContext.cancelJobGroup(self._group)
+
+
+def _observed(frame: DataFrame) -> dict[str, dict[str, float]]:
+    """Read the numbers that `observe` has counted in the frame's last execution."""
+    found: dict[str, dict[str, float]] = {}
+    told = frame._jdf.queryExecution().observedMetrics().toSeq()
+    for number in range(told.size()):
+        name, row = told.apply(number)._1(), told.apply(number)._2()
+        values = {each: row.getAs(each) for each in row.schema().fieldNames()}
+        found[str(name)] = {
+            str(each): float(value)
+            for each, value in values.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+    return found

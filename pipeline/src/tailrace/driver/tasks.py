@@ -1,0 +1,285 @@
+"""What runs in Spark's Python workers: reading a part of the batch, judging its records, writing its rows.
+
+What differs between batches travels in the job's local properties, so that a frame that was planned once serves all of
+them. What never differs, and every secret, travels in the closure.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import pickle
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.accumulators import Accumulator
+
+from tailrace.config import Delivery, Pipeline
+from tailrace.driver.arrow_rows import rows
+from tailrace.errors import InvariantBroken
+from tailrace.gateway import Assignment, ReadDone, ReadRequest, Written, client
+from tailrace.gateway.message_protocol import Judging
+from tailrace.gateway.shape import SHAPE
+from tailrace.kafka import client_options
+from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
+from tailrace.stages.arrow_stages import ArrowSpec, stages_of
+from tailrace.whole import whole
+
+if TYPE_CHECKING:
+    Batches = Iterator[pa.RecordBatch]
+
+PROPERTY = "tailrace.batch"
+WARMING = BatchId(-1)  # a batch of nothing, which writes nothing: it warms JVM and workers
+_HOLD = 0.2  # seconds that a warming task keeps its worker, so that each slot gets one of its own
+
+
+@dataclass(frozen=True)
+class BatchInfo:
+    """What the tasks of one batch need to know of it."""
+
+    batch: BatchId
+    digest: str
+    sinks: int
+    outputs: int
+    parts: tuple[tuple[Range, ...], ...]
+    run: str
+    owners: Mapping[SinkPartition, str]
+    share: int
+    delivery: Delivery
+
+    @classmethod
+    def of(cls, plan: Plan, run: str, owners: Mapping[SinkPartition, str], gone: frozenset[str]) -> BatchInfo:
+        """Extract it from the plan; ranges of topics that are gone are not read."""
+        parts = (
+            tuple(tuple(each for each in part if each.topic not in gone) for part in plan.parts) if gone else plan.parts
+        )
+        share = max(1, len(plan.ends))
+        return cls(plan.batch, plan.digest, plan.sinks, plan.outputs, parts, run, dict(owners), share, plan.delivery)
+
+    def text(self) -> str:
+        """Write it as a local property."""
+        return base64.b64encode(zlib.compress(pickle.dumps(self), 1)).decode()
+
+
+@functools.lru_cache(maxsize=2)
+def _read_info(text: str) -> BatchInfo:
+    found = pickle.loads(zlib.decompress(base64.b64decode(text)))
+    if not isinstance(found, BatchInfo):
+        raise InvariantBroken(f"the property {PROPERTY} holds {type(found).__name__}")
+    return found
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """One pipeline's tasks: everything that is the same in all batches."""
+
+    pipeline: str
+    isolation: str
+    reset: bool
+    ledger: str
+    topic: str | None
+    rejected: str
+    idle: float
+    shuffles: bool
+    judges: bool  # records may be rejected before the function
+    columns: tuple[str, ...]
+    # Behind a shuffle reading tasks cannot answer with rows: what they have written, and what they have read.
+    answers: Accumulator[list[Written]] | None
+    reads: Accumulator[list[tuple[int, ReadDone]]] | None
+    consumer: dict[str, Any] = field(repr=False)
+    producer: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        pipeline: Pipeline,
+        columns: tuple[str, ...],
+        *,
+        shuffles: bool,
+        judges: bool,
+        answers: Accumulator[list[Written]] | None = None,
+        reads: Accumulator[list[tuple[int, ReadDone]]] | None = None,
+    ) -> Tasks:
+        """Gather it from the configuration."""
+        connection = client_options(pipeline.kafka)
+        return cls(
+            pipeline=pipeline.pipeline,
+            isolation=pipeline.source.isolation.value,
+            reset=pipeline.source.on_data_loss.value == "reset",
+            ledger=pipeline.ledger.topic,
+            topic=pipeline.sink.topic,
+            rejected=pipeline.rejected_topic,
+            idle=pipeline.sink.idle,
+            shuffles=shuffles,
+            judges=judges,
+            columns=columns,
+            answers=answers,
+            reads=reads,
+            consumer=connection | pipeline.source.options,
+            producer=connection | pipeline.sink.options,
+        )
+
+    def request(self, info: BatchInfo, part: int) -> ReadRequest:
+        """Return the request for a part's ranges."""
+        return ReadRequest(
+            pipeline=self.pipeline,
+            ranges=info.parts[part],
+            isolation=self.isolation,
+            reset=self.reset,
+            columns=self.columns,
+            share=info.share,
+            options=self.consumer,
+        )
+
+    def assignment(self, info: BatchInfo, partition: int, attempt: str = "", *, verdicts: bool = False) -> Assignment:
+        """Return the assignment of a sink partition."""
+        sink = SinkPartition(partition)
+        return Assignment(
+            pipeline=self.pipeline,
+            batch=info.batch,
+            partition=sink,
+            sinks=info.sinks,
+            digest=info.digest,
+            delivery=info.delivery,
+            ledger=self.ledger,
+            topic=self.topic,
+            rejected=self.rejected,
+            run=info.run,
+            owner=info.owners.get(sink, ""),
+            idle=self.idle,
+            attempt=attempt,
+            judges=self.judges and not self.shuffles,
+            verdicts=verdicts,
+            options=self.producer,
+        )
+
+    # -- the three kinds of tasks ------------------------------------------------------------------
+
+    def read(self, batches: Batches) -> Batches:
+        """Yield the records of this task's part; the rows of the leaf itself say nothing."""
+        for _ in batches:
+            pass
+        info, part, attempt = here()
+        if info.batch == WARMING:
+            return
+        done = yield from client.read(attempt, self.request(info, part), info.batch, part)
+        if self.reads is not None:
+            self.reads.add([(part, done)])
+
+    def judge(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        """Hand rejected rows to the gateway; yield for each row whether it was accepted.
+
+        A row is null where the record was accepted, so accepted records cost next to nothing here.
+        """
+        info, part, attempt = here()
+        task = self.assignment(info, info.outputs + part, verdicts=True) if self.shuffles else None
+        handing = client.Handing(task or Judging(attempt, info.batch, part))
+        if info.batch == WARMING:
+            yield from (each.is_null() for each in batches)
+            return
+        try:
+            for each in batches:
+                if each.null_count < len(each):
+                    handing.add(_shaped(each.drop_null()))
+                yield each.is_null()
+            written = handing.end()
+            if self.answers is not None:
+                self.answers.add([written])
+        finally:
+            handing.close()
+
+    def all_of_it(self, spec: ArrowSpec) -> Callable[[Batches], Batches]:
+        """Return the one stage of a pipeline that needs no DataFrame: from gateway to gateway."""
+
+        def task(batches: Batches) -> Batches:
+            for _ in batches:
+                pass
+            info, number, attempt = here()
+            stages = stages_of(spec)
+            if info.batch == WARMING:
+                time.sleep(_HOLD)
+                yield answer(Written(SinkPartition(number), skipped=True))
+                return
+            records = client.read(attempt, self.request(info, number), info.batch, number)
+            yield answer(client.Client().write(self.assignment(info, number, attempt), rows(stages, records)))
+
+        return task
+
+    def write(self, batches: Batches) -> Batches:
+        """Write this task's rows as a sink partition, and yield what was written."""
+        info, number, attempt = here()
+        if info.batch == WARMING:
+            for _ in whole(batches):
+                pass
+            time.sleep(_HOLD)
+            yield answer(Written(SinkPartition(number), skipped=True))
+            return
+        task = self.assignment(info, number, "" if self.shuffles else attempt)
+        yield answer(client.Client().write(task, whole(batches)))
+
+
+def here() -> tuple[BatchInfo, int, str]:
+    """Return the batch, the task's number in it, and the name of the attempt."""
+    context = TaskContext.get()
+    if context is None:
+        raise InvariantBroken("a stage of the pipeline runs outside a task of Spark")
+    text = context.getLocalProperty(PROPERTY)
+    if not text:
+        raise InvariantBroken("the job does not say which batch it delivers")
+    info = _read_info(text)
+    return info, context.partitionId(), f"{info.run}/{info.batch}/{context.taskAttemptId()}"
+
+
+def _shaped(aside: pa.StructArray) -> pa.RecordBatch:
+    """Return rejected rows in the shape that the gateway takes."""
+    count = len(aside)
+    fields = {field.name: column for field, column in zip(aside.type, aside.flatten(), strict=True)}
+    columns = [
+        fields[name].cast(kind) if name in fields else pa.nulls(count, kind)
+        for name, kind in zip(SHAPE.names, SHAPE.types, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SHAPE)
+
+
+# -- the answer ----------------------------------------------------------------------------------
+
+RESULT = (
+    "partition int, skipped boolean, out long, rejected long, size long, fresh boolean, commit_ms double, "
+    "writer string, address string, reasons map<string,long>, read long, read_size long, lost array<string>"
+)
+_RESULT = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("skipped", pa.bool_()),
+        ("out", pa.int64()),
+        ("rejected", pa.int64()),
+        ("size", pa.int64()),
+        ("fresh", pa.bool_()),
+        ("commit_ms", pa.float64()),
+        ("writer", pa.string()),
+        ("address", pa.string()),
+        ("reasons", pa.map_(pa.string(), pa.int64())),
+        ("read", pa.int64()),
+        ("read_size", pa.int64()),
+        ("lost", pa.list_(pa.string())),
+    ]
+)
+
+
+def answer(written: Written) -> pa.RecordBatch:
+    """Return what was written as a row for the driver."""
+    row = {name: getattr(written, name) for name in _RESULT.names}
+    row |= {"partition": int(written.partition), "reasons": list(written.reasons.items()), "lost": list(written.lost)}
+    return pa.RecordBatch.from_pylist([row], schema=_RESULT)
+
+
+def written_of(row: Mapping[str, Any]) -> Written:
+    """Read the row again."""
+    told = dict(row)
+    told |= {"partition": SinkPartition(row["partition"]), "lost": tuple(row["lost"])}
+    return Written(**told)

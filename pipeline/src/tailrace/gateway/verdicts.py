@@ -1,0 +1,95 @@
+"""Which records a reading task has rejected, as a marker can hold it.
+
+Behind a shuffle, rejected records are committed before the rows that were accepted go on. A reading that is repeated
+must come to the same verdicts. The marker's metadata is small (the broker's limit is 4 KiB), so the rejected offsets
+are kept as they are where they fit, and as hashes of stretches of offsets where they do not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tailrace.errors import VerdictChanged
+from tailrace.headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
+
+_LONGEST = 2_400  # characters of the marker's metadata
+_STRETCHES = 128
+
+
+class Verdicts:
+    """Collects the rejected records of one reading task."""
+
+    def __init__(self) -> None:
+        self._rejected: set[tuple[str, int, int]] = set()
+
+    def rows(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the same batches, noting where each row's record came from."""
+        for batch in batches:
+            for headers in batch.column("headers").to_pylist():
+                told = {each["key"]: each["value"] for each in headers or ()}
+                place = told[HEADER_TOPIC].decode(), int(told[HEADER_PARTITION]), int(told[HEADER_OFFSET])
+                self._rejected.add(place)
+            yield batch
+
+    def text(self) -> str:
+        """Write the verdicts for a marker: a digest, and as much as fits to find a difference by."""
+        digest = hashlib.sha256(json.dumps(sorted(self._rejected)).encode()).hexdigest()[:16]
+        listed = json.dumps(self._listed(), separators=(",", ":"))
+        if len(listed) <= _LONGEST:
+            return f"{digest}={listed}"
+        return f"{digest}~{''.join(self._stretches())}"
+
+    def _listed(self) -> dict[str, list[int]]:
+        """List the offsets of each source partition, each after the first as the distance from the one before."""
+        found: dict[str, list[int]] = {}
+        last: dict[str, int] = {}
+        for topic, partition, offset in sorted(self._rejected):
+            place = f"{topic}-{partition}"
+            found.setdefault(place, []).append(offset - last.get(place, 0))
+            last[place] = offset
+        return found
+
+    def _stretches(self) -> list[str]:
+        buckets: list[list[tuple[str, int, int]]] = [[] for _ in range(_STRETCHES)]
+        for each in sorted(self._rejected):
+            buckets[each[2] % _STRETCHES].append(each)
+        return [hashlib.sha256(json.dumps(each).encode()).hexdigest()[:8] for each in buckets]
+
+    def check(self, stored: str, who: str) -> None:
+        """Raise VerdictChanged if the marker was written with other verdicts."""
+        if stored.partition("=")[0].partition("~")[0] == self.text()[:16]:
+            return
+        raise VerdictChanged(
+            f"{who}: {self._difference(stored)}, and was not when the batch was read first",
+            kept="nothing more of the batch was delivered; what was, is not delivered again",
+            then="bring back what was there when the batch began, then start again; tailrace explain TR-314",
+        )
+
+    def _difference(self, stored: str) -> str:
+        """Name the first record whose verdict differs."""
+        if "=" in stored:
+            before = {
+                (place.rpartition("-")[0], int(place.rpartition("-")[2]), offset)
+                for place, steps in json.loads(stored.partition("=")[2]).items()
+                for offset in _summed(steps)
+            }
+            topic, partition, offset = min(before ^ self._rejected)
+            now = "rejected" if (topic, partition, offset) in self._rejected else "accepted"
+            return f"the record {topic}-{partition} offset {offset} is {now} now"
+        hashes = stored.partition("~")[2]
+        for number, mine in enumerate(self._stretches()):
+            if hashes[number * 8 : number * 8 + 8] != mine:
+                near = [each for each in sorted(self._rejected) if each[2] % _STRETCHES == number][:1]
+                shown = "".join(f", like {topic}-{partition} offset {offset}" for topic, partition, offset in near)
+                return f"a record whose offset is {number} modulo {_STRETCHES}{shown} has another verdict now"
+        return "a record has another verdict now"
+
+
+def _summed(steps: list[int]) -> Iterator[int]:
+    total = 0
+    for step in steps:
+        total += step
+        yield total

@@ -1,0 +1,200 @@
+"""The plan of a batch that Spark has cut: of stateful pipelines and of `exactly_once`.
+
+A replay is exact only if each sink partition gets the same records again. Spark does not promise that: with four
+topic partitions or fewer its source lists them in another order after a restart (docs/decisions/0002). So a sink
+partition is known by its slice, not by Spark's task number. Version 0.1 planned every pipeline in this form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NewType
+
+from tailrace.config import Delivery
+from tailrace.errors import CutChanged, InvariantBroken, LedgerUnusable
+from tailrace.progress.plan import BatchId, Place, Plan, Range, SinkPartition, tampered
+
+# What one task reads: source ranges joined by "+", or a shuffle's partition.
+Slice = NewType("Slice", str)
+
+VERSION = 1
+_HEAD = 2  # lines of an offset log entry before those of the sources: its version, its metadata
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """One batch: which query and run planned it, the ranges in Spark's order, and what each sink partition reads."""
+
+    pipeline: str
+    query: str
+    batch: BatchId
+    ranges: tuple[Range, ...]
+    slices: tuple[Slice, ...]
+    entry: str  # Spark's own offset log entry of this batch
+    run: str = ""
+    at: float = 0.0
+    delivery: Delivery = Delivery.EXACTLY_ONCE
+    sunk: bool = False  # an earlier batch had sink partitions, so markers exist
+    shape: str = ""  # what decides which branch a record takes: format, schema, conditions
+    code: str = ""  # the function's files and arguments
+    mixes: bool = False  # the function shuffles
+    done: bool = False  # every sink partition is written
+
+    @property
+    def sinks(self) -> int:
+        """The number of sink partitions."""
+        return len(self.slices)
+
+    @property
+    def digest(self) -> str:
+        """What a marker names: the same if and only if each sink partition reads the same."""
+        text = json.dumps([self.pipeline, self.query, self.batch, list(self.slices)])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def records(self) -> int:
+        """How many offsets the batch spans."""
+        return sum(each.end - each.start for each in self.ranges)
+
+    @property
+    def ends(self) -> dict[Place, int]:
+        """Where the batch leaves each source partition."""
+        return offsets_of(self.entry)
+
+    def to_bytes(self) -> bytes:
+        """Write the plan as the ledger keeps it."""
+        text = json.dumps(
+            {
+                "version": VERSION,
+                "pipeline": self.pipeline,
+                "query": self.query,
+                "batch": self.batch,
+                "ranges": [str(each) for each in self.ranges],
+                "slices": list(self.slices),
+                "entry": self.entry,
+                "run": self.run,
+                "at": self.at,
+                "delivery": self.delivery.value,
+                "sunk": self.sunk,
+                "shape": self.shape,
+                "code": self.code,
+                "mixes": self.mixes,
+                "done": self.done,
+                "digest": self.digest,
+            }
+        )
+        return text.encode()
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], where: str) -> StreamPlan:
+        """Read the plan that the ledger holds at `where`; raise LedgerUnusable if somebody else has changed it."""
+        try:
+            plan = cls(
+                pipeline=data["pipeline"],
+                query=data["query"],
+                batch=BatchId(data["batch"]),
+                ranges=tuple(Range.parse(each) for each in data["ranges"]),
+                slices=tuple(Slice(each) for each in data["slices"]),
+                entry=data["entry"],
+                run=data["run"],
+                at=data["at"],
+                delivery=Delivery(data["delivery"]),
+                sunk=data["sunk"],
+                shape=data["shape"],
+                code=data["code"],
+                mixes=data["mixes"],
+                done=data["done"],
+            )
+            digest = data["digest"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise tampered(where, f"it is not a plan ({type(error).__name__}: {error})") from error
+        if digest != plan.digest:
+            raise tampered(where, "its digest does not fit its contents")
+        return plan
+
+    def finished(self, ends: Mapping[Place, int] | None = None) -> StreamPlan:
+        """Return the plan noted as done; with other ends where the positions were moved after it."""
+        return replace(self, done=True, entry=self.entry if ends is None else replace_offsets(self.entry, ends))
+
+    def check_repeatable(self, shape: str, code: str) -> None:
+        """Refuse to finish a batch that is delivered in part if its records could now part in another way."""
+        changed = "source.format, its schema or process.validate" if shape != self.shape else ""
+        if not changed and self.mixes and code != self.code:
+            changed = (
+                "process.function or its arguments: the function shuffles, so it decides what a sink partition gets"
+            )
+        if changed:
+            raise CutChanged(
+                f"batch {self.batch} of {self.pipeline!r} is delivered in part, and was begun with another {changed}",
+                kept="nothing more of the batch was delivered; what was, is not delivered again",
+                then="finish the batch as it was begun (`tailrace run FILE --batch`), then change",
+            )
+
+
+# What the ledger may hold as a pipeline's last plan.
+AnyPlan = Plan | StreamPlan
+
+
+def offsets_json(offsets: Mapping[Place, int]) -> str:
+    """Write offsets as Spark does, in its options and in its offset log."""
+    nested: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        nested.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(nested, separators=(",", ":"))
+
+
+def offsets_of(entry: str) -> dict[Place, int]:
+    """Return the end offsets that an entry of Spark's offset log holds.
+
+    Below its version and its metadata it has a line for each place where the plan reads the source: two where good and
+    rejected records part. They are one source, asked once for each batch, so the lines are the same.
+    """
+    try:
+        lines = set(entry.strip().splitlines()[_HEAD:])
+        nested: dict[str, dict[str, int]] = json.loads(lines.pop())
+        found = {(topic, int(number)): offset for topic, parts in nested.items() for number, offset in parts.items()}
+    except (ValueError, AttributeError, KeyError) as error:
+        raise LedgerUnusable(
+            f"an entry of Spark's offset log does not hold offsets ({error})",
+            kept="nothing was written",
+            then="restore the ledger; a checkpoint folder of another query does not fit this pipeline",
+        ) from error
+    if lines:
+        raise InvariantBroken(f"an entry of Spark's offset log has two sources that end differently: {entry!r}")
+    return found
+
+
+def replace_offsets(entry: str, offsets: Mapping[Place, int]) -> str:
+    """Return the same entry with other end offsets."""
+    lines = entry.strip().splitlines()
+    return "\n".join([*lines[:_HEAD], *[offsets_json(offsets)] * len(lines[_HEAD:])])
+
+
+def assign(plan: StreamPlan, slices: tuple[Slice, ...]) -> tuple[SinkPartition, ...]:
+    """For each of Spark's tasks now, the sink partition whose slice it reads."""
+    places: dict[Slice, list[int]] = {}
+    for number, each in enumerate(plan.slices):
+        places.setdefault(each, []).append(number)
+    chosen: list[SinkPartition] = []
+    for each in slices:
+        numbers = places.get(each)
+        if not numbers:
+            raise _changed(plan, slices)
+        chosen.append(SinkPartition(numbers.pop(0)))
+    if len(chosen) != plan.sinks:
+        raise _changed(plan, slices)
+    return tuple(chosen)
+
+
+def _changed(plan: StreamPlan, slices: tuple[Slice, ...]) -> CutChanged:
+    missing = sorted(set(plan.slices) - set(slices))[:3]
+    new = sorted(set(slices) - set(plan.slices))[:3]
+    return CutChanged(
+        f"batch {plan.batch} of {plan.pipeline!r} was planned with {plan.sinks} sink partitions and would now have "
+        f"{len(slices)}; missing now: {', '.join(missing) or 'none'}; new: {', '.join(new) or 'none'}",
+        kept="nothing more of the batch was delivered; what was, is not delivered again",
+        then="start with the settings of the last run once (`tailrace run FILE --batch`), then change them",
+    )

@@ -1,0 +1,1 @@
+"""Stateful pipelines: Spark plans their batches, and Tailrace follows."""

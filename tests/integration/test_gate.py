@@ -1,0 +1,131 @@
+"""The gate of pipelines that run on Spark: one verdict for each record, without and with a shuffle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.pipelines import Bench, events_of
+from tailrace import errors
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+
+# A validator whose verdict depends on the world: while the file `strict` is there, odd ids are refused.
+MODEL = """
+    from pathlib import Path
+    from pydantic import BaseModel, field_validator
+
+    class Order(BaseModel):
+        id: int
+
+        @field_validator("id")
+        @classmethod
+        def even(cls, number):
+            if number % 2 and Path({folder!r}, "strict").exists():
+                raise ValueError("odd")
+            return number
+"""
+# Fails behind the shuffle while the file `broken` is there.
+FUNCTION = """
+    from pathlib import Path
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import LongType
+
+    def kept(frame):
+        def check(number):
+            if Path({folder!r}, "broken").exists():
+                raise ValueError("the fault of the test")
+            return number
+        return frame.select(F.udf(check, LongType())("id").alias("id"))
+"""
+
+
+def prepared(bench: MakeBench) -> tuple[Bench, dict[str, Any]]:
+    """Return a pipeline behind a shuffle whose odd records are rejected while `strict` is there."""
+    one = bench(partitions=2)
+    one.write("model.py", MODEL.format(folder=str(one.folder)))
+    one.write("kept.py", FUNCTION.format(folder=str(one.folder)))
+    for partition in range(2):
+        one.send([b'{"id": %d}' % number for number in range(partition * 10, partition * 10 + 10)], partition)
+    (one.folder / "strict").touch()
+    sections: dict[str, Any] = {
+        "source": {"format": "json", "schema": "model.py:Order"},
+        "process": {"function": "kept.py:kept", "partitions": 3},
+        "sink": {"format": "json"},
+    }
+    return one, sections
+
+
+def fail_behind_the_shuffle(one: Bench, sections: dict[str, Any]) -> None:
+    """Run until the rejected records are committed and the outputs are not."""
+    (one.folder / "broken").touch()
+    with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
+        one.run(**sections)
+    one.settle()
+    (one.folder / "broken").unlink()
+
+
+def test_rejected_records_behind_a_shuffle_are_committed_once(bench: MakeBench) -> None:
+    """By the reading tasks, before the outputs; a replay finds them delivered."""
+    one, sections = prepared(bench)
+    fail_behind_the_shuffle(one, sections)
+    odd = [b'{"id": %d}' % number for number in range(1, 20, 2)]
+    assert sorted(value or b"" for value, _ in one.rejected()) == sorted(odd)
+    assert one.values() == []
+    (replay,) = events_of(one.run(**sections), "written")
+    assert (replay["skipped"], replay["sinks"]) == (2, 5)
+    assert sorted(value or b"" for value, _ in one.rejected()) == sorted(odd)
+    assert one.values() == sorted(b'{"id":%d}' % number for number in range(0, 20, 2))
+
+
+def test_another_verdict_behind_a_shuffle_stops_the_batch_and_names_the_record(bench: MakeBench) -> None:
+    """Nothing that follows from it is committed; with the old verdict the batch goes on."""
+    one, sections = prepared(bench)
+    fail_behind_the_shuffle(one, sections)
+    (one.folder / "strict").unlink()
+    with pytest.raises(errors.VerdictChanged, match=rf"the record {one.source}-[01] offset 1 is accepted now"):
+        one.run(**sections)
+    one.settle()
+    assert one.values() == []
+    (one.folder / "strict").touch()
+    one.run(**sections)
+    assert one.values() == sorted(b'{"id":%d}' % number for number in range(0, 20, 2))
+    assert len(one.rejected()) == 10
+
+
+def test_another_verdict_without_a_shuffle_loses_and_repeats_nothing(bench: MakeBench) -> None:
+    """What a sink partition has delivered stays; the others decide anew, and each record is on one side."""
+    one, sections = prepared(bench)
+    sections["process"] = {"function": "kept.py:kept"}
+    fail_behind_the_shuffle(one, sections)
+    (one.folder / "strict").unlink()
+    one.run(**sections)
+    delivered = [int((value or b"")[6:-1]) for value in one.values()]
+    aside = [int((value or b"")[7:-1]) for value, _ in one.rejected()]
+    assert sorted([*delivered, *aside]) == list(range(20))
+
+
+def test_rejected_record_behind_a_function_that_stops_reading_is_not_lost(bench: MakeBench) -> None:
+    """The function takes its first rows only; Spark reads the rest, so that each record gets its verdict."""
+    one = bench()
+    one.write(
+        "early.py",
+        """
+        def early(frame):
+            def first(batches):
+                yield next(iter(batches))
+            return frame.select("id").mapInArrow(first, "id long")
+        """,
+    )
+    one.send([*(b'{"id": %d}' % number for number in range(60_000)), b"broken"])
+    one.run(
+        source={"format": "json", "schema": "id long"},
+        process={"function": "early.py:early"},
+        sink={"format": "json"},
+    )
+    assert [value for value, _ in one.rejected()] == [b"broken"]
+    assert 0 < len(one.values()) < 60_000

@@ -1,0 +1,323 @@
+"""The loop and the protocol without Spark, against a real Kafka: the same code as with Spark but for the engine."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+
+from support.pipelines import events_of
+from support.threads import Line, first_part_only, nothing
+from tailrace import errors
+from tailrace.config import Delivery
+from tailrace.kafka import Cluster, NewTopic
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.marker import Marker
+from tailrace.progress.plan import BatchId, Range, SinkPartition
+from tailrace.progress.stream_plan import Slice, StreamPlan, offsets_json
+from tailrace.testing import Record, Topics, consume, produce, wait_until
+
+pytestmark = pytest.mark.integration
+
+MakeLine = Callable[..., Line]
+HEAD = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n'
+
+
+@pytest.fixture
+def line(tailrace_topics: Topics, tmp_path: Path) -> MakeLine:
+    """Makes a pipeline with topics of its own."""
+
+    def make(partitions: int = 2) -> Line:
+        name = f"t-{uuid.uuid4().hex[:8]}"
+        return Line(
+            tailrace_topics, tmp_path, name, tailrace_topics("in", partitions), tailrace_topics("out"), partitions
+        )
+
+    return make
+
+
+def numbers(start: int, end: int) -> list[bytes]:
+    """Values that are all different and sort in their order."""
+    return [b"%05d" % number for number in range(start, end)]
+
+
+def filled(one: Line, each: int = 50) -> list[bytes]:
+    """Put records into every source partition, and return them sorted."""
+    for number in range(one.partitions):
+        one.send(list(numbers(number * 1000, number * 1000 + each)), partition=number)
+    return sorted(value for number in range(one.partitions) for value in numbers(number * 1000, number * 1000 + each))
+
+
+def test_records_are_delivered_once_and_in_order(line: MakeLine) -> None:
+    """Over several batches, and again after new records have come."""
+    one = line()
+    sent = filled(one, 300)
+    events = one.run(batch={"max_records": 100})
+    assert len(events_of(events, "written")) == 6
+    one.send([b"99999"], partition=0)
+    one.run()
+    assert one.values() == [*sent, b"99999"]
+    got = [each.value or b"" for each in consume(one.kafka, one.sink)]
+    for number in range(2):
+        mine = [value for value in got if value.startswith(b"%02d" % number)]
+        assert mine == sorted(mine)
+
+
+@pytest.mark.parametrize("how", [nothing, first_part_only])
+def test_open_batch_is_finished_from_its_plan(line: MakeLine, how: Any) -> None:
+    """Whatever of it was delivered, and though more records have come meanwhile."""
+    one = line(3)
+    sent = filled(one)
+    with pytest.raises(errors.QueryFailed):
+        one.run(how)
+    one.send([b"99999"], partition=0)
+    events = one.run()
+    planned, written = events_of(events, "planned"), events_of(events, "written")
+    assert [(each["batch"], each["replay"], each["sinks"]) for each in planned] == [(0, True, 3), (1, False, 1)]
+    assert written[0]["skipped"] == (1 if how is first_part_only else 0)
+    assert one.values() == [*sent, b"99999"]
+
+
+def test_replay_keeps_its_sink_partitions_whatever_the_settings(line: MakeLine) -> None:
+    """The plan says what each sink partition reads, not the configuration of the run that finishes it."""
+    one = line(4)
+    sent = filled(one)
+    with pytest.raises(errors.QueryFailed):
+        one.run(first_part_only, sink={"partitions": 2})
+    one.run(sink={"partitions": 1})
+    assert one.values() == sent
+
+
+@pytest.mark.parametrize("left", ["done", "untouched", "in part", "all written"])
+def test_plan_of_version_0_1_is_finished(line: MakeLine, left: str) -> None:
+    """A ledger that version 0.1 has left: its batch is done, or finished, and no record comes twice."""
+    one = line()
+    sent = filled(one)
+    plan = old_plan(one, done=left == "done")
+    with Ledger.of(one.pipeline()) as ledger:
+        ledger.take()
+        ledger.write(plan, {(one.source, 0): 0, (one.source, 1): 0})
+    if left in {"in part", "all written"}:
+        for part in range(1 if left == "in part" else 2):
+            write_by_hand(one, plan, part)
+    one.run()
+    expected = [each for each in sent if left != "done" or int(each) % 1000 >= 20]
+    assert one.values() == expected
+    with Ledger.of(one.pipeline()) as ledger:
+        last = ledger.latest()
+        assert last is not None
+        assert last.ends == {(one.source, 0): 50, (one.source, 1): 50}
+
+
+def test_plan_of_version_0_1_that_cannot_be_made_again_is_refused(line: MakeLine) -> None:
+    """Its good and rejected records were sink partitions of their own: the message names the way out."""
+    one = line()
+    filled(one)
+    slices = tuple(Slice(f"{one.source}-{number}:0-20") for number in (0, 1, 0, 1))
+    plan = old_plan(one, slices=slices)
+    with Ledger.of(one.pipeline()) as ledger:
+        ledger.take()
+        ledger.write(plan, {})
+    write_by_hand(one, plan, 0)
+    with pytest.raises(errors.CutChanged, match=r"begun by version 0\.1") as caught:
+        one.run()
+    assert "finish the batch with version 0.1" in caught.value.then
+
+
+def old_plan(one: Line, done: bool = False, slices: tuple[Slice, ...] = ()) -> StreamPlan:
+    """Return a plan as version 0.1 has written it: the first 20 records of two partitions."""
+    ends = {(one.source, number): 20 for number in range(2)}
+    return StreamPlan(
+        one.name,
+        "query",
+        BatchId(0),
+        tuple(Range(one.source, number, 0, 20) for number in range(2)),
+        slices or tuple(Slice(f"{one.source}-{number}:0-20") for number in range(2)),
+        HEAD + offsets_json(ends),
+        at=time.time(),
+        done=done,
+    )
+
+
+def write_by_hand(one: Line, plan: StreamPlan, part: int) -> None:
+    """Write one sink partition of an old plan, as version 0.1 did."""
+    pipeline = one.pipeline()
+    producer = Producer(
+        {"bootstrap.servers": one.kafka, "transactional.id": f"tailrace.{one.name}.{part}", "linger.ms": 0}
+    )
+    consumer = Consumer({"bootstrap.servers": one.kafka, "group.id": f"tailrace.{one.name}.markers"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for value in numbers(part * 1000, part * 1000 + 20):
+        producer.produce(one.sink, value)
+    marker = Marker.of(plan.batch, plan.digest, plan.sinks)
+    place = TopicPartition(pipeline.ledger.topic, part, marker.next, marker.metadata)
+    producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), 30)
+    producer.commit_transaction(30)
+    consumer.close()
+
+
+def test_plan_of_another_sink_is_refused_and_accepted_on_demand(line: MakeLine) -> None:
+    """Two pipelines of one name: the second does not deliver the first one's open batch into its own sink."""
+    one = line()
+    sent = filled(one)
+    with pytest.raises(errors.QueryFailed):
+        one.run(first_part_only)
+    other = one.topics("other")
+    with pytest.raises(errors.PlanOfAnother, match="planned for the sink") as caught:
+        one.run(sink={"topic": other})
+    assert "tailrace offsets accept FILE" in caught.value.then
+    assert one.values(other) == []
+    one.run()
+    assert one.values() == sent
+
+
+def test_topic_that_was_created_again_is_refused_or_read_from_its_beginning(line: MakeLine) -> None:
+    """Though it has grown past the stored offsets, where its first records would be skipped in silence."""
+    one = line(1)
+    filled(one, 10)
+    one.run()
+    recreate(one)
+    one.send(list(numbers(500, 530)), partition=0)
+    with pytest.raises(errors.PlanOfAnother, match="deleted and created again") as caught:
+        one.run()
+    assert "on_data_loss: reset" in caught.value.then
+    events = one.run(source={"on_data_loss": "reset"})
+    assert "created again" in events_of(events, "reset")[0]["what"]
+    assert one.values() == [*numbers(0, 10), *numbers(500, 530)]
+    assert events_of(one.run(source={"on_data_loss": "reset"}), "reset") == []
+
+
+def recreate(one: Line) -> None:
+    """Delete the source topic and create it again."""
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.delete_topics([one.source])[one.source].result(30)
+    cluster = Cluster(one.pipeline().kafka)
+    wait_until(lambda: one.source not in cluster.topics(), "the topic to be gone", 30)
+
+    def made() -> bool:
+        try:
+            admin.create_topics([NewTopic(one.source, 1, 1)])[one.source].result(30)
+        except Exception:  # the old one is being deleted still
+            return False
+        return True
+
+    wait_until(made, "the topic to be there again", 30)
+    wait_until(lambda: one.source in cluster.topics(), "the topic to be seen", 30)
+
+
+def test_planned_records_that_expire_are_counted_as_lost(line: MakeLine) -> None:
+    """With `reset`, records of an open batch that the brokers have deleted are an event, not a silence."""
+    one = line(1)
+    sent = filled(one, 40)
+    with pytest.raises(errors.QueryFailed):
+        one.run(nothing)
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    place = TopicPartition(one.source, 0, 15)
+    admin.delete_records([place])[place].result(30)
+    with pytest.raises(errors.OffsetsOutOfRange):
+        one.run()
+    events = one.run(source={"on_data_loss": "reset"})
+    assert "15 planned offsets, 0 to 14, no longer exist" in events_of(events, "reset")[0]["what"]
+    assert one.values() == sent[15:]
+
+
+@pytest.mark.parametrize("before", [1, 4, 8])
+def test_ledger_that_gets_more_partitions_keeps_its_plans(line: MakeLine, before: int) -> None:
+    """As TR-305 advises: the pipeline goes on where it was, though its group's offsets were forgotten."""
+    one = line(1)
+    sent = filled(one, 20)
+    sections: dict[str, Any] = {"ledger": {"topic": f"{one.name}.ledger", "partitions": before}}
+    one.run(**sections)
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    topic = sections["ledger"]["topic"]
+    admin.create_partitions([NewPartitions(topic, 32)])[topic].result(30)
+    cluster = Cluster(one.pipeline().kafka)
+    wait_until(lambda: cluster.topics().get(topic) == 32, "32 partitions of the ledger", 30)
+    one.send([b"99999"], partition=0)
+    one.run(**sections)
+    assert one.values() == [*sent, b"99999"]
+
+
+def test_ledger_whose_plans_would_be_deleted_is_refused(line: MakeLine) -> None:
+    """The message has the command that mends it."""
+    one = line(1)
+    topic = one.topics("ledger", 8, **{"cleanup.policy": "delete"})
+    with pytest.raises(errors.LedgerUnusable, match=r"cleanup\.policy=delete") as caught:
+        one.run(ledger={"topic": topic})
+    assert "--add-config cleanup.policy=compact" in caught.value.then
+
+
+def test_rejected_records_behind_a_function_that_stops_early_are_not_lost(line: MakeLine) -> None:
+    """It takes the first batch only; every record that could not be decoded comes out all the same."""
+    one = line(1)
+    (one.folder / "first.py").write_text("def first(batches):\n    yield next(batches).select(['id'])\n")
+    values = [b"broken %05d" % number if number % 2 else b'{"id": %d}' % number for number in range(25_000)]
+    one.send(list(values), partition=0)
+    one.run(
+        source={"format": "json", "schema": "id long"},
+        process={"arrow": "first.py:first"},
+        sink={"format": "json"},
+    )
+    assert one.rejected() == sorted(value for value in values if value.startswith(b"broken"))
+    assert 0 < len(one.values()) < 12_500
+
+
+def test_record_is_on_one_side_though_a_replay_decides_differently(line: MakeLine) -> None:
+    """A schema that was another when the batch began: each record comes out once, accepted or rejected."""
+    one = line(2)
+    for number in range(2):
+        one.send([b'{"id": "%d"}' % each for each in range(10)], partition=number)
+    sections: dict[str, Any] = {"process": {"arrow": "keep.py:keep"}, "sink": {"format": "json"}}
+    (one.folder / "keep.py").write_text(
+        "def keep(batches):\n    for batch in batches:\n        yield batch.select(['id'])\n"
+    )
+    with pytest.raises(errors.QueryFailed):
+        one.run(first_part_only, source={"format": "json", "schema": "id long"}, **sections)
+    one.run(source={"format": "json", "schema": "id string"}, **sections)
+    assert len(one.rejected()) == 10
+    assert len(one.values()) == 10
+
+
+def test_change_from_at_least_once_to_exactly_once_is_no_doubt(line: MakeLine) -> None:
+    """An open batch is finished as it was begun; the next ones have markers."""
+    one = line(2)
+    sent = filled(one)
+    with pytest.raises(errors.QueryFailed):
+        one.run(nothing, sink={"delivery": Delivery.AT_LEAST_ONCE.value})
+    one.run()
+    one.send([b"99999"], partition=0)
+    one.run()
+    assert one.values() == [*sent, b"99999"]
+    with Ledger.of(one.pipeline()) as ledger:
+        assert set(ledger.markers()) == {SinkPartition(0)}
+
+
+def test_new_partition_is_read_from_its_beginning(line: MakeLine) -> None:
+    """It appears between two batches."""
+    one = line(1)
+    sent = filled(one)
+    one.run()
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.create_partitions([NewPartitions(one.source, 2)])[one.source].result(30)
+    cluster = Cluster(one.pipeline().kafka)
+    wait_until(lambda: cluster.topics().get(one.source) == 2, "the second partition", 30)
+    # A producer that has not seen the topic with one partition.
+    produce(one.kafka, one.source, [Record(b"99999", partition=1)], options={"client.id": "fresh"})
+    one.run()
+    assert one.values() == [*sent, b"99999"]
+
+
+def test_producers_stay_warm_over_batches(line: MakeLine) -> None:
+    """One producer for each sink partition, whatever the number of batches."""
+    one = line(2)
+    filled(one, 200)
+    events = one.run(batch={"max_records": 40})
+    assert sum(each["producers"] for each in events_of(events, "written")) == 2
+    assert isinstance(one.finished[-1].seconds, float)

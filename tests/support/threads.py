@@ -1,0 +1,132 @@
+"""Running a pipeline inside a test without Spark: the real loop, ledger and gateway code, on a real Kafka."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tailrace.app import preflight
+from tailrace.config import Pipeline
+from tailrace.drain import Stop
+from tailrace.driver import recovery, start
+from tailrace.driver.loop import Run
+from tailrace.driver.thread_engine import ThreadEngine
+from tailrace.gateway import Written
+from tailrace.kafka import Cluster
+from tailrace.keeping import Keeper
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.progress.stores import open_store
+from tailrace.status.seen import Finished
+from tailrace.testing import Record, Topics, consume, produce
+
+Deliver = Callable[[ThreadEngine, Plan, Mapping[SinkPartition, str], frozenset[str]], list[Written]]
+
+
+class Torn(Exception):
+    """Raised by a test's engine in the middle of a batch."""
+
+
+def first_part_only(
+    engine: ThreadEngine, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str]
+) -> list[Written]:
+    """Deliver the first sink partition, then fail, as a crash in mid-batch would."""
+    engine.part(plan, 0, owners, gone)
+    raise Torn
+
+
+def nothing(
+    engine: ThreadEngine, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str]
+) -> list[Written]:
+    """Fail before anything is delivered."""
+    raise Torn
+
+
+class Tearing(ThreadEngine):
+    """An engine that delivers as a test says."""
+
+    def __init__(self, pipeline: Pipeline, folder: Path, run: str, how: Deliver) -> None:
+        super().__init__(pipeline, folder, run)
+        self._how = how
+
+    def deliver(
+        self, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str] = frozenset()
+    ) -> list[Written]:
+        """Deliver as the test says."""
+        return self._how(self, plan, owners, gone)
+
+
+@dataclass
+class Line:
+    """One pipeline without Spark: its topics, its folder, its events."""
+
+    topics: Topics
+    folder: Path
+    name: str
+    source: str
+    sink: str
+    partitions: int
+    runs: int = 0
+    finished: list[Finished] = field(default_factory=list)
+
+    @property
+    def kafka(self) -> str:
+        """Where the broker is."""
+        return self.topics.bootstrap_servers
+
+    def pipeline(self, **sections: Any) -> Pipeline:
+        """Return a raw pipeline from source to sink; sections are merged into that."""
+        base: dict[str, Any] = {
+            "pipeline": self.name,
+            "kafka": {"bootstrap.servers": self.kafka},
+            "source": {"topics": [self.source], "partitions": self.partitions},
+            "sink": {"topic": self.sink, "format": "raw"},
+            "ledger": {"topic": f"{self.name}.ledger", "partitions": 8},
+            "batch": {"target": 0},
+        }
+        for name, value in sections.items():
+            base[name] = {**base[name], **value} if isinstance(base.get(name), dict) else value
+        return Pipeline.model_validate(base)
+
+    def run(self, how: Deliver | None = None, **sections: Any) -> list[dict[str, Any]]:
+        """Read what is there, then end; return the events."""
+        pipeline, events = self.pipeline(**sections), list[dict[str, Any]]()
+        self.runs += 1
+        cluster, name = Cluster(pipeline.kafka), f"run-{self.runs}"
+        preflight(pipeline, cluster)
+        engine = ThreadEngine(pipeline, self.folder, name) if how is None else Tearing(pipeline, self.folder, name, how)
+        with (
+            contextlib.closing(engine),
+            Ledger.of(pipeline) as ledger,
+            contextlib.closing(Keeper(pipeline, lambda: open_store(pipeline, self.folder), events.append)) as keeper,
+        ):
+            recovered, _ = recovery.take(pipeline, ledger, cluster)
+            held = Run(
+                pipeline=pipeline,
+                cluster=cluster,
+                ledger=ledger,
+                keeper=keeper,
+                emit=events.append,
+                stop=Stop(),
+                name=name,
+                shape="",
+                code="",
+                finished=self.finished.append,
+            )
+            start.run(held, engine, recovered, until_read=True)
+        return events
+
+    def send(self, values: list[bytes | None], partition: int | None = None) -> None:
+        """Put records into the source topic."""
+        produce(self.kafka, self.source, [Record(value, partition=partition) for value in values])
+
+    def values(self, topic: str | None = None) -> list[bytes]:
+        """Return what a read_committed reader finds in the sink topic, sorted."""
+        return sorted(each.value or b"" for each in consume(self.kafka, topic or self.sink))
+
+    def rejected(self) -> list[bytes]:
+        """Return the rejected values, sorted."""
+        return self.values(f"{self.name}.rejected")

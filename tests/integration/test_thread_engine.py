@@ -321,3 +321,12 @@ def test_producers_stay_warm_over_batches(line: MakeLine) -> None:
     events = one.run(batch={"max_records": 40})
     assert sum(each["producers"] for each in events_of(events, "written")) == 2
     assert isinstance(one.finished[-1].seconds, float)
+
+
+def test_one_source_partition_can_be_read_by_several_tasks_at_once(line: MakeLine) -> None:
+    """With `source.partitions`: each task has a consumer of its own, and every record comes once."""
+    one = line(1)
+    sent = filled(one, 4000)
+    events = one.run(source={"partitions": 4}, batch={"max_records": 1000})
+    assert {each["sinks"] for each in events_of(events, "written")} == {4}
+    assert one.values() == sent

@@ -61,6 +61,12 @@ class BatchInfo:
         share = max(1, len(plan.ends))
         return cls(plan.batch, plan.digest, plan.sinks, plan.outputs, parts, run, dict(owners), share, plan.delivery)
 
+    @property
+    def split(self) -> bool:
+        """Whether several tasks read parts of one source partition."""
+        places = [each.place for part in self.parts for each in part]
+        return len(places) > len(set(places))
+
     def text(self) -> str:
         """Write it as a local property."""
         return base64.b64encode(zlib.compress(pickle.dumps(self), 1)).decode()
@@ -133,6 +139,7 @@ class Tasks:
             reset=self.reset,
             columns=self.columns,
             share=info.share,
+            lane=part + 1 if info.split else 0,
             options=self.consumer,
         )
 

@@ -76,13 +76,14 @@ class ReadRequest:
     columns: tuple[str, ...] = RECORD_COLUMNS
     rows: int = 10_000  # of one Arrow batch, at most
     share: int = 1  # source partitions of the pipeline: the bound on prefetched data is shared between them
+    lane: int = 0  # requests of one lane share a consumer; tasks that read parts of one source partition must not
     options: dict[str, Any] = field(repr=False, default_factory=dict)  # connection and consumer: may hold secrets
 
     @property
     def key(self) -> Hashable:
         """Requests of one key can share a consumer."""
         options = frozenset((name, str(value)) for name, value in self.options.items())
-        return self.pipeline, self.isolation, self.share, options
+        return self.pipeline, self.isolation, self.share, self.lane, options
 
 
 @dataclass

@@ -164,17 +164,16 @@ def test_a_ledger_that_was_deleted_is_refused_while_its_markers_are_known(bench:
         partition = ledger._partition
     from confluent_kafka import TopicPartition
 
-    resource = ConfigResource(ConfigResource.Type.TOPIC, pipeline.ledger.topic)
-    resource.add_incremental_config(
-        ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.SET)
-    )
-    admin.incremental_alter_configs([resource])[resource].result(timeout=30)
+    def keep_plans_as(policy: str) -> None:
+        resource = ConfigResource(ConfigResource.Type.TOPIC, pipeline.ledger.topic)
+        entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+        resource.add_incremental_config(entry)
+        admin.incremental_alter_configs([resource])[resource].result(timeout=30)
+
+    keep_plans_as("delete")  # of a compacted topic no records can be deleted
     place = TopicPartition(pipeline.ledger.topic, partition, -1)
     admin.delete_records([place])[place].result(timeout=30)
-    resource.add_incremental_config(
-        ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.SET)
-    )
-    admin.incremental_alter_configs([resource])[resource].result(timeout=30)
+    keep_plans_as("compact")
     with pytest.raises(errors.ProgressMissing, match=r"has 1 markers of .*, and there is no plan"):
         one.run()
     assert one.values() == [b"a"]

@@ -336,3 +336,30 @@ def test_conditions_may_change_while_a_batch_is_open(bench: MakeBench) -> None:
     assert sorted([*filter(None, one.values()), *aside]) == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
     assert b'{"id":1}' in one.values()
     assert b'{"id":3}' in aside
+
+
+def test_arrow_function_runs_from_gateway_to_gateway(bench: MakeBench) -> None:
+    """Its records come out once over several batches, those that cannot be decoded are rejected."""
+    one = bench(partitions=2)
+    one.write(
+        "sums.py",
+        """
+        import pyarrow.compute as pc
+
+        def sums(batches, by):
+            for batch in batches:
+                yield batch.select(["id"]).set_column(0, "id", pc.multiply(batch.column("id"), by))
+        """,
+    )
+    for partition in range(2):
+        values = [b'{"id": %d}' % number for number in range(partition * 100, partition * 100 + 100)]
+        one.send([*values, b"broken"], partition=partition)
+    events = one.run(
+        source={"format": "json", "schema": "id long"},
+        process={"arrow": "sums.py:sums", "arguments": {"by": 2}},
+        sink={"format": "json"},
+        batch={"max_records": 60},
+    )
+    assert len(events_of(events, "written")) >= 3
+    assert one.values() == sorted(b'{"id":%d}' % (2 * number) for number in range(200))
+    assert [value for value, _ in one.rejected()] == [b"broken"] * 2

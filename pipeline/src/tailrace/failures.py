@@ -6,12 +6,14 @@ in that text tells Tailrace's own errors from the user's function's and from Spa
 
 from __future__ import annotations
 
+import contextlib
 import re
 
 from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.kafka import denied
 from tailrace.kafka import stranger as not_let_in
+from tailrace.progress.ledger import Ledger
 from tailrace.rights import SPARK_GROUPS, Operation, Resource, Right, on_topic
 
 _BY_CODE = {kind.code: kind for kind in errors.all_errors()}
@@ -88,6 +90,24 @@ def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors
     return errors.QueryFailed(
         f"{_cause(text)}{batch and f'; in {batch}'}", kept=_KEPT, then="start the pipeline again; tailrace doctor FILE"
     )
+
+
+def overtaken(
+    error: errors.TailraceError, ledger: Ledger, pipeline: Pipeline, number: int, run: str
+) -> errors.TailraceError:
+    """Return the error; or DriverFenced if a newer driver has written on meanwhile, which explains it."""
+    if isinstance(error, errors.KafkaError | errors.DriverFenced):  # brokers that are away tell nothing of it
+        return error
+    with contextlib.suppress(errors.TailraceError):
+        last = ledger.latest()
+        if last is not None and last.batch > number and last.run != run:
+            return errors.DriverFenced(
+                f"batch {number} of pipeline {pipeline.pipeline!r}: a newer driver has taken over, and has "
+                f"come to batch {last.batch}",
+                kept="what this driver had committed stays; the newer driver writes the rest",
+                then="if no second driver was meant to run, find it: it has the same pipeline name",
+            )
+    return error
 
 
 def _refused(text: str) -> errors.TailraceError | None:

@@ -15,7 +15,7 @@ from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint
 from tailrace.config import Pipeline
 from tailrace.crash import Point
-from tailrace.failures import failure
+from tailrace.failures import failure, overtaken
 from tailrace.gateway import Written
 from tailrace.kafka import Cluster, TopicPartitions
 from tailrace.keeping import Keeper
@@ -122,26 +122,12 @@ class Runner:
             self.error = error
             raise
         except Exception as error:
-            self.error = self._overtaken(failure(error, self._pipeline, self._reading(number)), BatchId(number))
+            told = failure(error, self._pipeline, self._reading(number))
+            self.error = overtaken(told, self._ledger, self._pipeline, number, self._run)
             raise
         finally:
             self.since = time.monotonic()
             self.busy = False
-
-    def _overtaken(self, error: errors.TailraceError, number: BatchId) -> errors.TailraceError:
-        """The error; or that a newer driver has written on meanwhile, which explains what befalls an older one."""
-        if isinstance(error, errors.KafkaError | errors.DriverFenced):  # brokers that are away tell nothing of it
-            return error
-        with contextlib.suppress(errors.TailraceError):
-            last = self._ledger.latest()
-            if last is not None and last.batch > number and last.run != self._run:
-                return errors.DriverFenced(
-                    f"batch {number} of pipeline {self._pipeline.pipeline!r}: a newer driver has taken over, and has "
-                    f"come to batch {last.batch}",
-                    kept="what this driver had committed stays; the newer driver writes the rest",
-                    then="if no second driver was meant to run, find it: it has the same pipeline name",
-                )
-        return error
 
     def _reading(self, number: int) -> str:
         plan = self._plan

@@ -21,7 +21,7 @@ from tailrace.driver.choose import choose
 from tailrace.driver.engine import Engine
 from tailrace.driver.look import Look, Seen
 from tailrace.driver.pace import Pace
-from tailrace.failures import failure
+from tailrace.failures import failure, overtaken
 from tailrace.gateway import Written
 from tailrace.kafka import Cluster, TopicPartitions
 from tailrace.keeping import Keeper
@@ -279,7 +279,7 @@ class Loop:
 
     def _await(self, job: Future[list[Written]], plan: Plan) -> list[Written]:
         """Wait for a batch in progress; meanwhile look ahead, and give the batch up where a stop cannot wait."""
-        begun, stop, drain = time.monotonic(), self.run.stop, self.run.pipeline.batch.drain
+        stop, drain = self.run.stop, self.run.pipeline.batch.drain
         stopped: float | None = None
         given_up = False
         while True:
@@ -296,28 +296,13 @@ class Loop:
                 with contextlib.suppress(errors.TailraceError):
                     self._ahead = self.look(self.positions)
                     crash.at(Point.LOOKED_AHEAD, plan.batch)
-        del begun
         try:
             return job.result()
         except Exception as error:
             if given_up:
                 raise unfinished(stop, plan.batch, drain) from error
-            raise self._overtaken(failure(error, self.run.pipeline, described(plan)), plan.batch) from error
-
-    def _overtaken(self, error: errors.TailraceError, number: int) -> errors.TailraceError:
-        """Return the error; or DriverFenced if a newer driver has written on meanwhile, which explains it."""
-        if isinstance(error, errors.KafkaError | errors.DriverFenced):  # brokers that are away tell nothing of it
-            return error
-        with contextlib.suppress(errors.TailraceError):
-            last = self.run.ledger.latest()
-            if last is not None and last.batch > number and last.run != self.run.name:
-                return errors.DriverFenced(
-                    f"batch {number} of pipeline {self.run.pipeline.pipeline!r}: a newer driver has taken over, and "
-                    f"has come to batch {last.batch}",
-                    kept="what this driver had committed stays; the newer driver writes the rest",
-                    then="if no second driver was meant to run, find it: it has the same pipeline name",
-                )
-        return error
+            told = failure(error, self.run.pipeline, described(plan))
+            raise overtaken(told, self.run.ledger, self.run.pipeline, plan.batch, self.run.name) from error
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:

@@ -72,3 +72,49 @@ def test_a_killed_executor_loses_and_repeats_nothing(bench: Any, tmp_path: Path)
     run(one, process={"function": "killer.py:killer"}, batch={"max_records": 500})
     assert (tmp_path / "killed").exists()
     assert one.values() == numbered(0, 1000) + numbered(5000, 6000)
+
+
+SPOTS = (b"000150", b"005250", b"000450", b"005550")
+KILLER = """
+    import os
+    from pathlib import Path
+
+    import psutil
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import BinaryType
+
+    KILLED = Path({killed!r})
+    SPOTS = {spots!r}
+
+    def kill(value):
+        if value in SPOTS and not (KILLED / value.decode()).exists():
+            (KILLED / value.decode()).touch()
+            next(each for each in psutil.Process().parents() if "java" in each.name()).kill()
+        return value
+
+    def frames(frame):
+        return frame.select(F.udf(lambda value: kill(bytes(value)), BinaryType())("value").alias("value"))
+
+    def arrow(batches):
+        for each in batches:
+            for value in each.column("value").to_pylist():
+                kill(value)
+            yield each.select(["value"])
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("process", [{"function": "killer.py:frames"}, {"arrow": "killer.py:arrow"}])
+def test_executors_that_are_killed_in_turn_lose_and_repeat_nothing(
+    bench: Any, tmp_path: Path, process: dict[str, str]
+) -> None:
+    """Whoever reads a spot first is killed in mid-batch; the batch is finished by others, which fence what was open."""
+    one: Bench = bench(partitions=2)
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    one.write("killer.py", KILLER.format(killed=str(killed), spots=SPOTS))
+    one.send(numbered(0, 600), partition=0)
+    one.send(numbered(5000, 5600), partition=1)
+    run(one, process=process, batch={"max_records": 200})
+    assert sorted(each.name.encode() for each in killed.iterdir()) == sorted(SPOTS)
+    assert one.values() == numbered(0, 600) + numbered(5000, 5600)

@@ -13,10 +13,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
 from support.pipelines import events_of
-from support.threads import Line, first_part_only, nothing
+from support.threads import Line, first_part_only, nothing, recreated
 from tailrace import errors
 from tailrace.config import Delivery
-from tailrace.kafka import Cluster, NewTopic
+from tailrace.kafka import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BatchId, Range, SinkPartition
@@ -183,7 +183,7 @@ def test_topic_that_was_created_again_is_refused_or_read_from_its_beginning(line
     one = line(1)
     filled(one, 10)
     one.run()
-    recreate(one)
+    recreated(one)
     one.send(list(numbers(500, 530)), partition=0)
     with pytest.raises(errors.PlanOfAnother, match="deleted and created again") as caught:
         one.run()
@@ -192,24 +192,6 @@ def test_topic_that_was_created_again_is_refused_or_read_from_its_beginning(line
     assert "created again" in events_of(events, "reset")[0]["what"]
     assert one.values() == [*numbers(0, 10), *numbers(500, 530)]
     assert events_of(one.run(source={"on_data_loss": "reset"}), "reset") == []
-
-
-def recreate(one: Line) -> None:
-    """Delete the source topic and create it again."""
-    admin = AdminClient({"bootstrap.servers": one.kafka})
-    admin.delete_topics([one.source])[one.source].result(30)
-    cluster = Cluster(one.pipeline().kafka)
-    wait_until(lambda: one.source not in cluster.topics(), "the topic to be gone", 30)
-
-    def made() -> bool:
-        try:
-            admin.create_topics([NewTopic(one.source, 1, 1)])[one.source].result(30)
-        except Exception:  # the old one is being deleted still
-            return False
-        return True
-
-    wait_until(made, "the topic to be there again", 30)
-    wait_until(lambda: one.source in cluster.topics(), "the topic to be seen", 30)
 
 
 def test_planned_records_that_expire_are_counted_as_lost(line: MakeLine) -> None:

@@ -20,6 +20,8 @@ from pyspark.sql import SparkSession
 from tailrace import jars
 
 _LIMIT = 300.0
+# An archive that does not fit is a warning, which would stand amid the events of a driver on stdout.
+_QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 
 
 def place() -> Path:
@@ -35,7 +37,7 @@ def use() -> None:
     archive = place()
     if archive.is_file() and "SPARK_SUBMIT_OPTS" not in os.environ:
         # Short runs: what the JVM's second compiler makes faster is over before it has made it.
-        os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:SharedArchiveFile={archive} -XX:TieredStopAtLevel=1"
+        os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:SharedArchiveFile={archive} -XX:TieredStopAtLevel=1 {_QUIET}"
 
 
 def make() -> None:
@@ -48,7 +50,7 @@ def make() -> None:
         archive.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=archive.parent) as folder:  # a JVM that writes too late finds it gone
             draft = Path(folder, archive.name)
-            told = {"SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={draft} -Xlog:disable -Xlog:all=error"}
+            told = {"SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={draft} {_QUIET}"}
             subprocess.run(
                 [sys.executable, __file__, "train"], env=os.environ | python | told, check=True, timeout=_LIMIT
             )

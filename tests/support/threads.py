@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka.admin import AdminClient
+
 from tailrace.app import preflight
 from tailrace.config import Pipeline
 from tailrace.drain import Stop
@@ -15,13 +17,13 @@ from tailrace.driver import recovery, start
 from tailrace.driver.loop import Run
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.gateway import Written
-from tailrace.kafka import Cluster
+from tailrace.kafka import Cluster, NewTopic
 from tailrace.keeping import Keeper
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.stores import open_store
 from tailrace.status.seen import Finished
-from tailrace.testing import Record, Topics, consume, produce
+from tailrace.testing import Record, Topics, consume, produce, wait_until
 
 Deliver = Callable[[ThreadEngine, Plan, Mapping[SinkPartition, str], frozenset[str]], list[Written]]
 
@@ -130,3 +132,21 @@ class Line:
     def rejected(self) -> list[bytes]:
         """Return the rejected values, sorted."""
         return self.values(f"{self.name}.rejected")
+
+
+def recreated(one: Line) -> None:
+    """Delete the source topic and create it again."""
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.delete_topics([one.source])[one.source].result(30)
+    cluster = Cluster(one.pipeline().kafka)
+    wait_until(lambda: one.source not in cluster.topics(), "the topic to be gone", 30)
+
+    def made() -> bool:
+        try:
+            admin.create_topics([NewTopic(one.source, 1, 1)])[one.source].result(30)
+        except Exception:  # the old one is being deleted still
+            return False
+        return True
+
+    wait_until(made, "the topic to be there again", 30)
+    wait_until(lambda: one.source in cluster.topics(), "the topic to be seen", 30)

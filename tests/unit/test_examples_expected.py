@@ -42,8 +42,9 @@ def test_the_pipeline_is_valid(name: str) -> None:
     chosen = example(name)
     pipeline = load_pipeline(chosen.pipeline).pipeline
     assert isinstance(pipeline, Pipeline)
-    assert pipeline.process.function is not None
-    assert (chosen.folder / pipeline.process.function.partition(":")[0]).is_file()
+    named = pipeline.process.function or pipeline.process.arrow
+    assert named is not None
+    assert (chosen.folder / named.partition(":")[0]).is_file()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tailrace.driver.frame_analysis import Analysis, Planning, analyse
 from tailrace.driver.leaf import one_row_per_task
+from tailrace.driver.spark_engine import answers, kept_job
 from tailrace.errors import ConfigInvalid, FunctionInvalid, InvariantBroken
 
 TASKS = 3
@@ -97,7 +98,28 @@ KEPT: dict[str, Function] = {
 @pytest.mark.parametrize("name", KEPT)
 def test_frame_that_depends_on_the_records_alone_is_planned_once(leaf: DataFrame, table: DataFrame, name: str) -> None:
     """Its plan is kept, and the tasks that read are those that write."""
-    assert analyse(KEPT[name](leaf, table), leaf) == Analysis(Planning.KEPT, (), (), None)
+    counts = name == "counters"
+    assert analyse(KEPT[name](leaf, table), leaf) == Analysis(Planning.KEPT, (), (), None, counts)
+
+
+def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """All rows of a task as one row of bytes, as the last stage of a pipeline has it."""
+    rows = [row for each in batches for row in each.to_pylist()]
+    yield pa.RecordBatch.from_pylist([{"written": repr(rows).encode()}], pa.schema([("written", pa.binary())]))
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept_frame_delivers_each_batch_when_it_runs_as_the_rdd_of_the_first(
+    leaf: DataFrame, table: DataFrame, name: str
+) -> None:
+    """It yields the rows that a frame yields which is planned for each batch."""
+    frame = KEPT[name](leaf, table).mapInArrow(packed, "written binary")
+    job, context = kept_job(frame), leaf.sparkSession.sparkContext
+    for batch in (1, 2):
+        context.setLocalProperty("batch", str(batch))
+        anew = [bytes(row["written"]) for row in frame.select("*").collect()]
+        assert answers(job) == anew
+        assert len(anew) == TASKS
 
 
 PLANNED: dict[str, tuple[Function, str]] = {

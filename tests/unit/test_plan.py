@@ -61,8 +61,8 @@ def test_what_is_no_plan_is_refused_with_its_place(text: bytes) -> None:
 
 def test_a_plan_of_a_newer_version_is_refused() -> None:
     """An old Tailrace does not guess what a new one meant."""
-    data = json.loads(plan_of().to_bytes()) | {"version": 3}
-    with pytest.raises(LedgerUnusable, match="version 3"):
+    data = json.loads(plan_of().to_bytes()) | {"version": 4}
+    with pytest.raises(LedgerUnusable, match="version 4"):
         read(json.dumps(data).encode(), "here")
 
 

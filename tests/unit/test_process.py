@@ -14,7 +14,7 @@ from tailrace.config import Sink, Source
 from tailrace.decode import decode
 from tailrace.encode import encode
 from tailrace.errors import ConfigInvalid, FunctionInvalid, FunctionMissing, TopicUnknown
-from tailrace.process import Function, apply, load, spread, unchanged, validate
+from tailrace.process import Function, apply, load, spread_rows, unchanged, validate
 from tailrace.rows import accepted
 
 JOB = """
@@ -32,6 +32,7 @@ HELPER = """
 def doubled(n):
     return 2 * n
 """
+RAW = Source.model_validate({"topics": ["in"], "format": "raw"})
 JSON = Source.model_validate({"topics": ["in"], "format": "json", "schema": "n int, text string"})
 
 
@@ -179,29 +180,30 @@ def test_a_condition_that_cannot_be_evaluated_is_named(spark: SparkSession, cond
 
 def placed(frame: DataFrame) -> dict[int, int]:
     """The task of each record, by its offset."""
-    rows = frame.select("offset", F.spark_partition_id().alias("task")).collect()
+    rows = frame.select("kafka.offset", F.spark_partition_id().alias("task")).collect()
     return {row["offset"]: row["task"] for row in rows}
 
 
 def test_records_of_one_key_stay_together_and_in_order(spark: SparkSession) -> None:
     """Every record arrives, keys are not torn apart, and all tasks get some."""
     keys = [f"k{number % 7}".encode() for number in range(200)]
-    frame = records(spark, [b"v"] * 200, keys=keys).coalesce(1)
-    tasks = placed(spread(frame, 4))
+    frame = decode(records(spark, [b"v"] * 200, keys=keys).coalesce(1), RAW, Path())
+    tasks = placed(spread_rows(frame, 4))
     assert sorted(tasks) == list(range(200))
     assert len({(keys[offset], task) for offset, task in tasks.items()}) == 7
     assert len(set(tasks.values())) > 1
     for key in set(keys):
-        offsets = [row["offset"] for row in spread(frame, 4).where(F.col("key").eqNullSafe(F.lit(key))).collect()]
+        own = spread_rows(frame, 4).where(F.col("kafka.key").eqNullSafe(F.lit(key)))
+        offsets = [row["offset"] for row in own.select("kafka.offset").collect()]
         assert offsets == sorted(offsets)
 
 
 def test_records_without_a_key_are_spread_by_their_place(spark: SparkSession) -> None:
     """Null keys do not end up in one task, and the same record always goes to the same one."""
-    frame = records(spark, [b"v"] * 100, keys=[None] * 100)
-    first = placed(spread(frame, 4))
+    frame = decode(records(spark, [b"v"] * 100, keys=[None] * 100), RAW, Path())
+    first = placed(spread_rows(frame, 4))
     assert len(set(first.values())) == 4
-    assert placed(spread(frame.repartition(3).withColumn("value", F.lit(b"other")), 4)) == first
+    assert placed(spread_rows(frame.repartition(3).withColumn("value", F.lit(b"other")), 4)) == first
 
 
 def test_without_a_function_a_record_goes_out_as_it_came(spark: SparkSession) -> None:

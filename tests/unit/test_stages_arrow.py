@@ -18,6 +18,7 @@ from support.registry import SchemaRegistry, schema_registry
 from support.spark import AT, headers_of, records
 from tailrace.app import assemble
 from tailrace.config import Pipeline
+from tailrace.demo.spark import both
 from tailrace.errors import (
     ConfigInvalid,
     FunctionFailed,
@@ -168,7 +169,7 @@ def compared(
 ) -> list[dict[str, Any]]:
     """Both ways make the same rows, which come back."""
     ours = made(ArrowSpec.of(settings, folder), batch_of(values, headers))
-    theirs = assemble(spark, settings, folder)(records(spark, values, headers=headers)).collect()
+    theirs = both(assemble(spark, settings, folder), records(spark, values, headers=headers)).collect()
     assert told(ours) == told(theirs)
     return ours
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 
 
 class RichEvent(BaseModel):
@@ -13,3 +13,11 @@ class RichEvent(BaseModel):
     id: int
     content: str
     at: datetime
+
+    @field_validator("content")
+    @classmethod
+    def says_something(cls, content: str) -> str:
+        """Refuse an event in which nothing was said."""
+        if not content.strip():
+            raise ValueError("nothing was said")
+        return content

@@ -37,11 +37,12 @@ from tailrace.progress.stores import open_store
 from tailrace.rights import Operation
 from tailrace.scaler import Scaler
 from tailrace.spark_stream import stream
+from tailrace.spark_stream.frame import frame
+from tailrace.spark_stream.gate import Gate
 from tailrace.standby import Standby, warm_stream
 from tailrace.status.board import Board
 from tailrace.status.follow import Follower
 from tailrace.status.seen import Finished
-from tailrace.streamplan import check
 from tailrace.telemetry import served
 
 # A batch that is read again must be cut as it was: no decision that depends on sizes.
@@ -182,7 +183,8 @@ def run(
                 follower.board.planning = engine.planning
             warm = engine.warm if engine is not None else lambda: warm_stream(spark, assembly)
             if engine is None:
-                check(assembly(source.stream(spark, pipeline, None, pipeline.batch.max_records)), pipeline.checkpoint)
+                records = source.stream(spark, pipeline, None, pipeline.batch.max_records)
+                frame(assembly, records, Gate.of(pipeline, None))
             if not standby or Standby(spark, pipeline, warm, cluster, ledger, lease, name, emit, stop).wait():
                 _run(drive, batch)
         except errors.TailraceError:

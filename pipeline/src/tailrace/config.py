@@ -198,7 +198,7 @@ class Sink(Section):
         ge=1,
         le=LEDGER_PARTITIONS * 16,
         description="Write with at most this many sink partitions; by default one for a small batch, up to the "
-        "number of slots for a large one.",
+        "number of slots for a large one. With a checkpoint folder it bounds the partitions of new state.",
     )
     idle: float = Field(
         default=300.0,

@@ -74,7 +74,7 @@ def encode(frame: DataFrame, sink: Sink, folder: Path) -> DataFrame:
                 raise invalid(f"JSON has no form for them: {str(error).splitlines()[0]}") from None
         case Format.AVRO:
             encoded = _avro(frame.select(*addressed, _body(frame, names).alias(_BODY)), sink, folder)
-    return _finished(encoded)
+    return _finished(encoded, headed="headers" in frame.schema.names)
 
 
 def columns(schema: StructType, sink: Sink) -> None:
@@ -227,9 +227,10 @@ def _as_json(value: Any) -> Any:
     return str(value) if isinstance(value, Decimal) else value.isoformat()
 
 
-def _finished(encoded: DataFrame) -> DataFrame:
+def _finished(encoded: DataFrame, *, headed: bool) -> DataFrame:
     """Rows that cannot be addressed get their reason, and rejected ones the headers that say so."""
-    keyless = F.exists("headers", lambda each: each.isNull() | each["key"].isNull())
+    # Spark does not see that no row without headers has a wrong one.
+    keyless = F.exists("headers", lambda each: each.isNull() | each["key"].isNull()) if headed else F.lit(False)
     reason = (
         F.when(F.col(REASON).isNotNull(), F.col(REASON))
         .when(F.col("topic").isNull(), NO_TOPIC)
@@ -242,7 +243,7 @@ def _finished(encoded: DataFrame) -> DataFrame:
     with_keys = F.filter("headers", lambda each: each["key"].isNotNull())
     why = [*reasons(F.lit(STAGE), origin), header(HEADER_SINK_TOPIC, F.col("topic"))]
     good = F.col(REASON).isNull()
-    return judged.select(
+    made = judged.select(
         F.when(good, F.col("topic")).alias("topic"),
         F.when(good, F.col("partition")).alias("partition"),
         "key",
@@ -250,7 +251,8 @@ def _finished(encoded: DataFrame) -> DataFrame:
         F.when(good, F.col("headers")).otherwise(with_headers(with_keys, *why)).cast(HEADERS).alias("headers"),
         F.when(good, F.col("timestamp")).alias("timestamp"),
         F.col(REASON).alias("reason"),
-    ).to(ROW)
+    )
+    return made.select(*(F.col(each.name).cast(each.dataType).alias(each.name) for each in ROW))
 
 
 def _bare(kind: DataType) -> str:

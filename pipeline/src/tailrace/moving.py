@@ -12,7 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from tailrace import source
 from tailrace.config import Delivery, Pipeline
-from tailrace.errors import BatchOpen, ConfigInvalid, OffsetsOutOfRange, PipelineRunning, ProgressMissing
+from tailrace.errors import (
+    BatchOpen,
+    ConfigInvalid,
+    MarkerConflict,
+    OffsetsOutOfRange,
+    PipelineRunning,
+    ProgressMissing,
+)
 from tailrace.kafka import Cluster, OffsetSpec
 from tailrace.progress.lease import Holder, running
 from tailrace.progress.ledger import Ledger
@@ -81,12 +88,15 @@ def open_parts(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: L
     if plan.delivery is not Delivery.EXACTLY_ONCE:
         ends = dict(plan.ends)
         return [] if ledger.positions(ends) == ends else list(range(plan.sinks))
-    who = f"pipeline {plan.pipeline!r} sink partition"
-    return [
-        number
-        for number in range(plan.sinks)
-        if decide(markers.get(SinkPartition(number)), plan.batch, plan.digest, f"{who} {number}") is not Decision.SKIP
-    ]
+    return [number for number in range(plan.sinks) if not _delivered(plan, markers.get(SinkPartition(number)))]
+
+
+def _delivered(plan: AnyPlan, marker: Marker | None) -> bool:
+    """Whether a marker says so; one that contradicts the plan says nothing, and its owner may go on all the same."""
+    try:
+        return decide(marker, plan.batch, plan.digest, plan.pipeline) is Decision.SKIP
+    except MarkerConflict:
+        return False
 
 
 def movable(pipeline: Pipeline, now: Situation, file: str, give_up: bool) -> None:
@@ -202,12 +212,13 @@ def moved(
     """
     if isinstance(plan, StreamPlan):
         return plan.finished(target)
+    known = BatchId(max((marker.next for marker in markers.values()), default=0))
     topics = {topic: ids[topic] for topic in sorted({topic for topic, _ in target}) if topic in ids}
-    if plan is not None:
+    if plan is not None and known <= plan.batch + 1:
         return replace(plan.finished(target), sink=pipeline.sink.topic or "", topics=topics)
     return Plan(
         pipeline=pipeline.pipeline,
-        batch=BatchId(max((marker.next for marker in markers.values()), default=0)),
+        batch=known,
         sink=pipeline.sink.topic or "",
         topics=topics,
         parts=(),

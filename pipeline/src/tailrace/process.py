@@ -191,16 +191,6 @@ def validate(frame: DataFrame, conditions: Mapping[str, str]) -> DataFrame:
     ).drop(_FAILED)
 
 
-def spread(records: DataFrame, partitions: int) -> DataFrame:
-    """Kafka's records over this many partitions, by key, or by where they came from if they have none.
-
-    It depends on the records alone, so a batch that is read again is cut the same way whatever the code. Records of one
-    key keep the order that they were read in.
-    """
-    place = F.concat_ws("-", "topic", "partition", "offset").cast("binary")
-    return records.repartition(partitions, F.coalesce(F.col("key"), place))
-
-
 def spread_rows(frame: DataFrame, partitions: int) -> DataFrame:
     """Spread decoded rows over this many tasks, by the keys of their records, or by their place if they have none."""
     record = F.col(KAFKA)

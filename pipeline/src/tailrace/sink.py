@@ -11,25 +11,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from tailrace.config import Delivery, Pipeline
 from tailrace.errors import InvariantBroken
 from tailrace.gateway import Assignment, Written, writer
+from tailrace.gateway.answers import RESULT, answer, written_of
 from tailrace.kafka import client_options
 from tailrace.progress.plan import SinkPartition
 from tailrace.progress.stream_plan import StreamPlan
 from tailrace.whole import whole
 
 if TYPE_CHECKING:
-    Batches = Iterator[pa.RecordBatch]
+    import pyarrow as pa
 
-RESULT = (
-    "partition int, skipped boolean, out long, rejected long, size long, fresh boolean, commit_ms double, "
-    "writer string, address string, reasons map<string,long>"
-)
+    Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True)
@@ -93,11 +90,10 @@ def deliver(
     rows: DataFrame, batch: BatchWrite, shape: Callable[[Batches], Batches] = lambda batches: batches
 ) -> list[Written]:
     """Write a batch; what each sink partition has written. `shape` makes rows.ROW of other columns."""
-    results = rows.mapInArrow(_task(batch, shape), RESULT).collect()
-    written = [Written(**(row.asDict() | {"partition": SinkPartition(row["partition"])})) for row in results]
-    if sorted(each.partition for each in written) != list(range(batch.plan.sinks)):
+    written = [written_of(bytes(row[0])) for row in rows.mapInArrow(_task(batch, shape), RESULT).collect()]
+    if sorted(each.partition for each in written) != list(range(len(batch.plan.slices))):
         raise InvariantBroken(
-            f"batch {batch.plan.batch} has {batch.plan.sinks} sink partitions, and "
+            f"batch {batch.plan.batch} has {len(batch.plan.slices)} sink partitions for outputs, and "
             f"{sorted(each.partition for each in written)} have answered"
         )
     return written
@@ -108,39 +104,6 @@ def _task(batch: BatchWrite, shape: Callable[[Batches], Batches]) -> Callable[[B
         context = TaskContext.get()
         if context is None:
             raise InvariantBroken("the sink runs outside a task of Spark")
-        done = writer().write(batch.task(context.partitionId()), shape(whole(batches)))
-        yield pa.RecordBatch.from_pylist(
-            [
-                {
-                    "partition": int(done.partition),
-                    "skipped": done.skipped,
-                    "out": done.out,
-                    "rejected": done.rejected,
-                    "size": done.size,
-                    "fresh": done.fresh,
-                    "commit_ms": done.commit_ms,
-                    "writer": done.writer,
-                    "address": done.address,
-                    "reasons": list(done.reasons.items()),
-                }
-            ],
-            schema=_RESULT_ARROW,
-        )
+        yield answer(writer().write(batch.task(context.partitionId()), shape(whole(batches))))
 
     return write
-
-
-_RESULT_ARROW = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("skipped", pa.bool_()),
-        ("out", pa.int64()),
-        ("rejected", pa.int64()),
-        ("size", pa.int64()),
-        ("fresh", pa.bool_()),
-        ("commit_ms", pa.float64()),
-        ("writer", pa.string()),
-        ("address", pa.string()),
-        ("reasons", pa.map_(pa.string(), pa.int64())),
-    ]
-)

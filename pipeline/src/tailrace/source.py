@@ -8,7 +8,7 @@ same batch is read again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -66,6 +66,26 @@ def cut(frame: DataFrame) -> tuple[tuple[Range, ...], tuple[Slice, ...]]:
         for part in re.findall(r"[A-Za-z0-9._-]+-\d+:\d+-\d+", each):
             seen[Range.parse(part)] = None
     return tuple(seen), slices
+
+
+def read_by(frame: DataFrame) -> tuple[Range, ...]:
+    """Return what each task reads that reads for a batch; each range once, where several read it."""
+    found: dict[Range, None] = {}
+    for rdd in _lineage(frame._jdf.queryExecution().toRdd(), set()):
+        partitions = rdd.partitions()
+        if len(partitions) and partitions[0].getClass().getSimpleName() == "DataSourceRDDPartition":
+            found |= {Range.parse(_describe(each)): None for each in partitions if each.inputPartition().isDefined()}
+    return tuple(sorted(found))
+
+
+def _lineage(rdd: Any, seen: set[int]) -> Iterator[Any]:
+    if rdd.id() in seen:
+        return
+    seen.add(rdd.id())
+    yield rdd
+    dependencies = rdd.dependencies()
+    for number in range(dependencies.size()):
+        yield from _lineage(dependencies.apply(number).rdd(), seen)
 
 
 def _describe(partition: Any) -> str:

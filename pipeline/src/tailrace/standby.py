@@ -26,6 +26,8 @@ from tailrace.gateway import writer
 from tailrace.kafka import Cluster
 from tailrace.progress.lease import Holder, Lease, Phase, next_in_line, running
 from tailrace.progress.ledger import Ledger
+from tailrace.spark_stream.frame import rows as rows_of
+from tailrace.spark_stream.gate import Gate
 from tailrace.whole import whole
 
 if TYPE_CHECKING:
@@ -109,7 +111,7 @@ class Standby:
 
 def warm_stream(spark: SparkSession, assembly: Assembly) -> None:
     """Run a stateful pipeline's stages on no record at all: compiled by Spark, loaded by the workers."""
-    assembly(_nothing(spark)).mapInArrow(_drain, _NOTHING).collect()
+    rows_of(assembly, _nothing(spark), Gate.of(assembly.pipeline, None)).mapInArrow(_drain, _NOTHING).collect()
 
 
 def _nothing(spark: SparkSession) -> DataFrame:

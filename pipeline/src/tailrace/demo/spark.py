@@ -21,13 +21,18 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace import metrics, source
 from tailrace.app import assemble, session
+from tailrace.assembly import Assembly
 from tailrace.config import Pipeline
 from tailrace.configfile import load
+from tailrace.decode import decode
+from tailrace.encode import encode
 from tailrace.errors import TailraceError
 from tailrace.failures import failure
 from tailrace.javakafka import spark_options
 from tailrace.kafka import Cluster
+from tailrace.process import apply, unchanged, validate
 from tailrace.progress.stream_plan import offsets_of
+from tailrace.rows import accepted, rejected
 
 LOOK = 0.01  # seconds between two looks into the checkpoint folder
 PROGRESS_LIMIT = 0.05  # seconds that a written batch waits for Spark's own counts
@@ -87,6 +92,23 @@ class CheckpointLog:
         return sum(offsets_of((self._offsets / str(batch)).read_text(encoding="utf-8")).values())
 
 
+def both(assembly: Assembly, records: DataFrame) -> DataFrame:
+    """Return good and rejected rows side by side, as a job of Spark's own would have them."""
+    pipeline = assembly.pipeline
+    decoded = validate(decode(records, pipeline.source, assembly.folder), pipeline.process.validate_)
+    good = accepted(decoded)
+    good = apply(assembly.function, good, pipeline.process.arguments) if assembly.function else unchanged(good)
+    rows = encode(good, pipeline.sink, assembly.folder)
+    if assembly.may_reject:
+        rows = rows.unionAll(rejected(decoded, "decode"))
+    delivered = F.col("reason").isNull()
+    return rows.observe(
+        metrics.WRITTEN,
+        F.count_if(delivered).alias(metrics.PRODUCED),
+        F.count_if(~delivered).alias(metrics.REJECTED),
+    )
+
+
 def for_kafka(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
     """The sink's rows with the columns that Spark's Kafka sink takes; rejected rows go to their topic."""
     topic = F.coalesce(F.col("topic"), F.lit(pipeline.sink.topic))
@@ -105,7 +127,7 @@ def start(pipeline: Pipeline, folder: Path, checkpoint: Path) -> StreamingQuery:
     records = source.stream(
         spark, pipeline, source.beginning(pipeline, Cluster(pipeline.kafka)), pipeline.batch.max_records
     )
-    rows = for_kafka(assemble(spark, pipeline, folder)(records), pipeline)
+    rows = for_kafka(both(assemble(spark, pipeline, folder), records), pipeline)
     writer = rows.writeStream.format("kafka").queryName(pipeline.pipeline).options(**spark_options(pipeline.kafka))
     return writer.option("checkpointLocation", str(checkpoint)).start()
 

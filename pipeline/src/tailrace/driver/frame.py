@@ -51,9 +51,13 @@ Judge = Callable[[Iterator[Any]], Iterator[Any]]
 
 
 def leaf(spark: SparkSession, tasks: Tasks, parts: int) -> DataFrame:
-    """Return the frame that reads the batch's records, one task for each part."""
+    """Return the frame that reads the batch's records, one task for each part; columns that are not read are null."""
     wanted = StructType([RECORD[name] for name in tasks.columns])
-    return one_row_per_task(spark, parts).mapInArrow(tasks.read, wanted)
+    records = one_row_per_task(spark, parts).mapInArrow(tasks.read, wanted)
+    if tasks.columns == COLUMNS:
+        return records
+    nothing = {name: F.lit(None).cast(RECORD[name].dataType).alias(name) for name in COLUMNS}
+    return records.select(*(name if name in tasks.columns else nothing[name] for name in COLUMNS))
 
 
 def rows(assembly: Assembly, records: DataFrame, judge: Judge) -> DataFrame:

@@ -83,6 +83,7 @@ class Analysis:
     reasons: tuple[str, ...]
     cut: tuple[str, ...]  # the shuffles between the two, in Spark's words without the ids of this session
     partitions: int | None  # tasks that write; None: the reading tasks write
+    observes: bool = False  # whether the function counts with observe()
 
     @property
     def shuffles(self) -> int:
@@ -96,7 +97,7 @@ def analyse(frame: DataFrame, leaf: DataFrame) -> Analysis:
     `leaf` is the frame that mapInArrow returned for reading. Nothing is executed.
     """
     execution = frame._jdf.queryExecution()
-    source, patterns = _Leaf(leaf), Patterns(frame.sparkSession._jvm)
+    source, patterns = Leaf(leaf), Patterns(frame.sparkSession._jvm)
     root = tree(execution.analyzed(), source.ends)
     if root.plan.isStreaming():
         raise _refused("it reads another stream", "read topics with `source`, or set checkpoint to a folder")
@@ -124,10 +125,11 @@ def analyse(frame: DataFrame, leaf: DataFrame) -> Analysis:
         reasons=tuple(dict.fromkeys(why for _, why in reasons)),
         cut=tuple(_partitioning(node) for node in shuffles),
         partitions=shuffles[-1].plan.outputPartitioning().numPartitions() if shuffles else None,
+        observes=any(node.name == "CollectMetrics" for node in root),
     )
 
 
-class _Leaf:
+class Leaf:
     """Recognises the driver's leaf in any plan: Spark keeps the id of a Python function in every copy."""
 
     def __init__(self, leaf: DataFrame) -> None:
@@ -152,7 +154,7 @@ class _Leaf:
 # -- what the user asked for -----------------------------------------------------------------------
 
 
-def _logical_path(root: Node, leaf: _Leaf) -> list[Node]:
+def _logical_path(root: Node, leaf: Leaf) -> list[Node]:
     """The operators between the leaf and the result, the leaf first."""
     if not leaf.among(root):
         raise FunctionInvalid(
@@ -228,7 +230,7 @@ def _conjuncts(condition: Any) -> Iterator[Any]:
 # -- what Spark has made of it ---------------------------------------------------------------------
 
 
-def _physical_path(root: Node, leaf: _Leaf) -> list[Node]:
+def _physical_path(root: Node, leaf: Leaf) -> list[Node]:
     """The physical operators between the leaf and the result; refuse one that is not known to be repeatable."""
     if root.name.startswith("AdaptiveSparkPlan"):
         raise InvariantBroken("Spark's adaptive execution is on, which cuts each batch by its size")
@@ -263,7 +265,7 @@ def _physical_path(root: Node, leaf: _Leaf) -> list[Node]:
     return path
 
 
-def _unread(root: Node, leaf: _Leaf) -> FunctionInvalid:
+def _unread(root: Node, leaf: Leaf) -> FunctionInvalid:
     for node in root:
         if node.name == "InMemoryTableScan" and leaf.among(tree(node.plan.relation().cachedPlan(), leaf.ends)):
             return _refused(
@@ -310,7 +312,7 @@ def _reasons(root: Node, path: list[Node], patterns: Patterns) -> Iterator[tuple
                 yield Planning.PLANNED, f"it may read the current time ({words[0]})"
 
 
-def _changing(patterns: Patterns, leaf: _Leaf, known: dict[int, str] | None = None) -> Doubts:
+def _changing(patterns: Patterns, leaf: Leaf, known: dict[int, str] | None = None) -> Doubts:
     def origin(node: Node) -> str | None:
         return None if leaf.ends(node.plan, node.name) else other_table(node)
 

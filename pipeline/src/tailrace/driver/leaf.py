@@ -12,5 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 def one_row_per_task(spark: SparkSession, tasks: int) -> DataFrame:
     """Make a frame of the numbers 0 to `tasks` - 1, each in a task of its own; Spark computes it again each time."""
-    rows = spark.range(0, tasks, 1, tasks).select("id")._jdf
-    return DataFrame(spark._jsparkSession.createDataFrame(rows.toJavaRDD(), rows.schema()), spark)
+    rows = spark.range(0, tasks, 1, tasks)._jdf
+    # As they are: createDataFrame would unpack each row and pack it again, with code that each task compiles.
+    found = spark._jsparkSession.internalCreateDataFrame(rows.queryExecution().toRdd(), rows.schema(), False)
+    return DataFrame(found, spark)

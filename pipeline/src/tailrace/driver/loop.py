@@ -35,8 +35,9 @@ WRITTEN = "written"
 IDLE_AFTER = 1.0  # seconds without a batch until the last one is noted as done
 _TICK = 0.2  # seconds between two looks at everything that is not a batch
 _PAUSES = (0.005, 0.01, 0.02, 0.04)  # seconds between looks at a source that has nothing new
-_FRESH = 0.05  # seconds for which a look ahead may be used
+_FRESH = 1.0  # seconds for which a look ahead may be used
 _AHEAD_AFTER = 0.05  # seconds after which a batch in progress is worth a look ahead
+_AHEAD_EVERY = 0.5
 _SHOWN = 3  # ranges of a batch, in a message
 
 
@@ -76,6 +77,7 @@ class Loop:
         self.pace = Pace(self.run.pipeline)
         self._owners: dict[SinkPartition, str] = {}
         self._ahead: Seen | None = None
+        self._backlog = False  # whether the batch has left records behind: without, a look ahead is old when it is used
         self._ends: TopicPartitions = {}
         self._ids: Mapping[str, str] = {}
         self._phases: dict[str, float] = {}
@@ -163,6 +165,7 @@ class Loop:
             return False
         limit = self.pace.limit
         after = self.positions | {each.place: each.end for part in parts for each in sorted(part)}
+        self._backlog = any(end > after.get(place, end) for place, end in seen.ends.items())
         plan = Plan(
             pipeline=run.pipeline.pipeline,
             batch=number,
@@ -292,7 +295,7 @@ class Loop:
                 if not given_up and (stop.hurried.is_set() or time.monotonic() - stopped >= drain):
                     given_up = True
                     self.engine.cancel()
-            elif self._ahead is None or time.monotonic() - self._ahead.at > max(_AHEAD_AFTER, 0.2):
+            elif self._backlog and (self._ahead is None or time.monotonic() - self._ahead.at > _AHEAD_EVERY):
                 with contextlib.suppress(errors.TailraceError):
                     self._ahead = self.look(self.positions)
                     crash.at(Point.LOOKED_AHEAD, plan.batch)
@@ -366,7 +369,7 @@ def recreation(topics: list[str], kept: str) -> errors.PlanOfAnother:
     )
 
 
-def described(plan: Plan) -> str:
+def described(plan: AnyPlan) -> str:
     """Name the batch, and where its records are."""
     shown = ", ".join(map(str, plan.ranges[:_SHOWN]))
     return f"batch {plan.batch}, of {shown}{', …' if len(plan.ranges) > _SHOWN else ''}"

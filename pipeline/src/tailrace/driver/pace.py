@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tailrace.config import Pipeline
 from tailrace.driver.choose import FIRST_COST, Width
 from tailrace.driver.weight import weight
@@ -10,6 +12,7 @@ from tailrace.rate import Bounds, Observed, Rate
 
 _TELLING = 200  # records; the time of a smaller batch is all fixed cost
 _OLD = 0.7  # weight of what was known before
+_WORK = 0.5  # at least this part of a batch's time went into its records
 
 
 class Pace:
@@ -22,6 +25,7 @@ class Pace:
         self._rate = Rate.starting(self._bounds, None)
         self._least, self._most = pipeline.source.partitions, pipeline.sink.partitions
         self._cost = FIRST_COST
+        self._fixed = math.inf  # seconds that a batch costs whatever it holds
 
     def begin(self, positions: TopicPartitions) -> None:
         """Look how large the records are that come first."""
@@ -39,5 +43,7 @@ class Pace:
     def learn(self, records: int, size: int | None, seconds: float, parts: int) -> None:
         """Take note of a batch that took this long."""
         self._rate = self._rate.after(Observed(records, seconds, size))
+        self._fixed = min(seconds, self._fixed)
         if records >= _TELLING:
-            self._cost = _OLD * self._cost + (1 - _OLD) * seconds * parts / records
+            spent = max(seconds - self._fixed, seconds * _WORK)
+            self._cost = _OLD * self._cost + (1 - _OLD) * spent * parts / records

@@ -47,7 +47,8 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
             f"pipeline {pipeline.pipeline!r}: a sink partition has written batch {ahead - 1}, and the last plan "
             f"in the ledger is of batch {plan.batch}",
             kept="nothing was read or written",
-            then="restore the ledger topic; `tailrace explain TR-303` has the choices",
+            then="restore the ledger topic; or look at the output for what is delivered, then say where to go on: "
+            "`tailrace offsets set FILE … --give-up`",
         )
     note = ""
     if plan is not None and expiry.missing(plan, markers):

@@ -8,34 +8,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace import errors
 from tailrace.assembly import Assembly
 from tailrace.config import Format, Pipeline
-from tailrace.driver import frame
+from tailrace.driver import batch_property, frame
 from tailrace.driver.engine import Cut
 from tailrace.driver.frame_analysis import Analysis, Planning, analyse
 from tailrace.driver.leaf import one_row_per_task
-from tailrace.driver.tasks import PROPERTY, RESULT, WARMING, BatchInfo, Tasks, written_of
+from tailrace.driver.needed import needed, telling
+from tailrace.driver.tasks import PROPERTY, WARMING, BatchInfo, Tasks
+from tailrace.driver.told import told
 from tailrace.gateway import ReadDone, Written
+from tailrace.gateway.answers import RESULT, written_of
 from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.stages.arrow_stages import ArrowSpec, unsupported
 
 _SLOTS_EVERY = 1.0  # seconds between two questions for the number of slots
 _PROPERTIES = (PROPERTY, "spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
-
-
-class _Listed(AccumulatorParam[list[Any]]):
-    """Collects what tasks tell that cannot answer with rows."""
-
-    def zero(self, value: list[Any]) -> list[Any]:
-        return []
-
-    def addInPlace(self, value1: list[Any], value2: list[Any]) -> list[Any]:  # noqa: N802 - PySpark's name
-        value1.extend(value2)
-        return value1
 
 
 def in_arrow(pipeline: Pipeline) -> bool:
@@ -57,11 +49,11 @@ class SparkEngine:
         self._assembly = assembly
         self._run = run
         self._group = f"tailrace-{run}"
-        self._answers: Accumulator[list[Written]] = spark.sparkContext.accumulator([], _Listed())
-        self._reads: Accumulator[list[tuple[int, ReadDone]]] = spark.sparkContext.accumulator([], _Listed())
+        self._answers: Accumulator[list[Written]] = told(spark)
+        self._reads: Accumulator[list[tuple[int, ReadDone]]] = told(spark)
         self._kept: dict[int, DataFrame] = {}
+        self._jobs: dict[int, Any] = {}  # the RDDs of kept frames
         self._slots = (0.0, 1)
-        self._observes = True  # until a batch shows that the function observes nothing
         self.observed: Mapping[str, Mapping[str, float]] = {}
         self._spec = ArrowSpec.of(pipeline, assembly.folder) if in_arrow(pipeline) else None
         if self._spec is not None:
@@ -72,13 +64,16 @@ class SparkEngine:
         judges = assembly.may_reject
         self._tasks = Tasks.of(pipeline, frame.COLUMNS, shuffles=False, judges=judges)
         records = frame.leaf(spark, self._tasks, 1)
-        self.analysis = analyse(frame.rows(assembly, records, self._tasks.judge), records)
+        reading = frame.rows(assembly, records, self._tasks.judge)
+        self.analysis = analyse(reading, records)
         shuffles = self.analysis.shuffles > 0
         if shuffles:
             answers = self._answers if judges else None
             self._tasks = Tasks.of(
                 pipeline, frame.COLUMNS, shuffles=True, judges=judges, answers=answers, reads=self._reads
             )
+        if self.analysis.planning is Planning.KEPT:  # another frame may use other columns tomorrow
+            self._tasks = replace(self._tasks, columns=needed(reading, records))
         outputs, most = self.analysis.partitions, pipeline.sink.partitions
         if outputs is not None and most is not None:
             outputs = min(outputs, most)
@@ -112,6 +107,8 @@ class SparkEngine:
             kept = self._kept[parts] = leaf.mapInArrow(self._tasks.all_of_it(self._spec), RESULT)
         if kept is None or planning is Planning.BUILT:
             rows = frame.rows(self._assembly, frame.leaf(self._spark, self._tasks, parts), self._tasks.judge)
+            if planning is Planning.KEPT:  # planned anew, a column may say something tomorrow
+                rows = rows.select(*telling(rows, self._pipeline.sink.topic))
             most = self._pipeline.sink.partitions
             if self._tasks.shuffles and most is not None:
                 rows = rows.coalesce(most)
@@ -127,11 +124,10 @@ class SparkEngine:
         self._answers.value, self._reads.value = [], []
         planned = self._frame(len(plan.parts))  # before the job is set up: the function may run jobs of its own
         with self._job(plan, owners, gone):
-            found = planned.collect()
-        if self._observes:
+            found = self._collect(planned, len(plan.parts))
+        if self.analysis.observes:
             self.observed = _observed(planned)
-            self._observes = bool(self.observed)
-        written = {each.partition: each for each in (written_of(row.asDict(recursive=True)) for row in found)}
+        written = {each.partition: each for each in map(written_of, found)}
         for each in self._answers.value:
             known = written.get(each.partition)
             if known is None or known.skipped:  # a task that was repeated has skipped what the first had written
@@ -150,6 +146,14 @@ class SparkEngine:
             )
         return [written[number] for number in sorted(written)]
 
+    def _collect(self, planned: DataFrame, parts: int) -> list[bytes]:
+        """Run the job and return the tasks' answers; only an execution of SQL counts what observe() is to count."""
+        if self.analysis.planning is not Planning.KEPT or self.analysis.observes:
+            return [bytes(row[0]) for row in planned.collect()]
+        if parts not in self._jobs:
+            self._jobs[parts] = kept_job(planned)
+        return answers(self._jobs[parts])
+
     def warm(self) -> None:
         """Run a batch of nothing: plan the frames, compile, start a Python worker in each slot. Nothing is written."""
         for parts in sorted({1, self.slots}):
@@ -157,7 +161,7 @@ class SparkEngine:
             plan = Plan(self._pipeline.pipeline, WARMING, "", {}, ((),) * parts, outputs, {})
             planned = self._frame(parts)
             with self._job(plan, {}, frozenset()):
-                planned.collect()
+                self._collect(planned, parts)
 
     def _check(self, plan: Plan) -> None:
         """Refuse a plan that was cut in another way than this function cuts."""
@@ -178,7 +182,7 @@ class SparkEngine:
         """Tell the job's tasks what they deliver."""
         context: Any = self._spark.sparkContext
         context.setJobGroup(self._group, f"batch {plan.batch}: {plan.records} offsets", interruptOnCancel=True)
-        context.setLocalProperty(PROPERTY, BatchInfo.of(plan, self._run, owners, gone).text())
+        context.setLocalProperty(PROPERTY, batch_property.text_of(BatchInfo.of(plan, self._run, owners, gone)))
         try:
             yield
         finally:
@@ -190,12 +194,22 @@ class SparkEngine:
         self._spark.sparkContext.cancelJobGroup(self._group)
 
 
+def kept_job(frame: DataFrame) -> Any:
+    """Return the RDD that Spark has made of a frame: an execution of SQL would make it anew for each batch."""
+    return frame._jdf.queryExecution().toRdd().toJavaRDD()
+
+
+def answers(job: Any) -> list[bytes]:
+    """Run a kept job whose tasks yield a row of one binary column each."""
+    return [bytes(row.getBinary(0)) for row in job.collect()]
+
+
 def _observed(frame: DataFrame) -> dict[str, dict[str, float]]:
     """Read the numbers that `observe` has counted in the frame's last execution."""
     found: dict[str, dict[str, float]] = {}
-    told = frame._jdf.queryExecution().observedMetrics().toSeq()
-    for number in range(told.size()):
-        name, row = told.apply(number)._1(), told.apply(number)._2()
+    metrics = frame._jdf.queryExecution().observedMetrics().toSeq()
+    for number in range(metrics.size()):
+        name, row = metrics.apply(number)._1(), metrics.apply(number)._2()
         values = {each: row.getAs(each) for each in row.schema().fieldNames()}
         found[str(name)] = {
             str(each): float(value)

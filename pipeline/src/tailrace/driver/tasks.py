@@ -6,25 +6,21 @@ them. What never differs, and every secret, travels in the closure.
 
 from __future__ import annotations
 
-import base64
-import functools
-import pickle
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 
 from tailrace.config import Delivery, Pipeline
 from tailrace.driver.arrow_rows import rows
-from tailrace.errors import InvariantBroken
+from tailrace.driver.batch_property import of_task
 from tailrace.gateway import Assignment, ReadDone, ReadRequest, Written, client
+from tailrace.gateway.answers import answer
 from tailrace.gateway.message_protocol import Judging
-from tailrace.gateway.shape import SHAPE
+from tailrace.gateway.shape import shaped
 from tailrace.kafka import client_options
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.stages.arrow_stages import ArrowSpec, stages_of
@@ -66,18 +62,6 @@ class BatchInfo:
         """Whether several tasks read parts of one source partition."""
         places = [each.place for part in self.parts for each in part]
         return len(places) > len(set(places))
-
-    def text(self) -> str:
-        """Write it as a local property."""
-        return base64.b64encode(zlib.compress(pickle.dumps(self), 1)).decode()
-
-
-@functools.lru_cache(maxsize=2)
-def _read_info(text: str) -> BatchInfo:
-    found = pickle.loads(zlib.decompress(base64.b64decode(text)))
-    if not isinstance(found, BatchInfo):
-        raise InvariantBroken(f"the property {PROPERTY} holds {type(found).__name__}")
-    return found
 
 
 @dataclass(frozen=True)
@@ -192,7 +176,7 @@ class Tasks:
         try:
             for each in batches:
                 if each.null_count < len(each):
-                    handing.add(_shaped(each.drop_null()))
+                    handing.add(shaped(each.drop_null()))
                 yield each.is_null()
             written = handing.end()
             if self.answers is not None:
@@ -232,61 +216,5 @@ class Tasks:
 
 def here() -> tuple[BatchInfo, int, str]:
     """Return the batch, the task's number in it, and the name of the attempt."""
-    context = TaskContext.get()
-    if context is None:
-        raise InvariantBroken("a stage of the pipeline runs outside a task of Spark")
-    text = context.getLocalProperty(PROPERTY)
-    if not text:
-        raise InvariantBroken("the job does not say which batch it delivers")
-    info = _read_info(text)
+    info, context = of_task(PROPERTY, BatchInfo)
     return info, context.partitionId(), f"{info.run}/{info.batch}/{context.taskAttemptId()}"
-
-
-def _shaped(aside: pa.StructArray) -> pa.RecordBatch:
-    """Return rejected rows in the shape that the gateway takes."""
-    count = len(aside)
-    fields = {field.name: column for field, column in zip(aside.type, aside.flatten(), strict=True)}
-    columns = [
-        fields[name].cast(kind) if name in fields else pa.nulls(count, kind)
-        for name, kind in zip(SHAPE.names, SHAPE.types, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=SHAPE)
-
-
-# -- the answer ----------------------------------------------------------------------------------
-
-RESULT = (
-    "partition int, skipped boolean, out long, rejected long, size long, fresh boolean, commit_ms double, "
-    "writer string, address string, reasons map<string,long>, read long, read_size long, lost array<string>"
-)
-_RESULT = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("skipped", pa.bool_()),
-        ("out", pa.int64()),
-        ("rejected", pa.int64()),
-        ("size", pa.int64()),
-        ("fresh", pa.bool_()),
-        ("commit_ms", pa.float64()),
-        ("writer", pa.string()),
-        ("address", pa.string()),
-        ("reasons", pa.map_(pa.string(), pa.int64())),
-        ("read", pa.int64()),
-        ("read_size", pa.int64()),
-        ("lost", pa.list_(pa.string())),
-    ]
-)
-
-
-def answer(written: Written) -> pa.RecordBatch:
-    """Return what was written as a row for the driver."""
-    row = {name: getattr(written, name) for name in _RESULT.names}
-    row |= {"partition": int(written.partition), "reasons": list(written.reasons.items()), "lost": list(written.lost)}
-    return pa.RecordBatch.from_pylist([row], schema=_RESULT)
-
-
-def written_of(row: Mapping[str, Any]) -> Written:
-    """Read the row again."""
-    told = dict(row)
-    told |= {"partition": SinkPartition(row["partition"]), "lost": tuple(row["lost"])}
-    return Written(**told)

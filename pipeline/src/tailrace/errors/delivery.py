@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tailrace.errors.root import TailraceError
 
+_AGAIN = "start the pipeline again (tailrace run FILE); if that repeats: tailrace doctor FILE"
+
 
 class DeliveryError(TailraceError):
     """Going on could lose or duplicate a record, so the pipeline stopped."""
@@ -44,6 +46,10 @@ class MarkerConflict(DeliveryError):
     The marker of a sink partition says that a batch was written by another plan, or that a later batch is
     written already. Either two pipelines share one name, or the ledger's groups were changed by hand, or a driver
     that was given up is still running. Nothing was written.
+
+    Two pipelines of one name: rename one of them. A ledger that was restored from an older copy: restore the newest.
+    Where neither can be, look at the output topic yourself, then say where to go on with `tailrace offsets set FILE …
+    --give-up`; the batches' numbers go on beyond those that the markers know.
     """
 
     code = "TR-303"
@@ -60,6 +66,7 @@ class CommitInDoubt(DeliveryError):
 
     code = "TR-304"
     title = "commit in doubt"
+    usual = _AGAIN
 
 
 class LedgerUnusable(DeliveryError):
@@ -100,6 +107,7 @@ class InputCutOff(DeliveryError):
 
     code = "TR-308"
     title = "input cut off"
+    usual = _AGAIN
 
 
 class CheckpointMismatch(DeliveryError):

@@ -11,12 +11,13 @@ class TailraceError(Exception):
     code: ClassVar[str] = ""
     title: ClassVar[str] = ""
     exit_code: ClassVar[int] = 1
+    usual: ClassVar[str] = ""  # the next command, where nothing more particular is known
 
     def __init__(self, what: str, *, kept: str = "", then: str = "") -> None:
         super().__init__(what)
         self.what = what
         self.kept = kept
-        self.then = then
+        self.then = then or self.usual
 
     def __str__(self) -> str:
         lines = [f"{self.code} {self.title}: {self.what}"]

@@ -33,7 +33,7 @@ from tailrace.gateway import Assignment, ReadDone
 from tailrace.gateway import message_protocol as wire
 from tailrace.gateway.attempts import Attempts
 from tailrace.gateway.counting import Counting
-from tailrace.gateway.shape import RECORDS
+from tailrace.gateway.shape import RECORDS, completed
 from tailrace.gateway.statistics import Statistics
 from tailrace.gateway.writing import Deliveries
 from tailrace.telemetry.measure import Measures
@@ -203,7 +203,7 @@ def _rows(incoming: wire.Stream) -> Iterator[Any]:
     if wire.take(incoming, 1) == wire.ROWS:
         try:
             with pa.ipc.open_stream(incoming) as stream:
-                yield from stream
+                yield from map(completed, stream)
         except (pa.ArrowInvalid, OSError) as error:  # cut off inside a batch
             raise wire.Closed from error
     if wire.take(incoming, 1) != wire.WHOLE:

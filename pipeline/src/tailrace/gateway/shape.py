@@ -31,3 +31,24 @@ RECORDS = pa.schema(
         ("headers", HEADERS),
     ]
 )
+
+
+def shaped(rows: pa.StructArray) -> pa.RecordBatch:
+    """Return rejected rows, as a gate has them, in the shape that the gateway takes."""
+    count = len(rows)
+    fields = {field.name: column for field, column in zip(rows.type, rows.flatten(), strict=True)}
+    columns = [
+        fields[name].cast(kind) if name in fields else pa.nulls(count, kind)
+        for name, kind in zip(SHAPE.names, SHAPE.types, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=SHAPE)
+
+
+def completed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows with the columns that were spared because they hold nothing but null."""
+    if len(batch.schema) == len(SHAPE):
+        return batch
+    count = batch.num_rows
+    there = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns = [there[each.name] if each.name in there else pa.nulls(count, each.type) for each in SHAPE]
+    return pa.RecordBatch.from_arrays(columns, schema=SHAPE)

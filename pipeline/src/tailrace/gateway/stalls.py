@@ -21,6 +21,7 @@ from tailrace.rights import Operation, on_topic
 _PATIENCE = 0.3  # seconds without progress until the leader is asked
 _AGAIN = 0.5  # seconds between two questions
 _GRACE = 3.0  # seconds that a leader's answer must hold until it ends the read: a new leader may know less at first
+_LOSS = 30.0  # seconds that it must hold until planned offsets count as lost, which nobody can take back
 _QUESTION = 5.0
 _KEPT = "everything that was delivered; nothing of this batch is delivered in part"
 
@@ -87,7 +88,7 @@ class Stall:
 
     def _judge(self, failure: KafkaError, position: int) -> None:
         code = failure.code()
-        if code in _OUT_OF_RANGE and _TRUNCATION in failure.str().lower():
+        if code in _OUT_OF_RANGE and _TRUNCATION in failure.str().lower() and not self._reset:
             raise self._changed(f"its log was truncated before offset {position} ({failure.str()})")
         if code in _OUT_OF_RANGE or code in _UNKNOWN or code == _UNKNOWN_ID:
             if self._missing is None:
@@ -107,8 +108,8 @@ class Stall:
                 wrong = self._consumer.topic_error(span.topic, min(_QUESTION, self._limit))
                 if wrong is not None and is_denied(wrong):  # partitions of a hidden topic look unknown
                     raise self._translated(wrong) from error
-                self._end_if_it_stays("it no longer exists")
-            elif is_denied(error):
+                return self._end_if_it_stays(position, "it no longer exists")
+            if is_denied(error):
                 raise self._translated(error) from error
             return False
         self._problem, self._held = None, f"the topic holds {low} to {high}"
@@ -123,15 +124,19 @@ class Stall:
             self.progress()
             return Lost(Range(span.topic, span.partition, position, min(low, span.end)))
         if high < span.end:
-            self._end_if_it_stays(self._held)
-        else:
-            self._missing = None
+            return self._end_if_it_stays(position, self._held) or True
+        self._missing = None
         return True
 
-    def _end_if_it_stays(self, what: str) -> None:
+    def _end_if_it_stays(self, position: int, what: str) -> Lost | bool:
+        """Give the rest of the range up, if that is allowed and the answer has been the same for long enough."""
         self._missing = self._clock() if self._missing is None else self._missing
-        if self._clock() - self._missing >= min(_GRACE, self._limit):
+        if self._clock() - self._missing < min(_LOSS if self._reset else _GRACE, self._limit / 2):
+            return False
+        if not self._reset:
             raise self._changed(what)
+        self.progress()
+        return Lost(Range(self._span.topic, self._span.partition, position, self._span.end))
 
     def _changed(self, what: str) -> errors.SourceChanged:
         return errors.SourceChanged(

@@ -34,8 +34,8 @@ from tailrace.kafka import (
 )
 from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group, transactional_id
 from tailrace.progress.plan import VERSION, Plan, SinkPartition, tampered, unpacked
+from tailrace.progress.stream_plan import BEFORE, AnyPlan, StreamPlan
 from tailrace.progress.stream_plan import VERSION as STREAM_VERSION
-from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 from tailrace.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
 from tailrace.topics import setting
 
@@ -332,7 +332,7 @@ def read(value: bytes, where: str) -> AnyPlan:
         version = data["version"]
     except (ValueError, KeyError, TypeError) as error:
         raise tampered(where, f"it is not a plan ({type(error).__name__}: {error})") from error
-    if version == STREAM_VERSION:
+    if version in (STREAM_VERSION, BEFORE):
         return StreamPlan.of(data, where)
     if version == VERSION:
         return Plan.of(data, where)

@@ -98,5 +98,6 @@ def decide(marker: Marker | None, batch: BatchId, digest: str, who: str) -> Deci
     raise MarkerConflict(
         f"{who}: {why}",
         kept="nothing was written",
-        then="look for a second pipeline of this name; `tailrace explain TR-303` has the choices",
+        then="look for a second pipeline of this name, and rename one; if there is none, look at the output for what "
+        "is delivered, then say where to go on: `tailrace offsets set FILE … --give-up`",
     )

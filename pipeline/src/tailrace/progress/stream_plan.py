@@ -20,7 +20,12 @@ from tailrace.progress.plan import BatchId, Place, Plan, Range, SinkPartition, t
 # What one task reads: source ranges joined by "+", or a shuffle's partition.
 Slice = NewType("Slice", str)
 
-VERSION = 1
+VERSION = 3
+BEFORE = 1  # of version 0.1, whose rejected records were rows like any others
+_THEN = {
+    VERSION: "start with the settings of the last run once (`tailrace run FILE --batch`), then change them",
+    BEFORE: "finish the batch with version 0.1 (`tailrace run FILE --batch`), then upgrade",
+}
 _HEAD = 2  # lines of an offset log entry before those of the sources: its version, its metadata
 
 
@@ -42,16 +47,19 @@ class StreamPlan:
     code: str = ""  # the function's files and arguments
     mixes: bool = False  # the function shuffles
     done: bool = False  # every sink partition is written
+    reads: tuple[Range, ...] = ()  # what each task reads whose rejected records are a sink partition of their own
+    version: int = VERSION
 
     @property
     def sinks(self) -> int:
         """The number of sink partitions."""
-        return len(self.slices)
+        return len(self.slices) + len(self.reads)
 
     @property
     def digest(self) -> str:
         """What a marker names: the same if and only if each sink partition reads the same."""
-        text = json.dumps([self.pipeline, self.query, self.batch, list(self.slices)])
+        named: list[Any] = [self.pipeline, self.query, self.batch, list(self.slices)]
+        text = json.dumps([*named, list(map(str, self.reads))] if self.reads else named)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
@@ -68,7 +76,7 @@ class StreamPlan:
         """Write the plan as the ledger keeps it."""
         text = json.dumps(
             {
-                "version": VERSION,
+                "version": self.version,
                 "pipeline": self.pipeline,
                 "query": self.query,
                 "batch": self.batch,
@@ -83,6 +91,7 @@ class StreamPlan:
                 "code": self.code,
                 "mixes": self.mixes,
                 "done": self.done,
+                "reads": [str(each) for each in self.reads],
                 "digest": self.digest,
             }
         )
@@ -107,6 +116,8 @@ class StreamPlan:
                 code=data["code"],
                 mixes=data["mixes"],
                 done=data["done"],
+                reads=tuple(Range.parse(each) for each in data.get("reads", ())),
+                version=data["version"],
             )
             digest = data["digest"]
         except (ValueError, KeyError, TypeError) as error:
@@ -174,7 +185,7 @@ def replace_offsets(entry: str, offsets: Mapping[Place, int]) -> str:
 
 
 def assign(plan: StreamPlan, slices: tuple[Slice, ...]) -> tuple[SinkPartition, ...]:
-    """For each of Spark's tasks now, the sink partition whose slice it reads."""
+    """Return, for each of Spark's tasks that write, the sink partition whose slice it gets."""
     places: dict[Slice, list[int]] = {}
     for number, each in enumerate(plan.slices):
         places.setdefault(each, []).append(number)
@@ -184,7 +195,7 @@ def assign(plan: StreamPlan, slices: tuple[Slice, ...]) -> tuple[SinkPartition, 
         if not numbers:
             raise _changed(plan, slices)
         chosen.append(SinkPartition(numbers.pop(0)))
-    if len(chosen) != plan.sinks:
+    if len(chosen) != len(plan.slices):
         raise _changed(plan, slices)
     return tuple(chosen)
 
@@ -193,8 +204,8 @@ def _changed(plan: StreamPlan, slices: tuple[Slice, ...]) -> CutChanged:
     missing = sorted(set(plan.slices) - set(slices))[:3]
     new = sorted(set(slices) - set(plan.slices))[:3]
     return CutChanged(
-        f"batch {plan.batch} of {plan.pipeline!r} was planned with {plan.sinks} sink partitions and would now have "
-        f"{len(slices)}; missing now: {', '.join(missing) or 'none'}; new: {', '.join(new) or 'none'}",
+        f"batch {plan.batch} of {plan.pipeline!r} was planned with {len(plan.slices)} sink partitions for outputs and "
+        f"would now have {len(slices)}; missing now: {', '.join(missing) or 'none'}; new: {', '.join(new) or 'none'}",
         kept="nothing more of the batch was delivered; what was, is not delivered again",
-        then="start with the settings of the last run once (`tailrace run FILE --batch`), then change them",
+        then=_THEN.get(plan.version, _THEN[VERSION]),
     )

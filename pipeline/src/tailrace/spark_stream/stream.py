@@ -1,4 +1,4 @@
-"""The run of a stateful pipeline: a streaming query of Spark's, followed batch by batch (`runner`)."""
+"""The run of a stateful pipeline: a streaming query of Spark's, followed batch by batch ."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace import errors, source
+from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint
 from tailrace.drain import unfinished
 from tailrace.drive import Drive
 from tailrace.driver.recovery import Recovered
+from tailrace.driver.told import told
 from tailrace.failures import failure
 from tailrace.kafka import TopicPartitions
-from tailrace.progress.plan import Plan
+from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.progress.stream_plan import StreamPlan
 from tailrace.ratecontrol import RateControl
-from tailrace.runner import Runner
-from tailrace.streamplan import check
+from tailrace.spark_stream.frame import bound_state, frame, leaves
+from tailrace.spark_stream.gate import Gate
+from tailrace.spark_stream.runner import Runner
 
 IDLE_AFTER = 1.0  # seconds without a batch until the pipeline is asked whether it has drained
 _LOOK_EVERY = 5.0  # seconds between two looks at brokers that have nothing new
@@ -34,7 +38,10 @@ def run(drive: Drive, recovered: Recovered, *, until_read: bool) -> None:
             kept="nothing was read or written",
             then="give the pipeline a new name, and a section `offsets` with from: tailrace." + pipeline.pipeline,
         )
+    if plan is not None:
+        _check_open(plan, recovered, drive.assembly)
     control = RateControl(drive.spark, pipeline, drive.emit)
+    gate = Gate.of(pipeline, told(drive.spark))
     runner = Runner(
         drive.spark,
         pipeline,
@@ -47,6 +54,7 @@ def run(drive: Drive, recovered: Recovered, *, until_read: bool) -> None:
         drive.keeper,
         control,
         drive.follower.board.finished,
+        gate,
     )
     read = {} if plan is not None else ledger.positions(dict.fromkeys(source.partitions_of(pipeline, drive.cluster), 0))
     if plan is None and (recovered.markers or read):
@@ -74,17 +82,28 @@ def run(drive: Drive, recovered: Recovered, *, until_read: bool) -> None:
         if notes:
             plan = plan.finished(positions)
     control.begin(positions)
-    records = source.stream(drive.spark, pipeline, first, control.limit)
-    rows = drive.assembly(records)
-    shuffles = check(rows, pipeline.checkpoint)
+    bound_state(drive.spark, pipeline)
+    cut = frame(drive.assembly, source.stream(drive.spark, pipeline, first, control.limit), gate)
     checkpoint = Checkpoint(drive.spark, pipeline, drive.assembly.folder)
     try:
         checkpoint.check(plan)
-        runner.begin(plan, positions, checkpoint, shuffles > drive.assembly.spreads)
+        if plan is not None and checkpoint.fit(leaves(cut.rows)):
+            drive.emit(
+                {"event": "note", "what": "the checkpoint was written by version 0.1, which read each record twice"}
+            )
+        runner.begin(plan, positions, checkpoint, cut.mixes)
         drive.follower.stream(lambda: runner.positions)
-        _stream(drive, runner, rows, checkpoint.place, until_read)
+        _stream(drive, runner, cut.rows, checkpoint.place, until_read)
     finally:
         checkpoint.close()
+
+
+def _check_open(plan: StreamPlan, recovered: Recovered, assembly: Assembly) -> None:
+    """Refuse another function or schema for a batch that is delivered in part."""
+    written = [recovered.markers.get(SinkPartition(number)) for number in range(plan.sinks)]
+    done = [marker is not None and marker.next == plan.batch + 1 for marker in written]
+    if any(done) and not all(done) and not plan.done:
+        plan.check_repeatable(assembly.shape, assembly.code)
 
 
 def _stream(drive: Drive, runner: Runner, rows: DataFrame, folder: str, batch: bool) -> None:

@@ -89,14 +89,15 @@ class Follower:
         if self._spark is None:
             return
         context: Any = self._spark.sparkContext
-        master, conf = str(context.master), context.getConf()
-        known = int(context._jsc.sc().getExecutorMemoryStatus().size())
+        master = str(context.master)
         if master.startswith("local") and not master.startswith("local-cluster"):
             self.board.executors(1, 1)
             return
-        cluster = _LOCAL_CLUSTER.match(master)
-        fixed = int(cluster[1]) if cluster else int(conf.get("spark.executor.instances", str(SPARKS_OWN)))
-        wanted = fixed if wanted is None else wanted
+        if wanted is None:
+            cluster = _LOCAL_CLUSTER.match(master)
+            told = None if cluster else context._conf.get("spark.executor.instances")
+            wanted = int(cluster[1]) if cluster else int(told or SPARKS_OWN)
+        known = int(context._jsc.sc().getExecutorMemoryStatus().size())
         self.board.executors(wanted, known - 1)  # the driver is one of those that Spark counts
 
     @contextlib.contextmanager

@@ -26,6 +26,7 @@ class Finished:
     limit: int = 0  # records that the next one may have
     seconds: float = 0.0  # of the whole batch, where the driver has planned it
     observed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by the function
+    outputs: int | None = None  # sink partitions of outputs, where those of rejected records follow; None: all are
 
     @property
     def out(self) -> int:
@@ -158,11 +159,12 @@ def totals(progress: Progress, finished: Finished) -> Totals:
     """
     produced, reasons = finished.out, dict(finished.reasons)
     if finished.skipped:
-        unknown = max(0, progress.offered(metrics.REJECTED) - sum(reasons.values()))
+        at_sink = sum(sum(each.reasons.values()) for each in finished.written[: finished.outputs])
+        unknown = max(0, progress.offered(metrics.REJECTED) - at_sink)
         if unknown:
             reasons[metrics.OTHER] = reasons.get(metrics.OTHER, 0) + unknown
         offered = progress.offered(metrics.PRODUCED) + progress.offered(metrics.REJECTED)
-        produced = max(produced, offered - sum(reasons.values()))
+        produced = max(produced, offered - at_sink - unknown)
     return Totals(progress.consumed, progress.size, produced, reasons)
 
 

@@ -15,6 +15,7 @@ from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint
 from tailrace.config import Pipeline
 from tailrace.crash import Point
+from tailrace.driver.loop import described
 from tailrace.failures import failure, overtaken
 from tailrace.gateway import Written
 from tailrace.kafka import Cluster, TopicPartitions
@@ -24,12 +25,13 @@ from tailrace.progress.plan import BatchId, Range, SinkPartition
 from tailrace.progress.stream_plan import StreamPlan, assign, offsets_of
 from tailrace.ratecontrol import RateControl
 from tailrace.sink import BatchWrite, deliver
+from tailrace.spark_stream.gate import Gate
+from tailrace.spark_stream.judging import check_reads, deliver_judged
 from tailrace.status.seen import Finished
 
 # The two ways a batch is reported; the command line draws them, the demo waits for them.
 PLANNED = "planned"
 WRITTEN = "written"
-_SHOWN = 3  # ranges of a batch, in a message
 _ASK_EVERY = 0.5  # seconds between two questions for the topics' ends
 
 
@@ -53,6 +55,7 @@ class Runner:
         keeper: Keeper,
         control: RateControl,
         finished: Callable[[Finished], None],
+        gate: Gate,
     ) -> None:
         self._spark = spark
         self._pipeline = pipeline
@@ -65,6 +68,8 @@ class Runner:
         self._keeper = keeper
         self._control = control
         self._finished = finished
+        self._judging = gate
+        self._told = False  # that sink.partitions has no effect
         self._phases: dict[str, float] = {}
         self._plan: StreamPlan | None = None
         self._log: Checkpoint | None = None
@@ -131,19 +136,21 @@ class Runner:
 
     def _reading(self, number: int) -> str:
         plan = self._plan
-        return _described(plan) if plan is not None and plan.batch == number else f"batch {number}"
+        return described(plan) if plan is not None and plan.batch == number else f"batch {number}"
 
     def _batch(self, rows: DataFrame, number: BatchId) -> None:
         begun = time.monotonic()
         self._phases = {}
         with self._phase("cut"):
             ranges, slices = source.cut(rows)
+            reads = source.read_by(rows) if self._assembly.may_reject else ()
         if self._log is None:
             raise errors.InvariantBroken(f"batch {number} came before the runner was told where to begin")
         entry = self._log.entry(number)
         known = self._plan
         if known is not None and known.batch == number:  # only with a checkpoint of Spark's own
             replay, plan = True, known
+            check_reads(plan, reads)
         else:
             replay = False
             plan = StreamPlan(
@@ -152,6 +159,7 @@ class Runner:
                 batch=number,
                 ranges=self._whole(ranges, entry),
                 slices=slices,
+                reads=reads,
                 entry=entry,
                 run=self._run,
                 at=time.time(),
@@ -166,6 +174,7 @@ class Runner:
             with self._phase("ledger"):
                 self._ledger.write(plan, self.positions)
             self._plan = plan
+            self._bounded(plan)
             self._keeper.planned(plan, self.positions, self._phases["ledger"])
         written = self._deliver(rows, plan, assign(plan, slices), replay)
         crash.at(Point.BATCH_DONE, number)
@@ -188,7 +197,14 @@ class Runner:
 
     def _seen(self, plan: StreamPlan, written: list[Written], replay: bool) -> Finished:
         return Finished(
-            plan.batch, plan.records, tuple(written), dict(self._phases), replay, time.time(), self._control.limit
+            plan.batch,
+            plan.records,
+            tuple(written),
+            dict(self._phases),
+            replay,
+            time.time(),
+            self._control.limit,
+            outputs=len(plan.slices),
         )
 
     def _whole(self, seen: tuple[Range, ...], entry: str) -> tuple[Range, ...]:
@@ -213,10 +229,25 @@ class Runner:
             {"event": PLANNED, "batch": plan.batch, "records": plan.records, "sinks": plan.sinks, "replay": replay}
         )
         with self._phase("deliver"):
-            written = deliver(rows, BatchWrite.of(self._pipeline, plan, assigned, self._run, self._owners))
+            write = BatchWrite.of(self._pipeline, plan, assigned, self._run, self._owners)
+            written = deliver_judged(rows, write, self._judging) if plan.reads else deliver(rows, write)
         self._owners |= {each.partition: each.writer for each in written}
         self._report(plan, written, self._phases["deliver"], {} if replay else {"limit": self._control.limit})
         return written
+
+    def _bounded(self, plan: StreamPlan) -> None:
+        """Say once that there are more sink partitions than were wished for."""
+        most = self._pipeline.sink.partitions
+        if most is None or len(plan.slices) <= most or self._told:
+            return
+        self._told = True
+        self._emit(
+            {
+                "event": "warning",
+                "what": f"outputs have {len(plan.slices)} sink partitions, and sink.partitions is {most}: a state "
+                "keeps the partitions that it began with, and a function's own repartition() has the last word",
+            }
+        )
 
     def _lag(self, positions: TopicPartitions) -> int:
         """How far behind the pipeline is; asked of the brokers twice a second at most."""
@@ -242,9 +273,3 @@ class Runner:
                 "lag": self._lag(offsets_of(plan.entry)),
             }
         )
-
-
-def _described(plan: StreamPlan) -> str:
-    """The batch, and where its records are."""
-    shown = ", ".join(map(str, plan.ranges[:_SHOWN]))
-    return f"batch {plan.batch}, of {shown}{', …' if len(plan.ranges) > _SHOWN else ''}"

@@ -1,0 +1,29 @@
+"""The row in which a task of Spark tells its driver what was written.
+
+It is one column of bytes: each task compiles the code that packs its rows.
+"""
+
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+
+from tailrace.errors import InvariantBroken
+from tailrace.gateway import Written
+
+RESULT = "written binary"
+_RESULT = pa.schema([("written", pa.binary())])
+
+
+def answer(written: Written) -> pa.RecordBatch:
+    """Return what was written as a row for the driver."""
+    return pa.RecordBatch.from_arrays([pa.array([pickle.dumps(written)], pa.binary())], schema=_RESULT)
+
+
+def written_of(row: bytes) -> Written:
+    """Read the row again."""
+    found = pickle.loads(row)
+    if not isinstance(found, Written):
+        raise InvariantBroken(f"a task has answered with {type(found).__name__}")
+    return found

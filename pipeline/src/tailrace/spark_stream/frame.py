@@ -1,0 +1,91 @@
+"""The frame of a stateful pipeline, over the endless frame that Spark reads.
+
+    read ──► decode ──► validate ──► gate ──► (spread) ──► process ──► encode
+                                      └─ rejected ──► gateway
+
+`sink.partitions` bounds the tasks that write. Spark would merge them by where their input lies, and so otherwise after
+a restart; here the rows are shuffled into as many partitions as are wanted, or the state has as many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from tailrace import metrics
+from tailrace.assembly import Assembly
+from tailrace.catalyst import tree
+from tailrace.config import Pipeline
+from tailrace.decode import decode
+from tailrace.encode import encode
+from tailrace.errors import ConfigInvalid
+from tailrace.process import apply, spread_rows, unchanged, validate
+from tailrace.rows import KAFKA, VALUE, accepted, size
+from tailrace.spark_stream.gate import Gate, gated
+from tailrace.streamplan import check
+
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a stateful pipeline's rows get from the tasks that read to those that write."""
+
+    rows: DataFrame
+    mixes: bool  # whether the function shuffles
+
+
+def frame(assembly: Assembly, records: DataFrame, gate: Gate) -> Cut:
+    """Return the frame with as few sink partitions as `sink.partitions` says, as far as that can be repeated."""
+    most = assembly.pipeline.sink.partitions
+    found = rows(assembly, records, gate, None)
+    own = 1 if assembly.pipeline.process.partitions is not None else 0
+    shuffles = check(found, assembly.pipeline.checkpoint)
+    if most is not None and shuffles == 0:
+        return Cut(rows(assembly, records, gate, most), mixes=False)
+    return Cut(found, mixes=shuffles > own)
+
+
+def rows(assembly: Assembly, records: DataFrame, gate: Gate, merged: int | None = None) -> DataFrame:
+    """Return rows for the sink, from Kafka's records; `merged` brings those of a source partition together."""
+    pipeline = assembly.pipeline
+    if pipeline.process.arrow is not None:
+        raise ConfigInvalid(
+            "process.arrow takes Arrow record batches, and Spark plans this pipeline over DataFrames",
+            kept="nothing was read or written",
+            then="use process.function",
+        )
+    decoded = validate(decode(records, pipeline.source, assembly.folder), pipeline.process.validate_).observe(
+        metrics.READ,
+        F.count(F.lit(1)).alias(metrics.CONSUMED),
+        F.coalesce(F.sum(size(F.col(KAFKA)["key"]) + size(F.col(VALUE))), F.lit(0)).alias(metrics.SIZE),
+    )
+    good = accepted(gated(decoded, gate) if assembly.may_reject else decoded)
+    most = pipeline.sink.partitions
+    if pipeline.process.partitions is not None:
+        spread = pipeline.process.partitions
+        good = spread_rows(good, spread if most is None else min(spread, most))
+    elif merged is not None:
+        good = good.repartition(merged, F.col(KAFKA)["topic"], F.col(KAFKA)["partition"])
+    good = apply(assembly.function, good, pipeline.process.arguments) if assembly.function else unchanged(good)
+    encoded = encode(good, pipeline.sink, assembly.folder)
+    delivered = F.col("reason").isNull()
+    return encoded.observe(
+        metrics.WRITTEN,
+        F.count_if(delivered).alias(metrics.PRODUCED),
+        F.count_if(~delivered).alias(metrics.REJECTED),
+    )
+
+
+def leaves(rows: DataFrame) -> int:
+    """Count the places where a stream's plan reads its source."""
+    return sum(not node.children and node.plan.isStreaming() for node in tree(rows._jdf.queryExecution().analyzed()))
+
+
+def bound_state(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Let new state have no more partitions than `sink.partitions`; state that is there keeps its own."""
+    most = pipeline.sink.partitions
+    if most is not None and int(spark.conf.get(SHUFFLE_PARTITIONS, "200") or 200) > most:
+        spark.conf.set(SHUFFLE_PARTITIONS, str(most))

@@ -1,0 +1,164 @@
+"""The gate of a stateful pipeline: tasks that read hand their rejected records to the gateway.
+
+Spark reads here, and between reading and writing there may be shuffles and state. So the rejected records of each
+range that one of Spark's tasks reads are a sink partition of their own, numbered after those of the outputs. A task
+knows its range by the first record that it meets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.accumulators import Accumulator
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import BooleanType
+
+from tailrace.config import Delivery, Pipeline
+from tailrace.driver.batch_property import of_task
+from tailrace.errors import InvariantBroken
+from tailrace.gateway import Assignment, Written, client
+from tailrace.gateway.shape import shaped
+from tailrace.kafka import client_options
+from tailrace.progress.plan import BatchId, Range, SinkPartition
+from tailrace.progress.stream_plan import StreamPlan
+from tailrace.rows import KAFKA, aside
+
+PROPERTY = "tailrace.stream"
+_GATE = "_gate"
+
+
+@dataclass(frozen=True)
+class JudgedBatch:
+    """What the tasks that read need to know of a batch."""
+
+    batch: BatchId
+    digest: str
+    sinks: int
+    outputs: int
+    reads: tuple[Range, ...]
+    run: str
+    owners: Mapping[SinkPartition, str]
+    delivery: Delivery
+
+    @classmethod
+    def of(cls, plan: StreamPlan, run: str, owners: Mapping[SinkPartition, str]) -> JudgedBatch:
+        """Extract it from the plan."""
+        outputs = len(plan.slices)
+        return cls(plan.batch, plan.digest, plan.sinks, outputs, plan.reads, run, dict(owners), plan.delivery)
+
+    def number(self, topic: str, partition: int, first: int, last: int) -> int:
+        """Return which of the ranges holds these offsets."""
+        for number, each in enumerate(self.reads):
+            if each.place == (topic, partition) and each.start <= first and last < each.end:
+                return number
+        raise InvariantBroken(
+            f"batch {self.batch}: a task reads {topic}-{partition} from offset {first} to {last}, and no range of the "
+            "plan holds these"
+        )
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One pipeline's gate: everything that is the same in all batches."""
+
+    pipeline: str
+    ledger: str
+    rejected: str
+    idle: float
+    answers: Accumulator[list[Written]] | None
+    options: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, answers: Accumulator[list[Written]] | None) -> Gate:
+        """Gather it from the configuration; without `answers` it serves to look at plans only."""
+        return cls(
+            pipeline=pipeline.pipeline,
+            ledger=pipeline.ledger.topic,
+            rejected=pipeline.rejected_topic,
+            idle=pipeline.sink.idle,
+            answers=answers,
+            options=client_options(pipeline.kafka) | pipeline.sink.options,
+        )
+
+    def assignment(self, info: JudgedBatch, number: int) -> Assignment:
+        """Return the assignment for the rejected records of a range."""
+        sink = SinkPartition(info.outputs + number)
+        return Assignment(
+            pipeline=self.pipeline,
+            batch=info.batch,
+            partition=sink,
+            sinks=info.sinks,
+            digest=info.digest,
+            delivery=info.delivery,
+            ledger=self.ledger,
+            topic=None,
+            rejected=self.rejected,
+            run=info.run,
+            owner=info.owners.get(sink, ""),
+            idle=self.idle,
+            verdicts=True,
+            options=self.options,
+        )
+
+    def judge(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
+        """Hand rejected rows to the gateway; yield for each row whether it was accepted."""
+        range_: int | None = None
+        handing: client.Handing | None = None
+        try:
+            for each in batches:
+                if not len(each):
+                    yield pa.array([], pa.bool_())
+                    continue
+                info, _ = of_task(PROPERTY, JudgedBatch)
+                number = _number(each, info)
+                if handing is None:
+                    range_, handing = number, client.Handing(self.assignment(info, number))
+                elif number != range_:
+                    raise InvariantBroken(f"batch {info.batch}: one task reads {info.reads[number]} and another range")
+                rejected = each.field("aside")
+                if rejected.null_count < len(each):
+                    handing.add(shaped(rejected.drop_null()))
+                yield rejected.is_null()
+            if handing is not None:
+                written = handing.end()
+                if self.answers is not None:
+                    self.answers.add([written])
+        finally:
+            if handing is not None:
+                handing.close()
+
+    def nothing(self, info: JudgedBatch, number: int) -> Written:
+        """Commit the marker of a range in which Spark has found no record."""
+        handing = client.Handing(self.assignment(info, number))
+        try:
+            written: Written = handing.end()
+        finally:
+            handing.close()
+        return written
+
+
+def _number(judged: pa.StructArray, info: JudgedBatch) -> int:
+    places = pc.unique(judged.field("topic")), pc.unique(judged.field("partition"))
+    if any(len(each) != 1 for each in places):
+        raise InvariantBroken(f"batch {info.batch}: one task reads several source partitions")
+    ends = pc.min_max(judged.field("offset"))
+    return info.number(places[0][0].as_py(), places[1][0].as_py(), ends["min"].as_py(), ends["max"].as_py())
+
+
+def gated(decoded: DataFrame, gate: Gate) -> DataFrame:
+    """Let the accepted rows through and hand over the others."""
+    make: Any = arrow_udf  # its stub knows no function that is told by its type hints
+    judge = make(gate.judge, BooleanType()).asNondeterministic()
+    return decoded.withColumn(_GATE, judge(_judged(decoded))).where(F.col(_GATE)).drop(_GATE)
+
+
+def _judged(decoded: DataFrame) -> Column:
+    record = F.col(KAFKA)
+    names = ("topic", "partition", "offset")
+    return F.struct(aside(decoded, "decode").alias("aside"), *(record[name].alias(name) for name in names))

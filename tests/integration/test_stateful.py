@@ -1,0 +1,202 @@
+"""Stateful pipelines: Spark plans their batches, and each record is still judged once and delivered once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from support.pipelines import Bench, events_of
+from tailrace import errors
+from tailrace.progress.ledger import Ledger
+from tailrace.testing import consume
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+
+# A verdict that depends on the world: while the file `strict` is there, odd ids are refused.
+MODEL = """
+    from pathlib import Path
+    from pydantic import BaseModel, field_validator
+
+    class Order(BaseModel):
+        id: int
+
+        @field_validator("id")
+        @classmethod
+        def even(cls, number):
+            if number % 2 and Path({folder!r}, "strict").exists():
+                raise ValueError("odd")
+            return number
+"""
+# Keeps state, and fails behind it for one id while the file `broken` is there.
+FUNCTION = """
+    from pathlib import Path
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import LongType
+
+    def first(frame):
+        def check(number):
+            if number == 4 and Path({folder!r}, "broken").exists():
+                raise ValueError("the fault of the test")
+            return number
+        return frame.dropDuplicates(["id"]).select(F.udf(check, LongType())("id").alias("id"))
+
+    def unchanged(frame):
+        return frame.select("id")
+
+    def joined(frame):
+        left = frame.select(F.col("id").alias("a"))
+        right = frame.select(F.col("id").alias("b"))
+        return left.join(right, F.col("a") == F.col("b")).select(F.col("a").alias("id"))
+"""
+
+
+def prepared(bench: MakeBench, function: str = "first", **sink: Any) -> tuple[Bench, dict[str, Any]]:
+    """Return a stateful pipeline of two source partitions whose odd records are rejected while `strict` is there."""
+    one = bench(partitions=2)
+    one.write("model.py", MODEL.format(folder=str(one.folder)))
+    one.write("keep.py", FUNCTION.format(folder=str(one.folder)))
+    for partition in range(2):
+        one.send([b'{"id": %d}' % number for number in range(partition * 10, partition * 10 + 10)], partition)
+    (one.folder / "strict").touch()
+    sections: dict[str, Any] = {
+        "source": {"format": "json", "schema": "model.py:Order", "partitions": None},
+        "process": {"function": f"keep.py:{function}"},
+        "sink": {"format": "json", **sink},
+        "checkpoint": str(one.folder / "state"),
+    }
+    return one, sections
+
+
+def fail_behind_the_state(one: Bench, sections: dict[str, Any]) -> None:
+    """Run until the rejected records are committed, and the outputs only in part."""
+    (one.folder / "broken").touch()
+    with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
+        one.run(**sections)
+    one.settle()
+    (one.folder / "broken").unlink()
+
+
+def ids(numbers: range) -> list[bytes]:
+    """Records of the sink with these ids, sorted."""
+    return sorted(b'{"id":%d}' % number for number in numbers)
+
+
+def refused(one: Bench) -> list[int]:
+    """The ids of the rejected records, sorted."""
+    return sorted(json.loads(value or b"{}")["id"] for value, _ in one.rejected())
+
+
+def test_stateful_pipeline_delivers_each_record_once_over_a_replay(bench: MakeBench) -> None:
+    """Rejected records are committed by the tasks that read; the batch that is brought again finds them delivered."""
+    one, sections = prepared(bench)
+    fail_behind_the_state(one, sections)
+    assert refused(one) == list(range(1, 20, 2))
+    (replay, *_) = events_of(one.run(**sections), "written")
+    assert replay["skipped"] >= 2
+    assert replay["sinks"] == 4
+    assert refused(one) == list(range(1, 20, 2))
+    assert one.values() == ids(range(0, 20, 2))
+
+
+def test_another_verdict_in_a_stateful_pipeline_stops_the_batch_and_names_the_record(bench: MakeBench) -> None:
+    """With the old verdict it goes on."""
+    one, sections = prepared(bench)
+    fail_behind_the_state(one, sections)
+    before = one.values()
+    (one.folder / "strict").unlink()
+    with pytest.raises(errors.VerdictChanged, match=rf"the record {one.source}-[01] offset 1 is accepted now"):
+        one.run(**sections)
+    one.settle()
+    assert one.values() == before
+    (one.folder / "strict").touch()
+    one.run(**sections)
+    assert one.values() == ids(range(0, 20, 2))
+    assert refused(one) == list(range(1, 20, 2))
+
+
+def test_stateful_pipeline_with_two_sink_partitions_finishes_a_batch_that_was_torn(bench: MakeBench) -> None:
+    """Its state has as many partitions, so nothing is merged by where the state happened to lie."""
+    one, sections = prepared(bench, partitions=2)
+    sections["spark"] = {"spark.sql.shuffle.partitions": "4"}
+    one.run(**sections)
+    one.send([b'{"id": %d}' % number for number in range(20, 40)])
+    one.send([b'{"id": 4}'], 0)  # a duplicate, which the state leaves out
+    (one.folder / "strict").unlink()
+    fail_behind_the_state_again(one, sections)
+    (replay, *_) = events_of(one.run(**sections), "written")
+    assert replay["sinks"] == 4  # two for outputs, two for the rejected records of two ranges
+    assert one.values() == sorted([*ids(range(0, 20, 2)), *ids(range(20, 40))])
+
+
+def fail_behind_the_state_again(one: Bench, sections: dict[str, Any]) -> None:
+    """Fail for an id that the state has not seen."""
+    text = (one.folder / "keep.py").read_text()
+    (one.folder / "keep.py").write_text(text.replace("number == 4", "number == 24"))
+    fail_behind_the_state(one, sections)
+
+
+def test_record_that_a_function_reads_twice_is_rejected_once(bench: MakeBench) -> None:
+    """Both readings come to the gate, and the second finds the verdicts delivered."""
+    one, sections = prepared(bench, "joined")
+    one.run(**sections)
+    assert one.values() == ids(range(0, 20, 2))
+    assert refused(one) == list(range(1, 20, 2))
+
+
+def test_stateful_pipeline_goes_on_behind_a_range_without_a_record(bench: MakeBench) -> None:
+    """Where all records of a range were aborted, its sink partition gets a marker all the same."""
+    one, sections = prepared(bench)
+    one.run(**sections)
+    producer = Producer({"bootstrap.servers": one.kafka, "transactional.id": f"{one.name}.aborted"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(one.source, b'{"id": 100}', partition=1)
+    producer.flush(30)
+    producer.abort_transaction(30)
+    one.send([b'{"id": 40}', b'{"id": 41}'], 0)
+    written = events_of(one.run(**sections), "written")
+    assert sum(each["out"] for each in written) == 1
+    with Ledger.of(one.pipeline(**sections)) as ledger:
+        plan = ledger.latest()
+        assert plan is not None
+        assert sorted(ledger.markers()) == list(range(plan.sinks))
+    one.send([b'{"id": 42}'], 1)
+    one.run(**sections)
+    assert one.values() == sorted([*ids(range(0, 20, 2)), *ids(range(40, 43, 2))])
+
+
+def test_sink_partitions_of_a_pipeline_without_a_shuffle_bring_source_partitions_together(bench: MakeBench) -> None:
+    """Each source partition keeps its order."""
+    one, sections = prepared(bench, "unchanged", partitions=1)
+    (written, *_) = events_of(one.run(**sections), "written")
+    assert written["sinks"] == 3
+    found = [json.loads(each.value or b"{}")["id"] for each in consume(one.kafka, one.sink)]
+    assert sorted(found) == list(range(0, 20, 2))
+    for begin in (0, 10):
+        own = [each for each in found if begin <= each < begin + 10]
+        assert own == sorted(own)
+
+
+def test_checkpoint_of_version_0_1_that_reads_each_record_twice_goes_on(bench: MakeBench) -> None:
+    """Its offset log has a line for each of the two readings; the state is kept."""
+    one, sections = prepared(bench)
+    one.run(**sections)
+    log = one.folder / "state" / "offsets"
+    last = max((each for each in log.iterdir() if each.name.isdigit()), key=lambda each: int(each.name))
+    lines = last.read_text().splitlines()
+    for file in sorted(Path(log).iterdir()):
+        if file.name.isdigit():
+            own = file.read_text().splitlines()
+            file.write_text("\n".join([*own, own[-1]]))
+            (log / f".{file.name}.crc").unlink(missing_ok=True)
+    assert len(last.read_text().splitlines()) == len(lines) + 1
+    one.send([b'{"id": 2}', b'{"id": 50}'], 0)
+    one.run(**sections)
+    assert one.values() == sorted([*ids(range(0, 20, 2)), b'{"id":50}'])

@@ -1,0 +1,299 @@
+"""Every refusal leads somewhere: from the error, by the commands that it prints, to a pipeline that runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+)
+from typer.testing import CliRunner
+
+from support.pipelines import Bench, numbered
+from support.threads import Line, first_part_only, nothing, recreated
+from tailrace import errors
+from tailrace.cli.main import app
+from tailrace.driver.thread_engine import ThreadEngine
+from tailrace.gateway import Written
+from tailrace.kafka import Cluster
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.marker import markers_group
+from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.testing import Topics, wait_until
+
+pytestmark = pytest.mark.integration
+
+MakeLine = Callable[..., Line]
+MakeBench = Callable[..., Bench]
+Owners = Mapping[SinkPartition, str]
+
+
+@pytest.fixture
+def line(tailrace_topics: Topics, tmp_path: Path) -> MakeLine:
+    """Makes a pipeline with topics of its own."""
+
+    def make(partitions: int = 2) -> Line:
+        name = f"w-{uuid.uuid4().hex[:8]}"
+        return Line(
+            tailrace_topics, tmp_path, name, tailrace_topics("in", partitions), tailrace_topics("out"), partitions
+        )
+
+    return make
+
+
+def follow(one: Line, error: errors.TailraceError, fill: str = "", **sections: Any) -> None:
+    """Call the `tailrace offsets …` that the error prints; `fill` is what its … stands for."""
+    found = re.search(r"tailrace (offsets [^`;,]+)", error.then)
+    assert found is not None, error.then
+    file = one.folder / f"{one.name}.yaml"
+    data = one.pipeline(**sections).model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    file.write_text(json.dumps(data))
+    words = found[1].strip().replace("FILE", str(file)).replace("…", fill).split()
+    done = CliRunner().invoke(app, [*words, "--yes"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+
+
+def filled(one: Line, each: int = 20) -> list[bytes]:
+    """Put records into every source partition, and return them sorted."""
+    for number in range(one.partitions):
+        one.send(numbered(number * 1000, number * 1000 + each), partition=number)
+    return sorted(b"%06d" % (number * 1000 + value) for number in range(one.partitions) for value in range(each))
+
+
+def test_driver_that_was_fenced_runs_again_when_the_other_has_gone(line: MakeLine) -> None:
+    """TR-301: find the second driver of this name."""
+    one = line()
+    sent = filled(one)
+
+    def overtaken(engine: ThreadEngine, plan: Plan, owners: Owners, gone: frozenset[str]) -> list[Written]:
+        written = ThreadEngine.deliver(engine, plan, owners, gone)
+        with Ledger.of(one.pipeline()) as other:
+            other.take()
+        return written
+
+    with pytest.raises(errors.DriverFenced) as caught:
+        one.run(overtaken, batch={"target": 0, "max_records": 10})
+    assert "it has the same pipeline name" in caught.value.then
+    one.run()
+    assert one.values() == sent
+
+
+def test_batch_that_would_be_cut_otherwise_is_finished_with_the_settings_of_before(bench: MakeBench) -> None:
+    """TR-302: start once as it was begun, then change."""
+    one = bench(partitions=2)
+    one.write(
+        "faulty.py",
+        f"""
+        from pathlib import Path
+        from pyspark.sql import functions as F
+
+        def faulty(frame):
+            def check(value):
+                if bytes(value) == b"000003" and not Path({str(one.folder)!r}, "mended").exists():
+                    raise ValueError("the fault of the test")
+                return bytes(value)
+            return frame.select(F.udf(check, "binary")("value").alias("value"))
+        """,
+    )
+    for partition in range(2):
+        one.send(numbered(partition * 10, partition * 10 + 10), partition)
+    before: dict[str, Any] = {"process": {"function": "faulty.py:faulty", "partitions": 3}}
+    with pytest.raises(errors.FunctionFailed):
+        one.run(**before)
+    one.settle()
+    (one.folder / "mended").touch()
+    with pytest.raises(errors.CutChanged) as caught:
+        one.run(process={"function": "faulty.py:faulty", "partitions": 2})
+    assert "finish the batch as it was begun (`tailrace run FILE --batch`), then change" in caught.value.then
+    one.run(**before)
+    one.run(process={"function": "faulty.py:faulty", "partitions": 2})
+    assert one.values() == sorted([*numbered(0, 20)], key=lambda value: value or b"")
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_markers_ahead_of_the_ledger_are_left_behind_by_their_owner(line: MakeLine, done: bool) -> None:
+    """TR-303: a ledger restored from an older copy; the owner looks at the output and says where to go on."""
+    one = line(1)
+    filled(one, 10)
+    one.run()
+    with Ledger.of(one.pipeline()) as ledger:
+        ledger.take()
+        old = ledger.latest()
+    assert isinstance(old, Plan)
+    for start in (10, 20):
+        one.send(numbered(start, start + 10), partition=0)
+        one.run()
+    with Ledger.of(one.pipeline()) as ledger:
+        ledger.take()
+        ledger.write(replace(old, done=done), {})
+    with pytest.raises(errors.MarkerConflict) as caught:
+        one.run()
+    one.send(numbered(30, 40), partition=0)
+    follow(one, caught.value, f"{one.source}:0=30")
+    one.run()
+    assert one.values() == numbered(0, 40)
+
+
+def test_commit_in_doubt_is_settled_by_the_next_start(line: MakeLine) -> None:
+    """TR-304: the part whose commit was in doubt is there, and is skipped."""
+    one = line()
+    sent = filled(one)
+
+    def doubtful(engine: ThreadEngine, plan: Plan, owners: Owners, gone: frozenset[str]) -> list[Written]:
+        engine.part(plan, 0, owners, gone)
+        raise errors.CommitInDoubt("the commit was not answered")
+
+    with pytest.raises(errors.CommitInDoubt) as caught:
+        one.run(doubtful)
+    assert "tailrace run FILE" in caught.value.then
+    one.run()
+    assert one.values() == sent
+
+
+def test_ledger_with_too_few_partitions_gets_more(line: MakeLine) -> None:
+    """TR-305: as many as the message says."""
+    one = line(4)
+    sent = filled(one)
+    small: dict[str, Any] = {"ledger": {"topic": f"{one.name}.ledger", "partitions": 2}}
+    with pytest.raises(errors.LedgerUnusable) as caught:
+        one.run(**small)
+    found = re.search(r"at least (\d+) partitions", caught.value.then)
+    assert found is not None
+    admin, topic = AdminClient({"bootstrap.servers": one.kafka}), small["ledger"]["topic"]
+    admin.create_partitions([NewPartitions(topic, int(found[1]))])[topic].result(30)
+    cluster = Cluster(one.pipeline().kafka)
+    wait_until(lambda: cluster.topics().get(topic) == int(found[1]), "the ledger's new partitions", 30)
+    one.run(**small)
+    assert one.values() == sent
+
+
+def test_ledger_that_deletes_gets_the_policy_that_the_message_names(line: MakeLine) -> None:
+    """TR-305: the command is kafka-configs.sh's; here the same request is made by a client."""
+    one = line(1)
+    sent = filled(one)
+    topic = one.topics("ledger", 8, **{"cleanup.policy": "delete"})
+    with pytest.raises(errors.LedgerUnusable) as caught:
+        one.run(ledger={"topic": topic})
+    found = re.search(r"--entity-name (\S+) --add-config (\S+)=(\S+)", caught.value.then)
+    assert found is not None
+    entry = ConfigEntry(found[2], found[3], incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, found[1], incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": one.kafka})  # kept: its answers end with it
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    one.run(ledger={"topic": topic})
+    assert one.values() == sent
+
+
+def test_pipeline_whose_markers_were_deleted_goes_on_where_its_owner_says(line: MakeLine) -> None:
+    """TR-306: half of the batch is there; its owner takes it from its beginning or from its end."""
+    one = line()
+    filled(one)
+    one.run()
+    for number in range(one.partitions):
+        one.send(numbered(number * 1000 + 20, number * 1000 + 30), partition=number)
+    with pytest.raises(errors.QueryFailed):
+        one.run(first_part_only)
+    group = markers_group(one.name)
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.delete_consumer_groups([group])[group].result(30)
+    with pytest.raises(errors.ProgressMissing) as caught:
+        one.run()
+    before = one.values()
+    follow(one, caught.value, f"{one.source}:0=20 {one.source}:1=20")
+    one.run()
+    assert sorted(set(one.values())) == sorted({*before, *filled_to(one, 30)})
+
+
+def filled_to(one: Line, each: int) -> list[bytes]:
+    """The records of every source partition."""
+    return [b"%06d" % (number * 1000 + value) for number in range(one.partitions) for value in range(each)]
+
+
+def test_checkpoint_folder_that_fits_is_taken_again(bench: MakeBench) -> None:
+    """TR-307: point to the folder that the pipeline used before."""
+    one = bench()
+    one.write("first.py", "def first(frame):\n    return frame.dropDuplicates(['value']).select('value')\n")
+    sections: dict[str, Any] = {"process": {"function": "first.py:first"}}
+    one.send([b"a", b"b", b"a"])
+    one.run(checkpoint=str(one.folder / "state"), **sections)
+    one.send([b"b", b"c"])
+    with pytest.raises(errors.CheckpointMismatch) as caught:
+        one.run(checkpoint=str(one.folder / "elsewhere"), **sections)
+    assert "point `checkpoint` to the folder that this pipeline used before" in caught.value.then
+    one.run(checkpoint=str(one.folder / "state"), **sections)
+    assert one.values() == [b"a", b"b", b"c"]
+
+
+def test_batch_whose_input_was_cut_off_is_delivered_by_the_next_start(line: MakeLine) -> None:
+    """TR-308: nothing of the attempt is visible."""
+    one = line()
+    sent = filled(one)
+
+    def cut(engine: ThreadEngine, plan: Plan, owners: Owners, gone: frozenset[str]) -> list[Written]:
+        raise errors.InputCutOff("the input ended before its end")
+
+    with pytest.raises(errors.InputCutOff) as caught:
+        one.run(cut)
+    assert "tailrace run FILE" in caught.value.then
+    assert one.values() == []
+    one.run()
+    assert one.values() == sent
+
+
+def test_batch_that_was_not_read_to_its_end_is_delivered_by_a_function_that_reads(line: MakeLine) -> None:
+    """TR-309: the attempt was aborted; the same batch is delivered when the function reads to the end."""
+    one = line()
+    sent = filled(one)
+
+    def unread(engine: ThreadEngine, plan: Plan, owners: Owners, gone: frozenset[str]) -> list[Written]:
+        engine.part(plan, 0, owners, gone)
+        raise errors.InputUnread("the function stopped", then="let the function read its input to the end")
+
+    with pytest.raises(errors.InputUnread) as caught:
+        one.run(unread)
+    assert "read its input to the end" in caught.value.then
+    one.run()
+    assert one.values() == sent
+
+
+def test_pipeline_goes_on_with_another_sink_when_its_owner_accepts_that(line: MakeLine) -> None:
+    """TR-310: the old configuration finishes its batch, then the new one is accepted."""
+    one = line()
+    sent = filled(one)
+    with pytest.raises(errors.QueryFailed):
+        one.run(nothing)
+    other = one.topics("other")
+    with pytest.raises(errors.PlanOfAnother) as caught:
+        one.run(sink={"topic": other})
+    assert "run the old configuration with --batch" in caught.value.then
+    one.run()
+    follow(one, caught.value, sink={"topic": other})
+    one.send([b"999999"], partition=0)
+    one.run(sink={"topic": other})
+    assert one.values() == sent
+    assert one.values(other) == [b"999999"]
+
+
+def test_pipeline_whose_source_was_created_again_goes_on_at_its_beginning(line: MakeLine) -> None:
+    """TR-310: by the command that the message names."""
+    one = line(1)
+    filled(one, 10)
+    one.run()
+    recreated(one)
+    one.send(numbered(500, 530), partition=0)
+    with pytest.raises(errors.PlanOfAnother) as caught:
+        one.run()
+    follow(one, caught.value)
+    one.run()
+    assert one.values() == [*numbered(0, 10), *numbered(500, 530)]

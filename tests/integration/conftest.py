@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from support import archive
 from support.pipelines import QUIET, Bench
+from support.threads import Line
 from support.zookeeper import ZooKeeper
 from tailrace import app
 from tailrace.checkpoint import prepare
@@ -50,6 +51,19 @@ def bench(tailrace_topics: Topics, spark: SparkSession, tmp_path: Path) -> Calla
             tailrace_topics("in", partitions),
             tailrace_topics("out", out),
             partitions,
+        )
+
+    return make
+
+
+@pytest.fixture
+def line(tailrace_topics: Topics, tmp_path: Path) -> Callable[..., Line]:
+    """Makes a pipeline without Spark, with topics of its own."""
+
+    def make(partitions: int = 2) -> Line:
+        name = f"l-{uuid.uuid4().hex[:8]}"
+        return Line(
+            tailrace_topics, tmp_path, name, tailrace_topics("in", partitions), tailrace_topics("out"), partitions
         )
 
     return make

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from support import strict
 from support.pipelines import Bench, events_of
 from tailrace import errors
 
@@ -14,21 +15,6 @@ pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
 
-# A validator whose verdict depends on the world: while the file `strict` is there, odd ids are refused.
-MODEL = """
-    from pathlib import Path
-    from pydantic import BaseModel, field_validator
-
-    class Order(BaseModel):
-        id: int
-
-        @field_validator("id")
-        @classmethod
-        def even(cls, number):
-            if number % 2 and Path({folder!r}, "strict").exists():
-                raise ValueError("odd")
-            return number
-"""
 # Fails behind the shuffle while the file `broken` is there.
 FUNCTION = """
     from pathlib import Path
@@ -47,13 +33,10 @@ FUNCTION = """
 def prepared(bench: MakeBench) -> tuple[Bench, dict[str, Any]]:
     """Return a pipeline behind a shuffle whose odd records are rejected while `strict` is there."""
     one = bench(partitions=2)
-    one.write("model.py", MODEL.format(folder=str(one.folder)))
+    strict.fill(one)
     one.write("kept.py", FUNCTION.format(folder=str(one.folder)))
-    for partition in range(2):
-        one.send([b'{"id": %d}' % number for number in range(partition * 10, partition * 10 + 10)], partition)
-    (one.folder / "strict").touch()
     sections: dict[str, Any] = {
-        "source": {"format": "json", "schema": "model.py:Order"},
+        "source": {"format": "json", "schema": strict.SCHEMA},
         "process": {"function": "kept.py:kept", "partitions": 3},
         "sink": {"format": "json"},
     }

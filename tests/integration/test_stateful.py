@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from support import strict
 from support.pipelines import Bench, events_of
 from tailrace import errors
 from tailrace.progress.ledger import Ledger
@@ -19,21 +20,6 @@ pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
 
-# A verdict that depends on the world: while the file `strict` is there, odd ids are refused.
-MODEL = """
-    from pathlib import Path
-    from pydantic import BaseModel, field_validator
-
-    class Order(BaseModel):
-        id: int
-
-        @field_validator("id")
-        @classmethod
-        def even(cls, number):
-            if number % 2 and Path({folder!r}, "strict").exists():
-                raise ValueError("odd")
-            return number
-"""
 # Keeps state, and fails behind it for one id while the file `broken` is there.
 FUNCTION = """
     from pathlib import Path
@@ -60,13 +46,10 @@ FUNCTION = """
 def prepared(bench: MakeBench, function: str = "first", **sink: Any) -> tuple[Bench, dict[str, Any]]:
     """Return a stateful pipeline of two source partitions whose odd records are rejected while `strict` is there."""
     one = bench(partitions=2)
-    one.write("model.py", MODEL.format(folder=str(one.folder)))
+    strict.fill(one)
     one.write("keep.py", FUNCTION.format(folder=str(one.folder)))
-    for partition in range(2):
-        one.send([b'{"id": %d}' % number for number in range(partition * 10, partition * 10 + 10)], partition)
-    (one.folder / "strict").touch()
     sections: dict[str, Any] = {
-        "source": {"format": "json", "schema": "model.py:Order", "partitions": None},
+        "source": {"format": "json", "schema": strict.SCHEMA, "partitions": None},
         "process": {"function": f"keep.py:{function}"},
         "sink": {"format": "json", **sink},
         "checkpoint": str(one.folder / "state"),

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,25 +19,12 @@ from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BatchId, Range, SinkPartition
 from tailrace.progress.stream_plan import Slice, StreamPlan, offsets_json
-from tailrace.testing import Record, Topics, consume, produce, wait_until
+from tailrace.testing import Record, consume, produce, wait_until
 
 pytestmark = pytest.mark.integration
 
 MakeLine = Callable[..., Line]
 HEAD = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n'
-
-
-@pytest.fixture
-def line(tailrace_topics: Topics, tmp_path: Path) -> MakeLine:
-    """Makes a pipeline with topics of its own."""
-
-    def make(partitions: int = 2) -> Line:
-        name = f"t-{uuid.uuid4().hex[:8]}"
-        return Line(
-            tailrace_topics, tmp_path, name, tailrace_topics("in", partitions), tailrace_topics("out"), partitions
-        )
-
-    return make
 
 
 def numbers(start: int, end: int) -> list[bytes]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,26 +28,13 @@ from tailrace.kafka import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import markers_group
 from tailrace.progress.plan import Plan, SinkPartition
-from tailrace.testing import Topics, wait_until
+from tailrace.testing import wait_until
 
 pytestmark = pytest.mark.integration
 
 MakeLine = Callable[..., Line]
 MakeBench = Callable[..., Bench]
 Owners = Mapping[SinkPartition, str]
-
-
-@pytest.fixture
-def line(tailrace_topics: Topics, tmp_path: Path) -> MakeLine:
-    """Makes a pipeline with topics of its own."""
-
-    def make(partitions: int = 2) -> Line:
-        name = f"w-{uuid.uuid4().hex[:8]}"
-        return Line(
-            tailrace_topics, tmp_path, name, tailrace_topics("in", partitions), tailrace_topics("out"), partitions
-        )
-
-    return make
 
 
 def follow(one: Line, error: errors.TailraceError, fill: str = "", **sections: Any) -> None:

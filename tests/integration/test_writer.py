@@ -137,6 +137,18 @@ def test_one_writer_however_many_ask_for_it_at_once(house: House, monkeypatch: p
     assert {house.pid()} == found
 
 
+def test_workers_wait_for_a_writer_that_is_starting(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon starts it before there are workers; those that ask before it listens do not start another."""
+    started: list[Path] = []
+    client.start(house.folder, os.getpid())
+    monkeypatch.setattr(client, "start", lambda folder, executor: started.append(folder))
+    monkeypatch.setattr(client, "_TRY_AGAIN", 60.0)
+    with ThreadPoolExecutor(4) as pool:
+        found = {each.result(60)["pid"] for each in [pool.submit(Client().stats) for _ in range(4)]}
+    assert len(found) == 1
+    assert not started
+
+
 def test_only_its_user_can_reach_the_writer(house: House) -> None:
     """What passes on the socket may hold passwords."""
     house.pid()
@@ -346,10 +358,8 @@ def test_an_idle_producer_is_closed(house: House) -> None:
     house.write(house.task(0, idle=1.0), values(0, 5))
     before = Client().stats()
     assert before["sinks"]["held"] == 1
-    after = wait_until(
-        lambda: (stats := Client().stats())["sinks"]["held"] == 0 and stats, "the idle producer to be closed", 30
-    )
-    assert after["connections"] < before["connections"]
+    wait_until(lambda: Client().stats()["sinks"]["held"] == 0, "the idle producer to be closed", 30)
+    wait_until(lambda: Client().stats()["connections"] < before["connections"], "its connections to be closed", 30)
     assert after["sinks"]["retired"] == {"idle": 1}
 
 

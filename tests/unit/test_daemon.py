@@ -32,3 +32,30 @@ def test_spark_s_own_archives_are_not_read_anew_and_others_are(tmp_path: Path) -
     paths = [str(tmp_path / f"{name}.zip") for name in ("ours", "shipped")]
     done = subprocess.run([sys.executable, "-c", SCRIPT, *paths], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True"]
+
+
+LOADS = """
+import sys
+from tailrace.gateway import daemon
+daemon.load("wave,no_such_module_at_all,colorsys")
+print("wave" in sys.modules, "colorsys" in sys.modules)
+"""
+WITHOUT = """
+import sys
+from tailrace.gateway import server
+sys.meta_path.insert(0, server.WithoutPandas())
+import pyarrow
+print(len(pyarrow.array([b"a", None])), "pandas" in sys.modules)
+"""
+
+
+def test_daemon_loads_what_workers_will_need_and_goes_on_where_something_is_missing() -> None:
+    """A module that an image does not have is missed by the task that needs it, and by no other."""
+    done = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True", "True"]
+
+
+def test_gateway_makes_arrow_arrays_without_pandas() -> None:
+    """pyarrow would load it with the first array, which takes longer than a batch."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["2", "False"]

@@ -33,3 +33,21 @@ def test_batch_whose_time_is_its_records_is_spread_over_all_slots() -> None:
     """Even where all batches were alike, so that nobody knows what an empty one costs."""
     pace = paced(*[(50_000, 1.0, 2)] * 100)
     assert pace.width(2).of(50_000, 8) == 2
+
+
+def test_quick_batches_of_few_records_stay_in_one_task_though_the_machine_is_busy() -> None:
+    """Where other processes take turns, a batch's time says nothing of its records; a second task only adds to it."""
+    pace = paced((20, 0.1, 1), *[(180, 0.16, 1), (300, 0.3, 1), (400, 0.45, 1)] * 20)
+    assert pace.width(8).of(400, 8) == 1
+
+
+def test_few_records_that_take_long_each_are_spread_over_all_slots() -> None:
+    """A function that needs a tenth of a second for each record is worth every slot that there is."""
+    pace = paced(*[(20, 2.0, 1)] * 6)
+    assert pace.width(8).of(20, 8) == 8
+
+
+def test_quick_batches_become_narrow_again_after_long_ones() -> None:
+    """One slow start, or one pause of the machine, does not make all later batches wide."""
+    pace = paced(*[(300, 3.0, 1)] * 3, *[(180, 0.2, 2)] * 100)
+    assert pace.width(8).of(300, 8) == 1

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tailrace import certificate, crash, errors, jars, pods, private, process, source, storage
+from tailrace import certificate, crash, errors, jars, pods, private, process, source, storage, warming
 from tailrace.assembly import Assembly
 from tailrace.checkpoint import prepare
 from tailrace.config import Pipeline
@@ -29,6 +29,7 @@ from tailrace.driver.loop import Run
 from tailrace.driver.recovery import Recovered
 from tailrace.driver.spark_engine import SparkEngine
 from tailrace.failures import failure
+from tailrace.gateway import daemon
 from tailrace.kafka import Cluster
 from tailrace.keeping import Keeper
 from tailrace.progress.lease import Lease, Phase
@@ -39,11 +40,12 @@ from tailrace.scaler import Scaler
 from tailrace.spark_stream import stream
 from tailrace.spark_stream.frame import frame
 from tailrace.spark_stream.gate import Gate
-from tailrace.standby import Standby, warm_stream
+from tailrace.standby import Standby
 from tailrace.status.board import Board
 from tailrace.status.follow import Follower
 from tailrace.status.seen import Finished
 from tailrace.telemetry import served
+from tailrace.warming import Warming
 
 # A batch that is read again must be cut as it was: no decision that depends on sizes.
 _EXACT = {
@@ -54,6 +56,8 @@ _EXACT = {
         f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in ("PruneFilters", "PropagateEmptyRelation")
     ),
 }
+# What all workers import, and pyarrow with its first array: without it, a second of CPU or two for each of them.
+_LOADED = "pandas,pyspark.worker,tailrace.driver.tasks,tailrace.spark_stream.gate"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -84,6 +88,7 @@ def session(pipeline: Pipeline, *, connector: bool = False) -> SparkSession:
     }
     if pipeline.metrics.enabled:  # the executors' Python processes are told to let themselves be watched
         settings[f"spark.executorEnv.{served.ENV}"] = str(served.Watched.of(pipeline))
+    settings[f"spark.executorEnv.{daemon.ENV}"] = _LOADED
     options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", settings.get("spark.driver.extraJavaOptions", "")]
     settings["spark.driver.extraJavaOptions"] = " ".join(options).strip()
     connector = connector or pipeline.checkpoint != "ledger"
@@ -172,6 +177,8 @@ def run(
             spark.conf.set(key, value)
         try:
             follower.session(spark)
+            # Whoever gives a session for many runs has warm workers; a standby waits, and warms in its own time.
+            warm = Warming(spark) if given is None and not standby else None
             prepare(spark, pipeline)
             assembly = assemble(spark, pipeline, folder)
             # What a start would refuse is refused now: before older drivers are fenced, or while one still works.
@@ -181,12 +188,14 @@ def run(
             )
             if engine is not None:
                 follower.board.planning = engine.planning
-            warm = engine.warm if engine is not None else lambda: warm_stream(spark, assembly)
+            stages = engine.warm if engine is not None else lambda: warming.stream(spark, assembly)
+            if warm is not None:
+                warm.then(stages)
             if engine is None:
                 records = source.stream(spark, pipeline, None, pipeline.batch.max_records)
                 frame(assembly, records, Gate.of(pipeline, None))
-            if not standby or Standby(spark, pipeline, warm, cluster, ledger, lease, name, emit, stop).wait():
-                _run(drive, batch)
+            if not standby or Standby(spark, pipeline, stages, cluster, ledger, lease, name, emit, stop).wait():
+                _run(drive, batch, warm)
         except errors.TailraceError:
             raise
         except Exception as error:
@@ -218,11 +227,13 @@ def preflight(pipeline: Pipeline, cluster: Cluster) -> None:
     cluster.ensure(pipeline.rejected_topic, 1, -1, {})
 
 
-def _run(drive: Drive, batch: bool) -> None:
+def _run(drive: Drive, batch: bool, warm: Warming | None) -> None:
     pipeline = drive.pipeline
     recovered, note = recovery.take(pipeline, drive.ledger, drive.cluster)
     if note:
         drive.emit({"event": "note", "what": note})
+    if warm is not None:
+        warm.done(drive.stop)
     if drive.engine is not None:
         _run_batches(drive, drive.engine, recovered, batch)
     else:

@@ -10,9 +10,11 @@ from tailrace.driver.weight import weight
 from tailrace.kafka import TopicPartitions
 from tailrace.rate import Bounds, Observed, Rate
 
-_TELLING = 200  # records; the time of a smaller batch is all fixed cost
+_LONG = 0.5  # seconds; a batch that is quicker need not be made quicker by more tasks
+_MANY = 2_000  # records of a task whose time tells what one costs, though the batch was quick
+_WORK = 0.5  # at least this part of a long batch's time went into its records
 _OLD = 0.7  # weight of what was known before
-_WORK = 0.5  # at least this part of a batch's time went into its records
+_FORGOTTEN = 0.05  # what a quick batch of few records takes off: it does not tell what one costs, and need not be wide
 
 
 class Pace:
@@ -44,6 +46,12 @@ class Pace:
         """Take note of a batch that took this long."""
         self._rate = self._rate.after(Observed(records, seconds, size))
         self._fixed = min(seconds, self._fixed)
-        if records >= _TELLING:
-            spent = max(seconds - self._fixed, seconds * _WORK)
-            self._cost = _OLD * self._cost + (1 - _OLD) * spent * parts / records
+        if seconds >= _LONG and records:
+            self._tell(max(seconds - self._fixed, seconds * _WORK) * parts / records)
+        elif records >= _MANY * parts:
+            self._tell((seconds - self._fixed) * parts / records)
+        elif self._cost > FIRST_COST:
+            self._cost += _FORGOTTEN * (FIRST_COST - self._cost)
+
+    def _tell(self, cost: float) -> None:
+        self._cost = _OLD * self._cost + (1 - _OLD) * cost

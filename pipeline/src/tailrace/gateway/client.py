@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -218,7 +218,7 @@ def _connected(folder: Path, turn: contextlib.ExitStack) -> socket.socket:
                 ) from error
             if (started is None or now - started > _TRY_AGAIN) and not _locked(folder):
                 # Each that is started costs a second of CPU, when all tasks of a first batch want it.
-                if started is not None or _first(folder, turn):
+                if started is not None or _first(folder, turn) is not None:
                     start(folder, wire.executor().pid)
                 started = now
             time.sleep(_LOOK_EVERY)
@@ -234,23 +234,29 @@ def _locked(folder: Path) -> bool:
         return True
 
 
-def _first(folder: Path, turn: contextlib.ExitStack) -> bool:
-    """Whether no other worker of this executor is starting a writer just now; then it is our turn while we wait."""
+def _first(folder: Path, turn: contextlib.ExitStack) -> IO[str] | None:
+    """Take the turn until the stack ends, if nobody else of this executor is starting a writer just now."""
     mine = turn.enter_context((wire.own(folder) / wire.TURN).open("w"))
     try:
         fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
-    return True
+        return None
+    return mine
 
 
 def start(folder: Path, executor: int) -> None:
-    """Start a writer for the executor of this number; if several are started, one of them stays."""
+    """Start a writer for the executor of this number; if several are started, one of them stays.
+
+    It inherits the turn, if nobody has it: while it starts, which takes a second of CPU, no worker starts another.
+    """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    started = subprocess.Popen(
-        [sys.executable, "-m", "tailrace.gateway.server", str(folder), str(executor)],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,  # a worker's and a daemon's own stdout speaks to the JVM
-    )
+    with contextlib.ExitStack() as turn:
+        mine = _first(folder, turn)
+        started = subprocess.Popen(
+            [sys.executable, "-m", "tailrace.gateway.server", str(folder), str(executor)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # a worker's and a daemon's own stdout speaks to the JVM
+            pass_fds=() if mine is None else (mine.fileno(),),
+        )
     started.returncode = 0  # it outlives this object, and nobody waits for it

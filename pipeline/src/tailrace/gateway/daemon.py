@@ -1,12 +1,16 @@
 """The executor's Python daemon (`spark.python.daemon.module`): Spark's own, with the writer beside it.
 
-It also makes Python tasks cheap: Spark's daemon collects all garbage after every task, and with Arrow and pandas loaded
-that takes longer than a small task does. What a worker holds after its second task is there to stay, and is frozen.
+It also makes Python workers and their tasks cheap. What all workers import is loaded here, before they are forked: the
+driver names it in an environment variable, because this room knows none above it. And Spark's daemon collects all
+garbage after every task, which with Arrow and pandas loaded takes longer than a small task does: what is loaded here,
+and what a worker holds after its second task, is there to stay, and is frozen.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import importlib
 import os
 import socket
 import sys
@@ -16,8 +20,10 @@ from pyspark import daemon
 
 from tailrace.gateway import client
 from tailrace.gateway import message_protocol as wire
+from tailrace.telemetry import served
 from tailrace.telemetry.garbage import OWN
-from tailrace.telemetry.served import ENV
+
+ENV = "TAILRACE_LOADED"  # names of modules, with commas
 
 _FREEZE_AFTER = 2
 
@@ -28,7 +34,7 @@ _tasks = 0
 def worker(sock: socket.socket, authenticated: bool) -> int:
     """Spark's, and what is left by the first tasks is frozen."""
     global _tasks  # of a process that was forked for this one loop
-    if os.environ.get(ENV):
+    if os.environ.get(served.ENV):
         OWN.listen()
     try:
         code = _worker(sock, authenticated)
@@ -53,6 +59,15 @@ def keep_archives() -> None:
     setattr(zipimport.zipimporter, forget.__name__, invalidate_caches)
 
 
+def load(names: str) -> None:
+    """Import what is named; what is missing here, a worker will miss where it needs it, and say so."""
+    for name in filter(None, names.split(",")):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+
+
 def main() -> None:
     """Start the writer, then do what Spark's daemon does."""
     executor = wire.executor()
@@ -61,6 +76,7 @@ def main() -> None:
     client.start(folder, executor.pid)
     daemon.worker = worker
     keep_archives()
+    load(os.environ.get(ENV, ""))
     daemon.manager()
 
 

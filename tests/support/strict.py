@@ -1,0 +1,31 @@
+"""Records whose verdict depends on the world, as a registry's or a clock's does: what a batch decides must be kept."""
+
+from __future__ import annotations
+
+from support.pipelines import Bench
+
+# While the file `strict` is there, odd ids are refused.
+_MODEL = """
+    from pathlib import Path
+    from pydantic import BaseModel, field_validator
+
+    class Order(BaseModel):
+        id: int
+
+        @field_validator("id")
+        @classmethod
+        def even(cls, number):
+            if number % 2 and Path({folder!r}, "strict").exists():
+                raise ValueError("odd")
+            return number
+"""
+SCHEMA = "model.py:Order"
+STRICT = "strict"
+
+
+def fill(one: Bench) -> None:
+    """Write the model beside the pipeline, be strict, and send ids 0 to 19 to two source partitions."""
+    one.write("model.py", _MODEL.format(folder=str(one.folder)))
+    for partition in range(2):
+        one.send([b'{"id": %d}' % number for number in range(partition * 10, partition * 10 + 10)], partition)
+    (one.folder / STRICT).touch()

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from support import strict
 from support.pipelines import Bench, events_of
 from tailrace import errors
+from tailrace.driver import recovery
 from tailrace.progress.ledger import Ledger
+from tailrace.progress.marker import markers_group
 from tailrace.testing import consume
 
 pytestmark = pytest.mark.integration
@@ -123,6 +129,31 @@ def fail_behind_the_state_again(one: Bench, sections: dict[str, Any]) -> None:
     text = (one.folder / "keep.py").read_text()
     (one.folder / "keep.py").write_text(text.replace("number == 4", "number == 24"))
     fail_behind_the_state(one, sections)
+
+
+def test_stateful_pipeline_in_doubt_goes_on_by_what_its_refusal_advises(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TR-306 after a week: `tailrace offsets set` would refuse it, so a new name with the old one's offsets."""
+    one, sections = prepared(bench)
+    one.run(**sections)
+    one.send([b'{"id": %d}' % number for number in range(20, 40, 2)])
+    fail_behind_the_state_again(one, sections)
+    group = markers_group(one.name)
+    admin = AdminClient({"bootstrap.servers": one.kafka})  # kept: its answers end with it
+    admin.delete_consumer_groups([group])[group].result(30)  # as the brokers do when all its offsets have expired
+    with monkeypatch.context() as later:
+        later.setattr(recovery, "time", SimpleNamespace(time=lambda: time.time() + 8 * 86_400))
+        with pytest.raises(errors.ProgressMissing) as caught:
+            one.run(**sections)
+    assert "offsets set" not in caught.value.then
+    found = re.search(r"a new name and a new checkpoint, and a section offsets with from: (\S+)", caught.value.then)
+    assert found is not None
+    new = {"pipeline": f"{one.name}-2", "checkpoint": str(one.folder / "new"), "offsets": {"from": found[1]}}
+    one.run(one.pipeline(**sections | new))
+    assert sorted({value or b"" for value in one.values()}) == ids(
+        range(0, 40, 2)
+    )  # what was delivered of the batch comes again
 
 
 def test_record_that_a_function_reads_twice_is_rejected_once(bench: MakeBench) -> None:

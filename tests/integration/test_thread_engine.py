@@ -69,6 +69,18 @@ def test_open_batch_is_finished_from_its_plan(line: MakeLine, how: Any) -> None:
     assert one.values() == [*sent, b"99999"]
 
 
+def test_open_batch_of_a_thousand_ranges_is_finished_from_its_plan(line: MakeLine) -> None:
+    """Each sink partition reads five hundred of them, and nothing is read twice."""
+    one = line(1000)
+    source: dict[str, Any] = {"source": {"partitions": 2}}
+    produce(one.kafka, one.source, [Record(value, partition=number) for number, value in enumerate(numbers(0, 1000))])
+    with pytest.raises(errors.QueryFailed):
+        one.run(first_part_only, **source)
+    (written,) = events_of(one.run(**source), "written")
+    assert (written["in"], written["sinks"], written["skipped"]) == (1000, 2, 1)
+    assert one.values() == numbers(0, 1000)
+
+
 def test_replay_keeps_its_sink_partitions_whatever_the_settings(line: MakeLine) -> None:
     """The plan says what each sink partition reads, not the configuration of the run that finishes it."""
     one = line(4)

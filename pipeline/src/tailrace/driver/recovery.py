@@ -43,12 +43,16 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
     markers = ledger.markers()
     ahead = max((marker.next for marker in markers.values()), default=0)
     if plan is not None and ahead > plan.batch + 1:
+        other = _choices(pipeline).get(
+            "then",
+            "look at the output for what is delivered, then say where to go on: "
+            "`tailrace offsets set FILE … --give-up`",
+        )
         raise errors.MarkerConflict(
             f"pipeline {pipeline.pipeline!r}: a sink partition has written batch {ahead - 1}, and the last plan "
             f"in the ledger is of batch {plan.batch}",
             kept="nothing was read or written",
-            then="restore the ledger topic; or look at the output for what is delivered, then say where to go on: "
-            "`tailrace offsets set FILE … --give-up`",
+            then=f"restore the ledger topic; or {other}",
         )
     note = ""
     if plan is not None and expiry.missing(plan, markers):
@@ -60,7 +64,7 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
 
 
 def _choices(pipeline: Pipeline) -> dict[str, str]:
-    """Return what to do about lost markers; the offsets of a stateful pipeline cannot be set."""
+    """Return what else there is to do than setting offsets, which a stateful pipeline has in its checkpoint."""
     if pipeline.checkpoint == "ledger":
         return {}
     return {

@@ -91,7 +91,8 @@ class ProgressMissing(DeliveryError):
     The choices: restore the ledger. Or look at the output topic yourself, then say where to go on with `tailrace
     offsets set FILE … --give-up`: from the open batch's beginning (its records may come twice) or from its end (they
     may be missing). `tailrace offsets show FILE` has both positions. Or give the pipeline a new name and set its
-    start with the section `offsets` or `auto.offset.reset`.
+    start with the section `offsets` or `auto.offset.reset`; for a stateful pipeline, whose positions are in its
+    checkpoint, that is the only way, and the checkpoint is a new one, too.
     """
 
     code = "TR-306"

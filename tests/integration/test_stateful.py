@@ -115,7 +115,8 @@ def test_stateful_pipeline_with_two_sink_partitions_finishes_a_batch_that_was_to
     one, sections = prepared(bench, partitions=2)
     sections["spark"] = {"spark.sql.shuffle.partitions": "4"}
     one.run(**sections)
-    one.send([b'{"id": %d}' % number for number in range(20, 40)])
+    for partition in range(2):
+        one.send([b'{"id": %d}' % number for number in range(20 + partition * 10, 30 + partition * 10)], partition)
     one.send([b'{"id": 4}'], 0)  # a duplicate, which the state leaves out
     (one.folder / "strict").unlink()
     fail_behind_the_state_again(one, sections)

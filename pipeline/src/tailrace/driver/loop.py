@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -237,9 +237,7 @@ class Loop:
     def deliver(self, plan: Plan, *, limit: int | None = None, gone: frozenset[str] = frozenset()) -> list[Written]:
         """Deliver a plan, new or from the ledger, and report it; on a stop, within `batch.drain`."""
         replay = limit is None
-        self.run.emit(
-            {"event": PLANNED, "batch": plan.batch, "records": plan.records, "sinks": plan.sinks, "replay": replay}
-        )
+        self.run.emit(planned_event(plan, replay=replay))
         with self._phase("deliver"):
             job = self._threads.submit(self.engine.deliver, plan, self._owners, gone)
             written = self._await(job, plan)
@@ -317,22 +315,8 @@ class Loop:
 
     def _report(self, plan: Plan, written: list[Written], limit: Mapping[str, int]) -> None:
         ends = self._ahead.ends if self._ahead is not None else self._ends
-        self.run.emit(
-            {
-                "event": WRITTEN,
-                "batch": plan.batch,
-                "in": plan.records,
-                **limit,
-                "out": sum(each.out for each in written),
-                "rejected": sum(each.rejected for each in written),
-                "skipped": sum(each.skipped for each in written),
-                "sinks": plan.sinks,
-                "producers": sum(each.fresh for each in written),
-                "seconds": round(self._phases["deliver"], 3),
-                "commit_ms": round(max((each.commit_ms for each in written), default=0.0), 1),
-                "lag": sum(max(0, ends.get(place, offset) - offset) for place, offset in plan.ends.items()),
-            }
-        )
+        lag = sum(max(0, ends.get(place, offset) - offset) for place, offset in plan.ends.items())
+        self.run.emit(written_event(plan, written, self._phases["deliver"], lag, limit))
 
     # -- between batches -----------------------------------------------------------------------------
 
@@ -373,3 +357,28 @@ def described(plan: AnyPlan) -> str:
     """Name the batch, and where its records are."""
     shown = ", ".join(map(str, plan.ranges[:_SHOWN]))
     return f"batch {plan.batch}, of {shown}{', …' if len(plan.ranges) > _SHOWN else ''}"
+
+
+def planned_event(plan: AnyPlan, *, replay: bool) -> dict[str, Any]:
+    """Return the event for a batch whose delivery begins."""
+    return {"event": PLANNED, "batch": plan.batch, "records": plan.records, "sinks": plan.sinks, "replay": replay}
+
+
+def written_event(
+    plan: AnyPlan, written: Sequence[Written], seconds: float, lag: int, limit: Mapping[str, int]
+) -> dict[str, Any]:
+    """Return the event for a batch that is delivered; a replay has no limit."""
+    return {
+        "event": WRITTEN,
+        "batch": plan.batch,
+        "in": plan.records,
+        **limit,
+        "out": sum(each.out for each in written),
+        "rejected": sum(each.rejected for each in written),
+        "skipped": sum(each.skipped for each in written),
+        "sinks": plan.sinks,
+        "producers": sum(each.fresh for each in written),
+        "seconds": round(seconds, 3),
+        "commit_ms": round(max((each.commit_ms for each in written), default=0.0), 1),
+        "lag": lag,
+    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,7 +15,7 @@ from tailrace.assembly import Assembly
 from tailrace.checkpoint import Checkpoint
 from tailrace.config import Pipeline
 from tailrace.crash import Point
-from tailrace.driver.loop import described
+from tailrace.driver.loop import described, planned_event, written_event
 from tailrace.failures import failure, overtaken
 from tailrace.gateway import Written
 from tailrace.kafka import Cluster, TopicPartitions
@@ -30,8 +30,6 @@ from tailrace.spark_stream.judging import check_reads, deliver_judged
 from tailrace.status.seen import Finished
 
 # The two ways a batch is reported; the command line draws them, the demo waits for them.
-PLANNED = "planned"
-WRITTEN = "written"
 _ASK_EVERY = 0.5  # seconds between two questions for the topics' ends
 
 
@@ -225,14 +223,13 @@ class Runner:
     def _deliver(
         self, rows: DataFrame, plan: StreamPlan, assigned: tuple[SinkPartition, ...], replay: bool
     ) -> list[Written]:
-        self._emit(
-            {"event": PLANNED, "batch": plan.batch, "records": plan.records, "sinks": plan.sinks, "replay": replay}
-        )
+        self._emit(planned_event(plan, replay=replay))
         with self._phase("deliver"):
             write = BatchWrite.of(self._pipeline, plan, assigned, self._run, self._owners)
             written = deliver_judged(rows, write, self._judging) if plan.reads else deliver(rows, write)
         self._owners |= {each.partition: each.writer for each in written}
-        self._report(plan, written, self._phases["deliver"], {} if replay else {"limit": self._control.limit})
+        limit = {} if replay else {"limit": self._control.limit}
+        self._emit(written_event(plan, written, self._phases["deliver"], self._lag(offsets_of(plan.entry)), limit))
         return written
 
     def _bounded(self, plan: StreamPlan) -> None:
@@ -255,21 +252,3 @@ class Runner:
             with contextlib.suppress(errors.KafkaError):  # the batch is delivered, whatever the brokers say now
                 self._ends, self._asked = source.ends(self._pipeline, positions, self._cluster), time.monotonic()
         return sum(max(0, self._ends.get(place, offset) - offset) for place, offset in positions.items())
-
-    def _report(self, plan: StreamPlan, written: list[Written], seconds: float, limit: Mapping[str, int]) -> None:
-        self._emit(
-            {
-                "event": WRITTEN,
-                "batch": plan.batch,
-                "in": plan.records,
-                **limit,
-                "out": sum(each.out for each in written),
-                "rejected": sum(each.rejected for each in written),
-                "skipped": sum(each.skipped for each in written),
-                "sinks": plan.sinks,
-                "producers": sum(each.fresh for each in written),
-                "seconds": round(seconds, 3),
-                "commit_ms": round(max((each.commit_ms for each in written), default=0.0), 1),
-                "lag": self._lag(offsets_of(plan.entry)),
-            }
-        )

@@ -189,7 +189,7 @@ def run(
             if engine is not None:
                 follower.board.planning = engine.planning
             stages = engine.warm if engine is not None else lambda: warming.stream(spark, assembly)
-            if warm is not None:
+            if warm is not None and engine is not None:  # a stateful function is not called beside itself
                 warm.then(stages)
             if engine is None:
                 records = source.stream(spark, pipeline, None, pipeline.batch.max_records)

@@ -200,8 +200,12 @@ def kept_job(frame: DataFrame) -> Any:
 
 
 def answers(job: Any) -> list[bytes]:
-    """Run a kept job whose tasks yield a row of one binary column each."""
-    return [bytes(row.getBinary(0)) for row in job.collect()]
+    """Run a kept job whose tasks yield a row of one binary column each.
+
+    By index: a loop over a list of Java's ends with an exception, and Py4J looks for its classes in every jar.
+    """
+    rows = job.collect()
+    return [bytes(rows.get(number).getBinary(0)) for number in range(rows.size())]
 
 
 def _observed(frame: DataFrame) -> dict[str, dict[str, float]]:

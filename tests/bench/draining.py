@@ -19,6 +19,7 @@ from bench.feeding import topic
 from bench.figures import Measured
 from bench.processes import Snapshot, between, spark_cpu
 from bench.sides import BenchFailed, Side, Stand
+from bench.steps import steps
 from bench.workloads import NATIVE, Workload, projected
 
 LOOK_EVERY = 0.05
@@ -75,10 +76,11 @@ def drain(
     each = used.per_record(drained.records)
     values = {"rate": drained.records / used.seconds, "cpu": spark_cpu(each)}
     curve: list[float] = []
+    spent = steps(side.events) if variant != NATIVE else {}
     if workload.per_batch is not None:
         curve = batch_seconds(side, workload, warm // workload.per_batch)
         values["seconds"] = statistics.median(curve)
-    return Measured(workload.name, variant, number, values, each, used.others, curve)
+    return Measured(workload.name, variant, number, values, each, used.others, curve, spent)
 
 
 def verify(stand: Stand, workload: Workload, side: Side, target: str, records: int) -> None:

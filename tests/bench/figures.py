@@ -21,6 +21,7 @@ class Measured:
     profile: dict[str, float]  # kind of process → CPU µs per record
     others: float = 0.0  # cores that were busy with something else
     curve: list[float] = field(default_factory=list)  # latency by percentile, or the time of each batch
+    steps: dict[str, float] = field(default_factory=dict)  # of a batch, ms
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,11 @@ def medians(found: Iterable[Measured], workload: str) -> dict[str, dict[str, flo
 def profile(found: Iterable[Measured], workload: str) -> dict[str, dict[str, float]]:
     """Return the median CPU µs per record by variant and kind of process."""
     return _medians((each.variant, each.profile) for each in found if each.workload == workload)
+
+
+def steps(found: Iterable[Measured], workload: str) -> dict[str, dict[str, float]]:
+    """Return the median time of each step of a batch, by variant."""
+    return _medians((each.variant, each.steps) for each in found if each.workload == workload)
 
 
 def _medians(measured: Iterable[tuple[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:

@@ -18,6 +18,7 @@ from bench.feeding import STAMP, feeder, probe, topic
 from bench.figures import Measured
 from bench.processes import between, spark_cpu
 from bench.sides import BenchFailed, Side, Stand
+from bench.steps import steps
 from bench.workloads import LATENCY, LATENCY_PARTITIONS, NATIVE, RATES
 from tailrace.testing import QUIET, wait_until
 
@@ -112,9 +113,9 @@ def _stage(
     load = feeder(stand.bootstrap, source, LATENCY_PARTITIONS, rate=rate, seconds=all_, first=first, at=at)
     with load as process:
         _sleep(begin, side)
-        before = side.look()
+        before, since = side.look(), time.monotonic()
         _sleep(end, side)
-        after = side.look()
+        after, until = side.look(), time.monotonic()
         output, _ = process.communicate(timeout=FEEDER_LIMIT)
     if process.returncode:
         raise BenchFailed(f"the load at {rate} records/s ended with exit code {process.returncode}")
@@ -127,7 +128,8 @@ def _stage(
     each = used.per_record(rate * used.seconds)
     curve = [float(value) for value in np.percentile(latency, PERCENTILES)]
     values = {"p50": curve[49], "p99": curve[98], "cpu": spark_cpu(each), "fed": float(sent) / float(took)}
-    return Measured(name, side.variant, number, values, each, used.others, curve)
+    spent = steps(side.events, since, until) if side.variant != NATIVE else {}
+    return Measured(name, side.variant, number, values, each, used.others, curve, spent)
 
 
 def _sleep(until: float, side: Side) -> None:

@@ -28,7 +28,7 @@ from bench.latency import measure
 from bench.machine import machine
 from bench.processes import KINDS
 from bench.sides import BenchFailed, Stand
-from bench.sink_report import Results, keep, ratio, write
+from bench.sink_report import KEPT, Results, keep, kept, ratio, write
 from bench.workloads import (
     ARROW,
     FULL,
@@ -153,13 +153,19 @@ def main() -> None:
     results = Results(scale, tuned=os.environ.get("BENCH_TUNED") == "1", heap=HEAP, machine=machine())
     given = os.environ.get("BENCH_FOLDER")
     folder = Path(given or DOCS) if chosen.write or given else None
-    if chosen.write and not given and set(chosen.only.split(",")) != set(WORKLOADS):
-        parser.error("a page of some workloads would replace the whole one; set BENCH_FOLDER to write it elsewhere")
+    before = None
+    if folder is not None and set(chosen.only.split(",")) != set(WORKLOADS) and (folder / KEPT).exists():
+        before = kept(folder)  # the rest of the page stays
+        if not before.alike(results):
+            parser.error(f"{folder / KEPT} was measured on another machine or in another way; measure all workloads")
+
+    def whole() -> Results:
+        return results if before is None else results.onto(before)
 
     def save() -> None:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            keep(folder, results)
+            keep(folder, whole())
 
     began = time.monotonic()
     done = [rounds(WORKLOADS[name], results, save) for name in chosen.only.split(",")]
@@ -170,7 +176,7 @@ def main() -> None:
         raise SystemExit(1)
     if folder is not None:
         save()
-        write(folder, results)
+        write(folder, whole())
         say(f"written: {folder / 'sink.md'}")
 
 

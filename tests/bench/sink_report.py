@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.figures import AIMS, Aim, Measured, curves, medians, profile, ratios, spreads
+from bench.figures import AIMS, Aim, Measured, curves, medians, profile, ratios, spreads, steps
 from bench.machine import table as machine_table
 from bench.processes import KINDS, spark_cpu
+from bench.steps import STEPS
 from bench.svg import Points, chart
 from bench.workloads import (
     BATCH_PARTITIONS,
@@ -91,6 +92,13 @@ median over the rounds ({rounds} here) and each round.
 
 {profiles}
 
+## Time of a batch by step
+
+ms on Tailrace's side, median of the batches, then of the rounds. A batch lasts from the end of the one before to its
+own end. Its *look* may be a wait for records; *deliver* is the job, with reading, the function and the transactions.
+
+{steps}
+
 ## What was measured
 
 - **raw**: {records:,} records of {size} bytes, 8 partitions, value to value. Tailrace's function selects the value;
@@ -116,13 +124,14 @@ median over the rounds ({rounds} here) and each round.
 
 Each side runs in a process of its own with {spark}. The embedded Kafka runs on the same machine with a heap of {heap};
 like every embedded Kafka it uses the JVM's client compiler only. Rounds are interleaved, and every other round runs in
-reverse order. {native} {load} The benchmark took {minutes:.0f} minutes.
+reverse order. {native} {load} {runs}
 
 ## Run it again
 
     make bench
 
-`BENCH_ROUNDS` is the number of rounds. `BENCH_TUNED=1` tunes Spark's side. `QUICK=1` measures less and writes no page.
+`BENCH_ROUNDS` is the number of rounds. `ONLY=latency,json` measures these anew and keeps the rest of the page.
+`BENCH_TUNED=1` tunes Spark's side. `QUICK=1` measures less and writes no page.
 The measurements are in [sink.json](sink.json); `PYTHONPATH=tests python -m bench.sink_report docs/benchmarks` writes
 this page from them.
 """
@@ -144,6 +153,7 @@ class Results:
     found: list[Measured] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)  # key of a ratio → why
     seconds: dict[str, float] = field(default_factory=dict)  # by workload
+    runs: list[list[str]] = field(default_factory=list)  # the workloads of each run, where they come from several
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON, with what is derived from it first."""
@@ -154,6 +164,23 @@ class Results:
             "rounds": self.scale.rounds,
             **dataclasses.asdict(self),
         }
+
+    def onto(self, before: Results) -> Results:
+        """Return what was measured now together with what this run has not measured, from one before."""
+        mine, now = {each.workload for each in self.found}, list(self.seconds)
+        runs = before.runs or [list(before.seconds)]
+        rest = [[name for name in run if name not in now] for run in runs]
+        return dataclasses.replace(
+            self,
+            found=[each for each in before.found if each.workload not in mine] + self.found,
+            skipped=before.skipped | self.skipped,
+            seconds=before.seconds | self.seconds,
+            runs=[*(run for run in rest if run), now],
+        )
+
+    def alike(self, other: Results) -> bool:
+        """Tell whether both measured in the same way on the same kind of machine."""
+        return all(getattr(self, name) == getattr(other, name) for name in ("scale", "tuned", "heap", "machine"))
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Results:
@@ -168,6 +195,11 @@ class Results:
 def keep(folder: Path, results: Results) -> None:
     """Write what was measured so far."""
     (folder / KEPT).write_text(json.dumps(results.document(), indent=1) + "\n", encoding="utf-8")
+
+
+def kept(folder: Path) -> Results:
+    """Read what was measured before."""
+    return Results.of(json.loads((folder / KEPT).read_text(encoding="utf-8")))
 
 
 def ratio(rounds: Sequence[float], aim: Aim) -> str:
@@ -219,6 +251,25 @@ def profiles(results: Results) -> str:
     return "\n".join(lines)
 
 
+def by_step(results: Results) -> str:
+    """Return a table with a line for each of Tailrace's workloads, and a column for each step of a batch."""
+    lines = [f"| workload | side | {' | '.join(STEPS.values())} |", "|" + "---|" * (len(STEPS) + 2)]
+    for workload in WORKLOADS:
+        for variant, each in steps(results.found, workload).items():
+            cells = [f"{each[name]:,.1f}" for name in STEPS]
+            lines.append(f"| {workload} | {NAMES[variant]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def took(results: Results) -> str:
+    """State how long the benchmark took, and which workloads are from which run."""
+    minutes = [sum(results.seconds[name] for name in run) / 60 for run in results.runs or [list(results.seconds)]]
+    if len(minutes) == 1:
+        return f"The benchmark took {minutes[0]:.0f} minutes."
+    named = [f"{', '.join(run)} in {each:.0f} minutes" for run, each in zip(results.runs, minutes, strict=True)]
+    return f"The figures are from {len(minutes)} runs, one after another: {'; '.join(named)}."
+
+
 def load(found: Sequence[Measured]) -> str:
     """State whether other programs were busy meanwhile."""
     most = max((each.others for each in found), default=0.0)
@@ -264,6 +315,7 @@ def write(folder: Path, results: Results) -> None:
         aims=aims(results),
         sides=sides(results),
         profiles=profiles(results),
+        steps=by_step(results),
         size=SIZE,
         schema=SCHEMA,
         condition=CONDITION,
@@ -277,7 +329,7 @@ def write(folder: Path, results: Results) -> None:
         heap=results.heap,
         native=TUNED.format(settings=tuned) if results.tuned else DEFAULTS,
         load=load(results.found),
-        minutes=sum(results.seconds.values()) / 60,
+        runs=took(results),
     )
     (folder / "sink.md").write_text(page, encoding="utf-8")
     for name, drawn in plots(results).items():
@@ -286,7 +338,7 @@ def write(folder: Path, results: Results) -> None:
 
 def main(folder: Path) -> None:
     """Write the page again from what was measured then."""
-    write(folder, Results.of(json.loads((folder / KEPT).read_text(encoding="utf-8"))))
+    write(folder, kept(folder))
 
 
 if __name__ == "__main__":

@@ -247,3 +247,31 @@ def test_prometheus_is_told_where_the_writers_are(board: Board, clock: Clock) ->
         {"targets": ["127.0.0.1:9760"], "labels": {"component": "driver"}},
         {"targets": ["127.0.0.1:9770"], "labels": {"component": "writer"}},
     ]
+
+
+def rates(board: Board) -> tuple[float, float]:
+    """What arrives and what can be done, in records a second."""
+    told = board.status()["rates"]
+    return told["input"], told["processed"]
+
+
+def counted(clock: Clock, number: int, read: int, seconds: float) -> Finished:
+    """A batch of the driver's own that was finished now."""
+    written = (Written(SinkPartition(0), False, out=read, read=read, writer="w"),)
+    return Finished(number, read, written, {"deliver": seconds}, False, clock.now, seconds=seconds)
+
+
+def test_arriving_records_are_counted_over_the_time_between_two_batches(board: Board, clock: Clock) -> None:
+    """With a trigger of 10 s, 1,000 records that take half a second arrive at 100 a second and are done at 2,000."""
+    board.counted(counted(clock, 0, 1_000, 0.5))
+    assert rates(board) == (2_000, 2_000)  # of the first batch nothing else is known
+    clock.now += 10
+    board.counted(counted(clock, 1, 1_000, 0.5))
+    assert rates(board) == (100, 2_000)
+
+
+def test_nothing_arrives_at_an_idle_pipeline(board: Board, clock: Clock) -> None:
+    """The rates of its last batch do not stand there for the rest of the night."""
+    board.counted(counted(clock, 0, 1_000, 0.5))
+    board.told({"event": "idle", "batch": 0, "lag": 0})
+    assert rates(board) == (0, 0)

@@ -64,8 +64,9 @@ LABELS: Final = {
     + ", ".join(f"`{each}`" for each in RETIREMENTS)
     + ". Of records: why they were rejected, "
     "as the header `tailrace.reason` has it.",
-    "phase": "Of a batch: Spark's own names (`latestOffset`, `queryPlanning`, `walCommit`, `addBatch`, "
-    "`commitOffsets`), and Tailrace's parts of `addBatch`: `cut`, `ledger`, `deliver`, `after`. "
+    "phase": "Of a batch: `look`, `choose`, `ledger` (the plan's transaction), `deliver`; with state Spark's own names "
+    "(`latestOffset`, `queryPlanning`, `walCommit`, `addBatch`, `commitOffsets`), and Tailrace's parts of `addBatch`: "
+    "`cut`, `ledger`, `deliver`, `after`. "
     "Of a driver: `starting`, `standby`, `leading`, `stopping`.",
     "process": "`driver` and `driver-jvm`; `writer`, `executor-jvm` and `workers` (the Python workers of an executor, "
     "together).",
@@ -115,14 +116,14 @@ BATCH_FINISHED = _gauge(
     "batch_finished_timestamp_seconds",
     "When the last batch was finished, in seconds since 1970; absent before the first.",
 )
-BATCH_SECONDS = _histogram("batch_seconds", _SLOW, "Time of a batch, from Spark's planning to its end.")
+BATCH_SECONDS = _histogram("batch_seconds", _SLOW, "Time of a batch, from the look at the source to its end.")
 PHASE_SECONDS = _histogram("batch_phase_seconds", _SLOW, "Time of a part of a batch.", "phase")
 BATCH_RECORDS = _gauge("batch_records", "Records that the last batch consumed.")
 BATCH_LIMIT = _gauge("batch_limit_records", "Records that the next batch may have: what the rate control has learned.")
 BATCH_TARGET = _gauge("batch_target_seconds", "How long a batch may take, as configured; 0 where time does not count.")
 SINK_PARTITIONS = _gauge("sink_partitions", "Sink partitions of the last batch.")
-INPUT_RATE = _gauge("input_records_per_second", "Records that arrived for the last batch, a second, as Spark says.")
-PROCESSED_RATE = _gauge("processed_records_per_second", "Records that the last batch did in a second, as Spark says.")
+INPUT_RATE = _gauge("input_records_per_second", "Records a second that arrived for the last batch; 0 while idle.")
+PROCESSED_RATE = _gauge("processed_records_per_second", "Records a second that the last batch has done; 0 while idle.")
 
 CONSUMED_RECORDS = _counter("consumed_records", "Records that were read and decoded, or rejected by that.")
 CONSUMED_BYTES = _counter("consumed_bytes", "Bytes of keys and values that were read.")

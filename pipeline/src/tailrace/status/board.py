@@ -49,6 +49,7 @@ class Board:
         self._busy: float | None = None  # since when a batch is under way
         self._behind: float | None = None  # since when there is lag
         self._last: Finished | None = None
+        self._counted: float | None = None  # when the last batch was finished that the driver has planned
         self._pending: dict[int, Finished] = {}
         self._progress: Progress | None = None
         self._observed: Mapping[str, Mapping[str, float]] = {}
@@ -105,6 +106,8 @@ class Board:
                 case "reset":
                     self._warnings.append(f"offsets out of range: {event['what']}")
                     self._add(metrics.GAPS, 1)
+                case "idle":
+                    self._rates(0.0, 0.0)
                 case "executors":
                     self.executors(int(event["wanted"]), self._executors[1] if self._executors else 0)
 
@@ -168,14 +171,19 @@ class Board:
         self._set(metrics.BATCH_RECORDS, read)
         if batch.seconds:
             self.measures.observe(metrics.BATCH_SECONDS, self.pipeline.pipeline, value=batch.seconds)
-            self._set(metrics.INPUT_RATE, read / batch.seconds)
-            self._set(metrics.PROCESSED_RATE, read / batch.seconds)
+            # Between two batches may be a wait for a trigger: what had arrived by then came in that time, too.
+            came_in = batch.at - self._counted if self._counted is not None else batch.seconds
+            self._rates(read / max(came_in, batch.seconds), read / batch.seconds)
+        self._counted = batch.at
+
+    def _rates(self, arriving: float, processed: float) -> None:
+        self._set(metrics.INPUT_RATE, arriving)
+        self._set(metrics.PROCESSED_RATE, processed)
 
     def progressed(self, progress: Progress) -> None:
         """Spark has said what a batch was: consumed and delivered are counted together."""
         if progress.idle:
-            self._set(metrics.INPUT_RATE, 0.0)
-            self._set(metrics.PROCESSED_RATE, 0.0)
+            self._rates(0.0, 0.0)
             return
         with self._lock:
             self._progress = progress
@@ -183,8 +191,7 @@ class Board:
             whole = progress.durations.get("triggerExecution")
             if self._history and self._history[-1]["batch"] == progress.batch and whole is not None:
                 self._history[-1]["seconds"], self._history[-1]["in"] = whole, progress.consumed
-        self._set(metrics.INPUT_RATE, progress.input_rate)
-        self._set(metrics.PROCESSED_RATE, progress.processed_rate)
+        self._rates(progress.input_rate, progress.processed_rate)
         self._set(metrics.BATCH_RECORDS, progress.consumed)
         for name, spent in progress.durations.items():
             if name == "triggerExecution":

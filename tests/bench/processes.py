@@ -7,9 +7,12 @@ started it, so the tree of processes is not enough.
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
@@ -24,6 +27,7 @@ KINDS = {
     BROKER: "broker",
 }
 END_LIMIT = 20.0
+HEAP_LIMIT = 60.0
 _GATEWAY_MODULE = "tailrace.gateway.server"
 _WORKER_MODULES = ("tailrace.gateway.daemon", "pyspark.daemon", "pyspark.worker")
 
@@ -49,6 +53,34 @@ def family(mark: str) -> list[psutil.Process]:
             if process.environ().get(MARK) == mark:
                 found.append(process)
     return found
+
+
+def jvms(mark: str, broker: int) -> dict[str, int]:
+    """Find the process id of each kind that is a JVM: a side's and the broker's."""
+    found = {BROKER: broker}
+    for process in family(mark):
+        with contextlib.suppress(psutil.Error):
+            if kind_of(process.cmdline(), False) == JVM:
+                found[JVM] = process.pid
+    return found
+
+
+def live_heap(pid: int) -> float:
+    """Return the bytes of a JVM's objects that are in use, after a full collection."""
+    home = os.environ.get("JAVA_HOME")
+    command = str(Path(home, "bin", "jcmd")) if home else "jcmd"
+    said = subprocess.run(
+        [command, str(pid), "GC.class_histogram"], capture_output=True, text=True, check=True, timeout=HEAP_LIMIT
+    ).stdout
+    return live_of(said)
+
+
+def live_of(histogram: str) -> float:
+    """Return the bytes in the last line of a class histogram: `Total`, objects, bytes."""
+    name, _, size = histogram.splitlines()[-1].split()
+    if name != "Total":
+        raise ValueError(f"the class histogram ends with {name}")
+    return float(size)
 
 
 def end(mark: str) -> None:

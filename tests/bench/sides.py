@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from bench.processes import MARK, Snapshot, end, snapshot
+from bench.processes import MARK, Snapshot, end, jvms, live_heap, snapshot
 from bench.workloads import FUNCTIONS, NATIVE, Scale, Workload, native, pipeline
 
 TESTS = Path(__file__).parents[1]
@@ -82,6 +82,10 @@ class Side:
     def look(self) -> Snapshot:
         """Snapshot the CPU and memory of the side and of the broker."""
         return snapshot(self._mark, self._process.pid, self._broker)
+
+    def heaps(self) -> dict[str, float]:
+        """Return the bytes in use of the side's JVM and of the broker's, by kind, after a full collection of both."""
+        return {kind: live_heap(pid) for kind, pid in jvms(self._mark, self._broker).items()}
 
     def stop(self) -> None:
         """Ask the side to stop, and wait; BenchFailed if it does not, or not in order."""

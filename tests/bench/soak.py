@@ -25,6 +25,7 @@ from bench.workloads import QUICK, SOAK, TAILRACE
 from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
 
 SAMPLES = 200
+HEAPS = 5  # looks at what lives in the heaps; each is a full collection, which a soak would rather not see
 START_LIMIT = 180.0
 BATCH_LIMIT = 120.0  # seconds without a batch
 LOOK_EVERY = 0.2
@@ -51,6 +52,7 @@ def soak(stand: Stand, batches: int) -> Soaked:
 
 def _sample(side: Side, soaked: Soaked) -> None:
     step, next_, done = max(1, soaked.batches // SAMPLES), 0, 0
+    collect = every = max(1, soaked.batches // HEAPS)
     began = moved = time.monotonic()
     while done < soaked.batches:
         side.check()
@@ -66,6 +68,10 @@ def _sample(side: Side, soaked: Soaked) -> None:
                 soaked.memory.setdefault(kind, []).append((float(done), memory))
                 soaked.cpu.setdefault(kind, []).append((float(done), look.cpu[kind]))
             next_ = done + step
+        if done >= collect:
+            for kind, size in side.heaps().items():
+                soaked.live.setdefault(kind, []).append((float(done), size))
+            collect += every
         time.sleep(LOOK_EVERY)
     soaked.seconds = time.monotonic() - began
 

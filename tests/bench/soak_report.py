@@ -34,7 +34,11 @@ PAGE = """\
   forked them; these pages are counted for each worker.
 - *Slope* comes from a least-squares line through the samples, without the first fifth of the batches, with its standard
   error. Neighbouring samples are alike, so the true error is larger.
-- The JVM's resident set grows until its heap has reached its limit ({heap} here), with or without a leak.
+- The resident set of a JVM grows until its heap has reached its limit, {heap} for both, with or without a leak. What is
+  in use after a full collection tells the one from the other:
+
+{heaps}
+
 - *CPU* is per batch, over the same part of the run.
 
 ![Memory by kind of process](soak-memory.svg)
@@ -62,6 +66,18 @@ class Soaked:
     memory: Samples  # bytes
     cpu: Samples  # seconds
     machine: dict[str, str] = field(default_factory=dict)
+    live: Samples = field(default_factory=dict)  # bytes in the heaps, after a full collection
+
+    def heaps(self) -> str:
+        """One line for each JVM, with what lives in its heap after each part of the batches."""
+        looks = next(iter(self.live.values()), [])
+        lines = [
+            f"| MB in use after batch | {' | '.join(f'{batch:,.0f}' for batch, _ in looks)} |",
+            "|" + "---|" * (len(looks) + 1),
+        ]
+        for kind, found in self.live.items():
+            lines.append(f"| {KINDS[kind]} | {' | '.join(f'{size / MB:,.1f}' for _, size in found)} |")
+        return "\n".join(lines)
 
     def table(self) -> str:
         """One line for each kind of process that was there."""
@@ -96,6 +112,7 @@ def write(folder: Path, soaked: Soaked) -> None:
         per_batch=soaked.per_batch,
         minutes=soaked.seconds / 60,
         table=soaked.table(),
+        heaps=soaked.heaps(),
         heap=SOAK.spark["spark.driver.memory"],
         machine=machine_table(soaked.machine),
     )

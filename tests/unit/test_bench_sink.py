@@ -19,7 +19,7 @@ from bench.counting import check, tally
 from bench.draining import batch_seconds
 from bench.figures import AIMS, Measured, curves, ratios, slope, spreads
 from bench.machine import machine
-from bench.processes import DRIVER, GATEWAY, JVM, KINDS, OTHER, WORKERS, Snapshot, between, kind_of, spark_cpu
+from bench.processes import DRIVER, GATEWAY, JVM, KINDS, OTHER, WORKERS, Snapshot, between, kind_of, live_of, spark_cpu
 from bench.sides import BenchFailed, Side
 from bench.sink import closing, line
 from bench.sink_report import Results
@@ -372,7 +372,12 @@ def test_soak_page_shows_the_slope_by_kind_of_process(tmp_path: Path) -> None:
         OTHER: [(each, 0.0) for each in batches],
     }
     cpu = {kind: [(each, each * 0.002) for each in batches] for kind in memory}
-    soaked = Soaked(1000, 100, 120.0, memory, cpu, {"cores": "2"})
+    live = {JVM: [(500.0, 70.0 * MB), (1000.0, 70.5 * MB)], "broker": [(500.0, 60.0 * MB), (1000.0, 61.0 * MB)]}
+    soaked = Soaked(1000, 100, 120.0, memory, cpu, {"cores": "2"}, live)
+    assert [cells(each) for each in soaked.heaps().splitlines()[::2]] == [
+        ["MB in use after batch", "500", "1,000"],
+        ["JVM", "70.0", "70.5"],
+    ]
     lines = [cells(each) for each in soaked.table().splitlines()[2:]]
     assert [each[0] for each in lines] == ["JVM", "gateway"]
     assert lines[0][1:] == ["500", "500", "500", "+0.00 ± 0.00", "2.0"]
@@ -385,6 +390,16 @@ def test_soak_page_shows_the_slope_by_kind_of_process(tmp_path: Path) -> None:
     assert (tmp_path / "soak.md").read_text(encoding="utf-8") == page
     drawn = ElementTree.fromstring((tmp_path / "soak-memory.svg").read_text(encoding="utf-8"))
     assert len(drawn.findall(f"{SVG}polyline")) == 2
+
+
+def test_heap_in_use_is_the_last_line_of_a_histogram() -> None:
+    """Another text is no histogram."""
+    text = (
+        " num     #instances         #bytes  class name (module)\n   1:  5  120  [B (java.base@17)\nTotal   5   120\n"
+    )
+    assert live_of(text) == 120
+    with pytest.raises(ValueError, match="ends with"):
+        live_of("   1:  5  120\n")
 
 
 def test_machine_table_has_no_paths() -> None:

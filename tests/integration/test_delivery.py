@@ -180,7 +180,9 @@ def test_a_replay_is_exact_with_every_knob(bench: MakeBench, knobs: dict[str, di
     assert one.values() == numbered(0, 40) + numbered(100, 160)
 
 
-def test_open_batch_keeps_the_cut_of_its_plan_whatever_the_settings(bench: MakeBench) -> None:
+def test_open_batch_keeps_the_cut_of_its_plan_whatever_the_settings(
+    bench: MakeBench, record_property: Callable[[str, object], None]
+) -> None:
     """The settings may change at any time: what is planned is delivered as planned, and the next batch as they say."""
     one = bench(partitions=3)
     for number in range(3):
@@ -191,6 +193,7 @@ def test_open_batch_keeps_the_cut_of_its_plan_whatever_the_settings(bench: MakeB
     one.send(numbered(300, 320), partition=2)
     one.run(process=faulty(one), sink={"partitions": 2})
     assert one.values() == numbered(0, 20) + numbered(100, 120) + numbered(200, 220) + numbered(300, 320)
+    record_property("records", len(one.values()))
 
 
 def test_the_three_knobs_of_parallelism_are_independent(bench: MakeBench) -> None:

@@ -14,12 +14,14 @@ from typing import Any, Self
 
 import psutil
 import yaml
+from confluent_kafka import Consumer, TopicPartition
 
 from support.drivers import Load, command, count, events, kill_tree
 from support.pipelines import QUIET
 from tailrace.config import Kafka
 from tailrace.kafka import Cluster
 from tailrace.oracle import Comparison, compare
+from tailrace.progress.marker import offsets_group
 from tailrace.reader import Message, read
 from tailrace.testing import Topics, wait_until
 
@@ -163,15 +165,24 @@ class Supervised:
     # -- the end ---------------------------------------------------------------------------------
 
     def drained(self, load: Load, limit: float = LIMIT) -> None:
-        """Wait until everything that the load has written is read; it has stopped."""
+        """Wait until everything that the load has written is delivered; it has stopped.
+
+        The pipeline's group says so: it holds offsets of batches that are done. The lag in an event is that of the look
+        before the batch, so the next batch may be under way.
+        """
         cluster = Cluster(Kafka(bootstrap_servers=self.direct))
         places = [(self.source, number) for number in range(self.partitions)]
+        group = Consumer({"bootstrap.servers": self.direct, "group.id": offsets_group(self.name)})
+        asked = [TopicPartition(*place) for place in places]
 
-        def all_read() -> bool:
-            last = [each for each in self.events() if each.get("event") in {"written", "idle"}]
-            return bool(last) and last[-1]["lag"] == 0 and sum(cluster.latest(places).values()) == load.sent
+        def all_done() -> bool:
+            done = sum(max(0, each.offset) for each in group.committed(asked, timeout=30))
+            return done == load.sent == sum(cluster.latest(places).values())
 
-        self._wait(all_read, "the pipeline to have read everything", limit)
+        try:
+            self._wait(all_done, f"the pipeline to have delivered {load.sent} records", limit)
+        finally:
+            group.close()
 
     def proof(self) -> Proof:
         """Read both topics, and compare."""

@@ -13,6 +13,7 @@ from faults.campaign import Findings
 from faults.report import BEGIN, END, as_data, from_data, text, write
 from faults.scenario import Expect, Result, every
 from faults.scenarios.b_crashes import NAMES
+from faults.scenarios.e_change import EXPIRED, KEPT, REFUSED
 from tailrace.crash import Point
 
 GOOD = Result("a fault", runs=3, records=3000, group="Group")
@@ -122,3 +123,10 @@ def test_a_campaign_is_gone_on_with() -> None:
     assert "13 fault runs over 9,000 records" in text(whole)
     assert "in 2 sittings" in text(whole)
     assert "sittings" not in text(told)
+
+
+@pytest.mark.parametrize("node", [*REFUSED, *EXPIRED, *KEPT])
+def test_fault_that_a_test_shows_names_a_test_that_is_there(node: str) -> None:
+    """A whole campaign is the wrong place to find out that it was renamed."""
+    file, _, name = node.partition("::")
+    assert f"def {name}(" in (Path(__file__).parents[2] / file).read_text(encoding="utf-8")

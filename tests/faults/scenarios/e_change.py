@@ -125,6 +125,7 @@ def _proved(one: Driven, strikes: Sequence[Strike]) -> list[Result]:
     return by_fault(proof, one.cuts(), strikes)
 
 
+WAYS_OUT = "tests/integration/test_ways_out.py"
 REFUSED = {
     "tests/integration/test_ledger.py::test_a_ledger_that_was_deleted_is_refused_while_its_markers_are_known": (
         "ledger topic deleted while it is down"
@@ -142,7 +143,12 @@ REFUSED = {
     "tests/integration/test_refusals.py::test_a_topic_that_is_deleted_while_the_pipeline_runs_stops_it": (
         "input topic deleted while it runs"
     ),
-    "tests/integration/test_delivery.py::test_another_cut_is_refused_while_a_batch_is_open_and_taken_after_it": (
+    f"{WAYS_OUT}::test_batch_that_would_be_cut_otherwise_is_finished_with_the_settings_of_before": (
+        "a shuffle's partitions changed between a crash and its replay"
+    ),
+}
+KEPT = {
+    "tests/integration/test_delivery.py::test_open_batch_keeps_the_cut_of_its_plan_whatever_the_settings": (
         "parallelism changed between a crash and its replay"
     ),
 }
@@ -159,6 +165,7 @@ SCENARIOS = (
     Scenario("change-running", "Change", "promised", while_running, quick=False),
     Scenario("change-crashed", "Change", "promised", after_a_crash, quick=False),
     Scenario("change-between", "Change", "promised", between_runs, quick=False),
+    by_test("change-cut", "Change", "promised", KEPT),
     by_test("refused", "Refused, as promised", "promised", REFUSED, expect=Expect.REFUSED),
     by_test("expired", "Refused, as promised", "promised", EXPIRED, expect=Expect.REFUSED),
 )

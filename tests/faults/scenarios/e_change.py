@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
@@ -24,6 +25,9 @@ def plain(frame):
 """
 
 
+UNSPLIT: dict[str, Any] = {"partitions": None}  # the section `source`: no range is split, so order is promised
+
+
 def add_partitions(bootstrap: str, topic: str, total: int) -> None:
     """A topic grows."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -38,7 +42,11 @@ def add_partitions(bootstrap: str, topic: str, total: int) -> None:
 
 
 def grow_input(one: Driven) -> None:
-    """Two more source partitions, with as many records each."""
+    """Two more source partitions, with as many records each.
+
+    They are the last to be read, and alone: `source.partitions` would split their ranges then.
+    """
+    one.configure(source=UNSPLIT)
     more = one.shape.partitions + 2
     add_partitions(one.context.bootstrap, one.source, more)
     one.feed(partitions=2, first=one.shape.partitions)
@@ -67,7 +75,7 @@ def while_running(context: Context) -> list[Result]:
     ]
     rows: list[Result] = []
     for fault, change in changes:
-        with driven(context, _shape(context)) as one:
+        with driven(context, _shape(context), source=UNSPLIT) as one:
             one.start()
             one.follow(lambda one=one: one.batches.written >= 1, "the second batch")  # type: ignore[misc]
             change(one)

@@ -147,7 +147,7 @@ class Supervisor:
         self._follow(
             lambda: time.monotonic() - began >= options.seconds and self._kills.done,
             options.seconds + KILL_LIMIT * options.kills + START_LIMIT,
-            f"{options.kills} kills in mid-batch, of which {self._kills.landed} landed",
+            f"{options.kills} kills to land in mid-batch",
         )
         self._stop_generator(self._generator)
         total = count_of(self._bootstrap, self._shown.source)

@@ -76,7 +76,7 @@ def drain(
     each = used.per_record(drained.records)
     values = {"rate": drained.records / used.seconds, "cpu": spark_cpu(each)}
     curve: list[float] = []
-    spent = steps(side.events) if variant != NATIVE else {}
+    spent = steps(side.events, drained.first.at, drained.last.at) if variant != NATIVE else {}
     if workload.per_batch is not None:
         curve = batch_seconds(side, workload, warm // workload.per_batch)
         values["seconds"] = statistics.median(curve)

@@ -113,9 +113,9 @@ def _stage(
     load = feeder(stand.bootstrap, source, LATENCY_PARTITIONS, rate=rate, seconds=all_, first=first, at=at)
     with load as process:
         _sleep(begin, side)
-        before, since = side.look(), time.monotonic()
+        before = side.look()
         _sleep(end, side)
-        after, until = side.look(), time.monotonic()
+        after = side.look()
         output, _ = process.communicate(timeout=FEEDER_LIMIT)
     if process.returncode:
         raise BenchFailed(f"the load at {rate} records/s ended with exit code {process.returncode}")
@@ -128,7 +128,7 @@ def _stage(
     each = used.per_record(rate * used.seconds)
     curve = [float(value) for value in np.percentile(latency, PERCENTILES)]
     values = {"p50": curve[49], "p99": curve[98], "cpu": spark_cpu(each), "fed": float(sent) / float(took)}
-    spent = steps(side.events, since, until) if side.variant != NATIVE else {}
+    spent = steps(side.events, before.at, after.at) if side.variant != NATIVE else {}
     return Measured(name, side.variant, number, values, each, used.others, curve, spent)
 
 

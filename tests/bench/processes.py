@@ -7,14 +7,14 @@ started it, so the tree of processes is not enough.
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
+
+from tailrace.jars import java
 
 MARK = "BENCH_SIDE"
 DRIVER, JVM, WORKERS, GATEWAY, BROKER, OTHER = "driver", "jvm", "workers", "gateway", "broker", "other"
@@ -67,12 +67,9 @@ def jvms(mark: str, broker: int) -> dict[str, int]:
 
 def live_heap(pid: int) -> float:
     """Return the bytes of a JVM's objects that are in use, after a full collection."""
-    home = os.environ.get("JAVA_HOME")
-    command = str(Path(home, "bin", "jcmd")) if home else "jcmd"
-    said = subprocess.run(
-        [command, str(pid), "GC.class_histogram"], capture_output=True, text=True, check=True, timeout=HEAP_LIMIT
-    ).stdout
-    return live_of(said)
+    command = [str(java().resolve().with_name("jcmd")), str(pid), "GC.class_histogram"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HEAP_LIMIT)
+    return live_of(said.stdout)
 
 
 def live_of(histogram: str) -> float:

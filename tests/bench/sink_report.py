@@ -168,8 +168,7 @@ class Results:
     def onto(self, before: Results) -> Results:
         """Return what was measured now together with what this run has not measured, from one before."""
         mine, now = {each.workload for each in self.found}, list(self.seconds)
-        runs = before.runs or [list(before.seconds)]
-        rest = [[name for name in run if name not in now] for run in runs]
+        rest = [[name for name in run if name not in now] for run in before.by_run]
         return dataclasses.replace(
             self,
             found=[each for each in before.found if each.workload not in mine] + self.found,
@@ -177,6 +176,11 @@ class Results:
             seconds=before.seconds | self.seconds,
             runs=[*(run for run in rest if run), now],
         )
+
+    @property
+    def by_run(self) -> list[list[str]]:
+        """The workloads of each run that the figures are from."""
+        return self.runs or [list(self.seconds)]
 
     def alike(self, other: Results) -> bool:
         """Tell whether both measured in the same way on the same kind of machine."""
@@ -263,10 +267,10 @@ def by_step(results: Results) -> str:
 
 def took(results: Results) -> str:
     """State how long the benchmark took, and which workloads are from which run."""
-    minutes = [sum(results.seconds[name] for name in run) / 60 for run in results.runs or [list(results.seconds)]]
+    minutes = [sum(results.seconds[name] for name in run) / 60 for run in results.by_run]
     if len(minutes) == 1:
         return f"The benchmark took {minutes[0]:.0f} minutes."
-    named = [f"{', '.join(run)} in {each:.0f} minutes" for run, each in zip(results.runs, minutes, strict=True)]
+    named = [f"{', '.join(run)} in {each:.0f} minutes" for run, each in zip(results.by_run, minutes, strict=True)]
     return f"The figures are from {len(minutes)} runs, one after another: {'; '.join(named)}."
 
 

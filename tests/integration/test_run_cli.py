@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -61,13 +62,20 @@ def test_killed_in_the_middle_of_a_batch_it_goes_on_without_loss_or_duplicate(
     assert one.values() == [value for n in range(partitions) for value in numbered(n * 10_000, n * 10_000 + 2000)]
 
 
+def commands(pid: int) -> Iterator[str]:
+    """Yield the command line of each process below this one; skip those that end meanwhile."""
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # a zombie is one too
+            yield " ".join(child.cmdline())
+
+
 def test_driver_has_its_workers_and_its_gateway_before_the_first_batch(bench: MakeBench) -> None:
     """What takes seconds is done while it starts: a worker that came in mid-stream would hold up the records."""
     one = bench()
     file, log = written_file(one), one.folder / "events"
     with driver(file, log) as process:
         wait_until(lambda: count(log, "started") or process.poll() is not None, "the driver's start", LIMIT)
-        found = [" ".join(each.cmdline()) for each in psutil.Process(process.pid).children(recursive=True)]
+        found = list(commands(process.pid))
         assert count(log, "planned") == 0
         assert sum("tailrace.gateway.server" in each for each in found) == 1
         assert sum("tailrace.gateway.daemon" in each for each in found) > 2  # the daemon, and a worker in each slot

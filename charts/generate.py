@@ -34,7 +34,7 @@ from grafana import (
     spread,
     total,
 )
-from tailrace import metrics
+from tailrace.telemetry import metrics
 
 FOLDER = Path(__file__).parent / "tailrace" / "dashboards"
 

@@ -1,6 +1,6 @@
 """What a dashboard is made of, how its queries are made of the metrics' declarations, and how Grafana has it.
 
-A metric or a label that is not declared in `tailrace.metrics` is refused here already.
+A metric or a label that is not declared in `tailrace.telemetry.metrics` is refused here already.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailrace import metrics
-from tailrace.metrics import Kind, Metric
+from tailrace.telemetry import metrics
+from tailrace.telemetry.metrics import Kind, Metric
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 # An empty label is matched too: a scrape outside of Kubernetes sets no namespace.

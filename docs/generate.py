@@ -14,11 +14,11 @@ from typing import Any, cast
 
 from typer.testing import CliRunner
 
-from tailrace import metrics
 from tailrace.cli.main import COMMANDS, app, load
 from tailrace.config import Pipeline
-from tailrace.configfile.shape import ALLOWED_OPTIONS, RESERVED, dotted
+from tailrace.config.file.places import ALLOWED_OPTIONS, RESERVED, dotted
 from tailrace.errors import TailraceError, all_errors
+from tailrace.telemetry import metrics
 
 HERE = Path(__file__).parent
 REFERENCE = HERE / "reference"
@@ -132,7 +132,7 @@ def metric_pages() -> str:
     """The text of metrics.md."""
     parts = [
         "# The metrics",
-        GENERATED.format(source="tailrace.metrics"),
+        GENERATED.format(source="tailrace.telemetry.metrics"),
         METRICS_INTRODUCTION.format(reasons=metrics.REASONS, pipelines=metrics.PIPELINES, other=metrics.OTHER).rstrip(),
         "## Labels",
         "\n".join(

@@ -26,9 +26,9 @@ from confluent_kafka import Producer
 from bench.churn_report import Ridden, keep, write
 from bench.churn_ride import PARTITIONS, PER_PARTITION
 from tailrace import jars
-from tailrace.embedded import EmbeddedKafka
 from tailrace.errors import TailraceError
 from tailrace.testing import Topics
+from tailrace.testing.embedded import EmbeddedKafka
 
 WAYS = ("per-partition", "broadcast", "singleton", "pool", "spark", "tailrace-exactly-once", "tailrace-at-least-once")
 BATCHES = int(os.environ.get("CHURN_BATCHES", "60"))

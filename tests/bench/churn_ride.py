@@ -20,9 +20,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
 
 from bench.ways import PYTHON
-from tailrace import app
 from tailrace.config import Pipeline
-from tailrace.source import NO_WAIT
+from tailrace.spark_stream.spark_source import NO_WAIT
+from tailrace.startup import run
+from tailrace.startup.session import session
 
 PARTITIONS = 64
 PER_PARTITION = 20  # records of each batch
@@ -124,7 +125,7 @@ def each_batch(send: Callable[[Iterator[Any]], None]) -> Callable[[DataFrame, in
 
 def tailrace(settings: Pipeline, spark: SparkSession, heard: Heard, folder: str) -> None:
     """The same through the writer."""
-    stop = app.Stop()
+    stop = run.Stop()
 
     def end() -> None:
         heard.enough.wait(LIMIT)
@@ -132,13 +133,13 @@ def tailrace(settings: Pipeline, spark: SparkSession, heard: Heard, folder: str)
         stop("the batches are done")
 
     threading.Thread(target=end, daemon=True).start()
-    app.run(settings, Path(folder), stop=stop, spark=spark)
+    run.run(settings, Path(folder), stop=stop, spark=spark)
 
 
 def main(way: str, bootstrap: str, source: str, target: str, batches: str) -> None:
     """Ride it."""
     settings = pipeline(way, bootstrap, source, target)
-    spark = app.session(settings, connector=True)
+    spark = session(settings, connector=True)
     heard = Heard(int(batches))
     spark.streams.addListener(heard)
     with tempfile.TemporaryDirectory() as folder:

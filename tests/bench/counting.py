@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from bench.sides import BenchFailed
-from tailrace.testing import QUIET
+from tailrace.testing.records import QUIET
 
 ASK_LIMIT = 30.0
 ASK_AGAIN = 0.1

@@ -17,7 +17,8 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
 from bench.workloads import SIZE, Workload
-from tailrace.testing import QUIET, Topics
+from tailrace.testing import Topics
+from tailrace.testing.records import QUIET
 
 FLUSH_LIMIT = 120.0
 TOPIC_LIMIT = 30.0

@@ -19,12 +19,12 @@ from pathlib import Path
 import yaml
 
 from support.drivers import Load, count, driver, events, kill_tree
+from tailrace.admin.verify import verify
 from tailrace.cli.terminal import say
 from tailrace.config import Kafka
-from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
-from tailrace.oracle import verify
-from tailrace.reader import Identity, read
+from tailrace.kafka.reader import Identity, read
 from tailrace.testing import Topics, wait_until
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 RATE = 500.0
 PARTITIONS = 4

@@ -17,14 +17,15 @@ import pyarrow as pa
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tailrace.config import Delivery, Kafka
-from tailrace.embedded import EmbeddedKafka
 from tailrace.gateway import Assignment, producers
 from tailrace.gateway.librdkafka import available
 from tailrace.gateway.writing import Deliveries
-from tailrace.kafka import Cluster, client_options
+from tailrace.kafka.clients import client_options
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import Topics
+from tailrace.testing.embedded import EmbeddedKafka
 
 ROUNDS, BATCHES, ROWS, SIZE = 5, 20, 10_000, 162
 

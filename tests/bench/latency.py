@@ -20,7 +20,8 @@ from bench.processes import between, spark_cpu
 from bench.sides import BenchFailed, Side, Stand
 from bench.steps import steps
 from bench.workloads import LATENCY, LATENCY_PARTITIONS, NATIVE, RATES
-from tailrace.testing import QUIET, wait_until
+from tailrace.testing import wait_until
+from tailrace.testing.records import QUIET
 
 START_LIMIT = 180.0
 ARRIVE_LIMIT = 180.0

@@ -15,8 +15,8 @@ from pathlib import Path
 from bench.panels import COLUMN, page
 from support.chromium import picture
 from support.words import watched_words
-from tailrace.embedded import EmbeddedKafka
 from tailrace.testing import wait_until
+from tailrace.testing.embedded import EmbeddedKafka
 
 ROOT = Path(__file__).parents[2]
 DASHBOARDS = ROOT / "charts" / "tailrace" / "dashboards"

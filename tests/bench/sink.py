@@ -41,8 +41,8 @@ from bench.workloads import (
     arrow_missing,
     order,
 )
-from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
 from tailrace.errors import TailraceError
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 HEAP = "1g"  # of the broker: four times the embedded Kafka's default
 BROKER = {"log.segment.delete.delay.ms": "1000"}  # a deleted topic leaves the disk soon

@@ -22,7 +22,7 @@ from bench.sides import Side, Stand
 from bench.sink import DOCS, HEAP, say
 from bench.soak_report import Soaked, keep, write
 from bench.workloads import QUICK, SOAK, TAILRACE
-from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 SAMPLES = 200
 HEAPS = 5  # looks at what lives in the heaps; each is a full collection, which a soak would rather not see

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from support.helm import Resource, executor, named, of_kind, render
-from tailrace.configfile import load
-from tailrace.pods import settings
+from tailrace.config.file import load
+from tailrace.startup.pods import settings
 
 ENVIRONMENT = {"POD_IP": "10.0.0.1", "POD_NAME": "t-tweets-x", "POD_NAMESPACE": "streams"}
 

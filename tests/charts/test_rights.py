@@ -8,7 +8,7 @@ import yaml
 
 from support.helm import CHART, Resource, named, of_kind
 from tailrace.config import Pipeline
-from tailrace.rights import needed
+from tailrace.kafka.rights import needed
 
 README = (CHART / "README.md").read_text(encoding="utf-8")
 

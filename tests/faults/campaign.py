@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from faults.scenario import Context, Result, Scenario
-from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 Say = Callable[[str], None]
 

@@ -1,7 +1,7 @@
 """The oracle's judgement, pure: what went in against what readers saw, record by record, in numpy.
 
 It knows nothing of Tailrace's source and sink, so it cannot share their mistakes. Its own tests plant losses,
-duplicates, reorderings and torn transactions (tests/unit/test_faults_checker.py).
+duplicates, reorderings and torn transactions (tests/unit/faults/test_checker.py).
 """
 
 from __future__ import annotations

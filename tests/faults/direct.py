@@ -25,12 +25,13 @@ from faults.proof import Proof, prove
 from faults.reading import Watching, watching
 from faults.records import Fed, arrow
 from faults.scenario import Context
-from tailrace import crash, errors
+from tailrace import crash_points, errors
 from tailrace.config import Delivery, Kafka
 from tailrace.gateway import Assignment, Written
 from tailrace.gateway import message_protocol as wire
 from tailrace.gateway.client import Client
-from tailrace.kafka import Cluster, client_options
+from tailrace.kafka.clients import client_options
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import wait_until
@@ -121,7 +122,7 @@ class House:
 
 @contextmanager
 def house(
-    context: Context, rows: int, sinks: int = 4, crashes: Sequence[crash.Crash] = (), marks: Path | None = None
+    context: Context, rows: int, sinks: int = 4, crashes: Sequence[crash_points.Crash] = (), marks: Path | None = None
 ) -> Iterator[House]:
     """Inside, this process is an executor with a writer that has these crashes before it."""
     name = f"direct-{uuid.uuid4().hex[:8]}"
@@ -129,7 +130,7 @@ def house(
     folder = wire.folder_of(psutil.Process()).with_name(name)
     environment = {wire.ENV: str(folder)}
     if crashes:
-        environment |= crash.crashes(marks or context.folder / "crashes", *crashes)
+        environment |= crash_points.crashes(marks or context.folder / "crashes", *crashes)
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, environment))
         stack.enter_context(patch.object(wire, "executor", psutil.Process))

@@ -25,7 +25,7 @@ from faults.proof import Proof, prove
 from faults.reading import Watching, watching, whole
 from faults.records import GOOD, Fed, feed
 from faults.scenario import Context
-from tailrace import crash
+from tailrace import crash_points
 from tailrace.demo.batches import Batches
 from tailrace.demo.driver import Driver
 from tailrace.progress.ledger import read
@@ -87,7 +87,7 @@ class Driven:
         watch: Watching,
         *,
         native: bool,
-        crashes: Sequence[crash.Crash],
+        crashes: Sequence[crash_points.Crash],
         sections: Mapping[str, Any],
     ) -> None:
         self.context, self.shape, self.native = context, shape, native
@@ -169,7 +169,7 @@ class Driven:
             command = ["-m", "tailrace.demo.spark", str(self._file()), str(self.folder / "checkpoint")]
         environment = {"PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
         if self._crashes:
-            environment |= crash.crashes(self.marks, *self._crashes)
+            environment |= crash_points.crashes(self.marks, *self._crashes)
         self._drivers.append(Driver(command, environment, self.folder))
         self._struck = self.happened
         self._planned = None
@@ -388,7 +388,7 @@ def driven(
     shape: Shape,
     *,
     native: bool = False,
-    crashes: Sequence[crash.Crash] = (),
+    crashes: Sequence[crash_points.Crash] = (),
     **sections: Any,
 ) -> Iterator[Driven]:
     """A pipeline with its input written; whatever happens, no process of it is left."""

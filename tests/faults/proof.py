@@ -14,7 +14,7 @@ from faults.records import Fed
 from faults.scenario import Expect, Result
 from faults.transactions import beyond, open_after
 from tailrace.config import Kafka
-from tailrace.kafka import client_options, persist
+from tailrace.kafka.clients import client_options, persist
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from faults.checker import Array, heads
 from faults.records import HEAD
 from tailrace.config import Kafka
-from tailrace.kafka import Cluster
+from tailrace.kafka.cluster import Cluster
 
 LIMIT = 120.0  # seconds without any progress towards the end
 _MANY = 10_000

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Producer
 
-from tailrace.gateway.shape import SHAPE
+from tailrace.gateway.schemas import SHAPE
 
 HEAD = np.dtype([("bad", "u1"), ("partition", ">u2"), ("number", ">u8")])
 SIZE = 100

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from tailrace.embedded import EmbeddedKafka
 from tailrace.testing import Topics
+from tailrace.testing.embedded import EmbeddedKafka
 
 
 class Expect(StrEnum):

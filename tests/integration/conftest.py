@@ -13,9 +13,9 @@ from support import archive
 from support.pipelines import QUIET, Bench
 from support.threads import Line
 from support.zookeeper import ZooKeeper
-from tailrace import app
-from tailrace.checkpoint import prepare
 from tailrace.config import Pipeline, Sink, Source
+from tailrace.spark_stream.checkpoint import prepare
+from tailrace.startup.session import session as start
 from tailrace.testing import Topics
 
 
@@ -31,7 +31,7 @@ def spark() -> Iterator[SparkSession]:
     # The checkpoint is named for the jars that it brings: whatever a test needs must be there from the start.
     place = "s3a://tests/tests"
     plain = Pipeline(pipeline="tests", source=Source(topics=["in"]), sink=Sink(topic="out"), spark=QUIET)
-    session = app.session(plain.model_copy(update={"checkpoint": place}))
+    session = start(plain.model_copy(update={"checkpoint": place}))
     prepare(session, plain)
     yield session
     session.stop()

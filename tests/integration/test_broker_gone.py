@@ -10,11 +10,11 @@ import pytest
 
 from support.transactions import Line, rows
 from tailrace.config import Kafka
-from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
 from tailrace.gateway import producers
-from tailrace.kafka import Cluster, OffsetSpec
+from tailrace.kafka.cluster import Cluster, OffsetSpec
 from tailrace.progress.marker import Marker, markers_group
 from tailrace.testing import wait_until
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -19,12 +19,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from support.minio import BUCKET, KEY, SECRET, Fault, Minio, Proxy, minio, proxy, reach
-from tailrace import app, configfile, errors
+from tailrace import errors
+from tailrace.config import file
 from tailrace.demo.example import example, load
 from tailrace.demo.feed import create_topics, feed, kafka_at
 from tailrace.demo.proof import compare, source_of
-from tailrace.embedded import EmbeddedKafka
-from tailrace.reader import read
+from tailrace.kafka.reader import read
+from tailrace.startup import run
+from tailrace.testing.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
 
@@ -93,8 +95,8 @@ class Words:
         keys = {"fs_s3a_access_key": KEY, "fs_s3a_secret_key": SECRET, "fs_s3a_impl_disable_cache": "true"}
         more = {f"TAILRACE_SPARK__spark_hadoop_{name}": value for name, value in keys.items()}
         with patch.dict(os.environ, self.environment(endpoint) | more):
-            loaded = configfile.load(self.example.pipeline)
-        app.run(loaded.pipeline, loaded.folder, batch=True, spark=spark)
+            loaded = file.load(self.example.pipeline)
+        run.run(loaded.pipeline, loaded.folder, batch=True, spark=spark)
 
     def prove(self) -> None:
         """What came out is what must come out, by the example's own rules."""

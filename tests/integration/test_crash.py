@@ -8,9 +8,9 @@ import pytest
 
 from faults.direct import house
 from faults.scenario import Context
-from tailrace import crash
-from tailrace.crash import Crash, Point
-from tailrace.embedded import EmbeddedKafka
+from tailrace import crash_points
+from tailrace.crash_points import Crash, Point
+from tailrace.testing.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +28,7 @@ def test_a_commit_that_was_sent_and_not_answered_is_struck_once_and_costs_nothin
         for _ in range(3):
             one.batch()
         assert one.pid() != first
-        [told] = crash.happened(marks)
+        [told] = crash_points.happened(marks)
         assert (told["at"], told["batch"], told["partition"], told["pid"]) == ("commit_sent", 1, 1, first)
         proof = one.prove()
     assert proof.verdict.all().wrong == 0, str(proof)

@@ -14,9 +14,9 @@ import pytest
 
 from support.alerts import hurried
 from support.words import LIMIT, Watched, watched_words
-from tailrace import metrics
-from tailrace.embedded import EmbeddedKafka
+from tailrace.telemetry import metrics
 from tailrace.testing import wait_until
+from tailrace.testing.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.integration
 

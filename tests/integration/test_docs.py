@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tailrace.cli.kafka import create, topics
-from tailrace.embedded import EmbeddedKafka
 from tailrace.testing import Topics, consume
+from tailrace.testing.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.integration
 

@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from tailrace.cli.main import app
-from tailrace.embedded import EmbeddedKafka
 from tailrace.testing import Topics
+from tailrace.testing.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.integration
 
@@ -131,7 +131,7 @@ def test_a_wrong_configuration_fails_and_the_machine_is_still_checked(setup: Set
 
 def test_a_broker_that_is_not_there_fails_and_ends_the_questions(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an answer there is nothing more to ask."""
-    monkeypatch.setattr("tailrace.kafka.ANSWER_LIMIT", 2.0)
+    monkeypatch.setattr("tailrace.kafka.cluster.ANSWER_LIMIT", 2.0)
     checks, code = setup.run("-b", "localhost:1")
     assert (checks["broker"]["state"], code) == ("fail", 1)
     assert "localhost:1" in checks["broker"]["found"]

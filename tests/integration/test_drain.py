@@ -11,8 +11,8 @@ import pytest
 
 from support.pipelines import Bench, events_of, numbered
 from tailrace import errors
-from tailrace.app import Stop, run
 from tailrace.config import Pipeline
+from tailrace.startup.run import Stop, run
 from tailrace.testing import wait_until
 
 pytestmark = pytest.mark.integration

@@ -14,17 +14,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tailrace import embedded
-from tailrace.broker import HOST, wait_for
-from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
 from tailrace.errors import BrokerDidNotStart, ConfigInvalid, KafkaFailed, TopicUnknown
-from tailrace.testing import Record, Topics, consume, produce, wait_until
+from tailrace.testing import Record, Topics, consume, embedded, produce, wait_until
+from tailrace.testing.broker import HOST, wait_for
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARENT = """
 import sys, time
-from tailrace.embedded import EmbeddedKafka
+from tailrace.testing.embedded import EmbeddedKafka
 kafka = EmbeddedKafka().start()
 sys.stdout.write(f"{kafka.brokers[0].pid} {kafka.folder}\\n")
 sys.stdout.flush()

@@ -15,8 +15,8 @@ from tailrace.config import Kafka
 from tailrace.demo.example import Example, example, load
 from tailrace.demo.feed import create_topics, feed, kafka_at
 from tailrace.demo.proof import compare, source_of
-from tailrace.embedded import EmbeddedKafka
-from tailrace.reader import read
+from tailrace.kafka.reader import read
+from tailrace.testing.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.integration
 

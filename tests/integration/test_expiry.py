@@ -17,16 +17,16 @@ from typer.testing import CliRunner
 from integration.test_delivery import break_in_the_middle, faulty
 from support.pipelines import Bench, numbered
 from tailrace import errors
-from tailrace.cli.checks import State
+from tailrace.admin.checks import State
+from tailrace.admin.progress_checks import progress
 from tailrace.cli.offsets import app
-from tailrace.cli.progresschecks import progress
-from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
-from tailrace.kafka import Cluster
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.expiry import retention
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker, markers_group
 from tailrace.progress.plan import SinkPartition
 from tailrace.testing import Topics, wait_until
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 pytestmark = pytest.mark.integration
 

@@ -14,10 +14,10 @@ import pytest
 from support.drivers import Load, count, driver, events, kill_tree, written_file
 from support.pipelines import Bench
 from support.stopping import paused, resume, tree
+from tailrace.admin.verify import Comparison, verify
 from tailrace.config import Kafka
 from tailrace.errors import DriverFenced
-from tailrace.oracle import Comparison, verify
-from tailrace.reader import Identity
+from tailrace.kafka.reader import Identity
 from tailrace.testing import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

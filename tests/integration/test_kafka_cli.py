@@ -16,11 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
-from tailrace.broker import HOST
 from tailrace.cli.kafka import topics
 from tailrace.config import Kafka
-from tailrace.kafka import Cluster
+from tailrace.kafka.cluster import Cluster
 from tailrace.testing import Record, consume, produce, wait_until
+from tailrace.testing.broker import HOST
 
 pytestmark = pytest.mark.integration
 

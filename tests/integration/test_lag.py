@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import Producer
 
 from tailrace.config import Pipeline
-from tailrace.kafka import TopicPartitions
+from tailrace.kafka.clients import TopicPartitions
 from tailrace.status.lag import Lags
-from tailrace.status.seen import LagSeen
+from tailrace.status.snapshots import LagSeen
 from tailrace.testing import Record, Topics, produce, wait_until
 
 pytestmark = pytest.mark.integration

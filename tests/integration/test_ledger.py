@@ -12,11 +12,11 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from support.pipelines import Bench, events_of
 from tailrace import errors
 from tailrace.config import Pipeline
-from tailrace.crash import Point
+from tailrace.crash_points import Point
 from tailrace.gateway import Assignment
 from tailrace.gateway.markers import MarkerReader
 from tailrace.gateway.producers import SinkProducer
-from tailrace.kafka import Cluster
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BatchId, Range, SinkPartition
@@ -84,7 +84,7 @@ def test_a_transaction_that_took_too_long_is_not_taken_for_a_newer_driver(
                 sent = end()
                 wait_until(lambda: end() > sent, "the brokers' marker that ends the transaction", limit=60)
 
-        monkeypatch.setattr("tailrace.crash.at", ended_by_the_brokers)
+        monkeypatch.setattr("tailrace.crash_points.at", ended_by_the_brokers)
         with pytest.raises(errors.KafkaFailed, match="the brokers end a transaction after 1 s") as caught:
             ledger.write(plan_of(one, 0), {})
     assert caught.value.code == "TR-207"
@@ -266,7 +266,7 @@ def task_of(one: Bench, batch: int, run: str = "r") -> Assignment:
     """Sink partition 0 of a batch."""
     pipeline = one.pipeline()
     plan = plan_of(pipeline, batch)
-    from tailrace.sink import BatchWrite
+    from tailrace.spark_stream.sink import BatchWrite
 
     write = BatchWrite.of(pipeline, plan, (SinkPartition(0), SinkPartition(1)), run, {})
     return write.task(0)

@@ -17,7 +17,7 @@ from support.wire import Api
 from tailrace.config import Kafka
 from tailrace.errors import RecordTooLarge, TailraceError
 from tailrace.gateway import producers
-from tailrace.kafka import Cluster
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import LEDGER_SETTINGS, Ledger
 from tailrace.progress.marker import Marker, driver_id
 from tailrace.progress.plan import BatchId, Range

@@ -77,7 +77,7 @@ def test_zookeeper_gets_one_write_a_batch_with_the_batchs_beginning(bench: MakeB
         if event["event"] == "written":
             seen.append(zookeeper.get(node(one)))
 
-    from tailrace.app import run
+    from tailrace.startup.run import run
 
     run(one.pipeline(offsets=offsets, batch={"max_records": 2}), one.folder, batch=True, emit=look, spark=one.spark)
     assert seen == [("0:0", before + 1), ("0:2", before + 2), ("0:4", before + 3)]
@@ -173,7 +173,7 @@ def test_a_node_that_is_changed_under_a_running_pipeline_is_reported_and_written
         if event["event"] == "written" and event["batch"] == 0:
             zookeeper.put(node(one), "0:5")
 
-    from tailrace.app import run
+    from tailrace.startup.run import run
 
     pipeline = one.pipeline(offsets=in_zookeeper(one, zookeeper), batch={"max_records": 2})
     run(pipeline, one.folder, batch=True, emit=meddle, spark=one.spark)

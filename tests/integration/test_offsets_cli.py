@@ -16,7 +16,7 @@ from support.pipelines import QUIET, Bench, events_of, numbered
 from support.zookeeper import ZooKeeper
 from tailrace import errors
 from tailrace.cli.offsets import app
-from tailrace.kafka import Cluster
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.lease import running
 from tailrace.progress.marker import drivers_group
 from tailrace.testing import Record, produce, wait_until

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from support.pipelines import Bench, events_of, numbered
-from tailrace import ratecontrol
 from tailrace.config import Kafka
-from tailrace.driver.weight import weight
-from tailrace.rate import BLIND, FIRST
+from tailrace.driver.rate import BLIND, FIRST
+from tailrace.driver.record_size import weight
+from tailrace.spark_stream import rate_control
 from tailrace.testing import Record as Sent
 from tailrace.testing import Topics, produce
 
@@ -128,7 +128,7 @@ def test_stateful_pipeline_on_another_spark_is_told_once_and_works_on(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where Spark has no such place, each batch takes max_records, and one warning says so."""
-    monkeypatch.setattr(ratecontrol, "_NEEDED", {"uniqueSources", "renamed"})
+    monkeypatch.setattr(rate_control, "_NEEDED", {"uniqueSources", "renamed"})
     one = bench()
     one.send(numbered(0, 5000))
     events = one.run(batch={"max_records": 2000}, checkpoint=str(one.folder / "state"))
@@ -147,7 +147,7 @@ def test_spark_that_refuses_in_the_middle_stops_no_stateful_pipeline(
     def refuse(spark: SparkSession, query: object, limit: int) -> None:
         raise TypeError("the place has another shape")
 
-    monkeypatch.setattr(ratecontrol, "_tell", refuse)
+    monkeypatch.setattr(rate_control, "_tell", refuse)
     one = bench()
     one.send(numbered(0, 5000))
     events = one.run(batch={"target": 60}, checkpoint=str(one.folder / "state"))

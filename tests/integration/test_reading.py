@@ -15,14 +15,15 @@ from confluent_kafka.admin import AdminClient
 
 from tailrace import errors
 from tailrace.config import Kafka
-from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
 from tailrace.gateway import ReadDone, ReadRequest, columns
 from tailrace.gateway.reading import Reader
-from tailrace.gateway.shape import RECORDS
-from tailrace.kafka import Cluster, client_options
+from tailrace.gateway.schemas import RECORDS
+from tailrace.kafka.clients import client_options
+from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.rights import Operation, on_topic
 from tailrace.progress.plan import Range
-from tailrace.rights import Operation, on_topic
 from tailrace.testing import Record, Topics, consume, produce, wait_until
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 pytestmark = pytest.mark.integration
 

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tailrace.cli.rejected import app
-from tailrace.embedded import EmbeddedKafka
 from tailrace.errors import OptionRefused, RecordTooLarge
 from tailrace.testing import Record, Topics, consume, produce
+from tailrace.testing.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.integration
 

@@ -24,9 +24,9 @@ from support.drivers import command, events, kill_tree
 from support.pipelines import QUIET
 from support.registry import schema_registry
 from tailrace.config import Pipeline
-from tailrace.embedded import EmbeddedKafka
-from tailrace.rights import needed, to_create
+from tailrace.kafka.rights import needed, to_create
 from tailrace.testing import Record, Topics, consume, produce, wait_until
+from tailrace.testing.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

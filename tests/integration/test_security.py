@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 
 from support.pipelines import QUIET
 from tailrace import errors
-from tailrace.app import run
 from tailrace.cli.main import app
 from tailrace.config import Pipeline
-from tailrace.embedded import EmbeddedKafka
-from tailrace.kafka import Cluster
+from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.rights import Operation, needed, on_topic, to_create
 from tailrace.progress.ledger import LEDGER_SETTINGS
-from tailrace.rights import Operation, needed, on_topic, to_create
-from tailrace.secured import Authority, Door, Security
+from tailrace.startup.run import run
 from tailrace.testing import Record, Topics, consume, produce
+from tailrace.testing.embedded import EmbeddedKafka
+from tailrace.testing.secured import Authority, Door, Security
 
 pytestmark = pytest.mark.integration
 

@@ -11,11 +11,11 @@ import pytest
 
 from support.pipelines import Bench, events_of, numbered
 from tailrace import errors
-from tailrace.app import Stop, run
 from tailrace.config import Pipeline
-from tailrace.kafka import Cluster
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.lease import Lease, Phase, running
 from tailrace.progress.ledger import Ledger
+from tailrace.startup.run import Stop, run
 from tailrace.testing import wait_until
 
 pytestmark = pytest.mark.integration

@@ -14,7 +14,7 @@ from support.pipelines import events_of
 from support.threads import Line, first_part_only, nothing, recreated
 from tailrace import errors
 from tailrace.config import Delivery
-from tailrace.kafka import Cluster
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BatchId, Range, SinkPartition

@@ -10,12 +10,12 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
+from tailrace.admin.verify import Identity, read, verify
 from tailrace.cli.main import app
 from tailrace.config import Kafka
-from tailrace.embedded import EmbeddedKafka
 from tailrace.errors import BrokerUnreachable, KafkaFailed, OptionRefused, RecordsDiffer, TopicUnknown
-from tailrace.oracle import Identity, read, verify
 from tailrace.testing import Record, Topics, produce
+from tailrace.testing.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.integration
 
@@ -177,7 +177,7 @@ def test_an_unknown_topic_is_named_with_the_nearest(setup: Setup) -> None:
 
 def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has the address."""
-    monkeypatch.setattr("tailrace.kafka.ANSWER_LIMIT", 2.0)
+    monkeypatch.setattr("tailrace.kafka.cluster.ANSWER_LIMIT", 2.0)
     with pytest.raises(BrokerUnreachable, match="localhost:1 "):
         CliRunner().invoke(app, ["verify", "a", "b", "-b", "localhost:1"], catch_exceptions=False)
 

@@ -21,10 +21,10 @@ from support.chromium import dom, picture
 from support.drivers import count, driver, events, written_file
 from support.pipelines import Bench, events_of
 from support.prometheus import Prometheus, prometheus
-from tailrace import metrics
-from tailrace.embedded import EmbeddedKafka
 from tailrace.status.board import HISTORY
+from tailrace.telemetry import metrics
 from tailrace.testing import Topics, wait_until
+from tailrace.testing.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

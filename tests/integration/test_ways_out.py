@@ -24,7 +24,7 @@ from tailrace import errors
 from tailrace.cli.main import app
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.gateway import Written
-from tailrace.kafka import Cluster
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import markers_group
 from tailrace.progress.plan import Plan, SinkPartition

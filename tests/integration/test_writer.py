@@ -27,8 +27,9 @@ from tailrace.config import Delivery, Kafka
 from tailrace.gateway import Assignment, Written, client, watchdog
 from tailrace.gateway import message_protocol as wire
 from tailrace.gateway.client import Client
-from tailrace.gateway.shape import SHAPE
-from tailrace.kafka import Cluster, client_options
+from tailrace.gateway.schemas import SHAPE
+from tailrace.kafka.clients import client_options
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import Topics, consume, wait_until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.configfile import Loaded, load
+from tailrace.config.file import Loaded, load
 from tailrace.errors import ConfigInvalid
 
 SMALLEST = """\

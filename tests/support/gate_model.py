@@ -19,9 +19,9 @@ from tailrace.config import Delivery
 from tailrace.errors import InputUnread, VerdictChanged
 from tailrace.gateway import Assignment, ReadDone
 from tailrace.gateway.attempts import Aside, Attempt, completed
-from tailrace.gateway.shape import SHAPE
+from tailrace.gateway.schemas import SHAPE
 from tailrace.gateway.verdicts import Verdicts
-from tailrace.headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
+from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
 from tailrace.progress.marker import Decision, Marker, decide
 from tailrace.progress.plan import BatchId, SinkPartition
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from support.wire import Api, Request, frame, parsed
-from tailrace.broker import HOST
-from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
 from tailrace.testing import wait_until
+from tailrace.testing.broker import HOST
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 LISTENER = "PROXIED"
 
@@ -350,7 +350,7 @@ class ProxiedKafka(EmbeddedKafka):
 
 def _two_ports(taken: set[int]) -> tuple[int, int]:
     """Free ports below those of outgoing connections; nobody else is given one of `taken`."""
-    from tailrace.embedded import _free_ports
+    from tailrace.testing.embedded import _free_ports
 
     one, two = _free_ports(2, taken)
     taken |= {one, two}

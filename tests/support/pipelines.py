@@ -12,8 +12,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tailrace.app import Stop, run
 from tailrace.config import Pipeline
+from tailrace.startup.run import Stop, run
 from tailrace.testing import Record, Topics, consume, produce, wait_until
 
 QUIET = {

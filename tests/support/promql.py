@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tailrace import metrics
-from tailrace.metrics import Kind, Metric
+from tailrace.telemetry import metrics
+from tailrace.telemetry.metrics import Kind, Metric
 
 DECLARED = {each.name: each for each in metrics.DRIVER + metrics.EXECUTOR + metrics.BOTH}
 # What Prometheus itself makes of a scrape, and labels that the scrape sets.

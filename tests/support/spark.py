@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tailrace.rows import HEADERS
+from tailrace.stages.rows import HEADERS
 
 AT = datetime(2026, 3, 1, 12, 30, 15, 123000, tzinfo=UTC)
 AT_MS = int(AT.timestamp() * 1000)

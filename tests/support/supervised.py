@@ -18,11 +18,11 @@ from confluent_kafka import Consumer, TopicPartition
 
 from support.drivers import Load, command, count, events, kill_tree
 from support.pipelines import QUIET
+from tailrace.admin.verify import Comparison, compare
 from tailrace.config import Kafka
-from tailrace.kafka import Cluster
-from tailrace.oracle import Comparison, compare
+from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.reader import Message, read
 from tailrace.progress.marker import offsets_group
-from tailrace.reader import Message, read
 from tailrace.testing import Topics, wait_until
 
 LIMIT = 240.0

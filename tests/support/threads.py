@@ -10,19 +10,19 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from tailrace.app import preflight
 from tailrace.config import Pipeline
-from tailrace.drain import Stop
 from tailrace.driver import recovery, start
 from tailrace.driver.loop import Run
+from tailrace.driver.offset_mirror import Keeper
+from tailrace.driver.shutdown import Stop
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.gateway import Written
-from tailrace.kafka import Cluster, NewTopic
-from tailrace.keeping import Keeper
+from tailrace.kafka.cluster import Cluster, NewTopic
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.stores import open_store
-from tailrace.status.seen import Finished
+from tailrace.startup.run import preflight
+from tailrace.status.snapshots import Finished
 from tailrace.testing import Record, Topics, consume, produce, wait_until
 
 Deliver = Callable[[ThreadEngine, Plan, Mapping[SinkPartition, str], frozenset[str]], list[Written]]

@@ -14,9 +14,10 @@ from tailrace.config import Delivery, Kafka
 from tailrace.errors import TailraceError
 from tailrace.gateway import Assignment, Written
 from tailrace.gateway.markers import MarkerReader
-from tailrace.gateway.shape import SHAPE
+from tailrace.gateway.schemas import SHAPE
 from tailrace.gateway.writing import Deliveries
-from tailrace.kafka import Cluster, client_options
+from tailrace.kafka.clients import client_options
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import LEDGER_SETTINGS
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import BatchId, SinkPartition

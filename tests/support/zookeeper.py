@@ -14,7 +14,7 @@ from kazoo.client import KazooClient
 import tailrace
 from support.served import free_port
 from tailrace import jars
-from tailrace.broker import HOST, WATCHER
+from tailrace.testing.broker import HOST, WATCHER
 
 START_LIMIT = 60.0
 LIST = Path(__file__).with_suffix(".txt")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 
 from tailrace.demo.proof import Expected, Place
-from tailrace.reader import Message
+from tailrace.kafka.reader import Message
 
 BRIEF = 5  # as in pipeline.yaml
 

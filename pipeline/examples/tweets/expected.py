@@ -12,7 +12,7 @@ from pathlib import Path
 import fastavro
 
 from tailrace.demo.proof import Expected, Place
-from tailrace.reader import Message
+from tailrace.kafka.reader import Message
 
 SCHEMA = fastavro.schema.load_schema(str(Path(__file__).with_name("tweet.avsc")))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from tailrace.demo.proof import Expected, Place
-from tailrace.reader import Message
+from tailrace.kafka.reader import Message
 
 WINDOW = timedelta(minutes=1)  # as in pipeline.yaml
 DELAY = timedelta(seconds=30)  # as in pipeline.yaml

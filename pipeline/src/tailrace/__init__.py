@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 from tailrace.version import VERSION
 
 if TYPE_CHECKING:
-    from tailrace.app import run as run
     from tailrace.config import Pipeline as Pipeline
-    from tailrace.dropin import exactly_once as exactly_once
-    from tailrace.dropin import register as register
+    from tailrace.spark_stream.dropin import exactly_once as exactly_once
+    from tailrace.spark_stream.dropin import register as register
+    from tailrace.startup.run import run as run
 
 __all__ = ["Pipeline", "exactly_once", "register", "run"]
 __version__ = VERSION
 
 _LAZY = {
     "Pipeline": "tailrace.config",
-    "run": "tailrace.app",
-    "exactly_once": "tailrace.dropin",
-    "register": "tailrace.dropin",
+    "run": "tailrace.startup.run",
+    "exactly_once": "tailrace.spark_stream.dropin",
+    "register": "tailrace.spark_stream.dropin",
 }
 
 

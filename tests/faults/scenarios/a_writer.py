@@ -9,8 +9,8 @@ from dataclasses import replace
 from faults.direct import House, house, killing
 from faults.proof import Strike, by_fault
 from faults.scenario import Context, Result, Scenario
-from tailrace import crash
-from tailrace.crash import Crash, Point
+from tailrace import crash_points
+from tailrace.crash_points import Crash, Point
 
 FAULTS = {
     Point.SINK_FENCED: "writer dies: older owners fenced, marker not read",
@@ -47,7 +47,7 @@ def points(context: Context) -> list[Result]:
                 if not all(each.skipped for each in again):
                     raise RuntimeError(f"batch {number} was delivered, and was written again: {again}")
                 strikes.append(Strike(AGAIN, number))
-        happened = Counter((each["at"], each["how"]) for each in crash.happened(marks))
+        happened = Counter((each["at"], each["how"]) for each in crash_points.happened(marks))
         context.say(f"crashes that happened: {dict(happened)}")
         if sum(happened.values()) != len(plan):
             raise RuntimeError(f"{len(plan)} crashes were planned, {sum(happened.values())} happened: {happened}")

@@ -9,8 +9,8 @@ from faults.driven import PARTITIONS, Driven, Shape, driven
 from faults.proof import Strike, by_fault
 from faults.scenario import Context, Result, Scenario
 from faults.scenarios.a_writer import FAULTS as IN_WRITER
-from tailrace import crash
-from tailrace.crash import DRIVER, READER, WORKER, WRITER, Crash, Point, Victim
+from tailrace import crash_points
+from tailrace.crash_points import DRIVER, READER, WORKER, WRITER, Crash, Point, Victim
 
 IN_WORKER = {
     Point.TASK_BEGUN: "worker dies: the writer has heard nothing",
@@ -109,7 +109,7 @@ def trees(context: Context) -> list[Result]:
 def proved(one: Driven, prefix: str = "") -> list[Result]:
     """The results of a pipeline whose crashes have all happened."""
     strikes = []
-    for each in crash.happened(one.marks):
+    for each in crash_points.happened(one.marks):
         name = NAMES[Point(each["at"])]
         name = prefix + name.partition(": ")[2] if prefix else name
         if each["how"] == "answered":

@@ -13,8 +13,8 @@ from faults.scenario import Context, Result, Scenario
 from faults.supervision import proven
 from support.drivers import Load
 from support.supervised import Supervised
-from tailrace.broker import Broker
 from tailrace.testing import wait_until
+from tailrace.testing.broker import Broker
 
 RATE = 1000
 BACK_LIMIT = 120.0

@@ -12,7 +12,7 @@ from faults.bytest import by_test
 from faults.driven import Driven, Shape, driven
 from faults.proof import Strike, by_fault
 from faults.scenario import Context, Expect, Result, Scenario
-from tailrace.crash import Crash, Point, Victim
+from tailrace.crash_points import Crash, Point, Victim
 from tailrace.testing import wait_until
 
 OTHER = """

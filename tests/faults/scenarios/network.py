@@ -20,9 +20,9 @@ from support.kafkaproxy import Fault, ProxiedKafka, nth, proxied
 from support.supervised import Supervised
 from support.transactions import Line, Older, rows
 from support.wire import Api
+from tailrace.admin.verify import compare
 from tailrace.errors import TailraceError
 from tailrace.gateway.producers import SinkProducer
-from tailrace.oracle import compare
 from tailrace.progress.marker import Marker
 
 STEPS = (Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS, Api.PRODUCE, Api.ADD_OFFSETS, Api.TXN_OFFSET_COMMIT, Api.END_TXN)

@@ -98,7 +98,7 @@ def _checked(kafka: Kafka) -> None:
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
-    from tailrace.kafka import client_options
+    from tailrace.kafka.clients import client_options
 
     try:
         AdminClient(client_options(kafka))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace import units
 from tailrace.cli.terminal import LiveTable, Output, OutputOption, emit, fail, note, say
+from tailrace.config import units
 from tailrace.errors import RecordsDiffer
 
 if TYPE_CHECKING:

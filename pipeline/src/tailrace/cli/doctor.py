@@ -10,15 +10,15 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli.checks import Brokers, Check, State, fail, machine, ok
+from tailrace.admin.checks import Brokers, Check, State, fail, machine, ok
+from tailrace.admin.progress_checks import progress
+from tailrace.admin.store_checks import store
 from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOption, connection
-from tailrace.cli.progresschecks import progress
-from tailrace.cli.storecheck import store
 from tailrace.cli.terminal import Output, OutputOption, done, emit, log_to_stderr, note, say
 from tailrace.config import Kafka, Pipeline
-from tailrace.configfile import load
+from tailrace.config.file import load
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.storage import on_s3
+from tailrace.spark_stream.storage import on_s3
 
 
 def doctor(
@@ -91,7 +91,7 @@ def _planned(pipeline: Pipeline, folder: Path) -> Check:
     if pipeline.checkpoint != "ledger":
         return ok("plan", "by Spark, each batch anew: the pipeline keeps state")
     log_to_stderr()
-    from tailrace.app import planning  # brings Spark
+    from tailrace.startup.run import planning  # brings Spark
 
     try:
         how, reasons = planning(pipeline, folder)

@@ -16,7 +16,7 @@ from tailrace.cli.terminal import Output, OutputOption, emit, note, say
 from tailrace.errors import KafkaFailed
 
 if TYPE_CHECKING:
-    from tailrace.embedded import EmbeddedKafka
+    from tailrace.testing.embedded import EmbeddedKafka
 
 USUAL_PORT = 9092  # where a configuration without `bootstrap.servers` looks
 TOPIC = re.compile(r"(?P<name>[A-Za-z0-9._-]{1,249})(:(?P<partitions>[1-9]\d{0,3}))?")
@@ -43,7 +43,7 @@ def kafka(
     Without --folder its data goes when it ends. With --output json one object says where it is, once it is ready.
     """
     wanted = topics(topic or ())
-    from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
+    from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
     options = EmbeddedOptions(brokers=brokers, folder=folder, port=port)
     for number in SIGNALS:
@@ -87,7 +87,7 @@ def topics(given: Iterable[str]) -> dict[str, int]:
 def create(bootstrap: str, wanted: Mapping[str, int]) -> dict[str, int]:
     """Create the topics that do not exist, and return how many partitions each has."""
     from tailrace.config import Kafka
-    from tailrace.kafka import Cluster
+    from tailrace.kafka.cluster import Cluster
 
     cluster = Cluster(Kafka(bootstrap_servers=bootstrap))
     return {name: cluster.ensure(name, partitions, -1, {}) for name, partitions in wanted.items()}

@@ -14,12 +14,12 @@ import typer
 
 from tailrace.cli.terminal import Output, OutputOption, confirm, done, emit, interactive, note, say, table
 from tailrace.config import Pipeline, Reset
-from tailrace.configfile import load
+from tailrace.config.file import load
 from tailrace.errors import ConfigInvalid, OffsetStoreUnusable, OptionRefused
 
 if TYPE_CHECKING:
-    from tailrace.kafka import Cluster
-    from tailrace.moving import Situation
+    from tailrace.admin.offsets import Situation
+    from tailrace.kafka.cluster import Cluster
     from tailrace.progress.ledger import Ledger
     from tailrace.progress.positions import Place, Positions
     from tailrace.progress.stores import OffsetStore
@@ -72,8 +72,8 @@ class How:
 @contextlib.contextmanager
 def _desk(file: Path) -> Iterator[Desk]:
     loaded = load(file)
-    from tailrace.kafka import Cluster
-    from tailrace.moving import look
+    from tailrace.admin.offsets import look
+    from tailrace.kafka.cluster import Cluster
     from tailrace.progress.ledger import Ledger
     from tailrace.progress.stores import open_store
 
@@ -91,7 +91,7 @@ def show(file: FileArgument, output: OutputOption = Output.TEXT) -> None:
     A running pipeline can be looked at: its position is that of the last planned batch.
     """
     with _desk(file) as desk:
-        from tailrace import source
+        from tailrace.kafka import source
 
         now, cluster = desk.now, desk.cluster
         present = source.partitions_of(desk.pipeline, cluster)
@@ -159,7 +159,7 @@ def reset(
     """Go to the beginning or the end of the source topics."""
 
     def wanted(desk: Desk, before: Positions) -> Positions:
-        from tailrace.moving import ends_of
+        from tailrace.admin.offsets import ends_of
 
         earliest = (to or desk.pipeline.source.auto_offset_reset) is Reset.EARLIEST
         return ends_of(desk.pipeline, desk.cluster, _places(desk, topic), earliest)
@@ -183,7 +183,7 @@ def rewind(
     moment = _moment(to_time)
 
     def wanted(desk: Desk, before: Positions) -> Positions:
-        from tailrace.moving import at_time, earlier
+        from tailrace.admin.offsets import at_time, earlier
 
         found = at_time(desk.pipeline, desk.cluster, _places(desk, topic), moment.timestamp())
         return earlier(before, found)
@@ -272,13 +272,13 @@ def _change(
             "a change asks before it is made, and there is no terminal to ask on", kept=_UNCHANGED, then="give --yes"
         )
     with _desk(file) as desk:
-        from tailrace import moving
+        from tailrace.admin import offsets
 
-        moving.movable(desk.pipeline, desk.now, str(file), how.give_up)
-        before = moving.base(desk.now, how.give_up)
-        target = moving.targets(desk.pipeline, desk.cluster, before, wanted(desk, before), alone=alone)
+        offsets.movable(desk.pipeline, desk.now, str(file), how.give_up)
+        before = offsets.base(desk.now, how.give_up)
+        target = offsets.targets(desk.pipeline, desk.cluster, before, wanted(desk, before), alone=alone)
         # What the ledger says is the end of an open batch, so giving one up is a change in itself.
-        moves = moving.moves(desk.now.positions, target)
+        moves = offsets.moves(desk.now.positions, target)
         result: dict[str, Any] = {
             "pipeline": desk.pipeline.pipeline,
             "changed": False,
@@ -296,7 +296,7 @@ def _change(
             if not how.yes and not confirm(f"change {len(moves)} offsets of {desk.pipeline.pipeline}?"):
                 note(_UNCHANGED)
                 raise typer.Exit(1)
-            moving.apply(desk.pipeline, desk.cluster, desk.now, target, desk.ledger)
+            offsets.apply(desk.pipeline, desk.cluster, desk.now, target, desk.ledger)
             result["changed"] = True
             _keep(desk, target)
     _told(desk, how, result, len(moves))
@@ -322,7 +322,7 @@ def _told(desk: Desk, how: How, result: dict[str, Any], count: int) -> None:
 
 
 def _places(desk: Desk, topics: list[str] | None) -> list[Place]:
-    from tailrace import source
+    from tailrace.kafka import source
 
     present = source.partitions_of(desk.pipeline, desk.cluster)
     unknown = sorted(set(topics or ()) - {topic for topic, _ in present})

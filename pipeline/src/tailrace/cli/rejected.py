@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
+from tailrace.admin.rejected import Target, content, described, readable, reason, split, when
+from tailrace.admin.replay import Replay, Selection, select
 from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOption, connection
-from tailrace.cli.records import Target, content, described, readable, reason, split, when
-from tailrace.cli.replay import Replay, Selection, select
 from tailrace.cli.terminal import Output, OutputOption, confirm, done, emit, interactive, note, say, table
-from tailrace.configfile import load
+from tailrace.config.file import load
 from tailrace.errors import OptionRefused
-from tailrace.kafka import Cluster
-from tailrace.reader import Message, read_one
+from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.reader import Message, read_one
 
 app = typer.Typer(
     help="List, show and replay a pipeline's rejected records.",

@@ -14,7 +14,7 @@ import typer
 from tailrace.cli.ready import ReadyFile
 from tailrace.cli.renewal import Renewal, certificates
 from tailrace.cli.terminal import LiveTable, Output, log_to_stderr
-from tailrace.configfile import load
+from tailrace.config.file import load
 
 
 def run(
@@ -44,8 +44,8 @@ def run(
     loaded = load(file)
     ready = ReadyFile(ready_file)
     log_to_stderr()
-    from tailrace.app import Stop  # brings Spark, which --help should not wait for
-    from tailrace.app import run as drive
+    from tailrace.startup.run import Stop  # brings Spark, which --help should not wait for
+    from tailrace.startup.run import run as drive
 
     stop = Stop()
 

@@ -15,7 +15,7 @@ import typer
 
 from tailrace.cli.terminal import Block, Output, OutputOption, Screen, emit, note, show
 from tailrace.config import Metrics
-from tailrace.configfile import load
+from tailrace.config.file import load
 from tailrace.errors import DriverUnreachable
 
 EVERY: Final = 2.0

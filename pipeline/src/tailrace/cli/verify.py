@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
+from tailrace.admin.verify import Comparison, Identity
+from tailrace.admin.verify import verify as prove
 from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOption, connection
 from tailrace.cli.terminal import Output, OutputOption, done, emit, note
 from tailrace.config import Isolation
 from tailrace.errors import OptionRefused, RecordsDiffer
-from tailrace.oracle import Comparison, Identity
-from tailrace.oracle import verify as prove
 
 _MEBIBYTE = 1024 * 1024
 _HOW = "Where a record's id stands: key, header:NAME or json:$.path."

@@ -11,11 +11,11 @@ from pathlib import Path
 from types import ModuleType
 
 import tailrace
-from tailrace.configfile import load as configured
+from tailrace.config.file import load as configured
 from tailrace.demo.feed import PARTITIONS
 from tailrace.demo.proof import Expected
 from tailrace.errors import FunctionMissing
-from tailrace.reader import Message
+from tailrace.kafka.reader import Message
 
 PACKAGE = Path(tailrace.__file__).resolve().parent
 IN_CHECKOUT = PACKAGE.parent.parent / "examples"

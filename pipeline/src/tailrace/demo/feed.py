@@ -19,7 +19,8 @@ from confluent_kafka import Producer
 
 from tailrace.config import Kafka
 from tailrace.errors import KafkaFailed
-from tailrace.kafka import Cluster, client_options
+from tailrace.kafka.clients import client_options
+from tailrace.kafka.cluster import Cluster
 
 TICK = 0.01  # seconds between two turns of the pacing loop
 BURST = 2_000  # records in one turn, at most

@@ -1,7 +1,7 @@
 """The proof: what came out is compared with what must come out, record by record, in plain Python.
 
 An example says what must come out (`expected`) and by which name an output is counted (`identity`). Everything here is
-pure; `tailrace.reader` brings the records.
+pure; `tailrace.kafka.reader` brings the records.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tailrace.headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
-from tailrace.reader import Message
+from tailrace.kafka.reader import Message
+from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
 
 SHOWN = 5  # how many of the wrong records are named
 

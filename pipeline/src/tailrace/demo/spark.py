@@ -19,20 +19,23 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace import metrics, source
-from tailrace.app import assemble, session
-from tailrace.assembly import Assembly
 from tailrace.config import Pipeline
-from tailrace.configfile import load
-from tailrace.decode import decode
-from tailrace.encode import encode
+from tailrace.config.file import load
+from tailrace.driver.spark_errors import failure
 from tailrace.errors import TailraceError
-from tailrace.failures import failure
-from tailrace.javakafka import spark_options
-from tailrace.kafka import Cluster
-from tailrace.process import apply, unchanged, validate
+from tailrace.kafka import source
+from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.java_client import spark_options
 from tailrace.progress.stream_plan import offsets_of
-from tailrace.rows import accepted, rejected
+from tailrace.spark_stream import spark_source
+from tailrace.stages.assembly import Assembly
+from tailrace.stages.decode import decode
+from tailrace.stages.encode import encode
+from tailrace.stages.process import apply, unchanged, validate
+from tailrace.stages.rows import accepted, rejected
+from tailrace.startup.run import assemble
+from tailrace.startup.session import session
+from tailrace.telemetry import metrics
 
 LOOK = 0.01  # seconds between two looks into the checkpoint folder
 PROGRESS_LIMIT = 0.05  # seconds that a written batch waits for Spark's own counts
@@ -124,7 +127,7 @@ def for_kafka(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
 def start(pipeline: Pipeline, folder: Path, checkpoint: Path) -> StreamingQuery:
     """The query, with Spark's own sink."""
     spark = session(pipeline, connector=True)
-    records = source.stream(
+    records = spark_source.stream(
         spark, pipeline, source.beginning(pipeline, Cluster(pipeline.kafka)), pipeline.batch.max_records
     )
     rows = for_kafka(both(assemble(spark, pipeline, folder), records), pipeline)

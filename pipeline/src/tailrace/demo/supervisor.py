@@ -23,9 +23,9 @@ from tailrace.demo.example import Shown, shown
 from tailrace.demo.feed import count_of, create_topics, kafka_at
 from tailrace.demo.kills import KillSchedule
 from tailrace.demo.proof import Verdict, compare, source_of
-from tailrace.embedded import EmbeddedKafka, EmbeddedOptions
 from tailrace.errors import KafkaFailed, QueryFailed
-from tailrace.reader import Message, read
+from tailrace.kafka.reader import Message, read
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 START_LIMIT = 120.0
 STILL_LIMIT = 180.0  # seconds without a written batch while the rest is read

@@ -25,13 +25,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tailrace.assembly import Assembly
-from tailrace.decode import decode
 from tailrace.driver.leaf import one_row_per_task
 from tailrace.driver.tasks import Tasks
-from tailrace.encode import encode
-from tailrace.process import apply, spread_rows, unchanged, validate
-from tailrace.rows import HEADERS, accepted, aside
+from tailrace.stages.assembly import Assembly
+from tailrace.stages.decode import decode
+from tailrace.stages.encode import encode
+from tailrace.stages.process import apply, spread_rows, unchanged, validate
+from tailrace.stages.rows import HEADERS, accepted, aside
 
 RECORD = StructType(
     [

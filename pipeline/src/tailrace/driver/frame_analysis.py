@@ -20,9 +20,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tailrace.catalyst import Node, Patterns, called, clocks, items, marked, references, tree
+from tailrace.driver.catalyst import Node, Patterns, called, clocks, items, marked, references, tree
+from tailrace.driver.repeatable import CONSTANT, Doubts, check, described, other_table, unrepeatable
 from tailrace.errors import ConfigInvalid, FunctionInvalid, InvariantBroken
-from tailrace.repeatable import CONSTANT, Doubts, check, described, other_table, unrepeatable
 
 KEPT = "nothing was read or written"
 

@@ -6,10 +6,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tailrace import errors, source
+from tailrace import errors
 from tailrace.config import Isolation, OnDataLoss, Pipeline
-from tailrace.kafka import Cluster, TopicPartitions
-from tailrace.topics import topic_ids
+from tailrace.kafka import source
+from tailrace.kafka.clients import TopicPartitions
+from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.topics import topic_ids
 
 TOPICS_EVERY = 1.0  # seconds between two questions for the topics themselves
 

@@ -13,22 +13,23 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailrace import crash, errors
+from tailrace import crash_points, errors
 from tailrace.config import OnDataLoss, Pipeline
-from tailrace.crash import Point
-from tailrace.drain import Stop, unfinished
+from tailrace.crash_points import Point
 from tailrace.driver.choose import choose
 from tailrace.driver.engine import Engine
 from tailrace.driver.look import Look, Seen
+from tailrace.driver.offset_mirror import Keeper
 from tailrace.driver.pace import Pace
-from tailrace.failures import failure, overtaken
+from tailrace.driver.shutdown import Stop, unfinished
+from tailrace.driver.spark_errors import failure, overtaken
 from tailrace.gateway import Written
-from tailrace.kafka import Cluster, TopicPartitions
-from tailrace.keeping import Keeper
+from tailrace.kafka.clients import TopicPartitions
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.progress.stream_plan import AnyPlan
-from tailrace.status.seen import Finished
+from tailrace.status.snapshots import Finished
 
 PLANNED = "planned"
 WRITTEN = "written"
@@ -196,7 +197,7 @@ class Loop:
         size = sum(each.read_size for each in written)
         self.pace.learn(plan.records, size, spent, len(parts))
         run.finished(self._done(plan, written, seconds=spent))
-        crash.at(Point.BATCH_RETURNED, number)
+        crash_points.at(Point.BATCH_RETURNED, number)
         return True
 
     def _admit(self, seen: Seen) -> None:
@@ -241,7 +242,7 @@ class Loop:
         with self._phase("deliver"):
             job = self._threads.submit(self.engine.deliver, plan, self._owners, gone)
             written = self._await(job, plan)
-        crash.at(Point.BATCH_DONE, plan.batch)
+        crash_points.at(Point.BATCH_DONE, plan.batch)
         self._owners |= {each.partition: each.writer for each in written}
         self.delivered, self.marked = True, time.time()
         for each in written:
@@ -296,7 +297,7 @@ class Loop:
             elif self._backlog and (self._ahead is None or time.monotonic() - self._ahead.at > _AHEAD_EVERY):
                 with contextlib.suppress(errors.TailraceError):
                     self._ahead = self.look(self.positions)
-                    crash.at(Point.LOOKED_AHEAD, plan.batch)
+                    crash_points.at(Point.LOOKED_AHEAD, plan.batch)
         try:
             return job.result()
         except Exception as error:

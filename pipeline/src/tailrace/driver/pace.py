@@ -6,9 +6,9 @@ import math
 
 from tailrace.config import Pipeline
 from tailrace.driver.choose import FIRST_COST, Width
-from tailrace.driver.weight import weight
-from tailrace.kafka import TopicPartitions
-from tailrace.rate import Bounds, Observed, Rate
+from tailrace.driver.rate import Bounds, Observed, Rate
+from tailrace.driver.record_size import weight
+from tailrace.kafka.clients import TopicPartitions
 
 _LONG = 0.5  # seconds; a batch that is quicker need not be made quicker by more tasks
 _MANY = 2_000  # records of a task whose time tells what one costs, though the batch was quick

@@ -10,10 +10,10 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tailrace import crash, errors
+from tailrace import crash_points, errors
 from tailrace.config import Delivery, OnDataLoss, Pipeline
-from tailrace.crash import Point
-from tailrace.kafka import Cluster
+from tailrace.crash_points import Point
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Decision, Marker, decide
@@ -35,11 +35,11 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
     ledger.take()
     plan = ledger.latest()
     number = plan.batch if plan else -1
-    crash.at(Point.LEDGER_TAKEN, number)
+    crash_points.at(Point.LEDGER_TAKEN, number)
     # Only the batch that was planned last can have open transactions. They are ended before the markers are read:
     # a marker in an open transaction would hold up the answer.
     ledger.fence(plan.sinks if plan else 0)
-    crash.at(Point.SINKS_FENCED, number)
+    crash_points.at(Point.SINKS_FENCED, number)
     markers = ledger.markers()
     ahead = max((marker.next for marker in markers.values()), default=0)
     if plan is not None and ahead > plan.batch + 1:

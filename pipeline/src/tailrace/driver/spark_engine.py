@@ -12,19 +12,19 @@ from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace import errors
-from tailrace.assembly import Assembly
 from tailrace.config import Format, Pipeline
 from tailrace.driver import batch_property, frame
 from tailrace.driver.engine import Cut
 from tailrace.driver.frame_analysis import Analysis, Planning, analyse
 from tailrace.driver.leaf import one_row_per_task
-from tailrace.driver.needed import needed, telling
+from tailrace.driver.needed_columns import needed, telling
+from tailrace.driver.task_reports import told
 from tailrace.driver.tasks import PROPERTY, WARMING, BatchInfo, Tasks
-from tailrace.driver.told import told
 from tailrace.gateway import ReadDone, Written
 from tailrace.gateway.answers import RESULT, written_of
 from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.stages.arrow_stages import ArrowSpec, unsupported
+from tailrace.stages.assembly import Assembly
 
 _SLOTS_EVERY = 1.0  # seconds between two questions for the number of slots
 _PROPERTIES = (PROPERTY, "spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")

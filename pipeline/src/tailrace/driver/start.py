@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from tailrace import crash, errors, source
-from tailrace.crash import Point
+from tailrace import crash_points, errors
+from tailrace.crash_points import Point
 from tailrace.driver import recovery
 from tailrace.driver.engine import Engine
 from tailrace.driver.look import Look
 from tailrace.driver.loop import Loop, Run
 from tailrace.driver.recovery import Recovered
-from tailrace.kafka import TopicPartitions
+from tailrace.kafka import source
+from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import Plan, Range
 
 
@@ -31,7 +32,7 @@ def run(run: Run, engine: Engine, recovered: Recovered, *, until_read: bool) -> 
             run.emit({"event": "stopped", "reason": run.stop.reason, "batch": plan.batch})
             return
         positions = _finish(run, loop, recovered, again)
-        crash.at(Point.OPEN_BATCH_FINISHED, plan.batch)
+        crash_points.at(Point.OPEN_BATCH_FINISHED, plan.batch)
         loop.positions = _checked(run, loop, positions, again)
     loop.begin(ids)
     run.following(lambda: loop.positions)

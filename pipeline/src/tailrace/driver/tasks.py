@@ -17,14 +17,14 @@ from pyspark.accumulators import Accumulator
 from tailrace.config import Delivery, Pipeline
 from tailrace.driver.arrow_rows import rows
 from tailrace.driver.batch_property import of_task
+from tailrace.driver.input_end import whole
 from tailrace.gateway import Assignment, ReadDone, ReadRequest, Written, client
 from tailrace.gateway.answers import answer
 from tailrace.gateway.message_protocol import Judging
-from tailrace.gateway.shape import shaped
-from tailrace.kafka import client_options
+from tailrace.gateway.schemas import shaped
+from tailrace.kafka.clients import client_options
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.stages.arrow_stages import ArrowSpec, stages_of
-from tailrace.whole import whole
 
 if TYPE_CHECKING:
     Batches = Iterator[pa.RecordBatch]

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tailrace import errors
 from tailrace.gateway import Assignment, ReadDone
-from tailrace.gateway.shape import SHAPE
+from tailrace.gateway.schemas import SHAPE
 
 IN_MEMORY = 16_000_000  # bytes of rejected rows that an attempt keeps in memory; the rest goes to a file
 FORGET_AFTER = 3600.0  # seconds; the attempt was given up

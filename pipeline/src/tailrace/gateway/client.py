@@ -16,13 +16,13 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from tailrace import crash
-from tailrace.crash import Point
+from tailrace import crash_points
+from tailrace.crash_points import Point
 from tailrace.errors import InvariantBroken, TailraceError, WriterUnavailable
 from tailrace.gateway import Assignment, ReadDone, ReadRequest, Written, watchdog
 from tailrace.gateway import message_protocol as wire
 from tailrace.telemetry.garbage import OWN, Vitals
-from tailrace.telemetry.served import ENV
+from tailrace.telemetry.gateway_settings import ENV
 
 _START_LIMIT = 60.0
 _TRY_AGAIN = 15.0  # seconds after which a writer that was started and is not there is started once more
@@ -35,13 +35,13 @@ class Client:
 
     def write(self, task: Assignment, batches: Iterator[Any]) -> Written:
         """See `Writer.write`."""
-        crash.at(Point.TASK_BEGUN, task.batch, task.partition)
+        crash_points.at(Point.TASK_BEGUN, task.batch, task.partition)
         if os.environ.get(ENV):
             task = dataclasses.replace(task, vitals=Vitals(os.getpid(), OWN.taken()))
         written = _converse(task, batches)
         if not isinstance(written, Written):
             raise InvariantBroken(f"{task}: the writer answered with {type(written).__name__}")
-        crash.at(Point.TASK_ANSWERED, task.batch, task.partition)
+        crash_points.at(Point.TASK_ANSWERED, task.batch, task.partition)
         return written
 
     def stats(self) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def _converse(question: Any, batches: Iterator[Any] | None) -> Any:
 
 
 def _send(outgoing: wire.Stream, task: Assignment, batches: Iterator[Any]) -> None:
-    batches = crash.halved(Point.ROWS_IN_PART, batches, task.batch, task.partition, outgoing.flush)
+    batches = crash_points.halved(Point.ROWS_IN_PART, batches, task.batch, task.partition, outgoing.flush)
     first = next(batches, None)
     if first is None:
         outgoing.write(wire.NONE)
@@ -175,9 +175,9 @@ def _send(outgoing: wire.Stream, task: Assignment, batches: Iterator[Any]) -> No
             for batch in batches:
                 stream.write_batch(batch)
     # Only now: `batches` raises where the task's input was cut off, and the writer then hears nothing more.
-    crash.at(Point.ROWS_SENT, task.batch, task.partition, outgoing.flush)
+    crash_points.at(Point.ROWS_SENT, task.batch, task.partition, outgoing.flush)
     outgoing.write(wire.WHOLE)
-    crash.at(Point.ROWS_WHOLE, task.batch, task.partition, outgoing.flush)
+    crash_points.at(Point.ROWS_WHOLE, task.batch, task.partition, outgoing.flush)
 
 
 def _folder() -> Path:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tailrace.gateway.consuming import library
 from tailrace.gateway.headers import listed, parsed
 from tailrace.gateway.memory import copied, numbers, repeated, words
-from tailrace.gateway.shape import HEADERS, RECORDS
+from tailrace.gateway.schemas import HEADERS, RECORDS
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ import numpy as np
 from confluent_kafka import KafkaError, KafkaException, cimpl
 
 from tailrace import errors
-from tailrace.options import SECRET_OPTION
+from tailrace.config.kafka_options import SECRET_OPTION
 
 POINTER: Final = np.dtype(np.int64)
 _PREFETCH_KB = 65_536  # over all partitions that the pipeline reads

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tailrace import metrics
 from tailrace.errors import CommitInDoubt
 from tailrace.gateway import Assignment
 from tailrace.gateway.cache import Cache
 from tailrace.gateway.send import Counts
-from tailrace.metrics import group
+from tailrace.telemetry import metrics
 from tailrace.telemetry.measure import Measures
+from tailrace.telemetry.metrics import group
 
 KINDS: Final = {"sinks": "sink", "shared": "shared", "readers": "reader", "sources": "source"}
 _OF_A_GROUP = (

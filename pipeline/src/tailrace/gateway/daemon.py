@@ -20,7 +20,7 @@ from pyspark import daemon
 
 from tailrace.gateway import client
 from tailrace.gateway import message_protocol as wire
-from tailrace.telemetry import served
+from tailrace.telemetry import gateway_settings
 from tailrace.telemetry.garbage import OWN
 
 ENV = "TAILRACE_LOADED"  # names of modules, with commas
@@ -34,7 +34,7 @@ _tasks = 0
 def worker(sock: socket.socket, authenticated: bool) -> int:
     """Spark's, and what is left by the first tasks is frozen."""
     global _tasks  # of a process that was forked for this one loop
-    if os.environ.get(served.ENV):
+    if os.environ.get(gateway_settings.ENV):
         OWN.listen()
     try:
         code = _worker(sock, authenticated)

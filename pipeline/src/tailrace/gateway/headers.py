@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tailrace.gateway.consuming import library
 from tailrace.gateway.memory import copied, octets, validity
-from tailrace.gateway.shape import HEADERS
+from tailrace.gateway.schemas import HEADERS
 
 _NONE: int = KafkaError._NOENT
 _LONGEST = 5  # bytes of a varint of 32 bits

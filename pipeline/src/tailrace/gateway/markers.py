@@ -8,9 +8,9 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 from tailrace.gateway import Assignment
-from tailrace.kafka import committed, persist
+from tailrace.kafka.clients import committed, persist
+from tailrace.kafka.rights import Operation, on_groups, on_topic
 from tailrace.progress.marker import Marker, markers_group
-from tailrace.rights import Operation, on_groups, on_topic
 
 LIMIT = 60.0
 _TRY = 10.0

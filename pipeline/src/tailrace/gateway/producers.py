@@ -15,18 +15,19 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from tailrace import crash, errors
+from tailrace import crash_points, errors
 from tailrace.config import redact
-from tailrace.crash import Point
+from tailrace.crash_points import Point
 from tailrace.gateway import Assignment
 from tailrace.gateway.librdkafka import Handover, available
 from tailrace.gateway.markers import LIMIT, MarkerReader
 from tailrace.gateway.statistics import Listener
-from tailrace.kafka import PURGED, add_offsets, is_fenced, persist, translate
+from tailrace.kafka.clients import add_offsets, persist
+from tailrace.kafka.errors import PURGED, is_fenced, translate
+from tailrace.kafka.rights import Operation, on_groups, on_topic, on_transactions
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import BatchId
 from tailrace.progress.states import Event, State, after, unfit
-from tailrace.rights import Operation, on_groups, on_topic, on_transactions
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -165,7 +166,7 @@ class SinkProducer(Sender):
 
     def __init__(self, task: Assignment, ledger: MarkerReader, listener: Listener | None = None) -> None:
         name = transactional_id(task.pipeline, task.partition)
-        self._ear = crash.Ear(Point.COMMIT_SENT)
+        self._ear = crash_points.Ear(Point.COMMIT_SENT)
         options = TRANSACTIONAL | task.options | {"transactional.id": name} | self._ear.options
         super().__init__(options, name, listener)
         self.state = State.UNKNOWN
@@ -262,7 +263,7 @@ class SinkProducer(Sender):
         sent = time.perf_counter()
         with self._ear.listening(self.producer, batch, self._place.partition):
             self._attempt("committing its transaction", lambda: self.producer.commit_transaction(_COMMIT_LIMIT))
-        crash.at(Point.COMMIT_ACKNOWLEDGED, batch, self._place.partition)
+        crash_points.at(Point.COMMIT_ACKNOWLEDGED, batch, self._place.partition)
         self.poll()  # what went wrong on the way is only told here
         self._step(Event.COMMITTED)
         self.last = batch

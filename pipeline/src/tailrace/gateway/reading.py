@@ -23,7 +23,7 @@ from tailrace.gateway.columns import Messages, batch
 from tailrace.gateway.consuming import Consumer, release, settings
 from tailrace.gateway.prefetch import Partition
 from tailrace.gateway.stalls import Lost, Stall
-from tailrace.kafka import translate
+from tailrace.kafka.errors import translate
 from tailrace.progress.plan import Range
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from tailrace import errors
 from tailrace.gateway import Assignment
 from tailrace.gateway.librdkafka import messages
 from tailrace.gateway.producers import Sender, SinkProducer
-from tailrace.headers import HEADER_AT, HEADER_BATCH, HEADER_PIPELINE, HEADER_REASON, HEADER_STAGE
+from tailrace.kafka.rejected_headers import HEADER_AT, HEADER_BATCH, HEADER_PIPELINE, HEADER_REASON, HEADER_STAGE
 
 NO_TOPIC = "no topic"
 BAD_TOPIC = "not a topic's name"

@@ -28,17 +28,18 @@ from typing import Any
 import psutil
 import pyarrow as pa
 
-from tailrace import crash, errors, metrics
-from tailrace.crash import Point
+from tailrace import crash_points, errors
+from tailrace.crash_points import Point
 from tailrace.gateway import Assignment, ReadDone
 from tailrace.gateway import message_protocol as wire
 from tailrace.gateway.attempts import Attempts
 from tailrace.gateway.counting import Counting
-from tailrace.gateway.shape import RECORDS, completed
+from tailrace.gateway.schemas import RECORDS, completed
 from tailrace.gateway.statistics import Statistics
 from tailrace.gateway.writing import Deliveries
+from tailrace.telemetry import metrics
+from tailrace.telemetry.gateway_settings import Watched
 from tailrace.telemetry.measure import Measures
-from tailrace.telemetry.served import Watched
 from tailrace.telemetry.serving import Port, scraped
 from tailrace.telemetry.vitals import Watch
 from tailrace.version import VERSION
@@ -148,9 +149,9 @@ class Host:
         if isinstance(asked, wire.Judging):
             for batch in _rows(incoming):
                 self.attempts.aside(asked.attempt, batch)
-            crash.at(Point.ASIDE_GIVEN, asked.batch, asked.part)
+            crash_points.at(Point.ASIDE_GIVEN, asked.batch, asked.part)
             self.attempts.judged(asked.attempt)
-            crash.at(Point.ASIDE_NOTED, asked.batch, asked.part)
+            crash_points.at(Point.ASIDE_NOTED, asked.batch, asked.part)
             return None
         if not isinstance(asked, Assignment):
             raise errors.InvariantBroken(f"the writer was asked {type(asked).__name__}")
@@ -168,7 +169,7 @@ class Host:
             try:
                 for batch in batches:
                     stream.write_batch(batch)
-                    crash.at(Point.READ_IN_PART, asked.batch, asked.part, outgoing.flush)
+                    crash_points.at(Point.READ_IN_PART, asked.batch, asked.part, outgoing.flush)
             except errors.TailraceError as error:
                 answer = error
             except OSError as error:
@@ -180,7 +181,7 @@ class Host:
         wire.send(outgoing, answer or done)
         outgoing.flush()
         if answer is None and wire.take(incoming, 1) == wire.READ:
-            crash.at(Point.READ_WHOLE, asked.batch, asked.part)
+            crash_points.at(Point.READ_WHOLE, asked.batch, asked.part)
             self.attempts.read(asked.attempt, done)
             outgoing.write(wire.READ)  # from here on the attempt may commit
             outgoing.flush()

@@ -14,9 +14,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tailrace import errors
 from tailrace.gateway.consuming import Consumer
-from tailrace.kafka import ANSWER_LIMIT, code_of, is_denied, is_retriable, translate
+from tailrace.kafka.clients import ANSWER_LIMIT
+from tailrace.kafka.errors import code_of, is_denied, is_retriable, translate
+from tailrace.kafka.rights import Operation, on_topic
 from tailrace.progress.plan import Range
-from tailrace.rights import Operation, on_topic
 
 _PATIENCE = 0.3  # seconds without progress until the leader is asked
 _AGAIN = 0.5  # seconds between two questions

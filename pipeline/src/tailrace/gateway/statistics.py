@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tailrace import metrics
+from tailrace.telemetry import metrics
 from tailrace.telemetry.measure import Measures
 
 _COUNTED: Final = {

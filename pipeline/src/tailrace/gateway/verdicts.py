@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tailrace.errors import VerdictChanged
-from tailrace.headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
+from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
 
 _LONGEST = 2_400  # characters of the marker's metadata
 _STRETCHES = 128

@@ -8,9 +8,9 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tailrace import crash, errors, metrics
+from tailrace import crash_points, errors
 from tailrace.config import Delivery
-from tailrace.crash import Point
+from tailrace.crash_points import Point
 from tailrace.gateway import Assignment, ReadDone, ReadRequest, Written
 from tailrace.gateway.attempts import Attempt, Attempts, completed
 from tailrace.gateway.cache import Cache
@@ -24,6 +24,7 @@ from tailrace.gateway.statistics import Listener, Statistics
 from tailrace.gateway.verdicts import Verdicts
 from tailrace.progress.marker import Decision, Marker, decide
 from tailrace.progress.states import overtaken, remembers
+from tailrace.telemetry import metrics
 from tailrace.telemetry.measure import Measures
 
 _FLUSH_STEP = 5.0
@@ -113,7 +114,7 @@ class Deliveries:
             sink.ledger = ledger
             if fresh:
                 sink.fence()
-                crash.at(Point.SINK_FENCED, task.batch, task.partition)
+                crash_points.at(Point.SINK_FENCED, task.batch, task.partition)
             # Without a doubt since the batch before, nobody else can have written: no need to ask.
             known = remembers(sink.last, task.batch)
             if task.by_content:
@@ -137,18 +138,18 @@ class Deliveries:
     ) -> Written:
         """Write all rows and the marker in one transaction."""
         batch, partition = task.batch, task.partition
-        crash.at(Point.MARKER_READ, batch, partition)
+        crash_points.at(Point.MARKER_READ, batch, partition)
         with self.counting.transaction(task) as opened:
             sink.begin()
-            crash.at(Point.TRANSACTION_BEGUN, batch, partition)
-            counts = send(sink, task, crash.halved(Point.SENT_IN_PART, batches, batch, partition, sink.flush))
-            crash.at(Point.ALL_SENT, batch, partition, sink.flush)
+            crash_points.at(Point.TRANSACTION_BEGUN, batch, partition)
+            counts = send(sink, task, crash_points.halved(Point.SENT_IN_PART, batches, batch, partition, sink.flush))
+            crash_points.at(Point.ALL_SENT, batch, partition, sink.flush)
             sink.seal(Marker.of(batch, task.digest, task.sinks, verdicts.text() if verdicts else ""))
-            crash.at(Point.MARKER_SENT, batch, partition)
+            crash_points.at(Point.MARKER_SENT, batch, partition)
             took = sink.commit(batch)
             self.counting.committed(opened, took)
         written = self._done(task, counts, fresh, took)
-        crash.at(Point.BATCH_WRITTEN, batch, partition)
+        crash_points.at(Point.BATCH_WRITTEN, batch, partition)
         return written
 
     def _verdicts(

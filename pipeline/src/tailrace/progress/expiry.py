@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 
 from tailrace.config import Delivery
 from tailrace.errors import NotAuthorized, ProgressMissing
-from tailrace.kafka import ANSWER_LIMIT, translate
+from tailrace.kafka.clients import ANSWER_LIMIT
+from tailrace.kafka.errors import translate
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import SinkPartition
 from tailrace.progress.stream_plan import AnyPlan

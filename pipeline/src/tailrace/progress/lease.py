@@ -21,9 +21,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tailrace.config import Pipeline
 from tailrace.errors import TailraceError
-from tailrace.kafka import Cluster, client_options, translate
+from tailrace.kafka.clients import client_options
+from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.errors import translate
+from tailrace.kafka.rights import on_groups
 from tailrace.progress.marker import drivers_group
-from tailrace.rights import on_groups
 
 _POLL = 0.1
 _CLIENT = re.compile(r"(\d+)\.([0-9a-f]+)\.([a-z]+)")

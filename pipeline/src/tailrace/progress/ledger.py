@@ -18,26 +18,18 @@ from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tailrace import crash, errors
+from tailrace import crash_points, errors
 from tailrace.config import Kafka, Pipeline
-from tailrace.crash import Point
-from tailrace.kafka import (
-    PURGED,
-    Cluster,
-    TopicPartitions,
-    add_offsets,
-    client_options,
-    committed,
-    is_fenced,
-    persist,
-    translate,
-)
+from tailrace.crash_points import Point
+from tailrace.kafka.clients import TopicPartitions, add_offsets, client_options, committed, persist
+from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.errors import PURGED, is_fenced, translate
+from tailrace.kafka.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
+from tailrace.kafka.topics import setting
 from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group, transactional_id
 from tailrace.progress.plan import VERSION, Plan, SinkPartition, tampered, unpacked
 from tailrace.progress.stream_plan import BEFORE, AnyPlan, StreamPlan
 from tailrace.progress.stream_plan import VERSION as STREAM_VERSION
-from tailrace.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
-from tailrace.topics import setting
 
 # Small segments: only closed ones are compacted, and a start reads what is not.
 LEDGER_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
@@ -70,7 +62,7 @@ class Ledger:
         self._prepared: Producer | None = None
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
-        self._ear = crash.Ear(Point.PLAN_SENT)
+        self._ear = crash_points.Ear(Point.PLAN_SENT)
         self._lock = threading.Lock()  # Spark's callback and the driver's own thread both write
 
     @classmethod
@@ -212,17 +204,17 @@ class Ledger:
                 kept="nothing of the batch was written",
                 then=f"give the ledger topic at least {plan.sinks} partitions, or set sink.partitions",
             )
-        crash.at(Point.PLAN_UNWRITTEN, plan.batch)
+        crash_points.at(Point.PLAN_UNWRITTEN, plan.batch)
         with self._lock:
             self._commit(plan, positions, Point.PLAN_OPEN)
-        crash.at(Point.PLAN_WRITTEN, plan.batch)
+        crash_points.at(Point.PLAN_WRITTEN, plan.batch)
 
     def settle(self, plan: AnyPlan | None, positions: TopicPartitions) -> None:
         """Note that the last plan is done, and how far it has read, where no batch follows that would do it."""
         if plan is not None:
             with self._lock:
                 self._commit(plan.finished(), positions, Point.DONE_OPEN)
-            crash.at(Point.DONE_NOTED, plan.batch)
+            crash_points.at(Point.DONE_NOTED, plan.batch)
 
     def _commit(self, plan: AnyPlan, positions: TopicPartitions, point: Point) -> None:
         producer, consumer = self._producer, self._consumer
@@ -247,7 +239,7 @@ class Ledger:
                 rights = [*topics, on_group(offsets_group(self._name)), on_transactions(self._name)]
                 group = consumer.consumer_group_metadata()
                 add_offsets(producer, places, group, _OFFSETS_LIMIT, "adding the positions")
-            crash.at(point, plan.batch, first=producer.flush)
+            crash_points.at(point, plan.batch, first=producer.flush)
             rights = own
             with self._ear.listening(producer, plan.batch):
                 producer.commit_transaction(_COMMIT_LIMIT)

@@ -16,10 +16,10 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tailrace.config import Pipeline, StoreKind
 from tailrace.errors import OffsetStoreUnusable
-from tailrace.kafka import client_options, committed
+from tailrace.kafka.clients import client_options, committed
+from tailrace.kafka.rights import on_group
 from tailrace.progress.marker import offsets_group
 from tailrace.progress.positions import Place, Positions, from_document, to_document
-from tailrace.rights import on_group
 
 
 class OffsetStore(Protocol):

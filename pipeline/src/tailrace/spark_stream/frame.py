@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from tailrace import metrics
-from tailrace.assembly import Assembly
-from tailrace.catalyst import tree
 from tailrace.config import Pipeline
-from tailrace.decode import decode
-from tailrace.encode import encode
+from tailrace.driver.catalyst import tree
 from tailrace.errors import ConfigInvalid
-from tailrace.process import apply, spread_rows, unchanged, validate
-from tailrace.rows import KAFKA, VALUE, accepted, size
+from tailrace.spark_stream.analysis import check
 from tailrace.spark_stream.gate import Gate, gated
-from tailrace.streamplan import check
+from tailrace.stages.assembly import Assembly
+from tailrace.stages.decode import decode
+from tailrace.stages.encode import encode
+from tailrace.stages.process import apply, spread_rows, unchanged, validate
+from tailrace.stages.rows import KAFKA, VALUE, accepted, size
+from tailrace.telemetry import metrics
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 

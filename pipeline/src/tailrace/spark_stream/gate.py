@@ -23,11 +23,11 @@ from tailrace.config import Delivery, Pipeline
 from tailrace.driver.batch_property import of_task
 from tailrace.errors import InvariantBroken
 from tailrace.gateway import Assignment, Written, client
-from tailrace.gateway.shape import shaped
-from tailrace.kafka import client_options
+from tailrace.gateway.schemas import shaped
+from tailrace.kafka.clients import client_options
 from tailrace.progress.plan import BatchId, Range, SinkPartition
 from tailrace.progress.stream_plan import StreamPlan
-from tailrace.rows import KAFKA, aside
+from tailrace.stages.rows import KAFKA, aside
 
 PROPERTY = "tailrace.stream"
 _GATE = "_gate"

@@ -13,8 +13,8 @@ from tailrace.gateway import Written
 from tailrace.gateway.answers import RESULT, answer, written_of
 from tailrace.progress.plan import Range, SinkPartition
 from tailrace.progress.stream_plan import StreamPlan
-from tailrace.sink import BatchWrite, deliver
 from tailrace.spark_stream.gate import PROPERTY, Gate, JudgedBatch
+from tailrace.spark_stream.sink import BatchWrite, deliver
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,24 +10,27 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tailrace import crash, errors, source
-from tailrace.assembly import Assembly
-from tailrace.checkpoint import Checkpoint
+from tailrace import crash_points, errors
 from tailrace.config import Pipeline
-from tailrace.crash import Point
+from tailrace.crash_points import Point
 from tailrace.driver.loop import described, planned_event, written_event
-from tailrace.failures import failure, overtaken
+from tailrace.driver.offset_mirror import Keeper
+from tailrace.driver.spark_errors import failure, overtaken
 from tailrace.gateway import Written
-from tailrace.kafka import Cluster, TopicPartitions
-from tailrace.keeping import Keeper
+from tailrace.kafka import source
+from tailrace.kafka.clients import TopicPartitions
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import BatchId, Range, SinkPartition
 from tailrace.progress.stream_plan import StreamPlan, assign, offsets_of
-from tailrace.ratecontrol import RateControl
-from tailrace.sink import BatchWrite, deliver
+from tailrace.spark_stream import spark_source
+from tailrace.spark_stream.checkpoint import Checkpoint
 from tailrace.spark_stream.gate import Gate
 from tailrace.spark_stream.judging import check_reads, deliver_judged
-from tailrace.status.seen import Finished
+from tailrace.spark_stream.rate_control import RateControl
+from tailrace.spark_stream.sink import BatchWrite, deliver
+from tailrace.stages.assembly import Assembly
+from tailrace.status.snapshots import Finished
 
 # The two ways a batch is reported; the command line draws them, the demo waits for them.
 _ASK_EVERY = 0.5  # seconds between two questions for the topics' ends
@@ -140,8 +143,8 @@ class Runner:
         begun = time.monotonic()
         self._phases = {}
         with self._phase("cut"):
-            ranges, slices = source.cut(rows)
-            reads = source.read_by(rows) if self._assembly.may_reject else ()
+            ranges, slices = spark_source.cut(rows)
+            reads = spark_source.read_by(rows) if self._assembly.may_reject else ()
         if self._log is None:
             raise errors.InvariantBroken(f"batch {number} came before the runner was told where to begin")
         entry = self._log.entry(number)
@@ -175,7 +178,7 @@ class Runner:
             self._bounded(plan)
             self._keeper.planned(plan, self.positions, self._phases["ledger"])
         written = self._deliver(rows, plan, assign(plan, slices), replay)
-        crash.at(Point.BATCH_DONE, number)
+        crash_points.at(Point.BATCH_DONE, number)
         with self._phase("after"):
             self._log.after(number)
             self._delivered = number
@@ -183,7 +186,7 @@ class Runner:
             if not replay:
                 self._control.learn(plan, time.monotonic() - begun)
         self._finished(self._seen(plan, written, replay))
-        crash.at(Point.BATCH_RETURNED, number)
+        crash_points.at(Point.BATCH_RETURNED, number)
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:

@@ -8,21 +8,23 @@ import time
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace import errors, source
-from tailrace.assembly import Assembly
-from tailrace.checkpoint import Checkpoint
-from tailrace.drain import unfinished
-from tailrace.drive import Drive
+from tailrace import errors
+from tailrace.driver.context import Drive
 from tailrace.driver.recovery import Recovered
-from tailrace.driver.told import told
-from tailrace.failures import failure
-from tailrace.kafka import TopicPartitions
+from tailrace.driver.shutdown import unfinished
+from tailrace.driver.spark_errors import failure
+from tailrace.driver.task_reports import told
+from tailrace.kafka import source
+from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.stream_plan import StreamPlan
-from tailrace.ratecontrol import RateControl
+from tailrace.spark_stream import spark_source
+from tailrace.spark_stream.checkpoint import Checkpoint
 from tailrace.spark_stream.frame import bound_state, frame, leaves
 from tailrace.spark_stream.gate import Gate
+from tailrace.spark_stream.rate_control import RateControl
 from tailrace.spark_stream.runner import Runner
+from tailrace.stages.assembly import Assembly
 
 IDLE_AFTER = 1.0  # seconds without a batch until the pipeline is asked whether it has drained
 _LOOK_EVERY = 5.0  # seconds between two looks at brokers that have nothing new
@@ -83,7 +85,7 @@ def run(drive: Drive, recovered: Recovered, *, until_read: bool) -> None:
             plan = plan.finished(positions)
     control.begin(positions)
     bound_state(drive.spark, pipeline)
-    cut = frame(drive.assembly, source.stream(drive.spark, pipeline, first, control.limit), gate)
+    cut = frame(drive.assembly, spark_source.stream(drive.spark, pipeline, first, control.limit), gate)
     checkpoint = Checkpoint(drive.spark, pipeline, drive.assembly.folder)
     try:
         checkpoint.check(plan)

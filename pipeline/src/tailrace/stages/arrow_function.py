@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from tailrace.errors import FunctionFailed, FunctionInvalid, TailraceError
-from tailrace.process import KEPT, forget, load
+from tailrace.stages.process import KEPT, forget, load
 
 Batches = Iterator[pa.RecordBatch]
 

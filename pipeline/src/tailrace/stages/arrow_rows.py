@@ -1,4 +1,4 @@
-"""Rows for the gateway, in Arrow: what `tailrace.rows` and the end of `tailrace.encode` are for Spark.
+"""Rows for the gateway, in Arrow: what `tailrace.stages.rows` and the end of `tailrace.stages.encode` are for Spark.
 
 Good rows keep their arrays. Only rejected rows, which are few, are built one by one, because each has headers of its
 own.
@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from tailrace.encode import BAD_HEADER, BAD_PARTITION, BAD_TIMESTAMP, NO_TOPIC
-from tailrace.gateway.shape import SHAPE
-from tailrace.headers import (
+from tailrace.gateway.schemas import SHAPE
+from tailrace.kafka.rejected_headers import (
     DETAIL_LENGTH,
     HEADER_DETAIL,
     HEADER_OFFSET,
@@ -27,6 +26,7 @@ from tailrace.headers import (
     HEADER_TIMESTAMP,
     HEADER_TOPIC,
 )
+from tailrace.stages.encode import BAD_HEADER, BAD_PARTITION, BAD_TIMESTAMP, NO_TOPIC
 
 Header = Mapping[str, Any]
 
@@ -43,7 +43,7 @@ RECORD = pa.schema(
         ("headers", HEADERS),
     ]
 )
-# Where a record came from: the struct `kafka` of `tailrace.decode`.
+# Where a record came from: the struct `kafka` of `tailrace.stages.decode`.
 ORIGIN = [RECORD.field(name) for name in ("key", "topic", "partition", "offset", "timestamp", "headers")]
 _MILLISECOND = timedelta(milliseconds=1)
 

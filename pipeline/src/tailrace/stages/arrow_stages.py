@@ -1,8 +1,8 @@
 """The stages of a pipeline without a JVM: decode → process → encode, on Arrow batches in one Python process.
 
 `ArrowSpec` is made where the pipeline starts; it checks all that can be checked before a record is read, and travels to
-the workers. `ArrowStages` does the work there. Rows, reasons and headers are those of `tailrace.decode`,
-`tailrace.process` and `tailrace.encode`, whose rules it shares.
+the workers. `ArrowStages` does the work there. Rows, reasons and headers are those of `tailrace.stages.decode`,
+`tailrace.stages.process` and `tailrace.stages.encode`, whose rules it shares.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tailrace.config import Format, Pipeline, Sink, Source
-from tailrace.decode import checked
-from tailrace.encode import columns as check_columns
-from tailrace.encode import fits, has_origin, invalid, registered, row_schema, sink_schema, value_names, written
 from tailrace.errors import ConfigInvalid, SinkColumnsInvalid
-from tailrace.formats import avro, json_arrow, jsonmodel, jsonschema
-from tailrace.formats.arrow import Verdicts, decode_values, rows_of
-from tailrace.formats.ddl import struct_of
-from tailrace.formats.json_write import NoJson, objects, texts
-from tailrace.formats.registry import registry
-from tailrace.formats.schemas import KEPT, AvroSchema, read_avro, spark_schema
-from tailrace.rows import KAFKA
 from tailrace.stages.arrow_function import ABORTED, Batches, Shipped, run
 from tailrace.stages.arrow_rows import HEADERS, RECORD, column, finished, milliseconds, origin, plain, rejected
+from tailrace.stages.decode import checked
+from tailrace.stages.encode import columns as check_columns
+from tailrace.stages.encode import fits, has_origin, invalid, registered, row_schema, sink_schema, value_names, written
+from tailrace.stages.formats import avro, json_arrow, json_model, json_schema
+from tailrace.stages.formats.arrow import Verdicts, decode_values, rows_of
+from tailrace.stages.formats.avro_schema import KEPT, AvroSchema, read_avro, spark_schema
+from tailrace.stages.formats.ddl import struct_of
+from tailrace.stages.formats.json_write import NoJson, objects, texts
+from tailrace.stages.formats.registry import registry
+from tailrace.stages.rows import KAFKA
 
 Read = Callable[[pa.Array], tuple[list[pa.Array], Verdicts]]
 
@@ -70,7 +70,7 @@ class ArrowSpec:
     source: Source = field(compare=False, repr=False)
     sink: Sink = field(compare=False, repr=False)
     fields: StructType | None = field(compare=False, repr=False)
-    model: jsonmodel.Model | None = field(compare=False, repr=False)
+    model: json_model.Model | None = field(compare=False, repr=False)
     reader: AvroSchema | None = field(compare=False, repr=False)
     writer: AvroSchema | None = field(compare=False, repr=False)
     schema_id: int | None = field(compare=False, repr=False)
@@ -110,7 +110,7 @@ class ArrowSpec:
         return _UNCHANGED if self.copies else tuple(RECORD.names)
 
 
-def _read_schema(source: Source, folder: Path) -> tuple[StructType | None, jsonmodel.Model | None, AvroSchema | None]:
+def _read_schema(source: Source, folder: Path) -> tuple[StructType | None, json_model.Model | None, AvroSchema | None]:
     """Read what the source's values are decoded by: their fields, and where these come from."""
     reference = source.schema_ or ""
     if source.format is Format.RAW:
@@ -121,11 +121,11 @@ def _read_schema(source: Source, folder: Path) -> tuple[StructType | None, jsonm
         if source.registry is not None:
             registry(source.registry)
         return fields, None, reader
-    found = jsonschema.read(reference, folder, struct_of)
+    found = json_schema.read(reference, folder, struct_of)
     if found is not None:
         return checked(found), None, None
-    model = jsonmodel.read_model(reference, folder)
-    return checked(jsonmodel.schema_of(jsonmodel.load_model(model))), model, None
+    model = json_model.read_model(reference, folder)
+    return checked(json_model.schema_of(json_model.load_model(model))), model, None
 
 
 def _check_unchanged(fields: StructType | None, sink: Sink, writer: AvroSchema | None) -> None:
@@ -268,7 +268,7 @@ def _reader(spec: ArrowSpec) -> Read | None:
     if spec.reader is not None:
         decoder, misfit = avro.decoder(spec.reader, spec.source.registry), avro.NOT_AVRO
     elif spec.model is not None:
-        decoder, misfit = jsonmodel.decoder(spec.model), jsonmodel.MISFIT
+        decoder, misfit = json_model.decoder(spec.model), json_model.MISFIT
     else:
         return json_arrow.reader(spec.fields, wanted)
     return lambda values: decode_values(values.to_pylist(), wanted, decoder, misfit)

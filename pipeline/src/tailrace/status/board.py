@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Any, Final
 
-from tailrace import metrics
 from tailrace.config import Pipeline
-from tailrace.metrics import Metric
-from tailrace.status.seen import Finished, LagSeen, Progress, totals
+from tailrace.status.snapshots import Finished, LagSeen, Progress, totals
+from tailrace.telemetry import metrics
 from tailrace.telemetry.measure import Measures
+from tailrace.telemetry.metrics import Metric
 from tailrace.version import VERSION
 
 HISTORY: Final = 100

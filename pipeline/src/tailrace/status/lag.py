@@ -18,11 +18,13 @@ from typing import Any
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, TopicPartition
 
-from tailrace import errors, source
+from tailrace import errors
 from tailrace.config import Isolation, Pipeline
-from tailrace.kafka import Cluster, TopicPartitions, client_options
+from tailrace.kafka import source
+from tailrace.kafka.clients import TopicPartitions, client_options
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
-from tailrace.status.seen import LagSeen
+from tailrace.status.snapshots import LagSeen
 
 log = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from tailrace import metrics
 from tailrace.errors import InvariantBroken
-from tailrace.metrics import Kind, Metric
+from tailrace.telemetry import metrics
+from tailrace.telemetry.metrics import Kind, Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # Labels whose values come from outside, with the number of values that have series of their own.

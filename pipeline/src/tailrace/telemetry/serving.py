@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
 
-from tailrace import errors, metrics
+from tailrace import errors
+from tailrace.telemetry import metrics
 from tailrace.telemetry.measure import CONTENT_TYPE, Measures
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 import psutil
 
-from tailrace import metrics
+from tailrace.telemetry import metrics
 from tailrace.telemetry.garbage import OWN, Collection, Vitals
 from tailrace.telemetry.jvm import Jvm
 from tailrace.telemetry.measure import Measures

@@ -1,0 +1,256 @@
+"""Where a pipeline goes on reading, looked at and changed by its owner while it does not run.
+
+A change goes through the ledger, as a plan that is done and ends at the new offsets: the next start reads from there,
+and the markers stay valid, for the number of the batch goes on. Then the store is written, so that both agree.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tailrace.config import Delivery, Pipeline
+from tailrace.errors import (
+    BatchOpen,
+    ConfigInvalid,
+    MarkerConflict,
+    OffsetsOutOfRange,
+    PipelineRunning,
+    ProgressMissing,
+)
+from tailrace.kafka import source
+from tailrace.kafka.cluster import Cluster, OffsetSpec
+from tailrace.kafka.topics import topic_ids
+from tailrace.progress.lease import Holder, running
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.marker import Decision, Marker, decide
+from tailrace.progress.plan import BatchId, Plan, SinkPartition
+from tailrace.progress.positions import Place, Positions, begins, changed_by, named
+from tailrace.progress.stores import OffsetStore
+from tailrace.progress.stream_plan import AnyPlan, StreamPlan
+
+_UNCHANGED = "nothing was changed"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known of a pipeline that may not run at all."""
+
+    plan: AnyPlan | None
+    markers: Mapping[SinkPartition, Marker]
+    holders: list[Holder]
+    positions: Positions  # where it goes on; without a plan, where it would begin
+    begins: Positions  # where its last batch began
+    stored: Positions  # what the store says
+    lost: bool  # there are markers or offsets, and no plan
+    undelivered: list[int] = field(default_factory=list)  # sink partitions that have not written the last batch
+
+    @property
+    def next_batch(self) -> int:
+        """The number of the batch that comes next."""
+        return self.plan.batch + 1 if self.plan is not None else 0
+
+    @property
+    def state(self) -> str:
+        """In one word."""
+        if self.holders:
+            return "running"
+        if self.lost:
+            return "lost"
+        if self.plan is None:
+            return "new"
+        return "open" if self.undelivered else "stopped"
+
+
+def look(pipeline: Pipeline, cluster: Cluster, ledger: Ledger, store: OffsetStore) -> Situation:
+    """Ask the ledger, the store and the drivers' group; nothing is changed."""
+    holders = running(cluster, pipeline.pipeline)
+    present = source.partitions_of(pipeline, cluster)
+    plan = ledger.latest()
+    # A driver that runs has open transactions all the time, and its batch is its own affair.
+    markers = {} if holders else ledger.markers()
+    stored = store.load(present)
+    if plan is not None:
+        ends = dict(plan.ends)
+        undelivered = [] if holders else open_parts(plan, markers, ledger)
+        return Situation(plan, markers, holders, ends, begins(plan, ends), stored, False, undelivered)
+    group = ledger.positions(dict.fromkeys(present, 0))
+    lost = bool(markers or group)
+    where = source.beginning(pipeline, cluster) | (group if lost else store.begin(present))
+    return Situation(None, markers, holders, where, where, stored, lost)
+
+
+def open_parts(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: Ledger) -> list[int]:
+    """The sink partitions of the last batch that are not known to be delivered."""
+    if plan.done:
+        return []
+    if plan.delivery is not Delivery.EXACTLY_ONCE:
+        ends = dict(plan.ends)
+        return [] if ledger.positions(ends) == ends else list(range(plan.sinks))
+    return [number for number in range(plan.sinks) if not _delivered(plan, markers.get(SinkPartition(number)))]
+
+
+def _delivered(plan: AnyPlan, marker: Marker | None) -> bool:
+    """Whether a marker says so; one that contradicts the plan says nothing, and its owner may go on all the same."""
+    try:
+        return decide(marker, plan.batch, plan.digest, plan.pipeline) is Decision.SKIP
+    except MarkerConflict:
+        return False
+
+
+def movable(pipeline: Pipeline, now: Situation, file: str, give_up: bool) -> None:
+    """Refuse a change that would be unnoticed, lose a record, or deliver one twice."""
+    if pipeline.checkpoint != "ledger":
+        raise ConfigInvalid(
+            f"pipeline {pipeline.pipeline!r} is stateful: its checkpoint {pipeline.checkpoint!r} holds the offsets "
+            "that its state was made from, and other offsets do not fit that state",
+            kept=_UNCHANGED,
+            then="to begin elsewhere, give the pipeline a new name and a new folder, and a section `offsets`",
+        )
+    if now.holders:
+        who = ", ".join(f"run {each.run} on {each.host}" for each in now.holders)
+        raise PipelineRunning(
+            f"pipeline {pipeline.pipeline!r} is running ({who})",
+            kept=_UNCHANGED,
+            then="stop it (SIGTERM lets it finish its batch), then repeat this command",
+        )
+    if now.lost and not give_up:
+        raise ProgressMissing(
+            f"there are {len(now.markers)} markers or stored offsets of {pipeline.pipeline!r}, and no plan: what was "
+            "delivered is not known",
+            kept=_UNCHANGED,
+            then="restore the ledger topic, or repeat with --give-up and the offsets to go on at; `tailrace explain "
+            "TR-306` has the choices",
+        )
+    if now.undelivered and now.plan is not None and not give_up:
+        raise BatchOpen(
+            f"batch {now.plan.batch} of {pipeline.pipeline!r} is open: {len(now.undelivered)} of its {now.plan.sinks} "
+            "sink partitions are not known to be delivered",
+            kept=_UNCHANGED,
+            then=f"finish it: tailrace run {file} --batch; `tailrace explain TR-313` says what else there is",
+        )
+
+
+def base(now: Situation, give_up: bool) -> Positions:
+    """The offsets that a change starts from: those of an open batch that is given up are the batch's beginning."""
+    return dict(now.begins if give_up and now.undelivered else now.positions)
+
+
+def targets(
+    pipeline: Pipeline, cluster: Cluster, before: Positions, wanted: Mapping[Place, int], *, alone: bool = False
+) -> Positions:
+    """The new offsets, which must be in the topics; with `alone` they replace all others."""
+    present = source.partitions_of(pipeline, cluster)
+    unknown = sorted(set(wanted) - set(present))
+    if unknown:
+        raise ConfigInvalid(
+            f"the pipeline does not read {', '.join(map(named, unknown[:5]))}",
+            kept=_UNCHANGED,
+            then="`tailrace offsets show FILE` lists what it reads",
+        )
+    first, last = cluster.earliest(wanted), source.ends(pipeline, wanted, cluster)
+    for place, offset in sorted(wanted.items()):
+        if not first[place] <= offset <= last[place]:
+            raise OffsetsOutOfRange(
+                f"{named(place)}: {offset} is asked for, and the topic holds {first[place]} to {last[place]}",
+                kept=_UNCHANGED,
+                then="choose an offset in between",
+            )
+    return dict(wanted) if alone else before | dict(wanted)
+
+
+def ends_of(pipeline: Pipeline, cluster: Cluster, places: Iterable[Place], earliest: bool) -> Positions:
+    """The first offsets of the topics, or those after the last record."""
+    return cluster.earliest(places) if earliest else source.ends(pipeline, places, cluster)
+
+
+def at_time(pipeline: Pipeline, cluster: Cluster, places: Iterable[Place], seconds: float) -> Positions:
+    """The first offset of each partition whose record is of that time or later; the end, where there is none."""
+    asked = list(places)
+    found = cluster.offsets(asked, OffsetSpec.for_timestamp(int(seconds * 1000)))
+    last = source.ends(pipeline, asked, cluster)
+    return {place: min(offset, last[place]) if offset >= 0 else last[place] for place, offset in found.items()}
+
+
+def earlier(before: Mapping[Place, int], found: Mapping[Place, int]) -> Positions:
+    """Rewinding goes back only: where the time is ahead of the pipeline, it stays where it is."""
+    return {place: offset for place, offset in found.items() if offset < before.get(place, offset + 1)}
+
+
+def apply(pipeline: Pipeline, cluster: Cluster, now: Situation, target: Positions, ledger: Ledger) -> None:
+    """Write the change to the ledger, which fences every driver; from here on it counts."""
+    ledger.take()
+    plan = ledger.latest()
+    if plan != now.plan:
+        raise PipelineRunning(
+            f"pipeline {pipeline.pipeline!r} has gone on while it was looked at",
+            kept=_UNCHANGED,
+            then="stop it, then repeat this command",
+        )
+    ledger.fence(plan.sinks if plan is not None else ledger.partitions if now.lost else 0)
+    if ledger.markers() != now.markers:
+        raise PipelineRunning(
+            f"a sink partition of {pipeline.pipeline!r} was written while it was looked at",
+            kept=_UNCHANGED,
+            then="repeat this command",
+        )
+    ids = {topic: name for topic, (name, _) in topic_ids(cluster, {topic for topic, _ in target}).items()}
+    ledger.settle(moved(pipeline, plan, now.markers, target, ids), target)
+
+
+def moved(
+    pipeline: Pipeline,
+    plan: AnyPlan | None,
+    markers: Mapping[SinkPartition, Marker],
+    target: Positions,
+    ids: Mapping[str, str],
+) -> AnyPlan:
+    """Return a plan that is done and ends at the new offsets, for the sink and the topics as they are now.
+
+    The batch after it is one that no marker knows.
+    """
+    if isinstance(plan, StreamPlan):
+        return plan.finished(target)
+    known = BatchId(max((marker.next for marker in markers.values()), default=0))
+    topics = {topic: ids[topic] for topic in sorted({topic for topic, _ in target}) if topic in ids}
+    if plan is not None and known <= plan.batch + 1:
+        return replace(plan.finished(target), sink=pipeline.sink.topic or "", topics=topics)
+    return Plan(
+        pipeline=pipeline.pipeline,
+        batch=known,
+        sink=pipeline.sink.topic or "",
+        topics=topics,
+        parts=(),
+        outputs=0,
+        ends=target,
+        at=time.time(),
+        delivery=pipeline.sink.delivery,
+        done=True,
+    )
+
+
+@dataclass(frozen=True)
+class Move:
+    """What a change does to one topic partition."""
+
+    place: Place
+    before: int | None
+    after: int
+
+    @property
+    def meaning(self) -> str:
+        """What that means for the records in between."""
+        if self.before is None:
+            return "new"
+        by = self.after - self.before
+        return f"skips {by:,}" if by > 0 else f"reads {-by:,} again"
+
+    def as_dict(self) -> dict[str, object]:
+        """The move as JSON output shows it."""
+        return {"topic": self.place[0], "partition": self.place[1], "from": self.before, "to": self.after}
+
+
+def moves(before: Mapping[Place, int], after: Mapping[Place, int]) -> list[Move]:
+    """What a change moves."""
+    return [Move(place, old, new) for place, old, new in changed_by(before, after)]

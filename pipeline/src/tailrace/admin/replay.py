@@ -1,0 +1,293 @@
+"""Sending rejected records back to where they came from, each once however often the command is repeated.
+
+The records and the marks that say which were sent go in one transaction. The marks are offsets of the consumer group
+`tailrace.<pipeline>.replay` on the rejected topic: all before the offset was sent, and its metadata lists what was
+sent beyond it. A second replay takes the same transactional id, and so fences the first before it reads the marks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Message as RawMessage
+
+from tailrace.admin.rejected import Place, number
+from tailrace.config import Kafka
+from tailrace.errors import CommitInDoubt, KafkaFailed, OptionRefused
+from tailrace.kafka.clients import add_offsets, client_options, committed, persist
+from tailrace.kafka.errors import PURGED, is_fenced, is_retriable, translate
+from tailrace.kafka.reader import Message
+from tailrace.kafka.rejected_headers import HEADER_PARTITION, HEADER_PIPELINE, HEADER_TOPIC, PREFIX
+from tailrace.kafka.rights import Operation, Right, on_groups, on_topic, on_transactions
+
+_TIMEOUT_MS = 120_000  # as long as a killed replay may hold up the readers of the source topic
+_LIMIT = 60.0
+_METADATA = 4000  # bytes; the broker takes 4096
+_ANY_SIZE = 1_000_000_000  # the topic decides how large a record may be
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What of one partition was sent: all before an offset, and some ranges (both ends included) beyond it."""
+
+    before: int = 0
+    beyond: tuple[tuple[int, int], ...] = ()
+
+    def __contains__(self, offset: int) -> bool:
+        return offset < self.before or any(first <= offset <= last for first, last in self.beyond)
+
+    @property
+    def metadata(self) -> str:
+        """The ranges as they are committed beside the offset."""
+        return ",".join(f"{first}-{last}" for first, last in self.beyond)
+
+    @classmethod
+    def read(cls, offset: int, metadata: str | None) -> Self:
+        """The marks that a committed offset is; none where nothing is committed."""
+        if offset < 0:
+            return cls()
+        try:
+            pairs = [each.split("-") for each in (metadata or "").rstrip("\0").split(",") if each]
+            return cls(offset, tuple((int(first), int(last)) for first, last in pairs))
+        except ValueError:
+            raise KafkaFailed(
+                f"the marks of earlier replays cannot be read: {metadata!r} at offset {offset}",
+                kept="nothing was sent",
+                then="the group's offsets were set by another tool; reset them with kafka-consumer-groups.sh",
+            ) from None
+
+    def after(self, offsets: Iterable[int], sent: Callable[[int], bool]) -> Marks:
+        """The marks when `sent` was sent too; `offsets` are those of all records of the partition, in their order."""
+        before, ranges = self.before, list[list[int]]()
+        whole = True  # nothing unsent was met so far
+        joined = False  # the record before this one was sent
+        for offset in offsets:
+            done = offset in self or sent(offset)
+            if not done:
+                whole = False
+            elif whole:
+                before = max(before, offset + 1)
+            elif joined:
+                ranges[-1][1] = offset
+            else:
+                ranges.append([offset, offset])
+            joined = done and not whole
+        return Marks(before, tuple((first, last) for first, last in ranges))
+
+
+class Home(NamedTuple):
+    """Where a record is to be sent; the partition is known only where it goes back to its source."""
+
+    topic: str
+    partition: int | None
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is to be replayed of a rejected topic, and all offsets that the topic holds, which the marks need."""
+
+    wanted: Mapping[Place, Home]
+    homeless: frozenset[Place]  # wanted too, but with neither a source in the headers nor --to
+    offsets: Mapping[int, list[int]]
+    pipelines: frozenset[str]
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics that are sent to."""
+        return {each.topic for each in self.wanted.values()}
+
+    def pipeline(self) -> str:
+        """The one pipeline that the records are of; it is part of the marks' name."""
+        if len(self.pipelines) != 1:
+            raise OptionRefused(
+                f"the topic holds rejected records of {len(self.pipelines)} pipelines: {sorted(self.pipelines)}",
+                kept="nothing was sent",
+                then="name the pipeline's FILE instead of --topic",
+            )
+        return next(iter(self.pipelines))
+
+    def without(self, marks: Mapping[int, Marks]) -> Selection:
+        """The selection without what was replayed before."""
+        new = {place: home for place, home in self.wanted.items() if place.offset not in marks[place.partition]}
+        return replace(self, wanted=new)
+
+    def marks(self, before: Mapping[int, Marks], partitions: int) -> dict[int, Marks]:
+        """The marks when all that is wanted was sent; those of every partition, so that none of them grows old."""
+
+        def sent(number: int) -> Callable[[int], bool]:
+            return lambda offset: Place(number, offset) in self.wanted
+
+        return {
+            number: before.get(number, Marks()).after(self.offsets.get(number, ()), sent(number))
+            for number in range(partitions)
+        }
+
+    def outgoing(self, records: Iterable[Message], known: Mapping[str, int]) -> Iterator[tuple[Message, Home]]:
+        """The wanted records with where each goes; `known` is the number of partitions of each topic."""
+        for message in records:
+            home = self.wanted.get(Place(message.partition, message.offset))
+            if home is not None:
+                there = home.partition is not None and home.partition < known[home.topic]
+                yield message, home if there else Home(home.topic, None)
+
+
+def select(records: Iterable[Message], wanted: Callable[[Message], bool], to: str | None) -> Selection:
+    """Choose the records to replay; their bytes are not kept, because they may be many."""
+    chosen: dict[Place, Home] = {}
+    homeless: set[Place] = set()
+    offsets: dict[int, list[int]] = {}
+    pipelines: set[str] = set()
+    for message in records:
+        place = Place(message.partition, message.offset)
+        offsets.setdefault(place.partition, []).append(place.offset)
+        pipelines.update(filter(None, [message.text(HEADER_PIPELINE)]))
+        if wanted(message):
+            source = message.text(HEADER_TOPIC)
+            topic = to or source
+            if topic is None:
+                homeless.add(place)
+            else:
+                partition = number(message.text(HEADER_PARTITION)) if topic == source else None
+                chosen[place] = Home(topic, partition)
+    return Selection(chosen, frozenset(homeless), offsets, frozenset(pipelines))
+
+
+def group(pipeline: str) -> str:
+    """The consumer group whose offsets are the marks; it is also the transactional id."""
+    return f"tailrace.{pipeline}.replay"
+
+
+class Replay:
+    """One replay of a pipeline's rejected topic: takes over, reads the marks, sends."""
+
+    def __init__(self, kafka: Kafka, pipeline: str, topic: str, partitions: int) -> None:
+        self._topic = topic
+        self._name = group(pipeline)
+        marking = on_groups(pipeline), on_topic(Operation.READ, topic)
+        self._rights: tuple[Right, ...] = (on_transactions(pipeline), *marking)
+        base = client_options(kafka)
+        self._consumer = Consumer(base | {"group.id": self._name, "enable.auto.commit": False})
+        self._producer = Producer(
+            base
+            | {
+                "transactional.id": self._name,
+                "transaction.timeout.ms": _TIMEOUT_MS,
+                "partitioner": "murmur2_random",
+                "message.max.bytes": _ANY_SIZE,
+                "linger.ms": 5,
+            }
+        )
+        self._partitions = partitions
+        self._error: KafkaException | None = None
+        self._homes: set[str] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._consumer.close()
+
+    def marks(self) -> dict[int, Marks]:
+        """Fence every other replay, settle what one that died has left open, and read what was sent so far."""
+        doing = f"taking over the transactional id {self._name!r}"
+        persist(lambda: self._producer.init_transactions(_LIMIT), doing, rights=self._rights)
+        places = [TopicPartition(self._topic, number) for number in range(self._partitions)]
+        found = committed(self._consumer, places, f"reading the marks of {self._name!r}", self._rights)
+        return {each.partition: Marks.read(each.offset, each.metadata) for each in found}
+
+    def send(self, messages: Iterable[tuple[Message, Home]], marks: Mapping[int, Marks], count: int) -> None:
+        """Send the messages, each to its topic and, where it is known, its partition; `count` is what must be there."""
+        for place, mark in marks.items():
+            if len(mark.metadata) > _METADATA:
+                raise OptionRefused(
+                    f"the records to replay lie in {len(mark.beyond)} pieces of partition {place}, too many to mark",
+                    kept="nothing was sent",
+                    then="replay fewer at once from the oldest on, or --all",
+                )
+        try:
+            self._producer.begin_transaction()
+            sent = 0
+            for message, home in messages:
+                self._produce(message, home)
+                sent += 1
+            if sent != count:
+                raise KafkaFailed(
+                    f"{count} records of {self._topic!r} were to be replayed, and {sent} are still there",
+                    kept="nothing was sent",
+                    then="the topic's retention may have removed them just now: try again",
+                )
+            self._producer.flush(_LIMIT)
+            self._check()
+            offsets = [
+                TopicPartition(self._topic, number, mark.before, mark.metadata) for number, mark in marks.items()
+            ]
+            group = self._consumer.consumer_group_metadata()
+            add_offsets(self._producer, offsets, group, _LIMIT, "adding the marks")
+        except BaseException as error:
+            with contextlib.suppress(KafkaException):
+                self._producer.abort_transaction(_LIMIT)
+            if isinstance(error, KafkaException):
+                raise self._refused(error) from error
+            raise
+        self._commit()
+
+    def _produce(self, message: Message, home: Home) -> None:
+        headers: list[tuple[str, str | bytes | None]] = [
+            (name, value) for name, value in message.headers if not name.startswith(PREFIX)
+        ]
+        self._homes.add(home.topic)
+        while True:
+            try:
+                self._producer.produce(
+                    home.topic,
+                    message.value,
+                    message.key,
+                    -1 if home.partition is None else home.partition,
+                    headers=headers,
+                    on_delivery=self._delivered,
+                )
+                break
+            except BufferError:
+                self._producer.poll(0.1)
+        self._producer.poll(0)
+        self._check()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _delivered(self, error: object, message: RawMessage) -> None:
+        if isinstance(error, KafkaError) and self._error is None and error.code() not in PURGED:
+            self._error = KafkaException(error)
+
+    def _commit(self) -> None:
+        try:
+            self._producer.commit_transaction(_LIMIT)
+        except KafkaException as error:
+            if is_retriable(error):
+                raise CommitInDoubt(
+                    f"the commit of the replay was not answered: {error.args[0].str()}",
+                    kept="the records and their marks are in one transaction: both were written, or neither",
+                    then="give the same command again; what was sent is not sent twice",
+                ) from error
+            with contextlib.suppress(KafkaException):
+                self._producer.abort_transaction(_LIMIT)
+            raise self._refused(error) from error
+
+    def _refused(self, error: KafkaException) -> Exception:
+        if is_fenced(error):
+            return KafkaFailed(
+                f"another replay has taken over the transactional id {self._name!r}",
+                kept="this one has sent nothing",
+                then="when the other one has ended, give the same command again",
+            )
+        doing = f"replaying {self._topic!r}"
+        rights = [*(on_topic(Operation.WRITE, topic) for topic in sorted(self._homes)), *self._rights]
+        return translate(self._error or error, doing, kept="nothing was sent", rights=rights)

@@ -1,0 +1,61 @@
+"""The configuration: one schema for the YAML file, the environment, Python and the Kubernetes resource.
+
+Importing it imports neither Spark nor Kafka. `file` reads the file and the environment.
+"""
+
+from tailrace.config.kafka import Kafka, Registry
+from tailrace.config.kafka_options import (
+    CONNECTION_OPTIONS,
+    REGISTRY_OPTIONS,
+    SECRET_OPTION,
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    STORE_OPTIONS,
+    Delivery,
+    KafkaOptions,
+    Options,
+    OptionsUnknown,
+    contradictions,
+    redact,
+)
+from tailrace.config.offsets import Offsets, StoreKind
+from tailrace.config.process import Process
+from tailrace.config.running import LEDGER_PARTITIONS, LEDGER_TOPIC, Batch, Executors, Ledger, Metrics
+from tailrace.config.schema import Pipeline
+from tailrace.config.section import Section
+from tailrace.config.sink import Sink
+from tailrace.config.source import Format, Isolation, OnDataLoss, Reset, Source
+
+__all__ = [
+    "CONNECTION_OPTIONS",
+    "LEDGER_PARTITIONS",
+    "LEDGER_TOPIC",
+    "REGISTRY_OPTIONS",
+    "SECRET_OPTION",
+    "SINK_OPTIONS",
+    "SOURCE_OPTIONS",
+    "STORE_OPTIONS",
+    "Batch",
+    "Delivery",
+    "Executors",
+    "Format",
+    "Isolation",
+    "Kafka",
+    "KafkaOptions",
+    "Ledger",
+    "Metrics",
+    "Offsets",
+    "OnDataLoss",
+    "Options",
+    "OptionsUnknown",
+    "Pipeline",
+    "Process",
+    "Registry",
+    "Reset",
+    "Section",
+    "Sink",
+    "Source",
+    "StoreKind",
+    "contradictions",
+    "redact",
+]

@@ -1,0 +1,176 @@
+"""What the environment says: TAILRACE_ variables that override the file, and ${NAME} inside its values.
+
+A variable's name is TAILRACE_ and the path of the key, `__` between the levels and `_` for a dot. In a map of
+options the rest of the name is the option's, so TAILRACE_KAFKA__OPTIONS__SASL_PASSWORD sets `sasl.password`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from tailrace.config import Pipeline, Section
+from tailrace.config.file.places import (
+    ALLOWED_OPTIONS,
+    PREFIX,
+    RESERVED,
+    Key,
+    Kind,
+    Place,
+    dotted,
+    keys,
+    nearest,
+    variable,
+    variables,
+)
+
+REFERENCE = re.compile(r"\$(\$)?\{([^}]*)\}")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Kubernetes tells each pod of the services around it; one that is called tailrace would look like our keys.
+# A service's name has no dash at its end, so nothing of Kubernetes' has two underscores there.
+KUBERNETES = re.compile(r"TAILRACE_(\w*[^\W_]_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
+
+
+@dataclass(frozen=True)
+class Override:
+    """A variable that sets the value at a place."""
+
+    name: str
+    place: Place
+    value: Any
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A variable that names no place, or whose value cannot be read."""
+
+    name: str
+    message: str
+
+
+class Substitution:
+    """Replaces ${NAME} inside a value; `$${NAME}` stands for the text itself."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    def __call__(self, text: str) -> tuple[str, str | None]:
+        """The text with its variables, and what is wrong with them."""
+        wrong: list[str] = []
+
+        def one(match: re.Match[str]) -> str:
+            escaped, name = match.groups()
+            if escaped:
+                return match.group(0)[1:]
+            if not NAME.fullmatch(name):
+                wrong.append("${…} takes the name of a variable; write $${…} for the text itself")
+            elif name not in self._environment:
+                wrong.append(f"the variable {name} is not set; write $${{{name}}} for the text itself")
+            return self._environment.get(name, "")
+
+        return REFERENCE.sub(one, text), "; ".join(dict.fromkeys(wrong)) or None
+
+
+def overrides(environment: Mapping[str, str], data: Mapping[str, Any]) -> tuple[list[Override], list[Refused]]:
+    """What the variables set, and those that are wrong; `data` is the file, whose spelling of an option wins."""
+    good: list[Override] = []
+    bad: list[Refused] = []
+    for name in sorted(environment):
+        if not name.startswith(PREFIX) or name in RESERVED or KUBERNETES.fullmatch(name):
+            continue
+        found = _place(name, data)
+        if isinstance(found, Refused):
+            bad.append(found)
+            continue
+        place, kind = found
+        try:
+            good.append(Override(name, place, _value(environment[name], kind)))
+        except yaml.YAMLError:
+            bad.append(Refused(name, f"{dotted(place)}: the value is not YAML; put it in quotes"))
+    return good, bad
+
+
+def apply(data: dict[str, Any], override: Override) -> list[Place]:
+    """Set the override's value in `data`; the places that had to be made on the way there."""
+    made: list[Place] = []
+    inner: Any = data
+    for depth, part in enumerate(override.place[:-1], start=1):
+        if inner.get(part) is None:
+            inner[part] = {}
+            made.append(override.place[:depth])
+        inner = inner[part]
+        if not isinstance(inner, dict):
+            return made  # The file has no mapping there; the schema will say so.
+    inner[override.place[-1]] = override.value
+    return made
+
+
+def _place(name: str, data: Mapping[str, Any]) -> tuple[Place, Kind] | Refused:
+    parts = name.removeprefix(PREFIX).split("__")
+    place: tuple[str, ...] = ()
+    section: type[Section] = Pipeline
+    for index, part in enumerate(parts):
+        key = _key(section, part)
+        if key is None:
+            return _unknown(name)
+        place = (*place, key.name)
+        rest = "__".join(parts[index + 1 :])
+        if key.is_map and not rest:
+            return Refused(name, f"{dotted(place)} has keys of its own; set those, as {variable(*place)}__…")
+        if key.section is not None:
+            section = key.section
+        elif key.is_map:
+            return (*place, _option(rest, place, key, data)), key.kind
+        else:
+            return (place, key.kind) if not rest else _unknown(name)
+    return _unknown(name)
+
+
+def _key(section: type[Section], part: str) -> Key | None:
+    word = part.lower()
+    return next((key for key in keys(section).values() if key.name.replace(".", "_") == word), None)
+
+
+def _option(name: str, place: Place, key: Key, data: Mapping[str, Any]) -> str:
+    dots = key.kind is Kind.OPTIONS
+
+    def folded(option: str) -> str:
+        return option.replace(".", "_").lower() if dots else option.lower()
+
+    written: Any = data
+    for part in place:
+        written = written.get(part) if isinstance(written, dict) else None
+    known = [*(written if isinstance(written, dict) else ()), *sorted(ALLOWED_OPTIONS.get(place, ()))]
+    spelt = next((option for option in known if folded(option) == name.lower()), None)
+    # Capitals are the manner of variables; a name with small letters means its capitals.
+    own = name.lower() if name.isupper() else name
+    return spelt or (own.replace("_", ".") if dots else own)
+
+
+def _value(text: str, kind: Kind) -> Any:
+    if kind in {Kind.OPTIONS, Kind.TEXTS}:
+        return text
+    if kind is not Kind.TEXT:
+        return yaml.safe_load(text)
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        return text
+    if node is None or node.tag == "tag:yaml.org,2002:null":
+        return None
+    quoted = isinstance(node, yaml.ScalarNode) and node.style in {"'", '"'}
+    return node.value if quoted else text
+
+
+def _unknown(name: str) -> Refused:
+    near = nearest(name.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in variables()])
+    hint = (
+        f"; did you mean {PREFIX}{near}?"
+        if near
+        else "; a variable is TAILRACE_ and the path of a key, with __ between"
+    )
+    return Refused(name, f"no key of the configuration has this variable{hint}")

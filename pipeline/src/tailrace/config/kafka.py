@@ -1,0 +1,48 @@
+"""The sections `kafka` and `registry`: how brokers and a schema registry are reached."""
+
+from __future__ import annotations
+
+from pydantic import Field, field_validator
+
+from tailrace.config.kafka_options import CONNECTION_OPTIONS, REGISTRY_OPTIONS, KafkaOptions, Options, check_options
+from tailrace.config.section import Section
+
+
+class Kafka(Section):
+    """The brokers, and how to connect to them."""
+
+    bootstrap_servers: str = Field(
+        default="localhost:9092",
+        alias="bootstrap.servers",
+        min_length=1,
+        description="Addresses of one or more brokers: host:port, separated by commas.",
+    )
+    options: Options = Field(
+        default_factory=dict,
+        repr=False,  # passwords
+        description="Options of the connection, as librdkafka names them: security.protocol, ssl.*, sasl.*.",
+    )
+
+    @field_validator("options")
+    @classmethod
+    def _options(cls, options: KafkaOptions) -> KafkaOptions:
+        return check_options(options, CONNECTION_OPTIONS, "kafka.options")
+
+
+class Registry(Section):
+    """A schema registry in Confluent's protocol."""
+
+    url: str = Field(description="The registry's address.")
+    options: Options = Field(
+        default_factory=dict,
+        repr=False,  # passwords
+        description="More options of confluent-kafka's registry client.",
+    )
+
+    @field_validator("options")
+    @classmethod
+    def _options(cls, options: KafkaOptions) -> KafkaOptions:
+        check_options(options, REGISTRY_OPTIONS, "registry.options")
+        if options.get("bearer.auth.credentials.source", "STATIC_TOKEN") != "STATIC_TOKEN":
+            raise ValueError("bearer.auth.credentials.source is STATIC_TOKEN; tokens are fetched from nowhere")
+        return options

@@ -1,0 +1,84 @@
+"""The part of the schema that says where the input offsets are kept: for other tools to see, and to begin from.
+
+What a pipeline has delivered is known by its ledger; the section `offsets` is about everybody else. It is one part of
+tailrace.config, which is where to import it from.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from tailrace.config.kafka_options import STORE_OPTIONS, KafkaOptions, Options, check_options
+from tailrace.config.section import Section
+
+NODE = re.compile(r"(/[^/\0]+)+")  # a path in ZooKeeper
+
+
+class StoreKind(StrEnum):
+    """Where the input offsets are kept for others to see, and to begin from."""
+
+    KAFKA = "kafka"
+    ZOOKEEPER = "zookeeper"
+    FILE = "file"
+
+
+class Offsets(Section):
+    """Where the input offsets are kept for others to see, and where a pipeline that has no plan yet begins."""
+
+    store: StoreKind = Field(
+        default=StoreKind.KAFKA,
+        description="kafka (the group `tailrace.<pipeline>`), zookeeper or file. What was delivered is known by the "
+        "ledger alone; a store that disagrees is reported.",
+    )
+    from_: str | None = Field(
+        default=None,
+        alias="from",
+        min_length=1,
+        description="kafka: the consumer group whose offsets the pipeline begins from, when it starts for the first "
+        "time.",
+    )
+    servers: str | None = Field(
+        default=None, min_length=1, description="zookeeper: host:port, separated by commas; a chroot may follow."
+    )
+    path: str | None = Field(
+        default=None,
+        min_length=1,
+        description="zookeeper: the node of a topic's offsets, `/tailrace/<pipeline>/offsets/{topic}` by default; "
+        "`{topic}` may be left out if one topic is read. file: the file, a JSON document.",
+    )
+    options: Options = Field(
+        default_factory=dict,
+        repr=False,  # passwords
+        description="zookeeper: how to connect: digest.username and digest.password, sasl.*, ssl.*, timeout.ms.",
+    )
+
+    @field_validator("options")
+    @classmethod
+    def _options(cls, options: KafkaOptions) -> KafkaOptions:
+        check_options(options, STORE_OPTIONS, "offsets.options")
+        for scheme in ("digest", "sasl"):
+            if (f"{scheme}.username" in options) != (f"{scheme}.password" in options):
+                raise ValueError(f"{scheme}.username and {scheme}.password go together")
+        if not re.fullmatch(r"[1-9]\d{0,6}", options.get("timeout.ms", "1")):
+            raise ValueError("timeout.ms is a number of milliseconds")
+        return options
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.store is not StoreKind.KAFKA and self.from_ is not None:
+            raise ValueError("`from` names a consumer group, so it goes with store kafka")
+        if self.store is StoreKind.KAFKA and self.path is not None:
+            raise ValueError("`path` goes with store zookeeper or file")
+        if self.store is not StoreKind.ZOOKEEPER and (self.servers is not None or self.options):
+            raise ValueError("`servers` and `options` go with store zookeeper")
+        if self.store is StoreKind.ZOOKEEPER and self.servers is None:
+            raise ValueError("store zookeeper needs `servers`")
+        if self.store is StoreKind.FILE and self.path is None:
+            raise ValueError("store file needs a `path`")
+        if self.store is StoreKind.ZOOKEEPER and self.path is not None and not NODE.fullmatch(self.path):
+            raise ValueError("the `path` of a node begins with /, does not end with one, and has no empty part")
+        return self

@@ -1,0 +1,112 @@
+"""The section `source`: what is read, from where, and what a record's value is."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from tailrace.config.kafka import Registry
+from tailrace.config.kafka_options import SOURCE_OPTIONS, KafkaOptions, Options, check_options
+from tailrace.config.section import Section
+
+
+class Format(StrEnum):
+    """How a record's value is written."""
+
+    RAW = "raw"
+    JSON = "json"
+    AVRO = "avro"
+
+
+class Reset(StrEnum):
+    """Where to begin where nothing is stored, or where what is stored is out of range."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class OnDataLoss(StrEnum):
+    """What to do when the next offset to read is gone."""
+
+    STOP = "stop"
+    RESET = "reset"
+
+
+class Isolation(StrEnum):
+    """Whether the source sees the records of open and aborted transactions."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
+
+
+class Source(Section):
+    """What is read, and how its bytes become rows."""
+
+    topics: list[str] = Field(default_factory=list, description="The topics to read.")
+    pattern: str | None = Field(
+        default=None, description="A Java regular expression of topics to read, instead of `topics`."
+    )
+    format: Format = Field(default=Format.RAW, description="raw, json or avro.")
+    schema_: str | None = Field(
+        default=None,
+        alias="schema",
+        description="json: a Spark DDL string, a .json file or a pydantic model `file.py:Model`; avro: an .avsc file.",
+    )
+    registry: Registry | None = Field(
+        default=None,
+        description="avro: records are in the Confluent wire format, their schemas in this registry.",
+    )
+    auto_offset_reset: Reset = Field(
+        default=Reset.EARLIEST,
+        alias="auto.offset.reset",
+        description="Where to begin where nothing is stored, or where what is stored is out of range: earliest or "
+        "latest.",
+    )
+    on_data_loss: OnDataLoss = Field(
+        default=OnDataLoss.STOP,
+        description="When the next offset to read is gone: stop with an error, or reset as auto.offset.reset says and "
+        "report the gap.",
+    )
+    isolation: Isolation = Field(default=Isolation.READ_COMMITTED, description="read_committed or read_uncommitted.")
+    partitions: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000,
+        description="Read with at least this many tasks; long ranges are split where there are fewer. By default one "
+        "task for a small batch, up to the number of slots for a large one.",
+    )
+    options: Options = Field(
+        default_factory=dict, description="Options of reading, as Kafka's Java consumer names them."
+    )
+
+    @field_validator("options")
+    @classmethod
+    def _options(cls, options: KafkaOptions) -> KafkaOptions:
+        return check_options(options, SOURCE_OPTIONS, "source.options")
+
+    @field_validator("pattern")
+    @classmethod
+    def _pattern(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"not a regular expression: {error}") from None
+        return pattern
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if bool(self.topics) == (self.pattern is not None):
+            raise ValueError("name either `topics` or a `pattern`, one of them")
+        if self.format is Format.JSON and self.schema_ is None:
+            raise ValueError("format json needs a `schema`")
+        if self.format is Format.AVRO and self.schema_ is None:
+            raise ValueError("format avro needs a `schema`, the one that the function is written for")
+        if self.format is Format.RAW and self.schema_ is not None:
+            raise ValueError("format raw takes no `schema`")
+        if self.registry is not None and self.format is not Format.AVRO:
+            raise ValueError("a `registry` goes with format avro")
+        return self

@@ -1,0 +1,133 @@
+"""The input offsets where others see them: where a first start begins, one write for each batch, what disagrees.
+
+The ledger is the truth. So a store that fails stops nothing but a first start; each failure is reported, once until
+the store works again, and so is everything that the store says and the ledger does not.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tailrace.config import Pipeline
+from tailrace.errors import TailraceError
+from tailrace.kafka import source
+from tailrace.kafka.clients import TopicPartitions
+from tailrace.kafka.cluster import Cluster
+from tailrace.progress.positions import Known, begins, differences, named
+from tailrace.progress.stores import OffsetStore
+from tailrace.progress.stream_plan import AnyPlan, offsets_json
+
+log = logging.getLogger(__name__)
+
+OFFSETS = "offsets"  # the event that says something about the store
+_SHOWN = 5
+_OPEN_EVERY = 30.0  # seconds between two tries to reach a store that was not there
+
+
+class Keeper:
+    """What a driver does with its pipeline's store."""
+
+    def __init__(
+        self, pipeline: Pipeline, open_it: Callable[[], OffsetStore], emit: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._pipeline = pipeline
+        self._open = open_it
+        self._emit = emit
+        self._store: OffsetStore | None = None
+        self._failed = ""
+        self._saved: TopicPartitions | None = None
+        self._closed: TailraceError | None = None  # why the store could not be opened
+        self._again = 0.0
+
+    def begin(self, cluster: Cluster) -> TopicPartitions:
+        """Where a pipeline without a plan begins: where the store says, and elsewhere as auto.offset.reset says."""
+        fallback = source.beginning(self._pipeline, cluster)
+        store = self._opened()
+        stored = store.begin(list(fallback))
+        if not stored:
+            return fallback
+        place = self._pipeline.offsets.from_ or store.where
+        here, notes = source.within(self._pipeline, stored, cluster, place)
+        for note in notes:
+            self._emit({"event": "reset", "what": note})
+        rest = [each for each in fallback if each not in here]
+        said = f"beginning where {place} says: {_listed([f'{named(each)} at {here[each]}' for each in sorted(here)])}"
+        if rest:
+            said += f"; as auto.offset.reset says: {_listed([f'{named(each)} at {fallback[each]}' for each in rest])}"
+        self._say(said)
+        return fallback | here
+
+    def compare(self, plan: AnyPlan, positions: TopicPartitions) -> None:
+        """Report what the store says and the ledger does not; the ledger is right."""
+        try:
+            store = self._opened()
+            # A batch that was noted as done has been followed by a write of where it ends.
+            last = {} if plan.done else begins(plan, plan.ends)
+            found = differences(Known(positions, last), store.load([*positions]))
+        except TailraceError as error:
+            self._fail(error)
+            return
+        if found:
+            self._say(f"the ledger counts, and {store.where} differs: {_listed(found)}; the next batch writes it")
+
+    def planned(self, plan: AnyPlan, positions: TopicPartitions, seconds: float) -> None:
+        """The ledger has taken a batch's plan: keep where the batch begins."""
+        took = self._save(positions)
+        if log.isEnabledFor(logging.DEBUG):
+            ranges = ", ".join(map(str, plan.ranges)) or "nothing"
+            log.debug("batch %d reads %s; stored in the ledger in %.1f ms%s", plan.batch, ranges, seconds * 1000, took)
+
+    def settled(self, positions: TopicPartitions) -> None:
+        """The last batch is done: keep where the next one begins."""
+        if positions != self._saved:
+            took = self._save(positions)
+            log.debug("the last batch is done, going on at %s%s", offsets_json(positions), took)
+
+    def close(self) -> None:
+        """Let go of the store."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def _opened(self) -> OffsetStore:
+        if self._store is None:
+            if self._closed is not None and time.monotonic() < self._again:
+                raise self._closed  # asking takes its time, and no batch should wait for it each time
+            try:
+                self._store = self._open()
+            except TailraceError as error:
+                self._closed, self._again = error, time.monotonic() + _OPEN_EVERY
+                raise
+        return self._store
+
+    def _save(self, positions: TopicPartitions) -> str:
+        started = time.monotonic()
+        try:
+            store = self._opened()
+            if store.with_the_plan:
+                return ""
+            store.save(positions)
+        except TailraceError as error:
+            self._fail(error)
+            return ""
+        self._saved = dict(positions)
+        if self._failed:
+            self._failed = ""
+            self._say(f"{store.where} is written again")
+        return f", in {store.where} in {(time.monotonic() - started) * 1000:.1f} ms"
+
+    def _fail(self, error: TailraceError) -> None:
+        if error.what != self._failed:
+            self._failed = error.what
+            self._say(f"{error.what}; the pipeline goes on, for the ledger knows what was delivered")
+
+    def _say(self, what: str) -> None:
+        self._emit({"event": OFFSETS, "what": what})
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = f", and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more

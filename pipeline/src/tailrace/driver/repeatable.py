@@ -1,0 +1,171 @@
+"""Which shuffles deal the same records to the same tasks when a batch is repeated.
+
+A sink partition that was delivered is skipped on a replay, so every row has to reach the task that it reached before.
+Round robin and ranges depend on order and on samples. A key is refused if any step below it may compute something else
+on a replay: a random number, a user's non-deterministic function, the time, or a table that may have changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from tailrace.driver.catalyst import Node, Patterns, called, clocks, items, parts, references, tree
+from tailrace.errors import FunctionInvalid
+
+# Python functions over groups of rows, and over the groups of two tables.
+_GROUPED = ("FlatMapGroupsInPandas", "FlatMapGroupsInArrow")
+_COGROUPED = ("FlatMapCoGroupsInPandas", "FlatMapCoGroupsInArrow")
+# Operators whose rows are the same for as long as the plan is.
+CONSTANT = frozenset({"LocalRelation", "LocalTableScan", "OneRowRelation", "Range"})
+_BATCH = "LogicalRDD"
+Keys = list[tuple[str, Any]]  # what deals the rows out, and the expression that it does it by
+
+
+def unrepeatable(why: str) -> FunctionInvalid:
+    """The error for rows that a replay would deal out otherwise."""
+    return FunctionInvalid(
+        f"the function's rows cannot be cut the same way again: {why}",
+        kept="nothing was read or written",
+        then="use process.partitions, or repartition(n, column) by columns of the records",
+    )
+
+
+def described(node: Node) -> str:
+    """A table as a message names it."""
+    if node.name == "LogicalRDD":
+        return "rows that were made in Python, or an RDD"
+    return re.sub(r"\s*\[[^\]]*\]|^Relation ", "", node.plan.simpleString(25)).strip() or node.name
+
+
+def other_table(node: Node) -> str | None:
+    """Why the rows of a table may change; None for constants."""
+    return None if node.name in CONSTANT else f"another table ({described(node)}), which may have changed on a replay"
+
+
+class Doubts:
+    """The columns of a plan that may hold something else when it is computed again, and on what they depend.
+
+    `origin` says why the rows of an operator without children may change; None if they do not. `clock` says whether
+    the current time is another one when a batch is repeated: Spark's streams keep a batch's time.
+    """
+
+    def __init__(
+        self,
+        patterns: Patterns,
+        origin: Callable[[Node], str | None],
+        *,
+        clock: bool,
+        known: dict[int, str] | None = None,
+    ) -> None:
+        self._patterns = patterns
+        self._origin = origin
+        self._clock = clock
+        self.all: dict[int, str] = dict(known or {})
+        self._done: dict[Node, dict[int, str]] = {}
+
+    def of(self, node: Node) -> dict[int, str]:
+        """The doubtful columns that come out of an operator."""
+        if node not in self._done:
+            self._done[node] = self._of(node)
+            self.all |= self._done[node]
+        return self._done[node]
+
+    def _of(self, node: Node) -> dict[int, str]:
+        outputs = node.outputs
+        if not node.children:
+            why = self._origin(node)
+            return dict.fromkeys(outputs, why) if why else {}
+        if node.name == "CTERelationRef":
+            below = self.of(node.children[0])
+            pairs = zip(outputs, node.children[0].outputs, strict=True)
+            return {mine: below[theirs] for mine, theirs in pairs if theirs in below}
+        below = {each: why for child in node.children for each, why in self.of(child).items()}
+        passed = {each for child in node.children for each in child.outputs}
+        found = {each: below[each] for each in outputs if each in below}
+        made = [each for each in outputs if each not in passed]
+        if not made:
+            return found
+        named: dict[int, str | None] = {}
+        general: str | None = None  # an expression that is not the source of one column may be that of any
+        for expression in node.expressions:
+            why = self.why(expression, below)
+            if expression.getClass().getSimpleName() == "Alias":
+                named[expression.exprId().id()] = why
+            else:
+                general = general or why
+        for each in made:
+            why = self.all.get(each) or named.get(each, general)
+            if why:
+                found[each] = why
+        return found
+
+    def why(self, expression: Any, below: dict[int, str] | None = None) -> str | None:
+        """What a value depends on that may be another on a replay; None if it is the same."""
+        below = self.all if below is None else below
+        for each in references(expression):
+            if each in below:
+                return below[each]
+        if not expression.deterministic():
+            chance = next(parts(expression, lambda each: not each.deterministic()))
+            return f"{called(chance)}, which may give another value on a replay"
+        if self._clock:
+            for each in clocks(expression, self._patterns):
+                return f"{called(each)}, which is later on a replay"
+            if expression.containsPattern(self._patterns.subquery):
+                return "a subquery, whose table may have changed before a replay"
+        return None
+
+
+def check(node: Node, doubts: Doubts) -> None:
+    """Refuse an operator that deals rows out in a way that cannot be repeated."""
+    for what, key in _keys(node):
+        if key.getClass().getSimpleName() == "SortOrder":
+            raise unrepeatable(f"{what} by ranges follows a sample of the rows")
+        for child in node.children:
+            doubts.of(child)
+        why = doubts.why(key)
+        if why:
+            raise unrepeatable(f"{what} by {key.sql()} depends on {why}")
+
+
+def check_stream(rows: Any, patterns: Patterns, *, clock: bool) -> Node:
+    """Refuse a stream's plan, as Spark has analysed it, if its shuffles cannot be repeated; the plan as a tree."""
+    root = tree(rows)
+    doubts = Doubts(patterns, lambda node: None if node.plan.isStreaming() else other_table(node), clock=clock)
+    for node in root:
+        if node.plan.isStreaming():
+            check(node, doubts)
+    return root
+
+
+def check_batch(rows: Any, patterns: Patterns) -> None:
+    """Refuse what a function of `foreachBatch` has made of its batch, which Spark hands to it as an RDD."""
+    root = tree(rows)
+    doubts = Doubts(patterns, lambda node: None if node.name == _BATCH else other_table(node), clock=True)
+    for node in root:
+        if any(each.name == _BATCH for each in node):
+            check(node, doubts)
+
+
+def _keys(node: Node) -> Keys:
+    match node.name:
+        case "RebalancePartitions":
+            raise unrepeatable("a rebalance deals records out by their order of arrival")
+        case "Repartition" if node.plan.shuffle():
+            raise unrepeatable("a repartition without columns deals records out by their order of arrival")
+        case "Sort" if getattr(node.plan, "global")():
+            raise unrepeatable("sort() orders a batch by a sample of its rows")
+        case "RepartitionByExpression":
+            keys = items(node.plan.partitionExpressions())
+            if not keys:
+                raise unrepeatable("a repartition without columns deals records out by their order of arrival")
+            return [("the repartition", each) for each in keys]
+        case name if name in _GROUPED:
+            return [("the grouping", each) for each in items(node.plan.groupingAttributes())]
+        case name if name in _COGROUPED:
+            left, right = (items(each.plan.output()) for each in node.children)
+            grouped = [*left[: node.plan.leftGroupingLen()], *right[: node.plan.rightGroupingLen()]]
+            return [("the grouping", each) for each in grouped]
+    return []

@@ -1,0 +1,142 @@
+"""What Spark's exceptions mean.
+
+An error that a task raised reaches the driver as the text of a Java exception around a Python traceback. The code
+in that text tells Tailrace's own errors from the user's function's and from Spark's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+from tailrace import errors
+from tailrace.config import Pipeline
+from tailrace.kafka.errors import denied
+from tailrace.kafka.errors import stranger as not_let_in
+from tailrace.kafka.rights import SPARK_GROUPS, Operation, Resource, Right, on_topic
+from tailrace.progress.ledger import Ledger
+
+_BY_CODE = {kind.code: kind for kind in errors.all_errors()}
+_OURS = re.compile(
+    r"(?P<code>TR-\d{3}) [^:\n]+: (?P<what>[^\n]+)"
+    r"(?:\n\s*kept safe: (?P<kept>[^\n]+))?(?:\n\s*next: (?P<then>[^\n]+))?"
+)
+_KEPT = "the batch's open transactions were aborted; it is read again when the pipeline is started again"
+_LOST_DATA = re.compile(
+    r"([^\n]*(?:are gone|some data may have been missed|data may have been lost)[^\n]*)", re.IGNORECASE
+)
+_FUNCTION = ("PythonException", "SparkArithmeticException", "SparkRuntimeException", "SparkNumberFormatException",
+             "SparkDateTimeException", "SparkArrayIndexOutOfBoundsException", "USER_RAISED_EXCEPTION",
+             "PythonUDFException", "SparkUpgradeException")  # fmt: skip
+_UNREACHABLE = ("TimeoutException: Timed out waiting for a node assignment", "No resolvable bootstrap urls")
+# What these packages raise is about the checkpoint: nothing else is on an object store.
+_STORE = ("org.apache.hadoop.fs.s3a", "software.amazon.awssdk", "PathIOException", "AWSBadRequestException")
+_GONE = ("UnknownTopicOrPartitionException",)
+_DENIED_TOPIC = re.compile(r"Not authorized to access topics: \[([^\],]+)")
+_DENIED_GROUP = re.compile(r"Not authorized to access group: (\S+)")
+_STRANGER = re.compile(r"(?:SaslAuthentication|SslAuthentication)Exception: ([^\n]+)")
+
+
+def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors.TailraceError:
+    """The error to report for an exception that came through Spark; `batch` names the one that was under way."""
+    if isinstance(error, errors.TailraceError):
+        return error
+    text = f"{type(error).__name__}: {error}"
+    found = _OURS.search(text)
+    if found is not None and found["code"] in _BY_CODE:
+        return _BY_CODE[found["code"]](found["what"].strip(), kept=found["kept"] or "", then=found["then"] or "")
+    refused = _refused(text)
+    if refused is not None:
+        return refused
+    for sign in _UNREACHABLE:
+        if sign in text:
+            return errors.BrokerUnreachable(
+                f"no broker answers any more at {pipeline.kafka.bootstrap_servers}",
+                kept=_KEPT,
+                then="tailrace doctor FILE",
+            )
+    if any(sign in text for sign in _GONE):
+        read = pipeline.source.pattern or ", ".join(pipeline.source.topics)
+        why = _first(text, "UnknownTopicOrPartition")
+        return errors.SourceChanged(f"a source topic ({read}) is gone: {why}", kept=_KEPT, then="tailrace doctor FILE")
+    lost = _LOST_DATA.search(text)
+    if lost is not None:
+        gone = "gone" in lost[1]
+        kind = errors.SourceChanged if gone else errors.OffsetsOutOfRange
+        return kind(
+            lost[1].strip()[:500],
+            kept="everything that was delivered; nothing more was read",
+            then="set source.on_data_loss: reset to go on with what is there, or restore the topic",
+        )
+    if any(sign in text for sign in _STORE):
+        return errors.CheckpointFailed(
+            f"checkpoint {pipeline.checkpoint}: {_cause(text)}",
+            kept=_KEPT,
+            then="see that the object store is well (`tailrace doctor FILE`), then start the pipeline again",
+        )
+    if "STREAMING_CHECKPOINT" in text:
+        return errors.CheckpointMismatch(
+            f"Spark does not take the checkpoint {pipeline.checkpoint}: {_first(text, 'STREAMING_CHECKPOINT')}",
+            kept="everything that was delivered; nothing more was read",
+            then="restore the folder as it was; if it is gone, so is the state: `tailrace explain TR-307`",
+        )
+    if any(sign in text for sign in _FUNCTION):
+        return errors.FunctionFailed(
+            f"function {pipeline.process.function!r}: {_cause(text)}{batch and f'; in {batch}'}",
+            kept=_KEPT,
+            then="mend the function, then start again; once this batch is through, process.validate can sort such "
+            "records out",
+        )
+    return errors.QueryFailed(
+        f"{_cause(text)}{batch and f'; in {batch}'}", kept=_KEPT, then="start the pipeline again; tailrace doctor FILE"
+    )
+
+
+def overtaken(
+    error: errors.TailraceError, ledger: Ledger, pipeline: Pipeline, number: int, run: str
+) -> errors.TailraceError:
+    """Return the error; or DriverFenced if a newer driver has written on meanwhile, which explains it."""
+    if isinstance(error, errors.KafkaError | errors.DriverFenced):  # brokers that are away tell nothing of it
+        return error
+    with contextlib.suppress(errors.TailraceError):
+        last = ledger.latest()
+        if last is not None and last.batch > number and last.run != run:
+            return errors.DriverFenced(
+                f"batch {number} of pipeline {pipeline.pipeline!r}: a newer driver has taken over, and has "
+                f"come to batch {last.batch}",
+                kept="what this driver had committed stays; the newer driver writes the rest",
+                then="if no second driver was meant to run, find it: it has the same pipeline name",
+            )
+    return error
+
+
+def _refused(text: str) -> errors.TailraceError | None:
+    """What the brokers denied to Spark's own consumer, whose rights are those of the source."""
+    topic, group, stranger = (each.search(text) for each in (_DENIED_TOPIC, _DENIED_GROUP, _STRANGER))
+    if topic is not None:
+        return denied(f"reading topic {topic[1]!r} was denied", [on_topic(Operation.READ, topic[1])], _KEPT)
+    if group is not None:
+        lacking = Right(Operation.READ, Resource.GROUP, SPARK_GROUPS, prefix=True)
+        return denied(f"reading as group {group[1]!r} was denied", [lacking], _KEPT)
+    return None if stranger is None else not_let_in(f"the source's consumer was not let in: {stranger[1]}", _KEPT)
+
+
+def _cause(text: str) -> str:
+    """The line that says what went wrong, with the line of the user's code before it where there is one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    raised = [
+        i for i, line in enumerate(lines) if re.match(r"[A-Za-z_.]*(Error|Exception|Warning)\b.*", line) and i > 0
+    ]
+    where = [
+        line for line in lines if line.startswith('File "') and "/pyspark/" not in line and "/tailrace/" not in line
+    ]
+    if where and raised:
+        place = re.sub(r'File "(?:.*/)?([^"/]+)", line (\d+), in (\S+)', r"\1:\2 in \3", where[-1])
+        after = [i for i in raised if i > lines.index(where[-1])]
+        return f"{lines[after[0] if after else raised[-1]]} ({place})"[:800]
+    caused = [line for line in lines if line.startswith("Caused by:")]
+    return (caused[-1] if caused else lines[0])[:800]
+
+
+def _first(text: str, word: str) -> str:
+    return next((line.strip() for line in text.splitlines() if word in line), word)[:500]

@@ -1,0 +1,1 @@
+"""Kafka as a client sees it: configuration of clients, errors, rights, and questions to the brokers."""

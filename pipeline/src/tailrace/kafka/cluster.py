@@ -1,0 +1,202 @@
+"""What the driver and the tools ask the brokers: topics, offsets, and the members of groups."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import difflib
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from confluent_kafka import (
+    OFFSET_INVALID,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import NewTopic as NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import OffsetSpec as OffsetSpec  # type: ignore[attr-defined]
+
+from tailrace import errors
+from tailrace.config import Kafka
+from tailrace.kafka.clients import ANSWER_LIMIT, SHORT_TRY, TopicPartitions, client_options, persist
+from tailrace.kafka.errors import STRANGER, code_of, denied, is_denied, is_retriable, stranger, translate
+from tailrace.kafka.rights import Operation, on_group, on_topic
+
+
+def _listener(refusals: list[KafkaError]) -> Callable[[KafkaError], None]:
+    def heard(error: KafkaError) -> None:
+        if error.code() in STRANGER:
+            refusals.append(error)
+
+    return heard
+
+
+class Cluster:
+    """What the driver and the tools ask the brokers."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self._kafka = kafka
+        self._refusals: list[KafkaError] = []
+        self._admin = self._client()
+
+    def _client(self) -> AdminClient:
+        return AdminClient(client_options(self._kafka) | {"error_cb": _listener(self._refusals)})
+
+    @property
+    def admin(self) -> AdminClient:
+        """The admin client, for the questions of a single module."""
+        return self._admin
+
+    def topics(self) -> dict[str, int]:
+        """Every topic, with its number of partitions."""
+        address = self._kafka.bootstrap_servers
+        try:
+            found = self._admin.list_topics(timeout=ANSWER_LIMIT).topics
+        except KafkaException as error:
+            self._admin.poll(0)  # why, the client tells only here
+            if self._refusals:
+                what = f"the brokers at {address} do not let us in: {self._refusals[-1].str()}"
+                raise stranger(what, "nothing was read or written") from error
+            raise errors.BrokerUnreachable(
+                f"no broker answered at {address} within {ANSWER_LIMIT:.0f} s ({error.args[0].str()})",
+                kept="nothing was read or written",
+                then="check kafka.bootstrap.servers, then: tailrace doctor FILE",
+            ) from error
+        return {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
+
+    def require(self, wanted: Iterable[str], what: str, to: Operation = Operation.READ) -> dict[str, int]:
+        """The partitions of each wanted topic; an error names the nearest that exists, or the right that is lacking."""
+        known = self.topics()
+        for topic in wanted:
+            if topic not in known:
+                if self.hides(topic):
+                    raise denied(
+                        f"{what} {topic!r} may not be seen, if it exists",
+                        [on_topic(to, topic)],
+                        "nothing was read or written",
+                    )
+                near = difflib.get_close_matches(topic, known, n=1)
+                raise errors.TopicUnknown(
+                    f"{what} {topic!r} does not exist at {self._kafka.bootstrap_servers}"
+                    + (f"; the nearest is {near[0]!r}" if near else ""),
+                    kept="nothing was read or written",
+                    then="create the topic, or correct its name in the configuration",
+                )
+        return {topic: known[topic] for topic in wanted}
+
+    def hides(self, topic: str) -> bool:
+        """Whether the brokers do not tell us if a topic exists."""
+        try:
+            # Not by asking for its metadata: where brokers create topics by themselves, that would create it.
+            asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_LIMIT)
+            asked[topic].result(timeout=ANSWER_LIMIT)
+        except KafkaException as error:
+            return is_denied(error)
+        return False
+
+    def matching(self, pattern: str) -> dict[str, int]:
+        """The topics whose whole name matches, as Spark's subscribePattern matches them."""
+        compiled = re.compile(pattern)
+        return {topic: count for topic, count in self.topics().items() if compiled.fullmatch(topic)}
+
+    def ensure(
+        self,
+        topic: str,
+        partitions: int,
+        replication: int,
+        settings: Mapping[str, str],
+        to: Operation = Operation.WRITE,
+    ) -> int:
+        """Create a topic that is Tailrace's own, unless it exists; its number of partitions."""
+        known = self.topics()
+        if topic in known:
+            return known[topic]
+        new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(settings))
+        try:
+            self._admin.create_topics([new])[topic].result(timeout=ANSWER_LIMIT)
+        except KafkaException as error:
+            if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                lacking = [on_topic(Operation.CREATE, topic)]
+                if self.hides(topic):  # it may be there
+                    lacking.insert(0, on_topic(to, topic))
+                doing = f"creating the topic {topic!r} with {partitions} partitions"
+                raise translate(error, doing, kept="nothing was read or written", rights=lacking) from error
+            if self.hides(topic):
+                what = f"topic {topic!r} exists and may not be seen"
+                raise denied(what, [on_topic(to, topic)], "nothing was read or written") from error
+        end = time.monotonic() + ANSWER_LIMIT
+        while topic not in (known := self.topics()):
+            if time.monotonic() > end:
+                raise errors.TopicUnknown(
+                    f"topic {topic!r} was created, but no broker shows it after {ANSWER_LIMIT:.0f} s"
+                )
+            time.sleep(0.05)
+        return known[topic]
+
+    def members(self, group: str) -> list[tuple[str, str]]:
+        """The client's name and the host of each member of a consumer group; none where there is no such group."""
+
+        def ask() -> list[tuple[str, str]]:
+            # In short tries: brokers that never had a group make its topic first, and answer only the next question.
+            asked = self._admin.describe_consumer_groups([group], request_timeout=SHORT_TRY)
+            try:
+                found = asked[group].result(timeout=ANSWER_LIMIT)
+            except KafkaException as error:
+                if code_of(error) == KafkaError.GROUP_ID_NOT_FOUND:
+                    return []
+                raise
+            return [(member.client_id, member.host) for member in found.members]
+
+        return persist(ask, f"asking for the members of the group {group!r}", 4 * ANSWER_LIMIT, [on_group(group)])
+
+    def offsets(
+        self,
+        partitions: Iterable[tuple[str, int]],
+        spec: OffsetSpec,
+        level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> TopicPartitions:
+        """The earliest or latest offset of each partition."""
+        asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
+        if not asked:
+            return {}
+        end = time.monotonic() + ANSWER_LIMIT
+        while True:
+            try:
+                return self._offsets(asked, level)
+            except KafkaException as error:
+                # A partition that is new, or whose leader has just gone, has none for a moment.
+                if time.monotonic() > end or not (is_retriable(error) or code_of(error) == KafkaError._NOENT):
+                    topics = sorted({each.topic for each in asked})
+                    rights = [on_topic(Operation.DESCRIBE, topic) for topic in topics]
+                    raise translate(error, f"asking for the offsets of {', '.join(topics)}", rights=rights) from error
+                time.sleep(0.05)
+                self.topics()  # the client looks its leaders up in what it has seen last
+
+    def _offsets(self, asked: dict[TopicPartition, OffsetSpec], level: IsolationLevel) -> TopicPartitions:
+        end = time.monotonic() + SHORT_TRY
+        futures = self._admin.list_offsets(asked, isolation_level=level, request_timeout=SHORT_TRY)
+        try:
+            found = {
+                (place.topic, place.partition): future.result(end + 1 - time.monotonic()).offset
+                for place, future in futures.items()
+            }
+        except concurrent.futures.TimeoutError:
+            # Where a broker has gone, librdkafka may wait for it beyond its own limit. A new client does not know it.
+            self._admin = self._client()
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer, beyond the client's limit")) from None
+        if OFFSET_INVALID in found.values():  # a leader that was killed under the question: told without any error
+            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "a leader is away"))
+        return found
+
+    def earliest(self, partitions: Iterable[tuple[str, int]]) -> TopicPartitions:
+        """The first offset of each partition."""
+        return self.offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+    def latest(self, partitions: Iterable[tuple[str, int]], committed: bool = False) -> TopicPartitions:
+        """The offset after the last record of each partition; with `committed`, before what is in open transactions."""
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        return self.offsets(partitions, OffsetSpec.latest(), level)  # type: ignore[no-untyped-call]

@@ -1,0 +1,105 @@
+"""What Kafka's errors mean: which pass, which fence, and the error of Tailrace that each becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaError, KafkaException
+
+from tailrace import errors
+from tailrace.kafka.rights import Resource, Right
+
+_RETRIABLE = frozenset(
+    {
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.OFFSET_NOT_AVAILABLE,  # of a leader that is so new that it does not know yet how far it may tell
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,  # the client knows an older leader, or a newer one than the broker does
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
+        KafkaError._WAIT_COORD,
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+    }
+)
+_FENCED = frozenset(
+    {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.FENCED_INSTANCE_ID}
+)
+# Reports of records that were thrown away because their transaction had failed already: that error says more.
+PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+_DENIED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: Resource.TOPIC,
+    KafkaError.GROUP_AUTHORIZATION_FAILED: Resource.GROUP,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: Resource.CLUSTER,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Resource.TRANSACTIONAL_ID,
+}
+STRANGER = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
+_UNREACHABLE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
+UNKNOWN_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+
+
+def code_of(error: KafkaException | KafkaError) -> int:
+    """Kafka's number for an error."""
+    cause = error.args[0] if isinstance(error, KafkaException) else error
+    return int(cause.code()) if isinstance(cause, KafkaError) else KafkaError._FAIL
+
+
+def is_fenced(error: KafkaException) -> bool:
+    """Whether a newer owner of the transactional id exists."""
+    return code_of(error) in _FENCED
+
+
+def is_retriable(error: KafkaException) -> bool:
+    """Whether the same question may be answered a moment later."""
+    return code_of(error) in _RETRIABLE
+
+
+def is_denied(error: KafkaException | KafkaError) -> bool:
+    """Whether a right is lacking."""
+    return code_of(error) in _DENIED
+
+
+def translate(
+    error: KafkaException | KafkaError, doing: str, *, kept: str = "", rights: Sequence[Right] = ()
+) -> errors.TailraceError:
+    """Kafka's error in Tailrace's words; `doing` says what was tried, with its values, and `rights` what that takes."""
+    code = code_of(error)
+    cause = error.args[0] if isinstance(error, KafkaException) else error
+    name = cause.name() if isinstance(cause, KafkaError) else type(cause).__name__
+    what = f"{doing}: {name} ({cause.str() if isinstance(cause, KafkaError) else cause})"
+    if code in _DENIED:
+        return denied(what, [right for right in rights if right.resource is _DENIED[code]], kept)
+    if code in STRANGER:
+        return stranger(what, kept)
+    if code in UNKNOWN_TOPIC:
+        return errors.TopicUnknown(what, kept=kept, then="create the topic, or correct its name")
+    if code in _TOO_LARGE:
+        return errors.RecordTooLarge(what, kept=kept, then="raise message.max.bytes and the topic's max.message.bytes")
+    if code in _UNREACHABLE:
+        return errors.BrokerUnreachable(what, kept=kept, then="tailrace doctor FILE")
+    if code == KafkaError.INVALID_TIMESTAMP:
+        then = "set the clock of this machine right: the brokers refuse records from too far in the future or the past"
+        return errors.KafkaFailed(what, kept=kept, then=then)
+    return errors.KafkaFailed(what, kept=kept, then="tailrace doctor FILE")
+
+
+def denied(what: str, rights: Sequence[Right], kept: str = "") -> errors.NotAuthorized:
+    """The error that names what the principal lacks, and how it is granted."""
+    if not rights:
+        return errors.NotAuthorized(what, kept=kept, then="tailrace doctor FILE")
+    lacking = " or ".join(map(str, rights))
+    return errors.NotAuthorized(f"{what}; lacking: {lacking}", kept=kept, then=rights[0].command)
+
+
+def stranger(what: str, kept: str = "") -> errors.NotAuthenticated:
+    """The error of a client that was not let in at all."""
+    return errors.NotAuthenticated(
+        what, kept=kept, then="check security.protocol, sasl.* and ssl.* of kafka.options, then: tailrace doctor FILE"
+    )

@@ -1,0 +1,92 @@
+"""The source topics as the brokers know them: their partitions, their ends, and where a pipeline begins to read.
+
+Where Spark's reader has its own idea of `auto.offset.reset`, Kafka's holds here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tailrace import errors
+from tailrace.config import Isolation, OnDataLoss, Pipeline, Reset
+from tailrace.kafka.clients import TopicPartitions
+from tailrace.kafka.cluster import Cluster
+
+
+def partitions_of(pipeline: Pipeline, cluster: Cluster) -> list[tuple[str, int]]:
+    """Every topic partition that the pipeline reads now."""
+    source = pipeline.source
+    if source.pattern is None:
+        counts = cluster.require(source.topics, "source topic")
+    else:
+        ours = {pipeline.rejected_topic, pipeline.ledger.topic, pipeline.sink.topic}
+        counts = cluster.matching(source.pattern)
+        overlap = sorted(topic for topic in counts if topic in ours)
+        if overlap:
+            raise errors.ConfigInvalid(
+                f"source.pattern {source.pattern!r} matches {overlap[0]!r}, which the pipeline writes to",
+                kept="nothing was read or written",
+                then="narrow the pattern",
+            )
+        if not counts:
+            raise errors.TopicUnknown(
+                f"no topic matches source.pattern {source.pattern!r}",
+                kept="nothing was read or written",
+                then="create a topic that matches, or correct the pattern",
+            )
+    return [(topic, number) for topic, count in sorted(counts.items()) for number in range(count)]
+
+
+def beginning(pipeline: Pipeline, cluster: Cluster) -> TopicPartitions:
+    """Where a pipeline that has nothing stored begins."""
+    places = partitions_of(pipeline, cluster)
+    earliest = pipeline.source.auto_offset_reset is Reset.EARLIEST
+    return cluster.earliest(places) if earliest else ends(pipeline, places, cluster)
+
+
+def within(
+    pipeline: Pipeline, stored: TopicPartitions, cluster: Cluster, where: str = "the ledger"
+) -> tuple[TopicPartitions, list[str]]:
+    """The stored positions, moved where they are out of range and the pipeline allows it; what was moved is said."""
+    present = set(partitions_of(pipeline, cluster))
+    gone = sorted(place for place in stored if place not in present)
+    reset = pipeline.source.on_data_loss is OnDataLoss.RESET
+    if gone and not reset:
+        names = ", ".join(f"{topic}-{number}" for topic, number in gone[:5])
+        raise errors.SourceChanged(
+            f"{where} has offsets for {names}, which no longer exist",
+            kept="everything that was delivered; nothing more was read",
+            then="restore the topic, or set source.on_data_loss: reset to go on without it",
+        )
+    here = {place: offset for place, offset in stored.items() if place in present}
+    first, last = cluster.earliest(here), ends(pipeline, here, cluster)
+    notes = [f"{topic}-{number} no longer exists" for topic, number in gone]
+    for place, offset in list(here.items()):
+        if first[place] <= offset <= last[place]:
+            continue
+        topic, number = place
+        earliest = pipeline.source.auto_offset_reset is Reset.EARLIEST
+        target = first[place] if earliest else last[place]
+        held = f"the topic holds {first[place]} to {last[place]}"
+        what = f"{topic}-{number}: the next offset to read is {offset}, and {held}"
+        if not reset:
+            raise errors.OffsetsOutOfRange(
+                what,
+                kept="everything that was delivered; nothing more was read",
+                then=f"set source.on_data_loss: reset to go on at {target} "
+                f"(auto.offset.reset: {pipeline.source.auto_offset_reset.value}), or restore the topic",
+            )
+        here[place] = target
+        notes.append(f"{what}; going on at {target}")
+    return here, notes
+
+
+def ends(pipeline: Pipeline, places: Iterable[tuple[str, int]], cluster: Cluster) -> TopicPartitions:
+    """Where the source can read to now, at its isolation."""
+    return cluster.latest(places, pipeline.source.isolation is Isolation.READ_COMMITTED)
+
+
+def lag(pipeline: Pipeline, positions: TopicPartitions, cluster: Cluster) -> int:
+    """How many offsets are between the positions and the ends of the topics."""
+    last = ends(pipeline, positions, cluster)
+    return sum(max(0, last[place] - offset) for place, offset in positions.items())

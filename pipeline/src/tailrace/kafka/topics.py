@@ -1,0 +1,52 @@
+"""What the brokers say of single topics: their settings, and the ids that tell apart topics of one name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+from tailrace.errors import NotAuthorized
+from tailrace.kafka.clients import ANSWER_LIMIT, SHORT_TRY, persist
+from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.errors import UNKNOWN_TOPIC, code_of
+from tailrace.kafka.rights import Operation, on_topic
+
+
+def setting(cluster: Cluster, topic: str, name: str) -> str | None:
+    """Return a topic's setting; None if the brokers do not let us read it."""
+    asked = [ConfigResource(ResourceType.TOPIC, topic)]
+
+    def ask() -> str | None:
+        [future] = cluster.admin.describe_configs(asked, request_timeout=SHORT_TRY).values()
+        value = future.result(ANSWER_LIMIT)[name].value
+        return None if value is None else str(value)
+
+    try:
+        return persist(ask, f"reading {name} of the topic {topic!r}", ANSWER_LIMIT)
+    except NotAuthorized:
+        return None
+
+
+def topic_ids(cluster: Cluster, topics: Iterable[str]) -> dict[str, tuple[str, int]]:
+    """Return each topic's id and its number of partitions; one that does not exist is left out."""
+    names = sorted(set(topics))
+    if not names:
+        return {}
+
+    def ask() -> dict[str, tuple[str, int]]:
+        found: dict[str, tuple[str, int]] = {}
+        asked = cluster.admin.describe_topics(TopicCollection(names), request_timeout=SHORT_TRY)
+        for name, future in asked.items():
+            try:
+                told = future.result(ANSWER_LIMIT)
+            except KafkaException as error:
+                if code_of(error) in UNKNOWN_TOPIC:
+                    continue
+                raise
+            found[name] = (str(told.topic_id), len(told.partitions))
+        return found
+
+    rights = [on_topic(Operation.DESCRIBE, name) for name in names]
+    return persist(ask, f"asking for the ids of {', '.join(names[:5])}", ANSWER_LIMIT, rights)

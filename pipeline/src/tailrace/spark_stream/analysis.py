@@ -1,0 +1,58 @@
+"""What Spark's plan of a stream tells before anything runs.
+
+Whether the stream keeps state, and whether its batches can be cut the same way again: a shuffle that deals records out
+by their order of arrival, or by a sample, cannot.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from tailrace.driver.catalyst import Patterns, tree
+from tailrace.driver.repeatable import check_stream
+from tailrace.errors import ConfigInvalid
+
+_STATEFUL = {
+    "Aggregate": "it aggregates",
+    "Distinct": "it removes duplicates",
+    "Deduplicate": "it removes duplicates",
+    "DeduplicateWithinWatermark": "it removes duplicates",
+    "EventTimeWatermark": "it has a watermark",
+    "FlatMapGroupsInPandasWithState": "it keeps state by group",
+    "FlatMapGroupsWithState": "it keeps state by group",
+    "GlobalLimit": "it limits the whole stream",
+    "TransformWithState": "it keeps state by key",
+    "TransformWithStateInPySpark": "it keeps state by key",
+}
+
+
+def check(rows: DataFrame, checkpoint: str) -> int:
+    """Refuse a stream that cannot work; how many shuffles it has."""
+    reason = stateful_reason(rows)
+    if reason and checkpoint == "ledger":
+        raise ConfigInvalid(
+            f"the pipeline is stateful ({reason}) and `checkpoint: ledger` holds no state",
+            kept="nothing was read or written",
+            then="set checkpoint to a folder that outlives the driver, for example checkpoint: state/ or "
+            "s3a://bucket/state",
+        )
+    return check_shuffles(rows)
+
+
+def stateful_reason(rows: DataFrame) -> str | None:
+    """Why the stream needs a store for its state; None for a stateless one."""
+    for node in tree(rows._jdf.queryExecution().analyzed()):
+        if node.name in _STATEFUL and node.plan.isStreaming():
+            return _STATEFUL[node.name]
+        if node.name == "Join" and all(side.plan.isStreaming() for side in node.children):
+            return "it joins two streams"
+    return None
+
+
+_SHUFFLES = frozenset({"Aggregate", "Distinct", "Join", "RepartitionByExpression", "Sort", "Window"})
+
+
+def check_shuffles(rows: DataFrame) -> int:
+    """Count the shuffles that the stream may have; refuse one that a replay could not repeat."""
+    root = check_stream(rows._jdf.queryExecution().analyzed(), Patterns(rows.sparkSession._jvm), clock=True)
+    return sum(node.name in _SHUFFLES for node in root)

@@ -1,0 +1,299 @@
+"""A stateful pipeline's own checkpoint: whether it fits the ledger, and whether what Spark wrote is really there.
+
+Spark's checkpoint manager for object stores needs no rename, and only logs a PUT that failed. So after each batch, and
+before the next is planned, the driver looks: docs/decisions/0012-checkpoints-on-an-object-store.md.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.sql import SparkSession
+
+from tailrace.config import Pipeline
+from tailrace.errors import CheckpointFailed, CheckpointMismatch
+from tailrace.progress.plan import BatchId
+from tailrace.progress.stream_plan import AnyPlan
+from tailrace.spark_stream.storage import HADOOP, STATE, STORE, on_s3, settings
+
+KEPT = "what was committed stays delivered, once; the batch is read again, and what it had delivered is skipped"
+NEXT = "see that the object store is well (`tailrace doctor FILE`), then start the pipeline again"
+_PROBES = 8  # questions to the store at the same time
+_STATE_FILE = re.compile(r"(\d+)(?:_[^.]+)?\.(?:changelog|zip|delta|snapshot)")
+
+
+def prepare(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Give the session what it could not be started with: its secrets and, if it was there before, the settings."""
+    chosen = settings(pipeline) | pipeline.spark
+    # A session that is used for one pipeline after the other must not keep the manager of the one before.
+    for name in STATE | STORE:
+        if name in chosen:
+            spark.conf.set(name, chosen[name])
+        else:
+            spark.conf.unset(name)
+    if on_s3(pipeline):
+        hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+        for name, value in chosen.items():
+            if name.startswith(HADOOP):
+                hadoop.set(name.removeprefix(HADOOP), value)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A part of the query that keeps state, and how many partitions and which stores its state has."""
+
+    number: int
+    partitions: int
+    stores: tuple[str, ...]
+
+    def folders(self) -> Iterator[str]:
+        """Where its state lies, under the checkpoint."""
+        for partition in range(self.partitions):
+            for store in self.stores:
+                place = f"state/{self.number}/{partition}"
+                yield place if store == "default" else f"{place}/{store}"
+
+
+class Checkpoint:
+    """The folder, on a disk or on an object store, read through Hadoop as Spark reads it."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, base: Path) -> None:
+        self._spark = spark
+        self._jvm: Any = spark.sparkContext._jvm
+        self._remote = on_s3(pipeline)
+        place = pipeline.checkpoint
+        self.place = place.rstrip("/") if self._remote else (base / place.removeprefix("file:")).resolve().as_uri()
+        self._known: tuple[Operator, ...] = ()
+        self._done: int | None = None
+        self._pool = ThreadPoolExecutor(_PROBES, "checkpoint")
+
+    # -- the start ---------------------------------------------------------------------------------
+
+    def check(self, plan: AnyPlan | None) -> None:
+        """Refuse a folder that does not fit the ledger; clear what an unfinished batch has left of state."""
+        offsets, commits = self._batches("offsets"), self._batches("commits")
+        last, known = max(offsets, default=-1), plan.batch if plan else -1
+        if not known <= last <= known + 1:
+            raise CheckpointMismatch(
+                f"the ledger says that batch {known} was planned last, and the checkpoint {self.place} ends with batch "
+                f"{last}",
+                kept="nothing was read or written",
+                then="point `checkpoint` to the folder that this pipeline used before; `tailrace explain TR-307`",
+            )
+        if self._remote:
+            if plan is None and not commits and not self._exists("metadata"):
+                # The very first batch was about to be planned, and its query is not known: nothing was delivered.
+                with self._asking("removing a batch that was never planned"):
+                    for name in ("offsets", "state"):
+                        self._files.delete(self._path(name), True)
+            self._clear(last + 1 if last in commits else last)
+
+    def fit(self, leaves: int) -> bool:
+        """Make entries of version 0.1 fit a query that reads the source in fewer places; whether that was needed.
+
+        Spark's offset log has a line for each place, and refuses a log with another number of them. Version 0.1 read
+        each record twice, where good and rejected ones parted. Only the last two entries are looked at by Spark.
+        """
+        batches, changed = sorted(self._batches("offsets"))[-2:], False
+        for batch in batches:
+            version, told, *stored = self._read(f"offsets/{batch}").strip().splitlines()
+            if len(stored) > leaves and len(set(stored)) == 1:
+                self._write(f"offsets/{batch}", "\n".join([version, told, *stored[:leaves]]))
+                changed = True
+        return changed
+
+    def _clear(self, needed: int) -> None:
+        """Remove state of later versions than Spark goes on with: a look for a new file must not find an old one."""
+        fs, state = self._files, self._path("state")
+        with self._asking("looking for state of an unfinished batch"):
+            if not fs.exists(state):
+                return
+            files = fs.listFiles(state, True)
+            while files.hasNext():
+                path = files.next().getPath()
+                found = _STATE_FILE.fullmatch(path.getName())
+                if found is not None and int(found[1]) > needed:
+                    fs.delete(path, False)
+
+    # -- each batch --------------------------------------------------------------------------------
+
+    def entry(self, batch: BatchId) -> str:
+        """Spark's offset log entry of a batch, as the store has it; what is missing by now ends the batch."""
+        if not self._remote:
+            return self._read(f"offsets/{batch}")
+        # Of batches of an earlier run Spark needs no more than it has found at the start.
+        needed = f"commits/{batch - 1}" if self._done == batch - 1 else "metadata"
+        entry = self._read(f"offsets/{batch}")
+        self._require([needed], f"before batch {batch} is planned")
+        self._check_own(entry, batch)
+        return entry
+
+    def after(self, batch: BatchId) -> None:
+        """Make sure that the state which a batch has left is on the store, all of it."""
+        if not self._remote:
+            return
+        version = batch + 1
+        missing = list(
+            self._pool.map(
+                lambda folder: None if self._has_state(folder, version) else f"{folder}/{version}.changelog",
+                [folder for operator in self._operators() for folder in operator.folders()],
+            )
+        )
+        self._refuse([each for each in missing if each], f"after batch {batch}")
+        self._done = batch
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _has_state(self, folder: str, version: int) -> bool:
+        return any(self._exists(f"{folder}/{version}.{kind}") for kind in ("changelog", "zip", "delta", "snapshot"))
+
+    def _require(self, needed: list[str], when: str) -> None:
+        there = self._pool.map(self._exists, needed)
+        self._refuse([name for name, found in zip(needed, there, strict=True) if not found], when)
+
+    def _refuse(self, missing: list[str], when: str) -> None:
+        if missing:
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise CheckpointFailed(
+                f"{when}, {', '.join(missing[:3])}{more} of the checkpoint {self.place} should be there and is not: a "
+                "write to the object store failed, and Spark went on",
+                kept=KEPT,
+                then=NEXT,
+            )
+
+    def _check_own(self, entry: str, batch: BatchId) -> None:
+        """Whether the entry is what this query works with: another driver's must not be planned."""
+        execution = self._execution()
+        ours = json.loads(execution.lastExecution().offsetSeqMetadata().json())
+        _, told, *stored = entry.strip().splitlines()
+        theirs = json.loads(told)
+        held = execution.availableOffsets().values().toSeq()
+        offsets = [json.loads(held.apply(number).json()) for number in range(held.size())]
+        names = ("batchWatermarkMs", "batchTimestampMs")
+        same = all(ours.get(name) == theirs.get(name) for name in names)
+        # A source that two branches read has a line for each of them.
+        lines = [json.loads(each) for each in stored]
+        if not same or any(each not in lines for each in offsets) or any(each not in offsets for each in lines):
+            raise CheckpointMismatch(
+                f"offsets/{batch} of the checkpoint {self.place} is not what this driver has written",
+                kept="nothing of the batch was written",
+                then="end the other driver that uses the checkpoint, then start again",
+            )
+
+    # -- what Spark knows --------------------------------------------------------------------------
+
+    def _execution(self) -> Any:
+        number = self._spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        for query in self._spark.streams.active:
+            if number is None or query.id == number:
+                return query._jsq.streamingQuery()
+        raise CheckpointFailed(f"Spark no longer knows the query {number}", kept=KEPT, then=NEXT)
+
+    def _operators(self) -> tuple[Operator, ...]:
+        """The query's stateful operators; a query has the same ones in all its batches."""
+        if not self._known:
+            counts: dict[int, int] = {}
+            for node in _nodes(self._execution().lastExecution().executedPlan()):
+                info = _state_info(node)
+                if info is not None:
+                    counts[info.operatorId()] = info.numPartitions()
+            if not counts:
+                raise CheckpointFailed("Spark's plan of the batch has no state to look for", kept=KEPT, then=NEXT)
+            self._known = tuple(
+                Operator(number, partitions, self._stores(number)) for number, partitions in sorted(counts.items())
+            )
+        return self._known
+
+    def _stores(self, operator: int) -> tuple[str, ...]:
+        """The names of an operator's stores, from the note that Spark has written before its first batch."""
+        name = f"state/{operator}/_metadata/metadata"
+        self._require([name], "with the first batch of a run")
+        stores = json.loads(self._read(name).strip().splitlines()[-1])["stateStoreInfo"]
+        return tuple(str(store["storeName"]) for store in stores)
+
+    # -- Hadoop's file system ----------------------------------------------------------------------
+
+    @cached_property
+    def _files(self) -> Any:
+        with self._asking("opening it"):
+            path = self._jvm.org.apache.hadoop.fs.Path(self.place)
+            return path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf())
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.place}/{name}")
+
+    def _exists(self, name: str) -> bool:
+        with self._asking(f"looking for {name}"):
+            return bool(self._files.exists(self._path(name)))
+
+    def _batches(self, log: str) -> list[int]:
+        with self._asking(f"listing {log}"):
+            if not self._files.exists(self._path(log)):
+                return []
+            names = [each.getPath().getName() for each in self._files.listStatus(self._path(log))]
+        return [int(name) for name in names if name.isdigit()]
+
+    def _read(self, name: str) -> str:
+        with self._asking(f"reading {name}"):
+            stream = self._files.open(self._path(name))
+            try:
+                return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            finally:
+                stream.close()
+
+    def _write(self, name: str, text: str) -> None:
+        """Replace a file as Spark does, so that a crash leaves the old one or the new one."""
+        with self._asking(f"writing {name}"):
+            streaming = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
+            conf = self._spark._jsparkSession.sessionState().newHadoopConf()
+            manager = streaming.CheckpointFileManager.create(self._jvm.org.apache.hadoop.fs.Path(self.place), conf)
+            stream = manager.createAtomic(self._path(name), True)
+            try:
+                stream.write(bytearray(text.encode()))
+                stream.close()
+            except BaseException:
+                stream.cancel()
+                raise
+
+    def _asking(self, doing: str) -> _Asking:
+        return _Asking(f"checkpoint {self.place}: {doing}")
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """Turns what Hadoop raises into our error."""
+
+    doing: str
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Py4JJavaError):
+            said = next(iter(str(error.java_exception.toString()).splitlines()), "")
+            raise CheckpointFailed(f"{self.doing}: {said[:500]}", kept=KEPT, then=NEXT) from error
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    yield node
+    children = node.children()
+    for number in range(children.size()):
+        yield from _nodes(children.apply(number))
+
+
+def _state_info(node: Any) -> Any:
+    try:
+        found = node.stateInfo()
+    except Py4JError:  # not an operator with state: it has no such method
+        return None
+    return found.get() if found.isDefined() else None

@@ -1,0 +1,109 @@
+"""The sink: each task hands its rows to the writer, as one sink partition of one batch.
+
+Two ways lead here. The runner (`tailrace run`) ships a `BatchWrite`, with the plan that the ledger holds. And
+`format("tailrace")` is the same sink as a PySpark data source, for a job that uses nothing else of Tailrace
+(`dropin`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from tailrace.config import Delivery, Pipeline
+from tailrace.driver.input_end import whole
+from tailrace.errors import InvariantBroken
+from tailrace.gateway import Assignment, Written, writer
+from tailrace.gateway.answers import RESULT, answer, written_of
+from tailrace.kafka.clients import client_options
+from tailrace.progress.plan import SinkPartition
+from tailrace.progress.stream_plan import StreamPlan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True)
+class BatchWrite:
+    """What every task of a batch needs; `assigned` gives each of Spark's tasks its sink partition."""
+
+    plan: StreamPlan
+    assigned: tuple[SinkPartition, ...]
+    delivery: Delivery
+    ledger: str
+    topic: str | None
+    rejected: str | None
+    run: str
+    options: dict[str, Any] = field(repr=False)
+    owners: Mapping[SinkPartition, str] = field(default_factory=dict)  # who has written each sink partition last
+    idle: float = 300.0
+
+    @classmethod
+    def of(
+        cls,
+        pipeline: Pipeline,
+        plan: StreamPlan,
+        assigned: tuple[SinkPartition, ...],
+        run: str,
+        owners: Mapping[SinkPartition, str],
+    ) -> BatchWrite:
+        """The write of one planned batch."""
+        return cls(
+            plan=plan,
+            assigned=assigned,
+            delivery=plan.delivery,
+            ledger=pipeline.ledger.topic,
+            topic=pipeline.sink.topic,
+            rejected=pipeline.rejected_topic,
+            run=run,
+            options=client_options(pipeline.kafka) | pipeline.sink.options,
+            owners=dict(owners),
+            idle=pipeline.sink.idle,
+        )
+
+    def task(self, number: int) -> Assignment:
+        """What Spark's task of this number writes."""
+        return Assignment(
+            pipeline=self.plan.pipeline,
+            batch=self.plan.batch,
+            partition=self.assigned[number],
+            sinks=self.plan.sinks,
+            digest=self.plan.digest,
+            delivery=self.delivery,
+            ledger=self.ledger,
+            topic=self.topic,
+            rejected=self.rejected,
+            run=self.run,
+            owner=self.owners.get(self.assigned[number], ""),
+            idle=self.idle,
+            options=self.options,
+        )
+
+
+def deliver(
+    rows: DataFrame, batch: BatchWrite, shape: Callable[[Batches], Batches] = lambda batches: batches
+) -> list[Written]:
+    """Write a batch; what each sink partition has written. `shape` makes rows.ROW of other columns."""
+    written = [written_of(bytes(row[0])) for row in rows.mapInArrow(_task(batch, shape), RESULT).collect()]
+    if sorted(each.partition for each in written) != list(range(len(batch.plan.slices))):
+        raise InvariantBroken(
+            f"batch {batch.plan.batch} has {len(batch.plan.slices)} sink partitions for outputs, and "
+            f"{sorted(each.partition for each in written)} have answered"
+        )
+    return written
+
+
+def _task(batch: BatchWrite, shape: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+    def write(batches: Batches) -> Batches:
+        context = TaskContext.get()
+        if context is None:
+            raise InvariantBroken("the sink runs outside a task of Spark")
+        yield answer(writer().write(batch.task(context.partitionId()), shape(whole(batches))))
+
+    return write

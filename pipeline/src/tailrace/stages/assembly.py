@@ -1,0 +1,62 @@
+"""A pipeline with its function loaded, and the digests of what decides its rows.
+
+Everything between source and sink is a pure function from DataFrame to DataFrame: `driver.frame` puts them together for
+stateless pipelines, `spark_stream.frame` for stateful ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailrace.config import Format, Pipeline
+from tailrace.stages.formats.json_model import REFERENCE
+from tailrace.stages.module_sources import sources
+from tailrace.stages.process import Function
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A pipeline with its function loaded; `folder` is where its relative paths begin."""
+
+    pipeline: Pipeline
+    function: Function | None
+    folder: Path
+
+    @property
+    def shape(self) -> str:
+        """Digest what decides which records are rejected before the function."""
+        source, process = self.pipeline.source, self.pipeline.process
+        schema = source.schema_ or ""
+        if REFERENCE.fullmatch(schema):
+            texts = [each.read_text() for each in sources(schema, self.folder)]
+            text = texts[0] if len(texts) == 1 else repr(texts)
+        else:
+            file = self.folder / schema
+            text = file.read_text() if schema.endswith((".json", ".avsc")) and file.is_file() else ""
+        format_ = f"{source.format.value}{'' if source.registry is None else ' of a registry'}"
+        return _digest(format_, schema, text, sorted(process.validate_.items()), process.partitions)
+
+    @property
+    def code(self) -> str:
+        """Digest the function and what it is called with."""
+        process = self.pipeline.process
+        files = list(self.function.files) if self.function is not None else []
+        files += [each for each in sources(process.function or "", self.folder) if each not in files]
+        texts = [each.read_text() for each in files if each.is_file()]
+        return _digest(
+            (process.function or "").rpartition(":")[2],
+            texts,
+            json.dumps(process.arguments, sort_keys=True, default=str),
+        )
+
+    @property
+    def may_reject(self) -> bool:
+        """Whether a record can fail before the function: raw bytes without conditions cannot."""
+        return self.pipeline.source.format is not Format.RAW or bool(self.pipeline.process.validate_)
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

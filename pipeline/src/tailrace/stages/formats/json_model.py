@@ -1,0 +1,239 @@
+"""JSON by a pydantic model of the user's: the model's schema as Spark sees it, and rows that the model validated.
+
+The class itself does not travel to the workers, because they may not be able to import the user's file: its source
+text does, and each worker process loads it once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from functools import cache
+from pathlib import Path
+from types import ModuleType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from tailrace.errors import SchemaInvalid
+from tailrace.stages.formats.arrow import Decoder, Misfit
+from tailrace.stages.formats.avro_schema import KEPT
+
+REFERENCE = re.compile(r"(?P<where>[\w./-]+):(?P<name>[A-Za-z_]\w*)")
+
+NOT_UTF8 = "not utf-8"
+NOT_JSON = "not json"
+MISFIT = "does not fit the model"
+TOLD = 3  # how many of a record's faults its headers tell
+
+_LEAVES: dict[Any, DataType] = {
+    str: StringType(), int: LongType(), float: DoubleType(), bool: BooleanType(), bytes: BinaryType(),
+    datetime: TimestampType(), date: DateType(),
+}  # fmt: skip
+_DECIMAL = DecimalType(38, 18)
+
+
+@dataclass(frozen=True)
+class Model:
+    """Where a model comes from: the text of its file, or nothing but its reference if it is installed."""
+
+    reference: str
+    name: str
+    text: str | None
+    folder: Path
+
+
+def read_model(reference: str, folder: Path) -> Model:
+    """The source of `file.py:Model` or `package.module:Model`."""
+    found = REFERENCE.fullmatch(reference)
+    if found is None:
+        raise _invalid(reference, "not of the form file.py:Model or package.module:Model")
+    text = None
+    if found["where"].endswith(".py"):
+        path = folder / found["where"]
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise _invalid(reference, f"{path}: {error.strerror}") from None
+    return Model(reference, found["name"], text, folder)
+
+
+@cache
+def load_model(model: Model) -> type[BaseModel]:
+    """The class, once in each process."""
+    where = model.reference.rpartition(":")[0]
+    sys.path.insert(0, str((model.folder / where).parent if model.text is not None else model.folder))
+    try:
+        module = importlib.import_module(where) if model.text is None else _executed(where, model)
+    except Exception as error:  # the user's file may raise anything
+        raise _invalid(model.reference, f"{where} does not load: {type(error).__name__}: {error}") from error
+    finally:
+        del sys.path[0]
+    found = getattr(module, model.name, None)
+    if not isinstance(found, type) or not issubclass(found, BaseModel):
+        raise _invalid(model.reference, f"{where} has no pydantic model {model.name!r}")
+    return found
+
+
+def _executed(where: str, model: Model) -> ModuleType:
+    digest = hashlib.sha256(f"{where}\n{model.text}".encode()).hexdigest()[:12]
+    module = ModuleType(f"tailrace_model_{Path(where).stem}_{digest}")
+    module.__file__ = str(model.folder / where)
+    # pydantic looks up the names in annotations there.
+    sys.modules[module.__name__] = module
+    exec(compile(model.text or "", module.__file__, "exec"), module.__dict__)
+    return module
+
+
+def schema_of(model: type[BaseModel]) -> StructType:
+    """The Spark schema that holds every instance of a model."""
+    return _struct(model, "", ())
+
+
+def _struct(model: type[BaseModel], path: str, above: tuple[type[BaseModel], ...]) -> StructType:
+    if model in above:
+        raise _unsupported(path, f"{model.__name__}, which contains itself")
+    fields = []
+    for name, info in model.model_fields.items():
+        below = f"{path}.{name}".lstrip(".")
+        fields.append(StructField(name, _type(info.annotation, below, (*above, model), info)))
+    if not fields:
+        raise _unsupported(path or model.__name__, "a model without fields")
+    return StructType(fields)
+
+
+def _type(hint: Any, path: str, above: tuple[type[BaseModel], ...], info: FieldInfo | None = None) -> DataType:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _type(arguments[0], path, above, FieldInfo.from_annotation(hint))
+    if origin in (Union, UnionType):
+        others = [each for each in arguments if each is not NoneType]
+        if len(others) != 1:
+            raise _unsupported(path, f"a union of {', '.join(_name(each) for each in others)}")
+        return _type(others[0], path, above, info)
+    if origin is Literal:
+        return _common([type(each) for each in arguments if each is not None], path)
+    if origin in (list, set, frozenset) or (origin is tuple and arguments[1:] == (...,)):
+        return ArrayType(_type(arguments[0], f"{path}.element", above))
+    if origin is dict:
+        key = _type(arguments[0], f"{path}.key", above)
+        if not isinstance(key, StringType):
+            raise _unsupported(path, f"a dict with keys of type {_name(arguments[0])}; JSON has str")
+        return MapType(StringType(), _type(arguments[1], f"{path}.value", above))
+    if isinstance(hint, type):
+        if issubclass(hint, BaseModel):
+            return _struct(hint, path, above)
+        if issubclass(hint, Enum):
+            return _common([type(each.value) for each in hint], path)
+        if issubclass(hint, Decimal):
+            return _decimal(info)
+        if hint in _LEAVES:
+            return _LEAVES[hint]
+    raise _unsupported(path, _name(hint))
+
+
+def _common(kinds: list[type], path: str) -> DataType:
+    if len(set(kinds)) != 1 or kinds[0] not in (str, int, bool):
+        raise _unsupported(path, f"a choice of {', '.join(sorted({_name(each) for each in kinds})) or 'nothing'}")
+    return _LEAVES[kinds[0]]
+
+
+def _decimal(info: FieldInfo | None) -> DecimalType:
+    limits = info.metadata if info is not None else []
+    digits = next((each.max_digits for each in limits if getattr(each, "max_digits", None) is not None), None)
+    places = next((each.decimal_places for each in limits if getattr(each, "decimal_places", None) is not None), None)
+    if digits is None or digits > _DECIMAL.precision:
+        return _DECIMAL
+    return DecimalType(digits, digits if places is None else places)
+
+
+def decoder(model: Model) -> Decoder:
+    """Validates one record; runs in a worker."""
+    kind = load_model(model)
+    plain = {name: _plain(schema.dataType) for name, schema in zip(*_fields(schema_of(kind)), strict=True)}
+
+    def decode(record: bytes) -> dict[str, Any]:
+        try:
+            row = kind.model_validate_json(record)
+            return {name: None if (value := getattr(row, name)) is None else plain[name](value) for name in plain}
+        except ValidationError as error:
+            raise _misfit(record, error) from None
+        except Exception as error:  # a validator of the user's may raise anything
+            raise Misfit(MISFIT, f"{type(error).__name__}: {error}") from None
+
+    return decode
+
+
+def _fields(schema: StructType) -> tuple[list[str], list[StructField]]:
+    return schema.names, schema.fields
+
+
+def _plain(kind: DataType) -> Callable[[Any], Any]:
+    """From a model's value to Arrow's."""
+    match kind:
+        case StructType():
+            inner = [(field.name, _plain(field.dataType)) for field in kind]
+            return lambda value: {name: _maybe(convert, getattr(value, name)) for name, convert in inner}
+        case ArrayType():
+            each = _plain(kind.elementType)
+            return lambda values: [_maybe(each, value) for value in values]
+        case MapType():
+            key_of, value_of = _plain(kind.keyType), _plain(kind.valueType)
+            return lambda values: [(key_of(key), _maybe(value_of, value)) for key, value in values.items()]
+    return lambda value: value.value if isinstance(value, Enum) else value
+
+
+def _maybe(convert: Callable[[Any], Any], value: Any) -> Any:
+    return None if value is None else convert(value)
+
+
+def _misfit(record: bytes, error: ValidationError) -> Misfit:
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    told = "; ".join(f"{'.'.join(map(str, each['loc'])) or 'the record'}: {each['msg']}" for each in faults[:TOLD])
+    if any(each["type"] == "json_invalid" for each in faults):
+        try:
+            record.decode("utf-8")
+        except UnicodeDecodeError as why:
+            return Misfit(NOT_UTF8, f"byte {record[why.start]:#04x} at {why.start}")
+        return Misfit(NOT_JSON, told)
+    more = len(faults) - TOLD
+    return Misfit(MISFIT, f"{told}; and {more} more" if more > 0 else told)
+
+
+def _name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def _invalid(reference: str, what: str) -> SchemaInvalid:
+    return SchemaInvalid(f"schema {reference!r}: {what}", kept=KEPT, then="name a pydantic model, as file.py:Model")
+
+
+def _unsupported(path: str, what: str) -> SchemaInvalid:
+    return SchemaInvalid(
+        f"the model's field {path} is {what}, which has no column type",
+        kept=KEPT,
+        then="use str, int, float, bool, bytes, datetime, date, Decimal, Enum, Literal, list, dict[str, …] or a model",
+    )

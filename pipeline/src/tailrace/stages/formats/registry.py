@@ -1,0 +1,130 @@
+"""The schema registry in Confluent's protocol: schemas by their id, and the id of a schema.
+
+The answer «there is no such schema» concerns one record, which is rejected; no answer at all concerns every record, so
+it fails the task and nothing is judged. Workers import the client only here, when a pipeline has a registry.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+import fastavro
+
+from tailrace.config import Registry as Settings
+from tailrace.errors import ConfigInvalid, KafkaFailed, SchemaInvalid
+from tailrace.stages.formats.avro_schema import KEPT
+
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+Answer = TypeVar("Answer")
+
+NOT_FOUND = 404
+# Options of the client that are numbers; the configuration has text. Without a timeout it would wait for ever.
+NUMBERS = frozenset(
+    {"timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity", "cache.latest.ttl.sec"}
+)
+DEFAULTS: dict[str, Any] = {"timeout": 10.0}
+
+
+class SchemaUnknown(Exception):
+    """The registry answered that it has no such Avro schema."""
+
+
+class Registry:
+    """One registry, as one process knows it; what it has answered once is not asked again."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._client = _client(settings)
+        self._host = _host(settings.url)
+        self._parsed: dict[int, Any] = {}
+
+    def writer(self, number: int) -> Any:
+        """The schema of this id, parsed; SchemaUnknown where the registry has none."""
+        if number not in self._parsed:
+            schema = self._ask(f"schema id {number}", lambda: self._client.get_schema(number))
+            if (schema.schema_type or "AVRO") != "AVRO":
+                raise SchemaUnknown(f"schema id {number} is of type {schema.schema_type}, not AVRO")
+            known: dict[str, Any] = {}
+            self._load(schema.references or [], known)
+            try:
+                self._parsed[number] = fastavro.parse_schema(json.loads(schema.schema_str or ""), named_schemas=known)
+            except Exception as error:  # fastavro also lets KeyError and TypeError through
+                raise SchemaUnknown(f"schema id {number} does not parse: {error}") from None
+        return self._parsed[number]
+
+    def _load(self, references: list[Any], known: dict[str, Any]) -> None:
+        for each in references:
+            what = f"{each.subject} version {each.version}"
+            found = self._ask(what, lambda each=each: self._client.get_version(each.subject, each.version))  # type: ignore[misc]
+            self._load(found.schema.references or [], known)
+            fastavro.parse_schema(json.loads(found.schema.schema_str or ""), named_schemas=known)
+
+    def identify(self, subject: str, text: str) -> int:
+        """The id of a schema under a subject; registered there if it is not yet."""
+        from confluent_kafka.schema_registry import Schema
+
+        schema = Schema(text, "AVRO")
+        try:
+            return int(self._ask(subject, lambda: self._client.lookup_schema(subject, schema)).schema_id or 0)
+        except SchemaUnknown:
+            pass
+        try:
+            return int(self._ask(subject, lambda: self._client.register_schema(subject, schema)))
+        except SchemaUnknown as error:
+            raise SchemaInvalid(f"the registry took no schema for {subject}: {error}", kept=KEPT) from None
+
+    def _ask(self, what: str, question: Callable[[], Answer]) -> Answer:
+        from confluent_kafka.schema_registry import SchemaRegistryError
+
+        try:
+            return question()
+        except SchemaRegistryError as error:
+            if error.http_status_code == NOT_FOUND:
+                raise SchemaUnknown(f"the registry has no {what}") from None
+            if error.http_status_code in {409, 422}:
+                raise SchemaInvalid(
+                    f"the schema registry at {self._host} refused the schema of {what}: {error.error_message}",
+                    kept=KEPT,
+                    then="make the schema compatible with the subject's earlier ones",
+                ) from None
+            raise self._failed(what, f"{error.http_status_code} {error.error_message}") from None
+        except Exception as error:  # whatever its HTTP client raises
+            raise self._failed(what, str(error) or type(error).__name__) from None
+
+    def _failed(self, what: str, why: str) -> KafkaFailed:
+        return KafkaFailed(
+            f"the schema registry at {self._host} did not give {what}: {why}",
+            kept="nothing of this batch was delivered or rejected",
+            then="make the registry reachable and start the pipeline again",
+        )
+
+
+def registry(settings: Settings) -> Registry:
+    """This process's one client of a registry."""
+    return _registry(settings.model_dump_json())
+
+
+@cache
+def _registry(settings: str) -> Registry:
+    return Registry(Settings.model_validate_json(settings))
+
+
+def _client(settings: Settings) -> SchemaRegistryClient:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    try:
+        options = {name: float(text) if name in NUMBERS else text for name, text in settings.options.items()}
+        return SchemaRegistryClient({"url": settings.url} | DEFAULTS | options)
+    except (ValueError, TypeError) as error:
+        raise ConfigInvalid(f"registry: {error}", kept=KEPT, then="mend `registry` in the configuration") from None
+
+
+def _host(url: str) -> str:
+    """The address without a user and a password, which may stand in a URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -1,0 +1,225 @@
+"""The user's part: the function from DataFrame to DataFrame, and the conditions that a record must meet.
+
+Their mistakes are told as theirs: with the name that does not exist and the nearest that does, or with the line of the
+user's file that raised, and before the first record is read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import BooleanType, StructType
+
+from tailrace.errors import ConfigInvalid, FunctionInvalid, FunctionMissing, TailraceError
+from tailrace.stages.rows import DETAIL, KAFKA, REASON, STAGE
+
+KEPT = "nothing was read or written"
+NAME = "process"
+_FAILED = "_failed"
+
+# Modules of users' files, by name: another pipeline's file of the same name takes the place.
+_loaded: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Function:
+    """The user's function, and the files that Spark's workers need to run what it defines (SparkContext.addPyFile)."""
+
+    call: Callable[..., object]
+    name: str
+    files: tuple[Path, ...]
+
+
+def load(reference: str, folder: Path) -> Function:
+    """The function of `file.py:name`, relative to `folder`, or of `package.module:name`."""
+    where, _, name = reference.rpartition(":")
+    if not where or not name:
+        raise _missing(reference, "it is not of the form file.py:name or package.module:name", "write it so")
+    path = (folder / where).resolve() if where.endswith(".py") else None
+    home = folder.resolve() if path is None else path.parent
+    forget()
+    before = set(sys.modules)
+    try:
+        with _importable(home):
+            module = _module(reference, where, home) if path is None else _file(reference, path)
+    finally:
+        files = sorted(_files(home, set(sys.modules) - before))
+    found = getattr(module, name, None)
+    if not callable(found):
+        choices = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
+        near = difflib.get_close_matches(name, choices, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"define {name} there"
+        what = "is not callable" if hasattr(module, name) else "does not exist"
+        raise _missing(reference, f"{name!r} {what} in {where}", hint)
+    return Function(found, reference, tuple(files))
+
+
+def forget(names: Collection[str] = ()) -> None:
+    """Unload the modules of users' files, so that others may take their names; `names` will be loaded next."""
+    for known in _loaded | set(names):
+        sys.modules.pop(known, None)
+    _loaded.clear()
+    _loaded.update(names)
+
+
+@contextmanager
+def _importable(home: Path) -> Iterator[None]:
+    sys.path.insert(0, str(home))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(home))
+
+
+def _file(reference: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.py")], 1)
+        raise _missing(reference, f"{path} does not exist", f"did you mean {near[0]!r}?" if near else "create the file")
+    other = sys.modules.get(path.stem)
+    spec = importlib.util.find_spec(path.stem) if other is None else None
+    taken = other is not None or spec is None or spec.origin is None or Path(spec.origin).resolve() != path
+    if taken:
+        raise _missing(
+            reference,
+            f"{path.name} has the name of another module, which workers would import instead",
+            "rename the file",
+        )
+    return _imported(reference, path.stem, path.parent)
+
+
+def _module(reference: str, where: str, home: Path) -> ModuleType:
+    try:
+        known = importlib.util.find_spec(where) is not None
+    except (ImportError, ValueError):
+        known = False
+    if not known:
+        raise _missing(reference, f"there is no module {where!r}", "install it, or name a file as file.py:name")
+    return _imported(reference, where, home)
+
+
+def _imported(reference: str, where: str, home: Path) -> ModuleType:
+    try:
+        return importlib.import_module(where)
+    except (Exception, SystemExit) as error:  # the user's file may raise anything
+        sys.modules.pop(where, None)
+        raise _missing(
+            reference, f"it does not load: {_told(error, home)}", "mend the file, or install what it imports"
+        ) from error
+
+
+def _files(home: Path, names: set[str]) -> Iterator[Path]:
+    """The user's own top-level modules; packages have to be installed where the workers run."""
+    for name in names:
+        origin = getattr(sys.modules.get(name), "__file__", None)
+        if origin is not None and Path(origin).resolve().parent == home and "." not in name:
+            _loaded.add(name)
+            yield Path(origin).resolve()
+
+
+def apply(function: Function, frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame:
+    """What the function makes of the frame."""
+    try:
+        result = function.call(frame, **arguments)
+    except TailraceError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        home = next((each.parent for each in function.files), None)
+        raise FunctionInvalid(
+            f"{function.name} raised {_told(error, home)}", kept=KEPT, then="mend the function"
+        ) from error
+    if not isinstance(result, DataFrame):
+        raise FunctionInvalid(
+            f"{function.name} returned {type(result).__name__}, not a DataFrame", kept=KEPT, then="return a DataFrame"
+        )
+    if result.isStreaming != frame.isStreaming:
+        raise FunctionInvalid(
+            f"{function.name} returned a DataFrame that does not come from the records",
+            kept=KEPT,
+            then="return one that is made from the function's argument",
+        )
+    return result
+
+
+def _told(error: BaseException, home: Path | None) -> str:
+    """The error's own words, and the last line of the user's that led to it."""
+    text = next(iter(str(error).splitlines()), "")
+    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{told} ({Path(error.filename).name}, line {error.lineno})"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if home is not None and Path(each.filename).resolve().is_relative_to(home)]
+    return f"{told} ({Path(own[-1].filename).name}, line {own[-1].lineno}: {own[-1].line})" if own else told
+
+
+def validate(frame: DataFrame, conditions: Mapping[str, str]) -> DataFrame:
+    """Each good row that does not meet a condition gets its name as the reason; null does not meet it."""
+    if not conditions:
+        return frame
+    # A row that was rejected already has no fields that a condition could be asked about.
+    failed = F.when(F.col(REASON).isNotNull(), None)
+    for name, condition in conditions.items():
+        try:
+            met = F.expr(condition)
+            kind = frame.withColumn(_FAILED, met).schema[_FAILED].dataType
+        except PySparkException as error:
+            raise _condition(name, condition, str(error).splitlines()[0]) from None
+        if not isinstance(kind, BooleanType):
+            raise _condition(name, condition, f"it is {kind.simpleString()}, not boolean")
+        told = F.struct(F.lit(name).alias("reason"), F.lit(condition).alias("detail"))
+        failed = failed.when(~F.coalesce(met, F.lit(False)), told)
+    judged = frame.withColumn(_FAILED, failed)
+    return judged.withColumns(
+        {
+            REASON: F.coalesce(F.col(REASON), F.col(_FAILED)["reason"]),
+            DETAIL: F.coalesce(F.col(DETAIL), F.col(_FAILED)["detail"]),
+            STAGE: F.when(F.col(_FAILED).isNotNull(), NAME),
+        }
+    ).drop(_FAILED)
+
+
+def spread_rows(frame: DataFrame, partitions: int) -> DataFrame:
+    """Spread decoded rows over this many tasks, by the keys of their records, or by their place if they have none."""
+    record = F.col(KAFKA)
+    place = F.concat_ws("-", record["topic"], record["partition"], record["offset"]).cast("binary")
+    return frame.repartition(partitions, F.coalesce(record["key"], place))
+
+
+def unchanged(frame: DataFrame) -> DataFrame:
+    """What stands in for the function where there is none: each record with its key, headers and timestamp."""
+    names = [name for name in frame.columns if name != KAFKA]
+    record, value = F.col(KAFKA), F.struct(*names)
+    if names == ["value"] and not isinstance(frame.schema["value"].dataType, StructType):
+        value = F.col("value")
+    return frame.select(
+        record["key"].alias("key"),
+        value.alias("value"),
+        record["headers"].alias("headers"),
+        record["timestamp"].alias("timestamp"),
+        KAFKA,
+    )
+
+
+def _condition(name: str, condition: str, why: str) -> ConfigInvalid:
+    return ConfigInvalid(
+        f"process.validate: the condition {name!r}, {condition!r}, cannot be evaluated: {why}",
+        kept=KEPT,
+        then="write it in Spark's SQL, over the decoded fields and `kafka`",
+    )
+
+
+def _missing(reference: str, what: str, then: str) -> FunctionMissing:
+    return FunctionMissing(f"function {reference!r}: {what}", kept=KEPT, then=then)

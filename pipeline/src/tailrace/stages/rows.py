@@ -1,0 +1,125 @@
+"""The one shape of a row on its way to the sink, and the names that the stages share.
+
+decode, process and encode do not know each other; they agree on these columns. A row whose `reason` is null is
+delivered to its topic; a row with a reason goes to the rejected topic, with the record's original bytes and
+headers that say why, from where and when.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - the name that every PySpark user knows
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from tailrace.kafka.rejected_headers import (
+    DETAIL_LENGTH,
+    HEADER_DETAIL,
+    HEADER_OFFSET,
+    HEADER_PARTITION,
+    HEADER_REASON,
+    HEADER_STAGE,
+    HEADER_TIMESTAMP,
+    HEADER_TOPIC,
+)
+
+# What the function finds beside the decoded fields: where the record came from.
+KAFKA = "kafka"
+# Columns that travel from decode to the split and are hidden from the function.
+VALUE = "_value"
+REASON = "_reason"
+DETAIL = "_detail"
+# Only where a later stage than decode gave the reason.
+STAGE = "_stage"
+HIDDEN = (VALUE, REASON, DETAIL, STAGE)
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+
+# The row that the sink takes.
+ROW = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("headers", HEADERS),
+        StructField("timestamp", LongType()),  # milliseconds, as Kafka has it
+        StructField("reason", StringType()),
+    ]
+)
+
+
+def size(value: Column) -> Column:
+    """The bytes of a key or a value."""
+    return F.coalesce(F.octet_length(value), F.lit(0)).cast("long")
+
+
+def header(name: str, value: Column) -> Column:
+    """One header whose value is the text of `value`; null where that is null."""
+    text = value.cast("string")
+    return F.when(text.isNotNull(), F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value")))
+
+
+def with_headers(own: Column, *more: Column) -> Column:
+    """The record's own headers followed by those of `more` that are not null."""
+    ours = F.filter(F.array(*more), lambda each: each.isNotNull())
+    return F.concat(F.coalesce(own, F.array().cast(HEADERS)), ours)
+
+
+def reasons(stage: Column, origin: Column | None) -> list[Column]:
+    """The headers that say why a row was rejected and, if its struct `kafka` is known, from where and when it came."""
+    told = [
+        header(HEADER_STAGE, stage),
+        header(HEADER_REASON, F.col(REASON)),
+        header(HEADER_DETAIL, F.substring(F.col(DETAIL), 1, DETAIL_LENGTH)),
+    ]
+    if origin is None:
+        return told
+    return [
+        *told,
+        header(HEADER_TOPIC, origin["topic"]),
+        header(HEADER_PARTITION, origin["partition"]),
+        header(HEADER_OFFSET, origin["offset"]),
+        header(HEADER_TIMESTAMP, F.unix_millis(origin["timestamp"])),
+    ]
+
+
+def rejected(frame: DataFrame, stage: str) -> DataFrame:
+    """The rows of a decoded frame that have a reason, as rows for the sink; `stage` is where the column has none."""
+    record = F.col(KAFKA)
+    where = F.coalesce(F.col(STAGE), F.lit(stage)) if STAGE in frame.columns else F.lit(stage)
+    headers = with_headers(record["headers"], *reasons(where, record))
+    return frame.where(F.col(REASON).isNotNull()).select(
+        F.lit(None).cast("string").alias("topic"),
+        F.lit(None).cast("int").alias("partition"),
+        record["key"].alias("key"),
+        F.col(VALUE).alias("value"),
+        headers.alias("headers"),
+        F.lit(None).cast("long").alias("timestamp"),
+        F.col(REASON).alias("reason"),
+    )
+
+
+def aside(frame: DataFrame, stage: str) -> Column:
+    """Return a rejected row of a decoded frame as the gate hands it over; null for an accepted one."""
+    record = F.col(KAFKA)
+    where = F.coalesce(F.col(STAGE), F.lit(stage)) if STAGE in frame.columns else F.lit(stage)
+    row = F.struct(
+        record["key"].alias("key"),
+        F.col(VALUE).alias("value"),
+        with_headers(record["headers"], *reasons(where, record)).alias("headers"),
+        F.col(REASON).alias("reason"),
+    )
+    return F.when(F.col(REASON).isNotNull(), row)
+
+
+def accepted(frame: DataFrame) -> DataFrame:
+    """The rows of a decoded frame that have no reason, without the hidden columns."""
+    return frame.where(F.col(REASON).isNull()).drop(*HIDDEN)

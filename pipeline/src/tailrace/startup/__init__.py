@@ -1,0 +1,1 @@
+"""From `tailrace run` to a running loop: preflight, the Spark session, standby, and warm-up."""

@@ -1,0 +1,105 @@
+"""What takes a first batch its seconds, done beforehand: Python workers, what they import, Spark's own classes.
+
+A driver does it while it reads its ledger, a standby while it waits. None of it writes anything, none of it runs the
+user's function on a record, and where it fails nothing but speed is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from tailrace.driver.input_end import whole
+from tailrace.driver.shutdown import Stop
+from tailrace.errors import TailraceError
+from tailrace.gateway import writer
+from tailrace.spark_stream.frame import rows as rows_of
+from tailrace.spark_stream.gate import Gate
+from tailrace.stages.assembly import Assembly
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+LOST = (PySparkException, Py4JError, TailraceError)  # what a step may raise: the pipeline runs all the same
+_HOLD = 0.2  # seconds that a warming task keeps its worker, so that each slot gets one of its own
+_NOTHING = "nothing boolean"
+_LOOK_EVERY = 0.1
+
+
+class Warming:
+    """Steps in a thread of their own, one after another, beside a driver that starts."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._threads = ThreadPoolExecutor(1, "tailrace-warm")
+        self._last: Future[None] | None = None
+        self.then(lambda: workers(spark))
+
+    def then(self, step: Callable[[], None]) -> None:
+        """Add a step."""
+        self._last = self._threads.submit(self._run, step)
+
+    def _run(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except LOST as problem:
+            log.info("not warm: %s: %s", type(problem).__name__, str(problem).partition("\n")[0])
+
+    def done(self, stop: Stop) -> None:
+        """Return when all steps are done; where a stop is asked for, give up what is under way."""
+        self._threads.shutdown(wait=False, cancel_futures=False)
+        while self._last is not None and not wait([self._last], _LOOK_EVERY).done:
+            if stop.event.is_set():
+                self._threads.shutdown(wait=False, cancel_futures=True)
+                self._spark.sparkContext.cancelAllJobs()
+                return
+
+
+def workers(spark: SparkSession) -> None:
+    """Start a Python worker in each slot, with all that a batch imports, and the gateway."""
+    slots = spark.sparkContext.defaultParallelism
+    spark.range(0, slots, 1, slots).mapInArrow(_hold, _NOTHING).collect()
+
+
+def stream(spark: SparkSession, assembly: Assembly) -> None:
+    """Run a stateful pipeline's stages on no record at all: compiled by Spark, loaded by the workers."""
+    rows_of(assembly, _nothing(spark), Gate.of(assembly.pipeline, None)).mapInArrow(_drain, _NOTHING).collect()
+
+
+def _nothing(spark: SparkSession) -> DataFrame:
+    """No record of Kafka's, in a form of which Spark cannot know that it is empty, so that it runs its tasks."""
+    text = F.col("id").cast("string")
+    rows = spark.range(0, 2, 1, 2).where("id < 0")
+    return rows.select(
+        text.cast("binary").alias("key"),
+        text.cast("binary").alias("value"),
+        text.alias("topic"),
+        F.col("id").cast("int").alias("partition"),
+        F.col("id").alias("offset"),
+        F.timestamp_millis("id").alias("timestamp"),
+        F.col("id").cast("int").alias("timestampType"),
+        F.array(F.struct(text.alias("key"), text.cast("binary").alias("value"))).alias("headers"),
+    )
+
+
+def _drain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Take everything, give nothing; on the way, import what a writing task imports."""
+    writer()
+    for _ in whole(batches):
+        pass
+    return iter(())
+
+
+def _hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    time.sleep(_HOLD)
+    return _drain(batches)

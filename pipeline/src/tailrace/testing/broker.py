@@ -1,0 +1,265 @@
+"""One broker of the embedded Kafka and its process, which can be stopped, killed and paused on its own.
+
+Every broker's JVM is the child of a small watcher in a session of its own: Ctrl-C in the parent's terminal does not
+reach it, and when the parent ends, however it ends, the watcher's standard input does too, and the broker with it. A
+signal that the kernel sends at a parent's death would not do: it comes when the *thread* that started the child ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tailrace.errors import BrokerDidNotStart, InvariantBroken
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+HOST = "127.0.0.1"
+START_LIMIT = 60.0
+STOP_LIMIT = 30.0
+# The watcher's own interpreter may not find this package as the parent does, so it is told where it is.
+WATCHER = (
+    "import sys; sys.path.append(sys.argv[1]); from tailrace.testing.broker import watch; sys.exit(watch(sys.argv[2:]))"
+)
+
+
+@dataclass(frozen=True)
+class Node:
+    """One broker, which is a controller too, in the cluster's plan."""
+
+    node_id: int
+    port: int
+    controller_port: int
+    tls_port: int = 0  # of a secured one: for those who come with a certificate
+
+
+class Broker:
+    """One broker and its process. Stopped or killed, it can be started again, with its data and its ports."""
+
+    def __init__(
+        self,
+        node: Node,
+        folder: Path,
+        java: Sequence[str],
+        rubbish: Path | None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.node_id = node.node_id
+        self.port = node.tls_port or node.port
+        self.options = dict(options or {})  # of a connection that may ask who is registered
+        self.folder = folder
+        self.log = folder / "kafka.log"
+        self._java = java
+        self._rubbish = rubbish
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self._pid: int | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process of the broker's JVM, also when it has ended."""
+        if self._pid is None:
+            raise InvariantBroken(f"broker {self.node_id} of the embedded Kafka has never been started")
+        return self._pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process is there; a paused one is."""
+        return self._watcher is not None and self._watcher.poll() is None
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start the broker unless it runs, and wait until it serves. Without its quorum a broker does not serve."""
+        if not self.alive:
+            self._release()
+            self._launch()
+        if wait:
+            wait_for([self], {self.node_id})
+
+    def stop(self, limit: float = STOP_LIMIT) -> None:
+        """Let the broker shut down in order; one that has not ended within the limit is killed."""
+        self.ask_to_stop()
+        self.finish(limit)
+
+    def kill(self) -> None:
+        """End the process at once, as kill -9 does."""
+        self._signal(signal.SIGKILL)
+        self.finish(STOP_LIMIT)
+
+    def pause(self) -> None:
+        """Halt the process: its connections stay open and nobody answers."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on."""
+        self._signal(signal.SIGCONT)
+
+    def ask_to_stop(self) -> None:
+        """Begin an orderly shutdown, and do not wait for its end."""
+        self._signal(signal.SIGTERM)
+        self.resume()  # a paused process takes the signal when it goes on
+
+    def finish(self, limit: float) -> None:
+        """Wait for the end of the process; after the limit, kill it."""
+        if self._watcher is not None:
+            try:
+                self._watcher.wait(limit)
+            except subprocess.TimeoutExpired:
+                self._signal(signal.SIGKILL)
+                self._watcher.wait(STOP_LIMIT)
+        self._release()
+
+    def last_lines(self, count: int = 15) -> str:
+        """The end of the broker's log."""
+        if not self.log.exists():
+            return "    (there is no log)"
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - 20_000))
+            lines = file.read().decode(errors="replace").splitlines()
+        return "\n".join(f"    {line}" for line in lines[-count:]) or "    (the log is empty)"
+
+    def format(self, cluster_id: str) -> None:
+        """Prepare the data folder, unless that was done before."""
+        if (self.folder / "data" / "meta.properties").exists():
+            return
+        command = [*self._java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", "server.properties"]
+        try:
+            with self.log.open("ab") as log:
+                subprocess.run(
+                    command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                    timeout=START_LIMIT, check=True,
+                )  # fmt: skip
+        except subprocess.SubprocessError as error:
+            why = "within the limit" if isinstance(error, subprocess.TimeoutExpired) else "without an error"
+            raise _did_not_start(self, f"its data folder could not be formatted {why}") from error
+
+    def _launch(self) -> None:
+        command = [sys.executable, "-c", WATCHER, str(Path(__file__).parents[2]), str(os.getpid())]
+        command += [str(self._rubbish or ""), *self._java, "kafka.Kafka", "server.properties"]
+        with self.log.open("ab") as log:
+            self._watcher = subprocess.Popen(
+                command, cwd=self.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                start_new_session=True,
+            )  # fmt: skip
+        try:
+            said = _first_line(self._watcher, START_LIMIT)
+            if not said.isdigit():
+                raise _did_not_start(self, f"its watcher did not start it within {START_LIMIT:.0f} s")
+            self._pid = int(said)
+        except BaseException:
+            self._release()
+            raise
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.alive and self._pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, number)
+
+    def _release(self) -> None:
+        """Let go of the watcher, which ends when its standard input is closed, if it has not ended before."""
+        watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            for pipe in (watcher.stdin, watcher.stdout):
+                if pipe is not None:
+                    pipe.close()
+            watcher.wait(STOP_LIMIT)
+
+
+def wait_for(brokers: Sequence[Broker], expected: set[int]) -> None:
+    """Wait until each of the brokers answers and says that all expected ones are registered."""
+    from confluent_kafka.admin import AdminClient
+
+    until = time.monotonic() + START_LIMIT
+    for broker in brokers:
+        client: AdminClient | None = None
+        seen: set[int] = set()
+        while not expected <= seen:
+            if not broker.alive:
+                raise _did_not_start(broker, "its process ended")
+            if time.monotonic() >= until:
+                raise _did_not_start(
+                    broker,
+                    f"waited {START_LIMIT:.0f} s until it answers on port {broker.port} and names the brokers"
+                    f" {sorted(expected)}; it named {sorted(seen) or 'none'}",
+                )
+            # A client that once failed to connect takes its time to try again; so it is made when the port is open.
+            if client is None and _answers(broker.port):
+                address = f"{HOST}:{broker.port}"
+                client = AdminClient({"bootstrap.servers": address, "log_level": 0, **broker.options})
+            if client is not None:
+                seen = _registered(client)
+            if not expected <= seen:
+                time.sleep(0.05)
+
+
+def watch(arguments: Sequence[str]) -> int:
+    """The watcher's whole life: start the broker, tell its pid, end it when the parent has ended."""
+    parent, rubbish, *command = arguments
+    # The broker holds the other end of this pipe: it closes when the broker ends.
+    ended, held = os.pipe()
+    jvm = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=sys.stderr, pass_fds=(held,), preexec_fn=_end_with_watcher()
+    )
+    os.close(held)
+    os.write(1, f"{jvm.pid}\n".encode())
+    while True:
+        ready, _, _ = select.select([0, ended], [], [], 1.0)
+        if ended in ready:
+            return jvm.wait()
+        # A process that the parent forked may hold the pipe open longer than the parent lives.
+        if 0 in ready or os.getppid() != int(parent):
+            break
+    jvm.kill()
+    jvm.wait()
+    if rubbish:
+        shutil.rmtree(rubbish, ignore_errors=True)
+    return 1
+
+
+def _end_with_watcher() -> Callable[[], None] | None:
+    """What makes Linux end the broker if the watcher itself is killed; the watcher has one thread, so that is safe."""
+    if sys.platform != "linux":
+        return None
+    libc, set_death_signal = ctypes.CDLL(None), 1
+    return lambda: libc.prctl(set_death_signal, int(signal.SIGKILL)) and None
+
+
+def _first_line(process: subprocess.Popen[bytes], limit: float) -> str:
+    if process.stdout is None or not select.select([process.stdout], [], [], limit)[0]:
+        return ""
+    return process.stdout.readline().decode().strip()
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _registered(client: AdminClient) -> set[int]:
+    from confluent_kafka import KafkaException
+
+    try:
+        return set(client.list_topics(timeout=2).brokers)
+    except KafkaException:
+        return set()
+
+
+def _did_not_start(broker: Broker, why: str) -> BrokerDidNotStart:
+    return BrokerDidNotStart(
+        f"broker {broker.node_id} of the embedded Kafka: {why}; its log {broker.log} ends with\n{broker.last_lines()}",
+        then=f"read {broker.log}",
+    )

@@ -1,0 +1,115 @@
+"""The command line as a whole: quick where it can be, and clear where it is used wrongly."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.admin.replay import Marks
+from tailrace.cli.main import COMMANDS
+
+FAR = "pyspark", "confluent_kafka", "pandas", "pyarrow"
+
+
+def tailrace(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "tailrace.cli.main", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
+    """The list of commands needs neither Spark nor Kafka nor rich."""
+    code = (
+        "import sys\nfrom tailrace.cli.main import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in (*{FAR}, 'rich') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.strip() == "[]"
+    assert all(command.help in done.stdout for command in COMMANDS.values())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_says_how_it_is_used_without_spark(name: str) -> None:
+    """--help of every command works, and none of them needs Spark for it."""
+    code = (
+        f"import sys\nfrom tailrace.cli.main import app\n"
+        f"try:\n    app(['{name}', '--help'])\nexcept SystemExit as end:\n    status = end.code\n"
+        "print(status, 'pyspark' in sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.strip() == "0 False"
+    assert "Usage:" in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_is_where_the_list_says(name: str) -> None:
+    """A command's module has the name that the list points to."""
+    assert hasattr(import_module(COMMANDS[name].module), COMMANDS[name].name)
+
+
+def test_an_unknown_command_is_named_with_the_nearest() -> None:
+    """A typing error gets the command that was probably meant, and the exit code of a usage error."""
+    done = tailrace("verfy")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Did you mean 'verify'?" in done.stderr
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    """--version ends at once."""
+    import tailrace as package
+
+    assert tailrace("--version").stdout == f"tailrace {package.__version__}\n"
+
+
+def test_explain_says_what_a_code_means() -> None:
+    """The text of the error's class is what is printed."""
+    done = tailrace("explain", "TR-601")
+    assert done.returncode == 0
+    assert "records lost or duplicated" in done.stdout
+
+
+def test_an_error_is_a_message_and_an_exit_code_and_no_traceback() -> None:
+    """What Tailrace raises is shown as it was written, on stderr."""
+    done = tailrace("verify", "a", "b", "--by", "nonsense")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("TR-105 option refused")
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_is_one_json_object_where_json_was_asked_for() -> None:
+    """A program finds the code and the next step in one object."""
+    done = tailrace("verify", "a", "b", "--by", "nonsense", "--output", "json")
+    assert (json.loads(done.stdout)["error"], json.loads(done.stdout)["exit"], done.stderr) == ("TR-105", 2, "")
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    """Who reads only the first line has no traceback for it."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "tailrace.cli.main", "--help"],
+            stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.stderr == ""
+
+
+@given(st.sets(st.integers(0, 30)), st.lists(st.sets(st.integers(0, 30)), max_size=5))
+def test_marks_remember_what_was_replayed_and_nothing_else(records: set[int], replays: list[set[int]]) -> None:
+    """After any replays, in any order, exactly the replayed records are marked, and survive being stored."""
+    offsets, marks, sent = sorted(records), Marks(), set[int]()
+    for replay in replays:
+        now = replay & records
+        marks = marks.after(offsets, now.__contains__)
+        marks = Marks.read(marks.before, marks.metadata + "\0")
+        sent |= now
+        assert {offset for offset in offsets if offset in marks} == sent

@@ -1,0 +1,75 @@
+"""The section `offsets`: what goes together, and that no secret is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tailrace.config import Pipeline
+from tailrace.config.file import load
+from tailrace.errors import ConfigInvalid
+from tailrace.progress.zookeeper import node_of, settings_of
+
+
+def pipeline(offsets: dict[str, Any], **source: Any) -> Pipeline:
+    """A pipeline with this section."""
+    return Pipeline.model_validate(
+        {"pipeline": "p", "source": source or {"topics": ["in"]}, "sink": {"topic": "out"}, "offsets": offsets}
+    )
+
+
+ZOOKEEPER = {"store": "zookeeper", "servers": "zk:2181"}
+
+
+@pytest.mark.parametrize(
+    ("offsets", "why"),
+    [
+        ({"store": "zookeeper"}, "needs `servers`"),
+        ({"store": "file"}, "needs a `path`"),
+        ({"path": "x"}, "goes with store zookeeper or file"),
+        ({"servers": "x:1"}, "go with store zookeeper"),
+        (ZOOKEEPER | {"from": "g"}, "goes with store kafka"),
+        (ZOOKEEPER | {"path": "x/{topic}"}, "begins with /"),
+        (ZOOKEEPER | {"path": "/x/"}, "begins with /"),
+        (ZOOKEEPER | {"options": {"digest.username": "u"}}, "go together"),
+        (ZOOKEEPER | {"options": {"timeout.ms": "soon"}}, "number of milliseconds"),
+        (ZOOKEEPER | {"options": {"sasl.jaas": "x"}}, "does not take"),
+        ({"from": "tailrace.p"}, "the pipeline's own"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(offsets: dict[str, Any], why: str) -> None:
+    """Before anything is read."""
+    with pytest.raises(ValidationError, match=why):
+        pipeline(offsets)
+
+
+def test_a_node_for_several_topics_must_have_the_topic_in_its_path() -> None:
+    """Otherwise one topic's offsets would take the place of the other's."""
+    with pytest.raises(ValidationError, match=r"must hold \{topic\}"):
+        pipeline(ZOOKEEPER | {"path": "/x"}, topics=["a", "b"])
+    with pytest.raises(ValidationError, match=r"must hold \{topic\}"):
+        pipeline(ZOOKEEPER | {"path": "/x"}, pattern="a.*")
+    assert node_of(pipeline(ZOOKEEPER | {"path": "/x"}), "in") == "/x"
+    assert node_of(pipeline(ZOOKEEPER | {"path": "/x/{topic}"}, topics=["a", "b"]), "b") == "/x/b"
+
+
+def test_an_error_names_the_file_and_the_line(tmp_path: Path) -> None:
+    """As for every other section."""
+    file = tmp_path / "p.yaml"
+    file.write_text("pipeline: p\nsource: {topics: [in]}\nsink: {topic: out}\noffsets:\n  stor: file\n")
+    with pytest.raises(ConfigInvalid, match=r"p\.yaml:5.*stor"):
+        load(file)
+
+
+def test_the_secrets_reach_the_client_and_no_text() -> None:
+    """A pipeline is printed in messages; its ZooKeeper's passwords are not."""
+    options = {"digest.username": "u", "digest.password": "hush-1", "sasl.username": "s", "sasl.password": "hush-2"}
+    made = pipeline(ZOOKEEPER | {"options": options})
+    settings = settings_of(made)
+    assert settings["auth_data"] == [("digest", "u:hush-1")]
+    assert settings["sasl_options"] == {"mechanism": "DIGEST-MD5", "username": "s", "password": "hush-2"}
+    assert len(settings["default_acl"]) == 2
+    assert "hush" not in f"{made!r} {made}"

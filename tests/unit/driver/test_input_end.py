@@ -1,0 +1,67 @@
+"""An input that was cut off is told from one that has ended."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import IO, cast
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+
+from tailrace.driver.input_end import whole
+from tailrace.errors import InputCutOff
+
+SCHEMA = pa.schema([("x", pa.int64())])
+
+
+def sent(*, ended: bool, word: bytes) -> Iterator[pa.RecordBatch]:
+    """What a worker reads when Spark's side sends two batches, then perhaps their end, and closes the socket."""
+    ours, theirs = socket.socketpair()
+
+    def spark() -> None:
+        with theirs, theirs.makefile("wb") as out:
+            writer = pa.ipc.new_stream(out, SCHEMA)
+            for _ in range(2):
+                writer.write_batch(pa.record_batch([pa.array(range(10))], schema=SCHEMA))
+            if ended:
+                writer.close()
+            out.write(word)
+
+    thread = threading.Thread(target=spark)
+    thread.start()
+    with ours, ours.makefile("rwb", 65536) as stream:
+        yield from ArrowStreamSerializer().load_stream(cast(IO[bytes], stream))
+        thread.join(10)
+
+
+def test_a_whole_input_passes() -> None:
+    """Spark has ended the stream, and said its word for the end."""
+    batches = list(whole(sent(ended=True, word=struct.pack(">i", -4))))
+    assert sum(each.num_rows for each in batches) == 20
+
+
+@pytest.mark.parametrize(("ended", "word"), [(False, b""), (True, b""), (True, struct.pack(">i", -2))])
+def test_an_input_that_was_cut_between_two_batches_is_refused(ended: bool, word: bytes) -> None:
+    """PySpark alone would take it for whole: the socket was closed in an orderly way."""
+    with pytest.raises(InputCutOff, match="ended before its end"):
+        list(whole(sent(ended=ended, word=word)))
+
+
+def test_an_input_that_nobody_has_watched_is_refused() -> None:
+    """Should PySpark read its input in another way one day, nothing is committed on trust."""
+    found: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            list(whole(iter([])))
+        except InputCutOff as error:
+            found.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join(10)
+    assert len(found) == 1

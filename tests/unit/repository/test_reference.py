@@ -1,0 +1,79 @@
+"""The generated pages of the reference are those that the code would write today."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tailrace.config import Section
+from tailrace.config.file.places import ALLOWED_OPTIONS, keys
+from tailrace.errors import all_errors
+from tailrace.telemetry import metrics
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    """docs/generate.py, which is a script and in no package."""
+    spec = spec_from_file_location("tailrace_docs_generate", DOCS / "generate.py")
+    if spec is None or spec.loader is None:
+        pytest.fail("docs/generate.py cannot be loaded")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", ["configuration", "errors"])
+def test_page_is_fresh(generate: ModuleType, page: str) -> None:
+    """A change of the schema or of an error is followed by `python docs/generate.py`."""
+    written = (DOCS / "reference" / f"{page}.md").read_text(encoding="utf-8")
+    assert written == getattr(generate, page)(), f"run: python docs/generate.py, to write {page}.md anew"
+
+
+@pytest.mark.parametrize("page", ["configuration", "errors"])
+def test_page_says_that_it_is_generated(generate: ModuleType, page: str) -> None:
+    """Whoever opens it to edit it learns where to."""
+    assert "generated from" in getattr(generate, page)().split("\n")[2]
+
+
+def _names(section: type[Section]) -> Iterator[str]:
+    for key in keys(section).values():
+        yield key.name
+        if key.section is not None:
+            yield from _names(key.section)
+
+
+def test_every_key_and_option_is_on_the_page(generate: ModuleType) -> None:
+    """Nothing that may be configured is left out."""
+    text = generate.configuration()
+    wanted = {*_names(generate.Pipeline), *(name for allowed in ALLOWED_OPTIONS.values() for name in allowed)}
+    assert [name for name in sorted(wanted) if f"`{name}`" not in text] == []
+
+
+def test_the_metrics_are_fresh(generate: ModuleType) -> None:
+    """A change of a declaration is followed by `python docs/generate.py`, and the page has every metric."""
+    text = generate.metric_pages()
+    assert (DOCS / "metrics.md").read_text(encoding="utf-8") == text, "run: python docs/generate.py"
+    assert [
+        each.name for each in metrics.DRIVER + metrics.EXECUTOR + metrics.BOTH if f"`{each.name}`" not in text
+    ] == []
+
+
+def test_every_error_is_on_the_page(generate: ModuleType) -> None:
+    """By code and title."""
+    text = generate.errors()
+    assert [kind.code for kind in all_errors() if f"### {kind.code} {kind.title}" not in text] == []
+
+
+def test_links_of_the_page_lead_somewhere(generate: ModuleType) -> None:
+    """Each section that a table names has its heading."""
+    text = generate.configuration()
+    headings = {line[3:].replace(".", "") for line in text.split("\n") if line.startswith("## ")}
+    links = {part.split(")")[0] for part in text.split("](#")[1:]}
+    assert links
+    assert links <= headings

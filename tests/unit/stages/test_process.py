@@ -1,0 +1,218 @@
+"""The user's part: loading the function, its conditions, the spread of the records, and the errors about them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from support.spark import AT_MS, headers_of, in_order, records
+from tailrace.config import Sink, Source
+from tailrace.errors import ConfigInvalid, FunctionInvalid, FunctionMissing, TopicUnknown
+from tailrace.stages.decode import decode
+from tailrace.stages.encode import encode
+from tailrace.stages.process import Function, apply, load, spread_rows, unchanged, validate
+from tailrace.stages.rows import accepted
+
+JOB = """
+from tailrace_test_helper import doubled
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType
+
+def enrich(frame, times=1):
+    twice = F.udf(lambda n: doubled(n) * times, LongType())
+    return frame.select(twice("n").alias("n"))
+
+LIMIT = 5
+"""
+HELPER = """
+def doubled(n):
+    return 2 * n
+"""
+RAW = Source.model_validate({"topics": ["in"], "format": "raw"})
+JSON = Source.model_validate({"topics": ["in"], "format": "json", "schema": "n int, text string"})
+
+
+def job(folder: Path, text: str = JOB, name: str = "tailrace_test_job.py") -> Path:
+    """A user's folder: a job, and a module beside it."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    (folder / "tailrace_test_helper.py").write_text(HELPER)
+    return folder
+
+
+def test_a_function_in_a_file_runs_in_the_workers(spark: SparkSession, tmp_path: Path) -> None:
+    """The file and the modules beside it that it imports are named, so that they can be shipped."""
+    function = load("tailrace_test_job.py:enrich", job(tmp_path / "a"))
+    assert [file.name for file in function.files] == ["tailrace_test_helper.py", "tailrace_test_job.py"]
+    for file in function.files:
+        spark.sparkContext.addPyFile(str(file))
+    frame = apply(function, spark.sql("SELECT 3L AS n"), {"times": 10})
+    assert frame.collect()[0]["n"] == 60
+
+
+def test_two_folders_may_have_a_file_of_the_same_name(tmp_path: Path) -> None:
+    """The one that was loaded last does not hide the other."""
+    first = load("tailrace_test_same.py:f", job(tmp_path / "a", "def f(frame): return 1", "tailrace_test_same.py"))
+    second = load("tailrace_test_same.py:f", job(tmp_path / "b", "def f(frame): return 2", "tailrace_test_same.py"))
+    assert (first.call(None), second.call(None)) == (1, 2)
+
+
+def test_a_function_of_an_installed_module_needs_no_files(tmp_path: Path) -> None:
+    """package.module:name is imported as it is."""
+    function = load("tailrace.stages.rows:accepted", tmp_path)
+    assert function.call is accepted
+    assert function.files == ()
+
+
+def test_loading_leaves_the_path_as_it_was(tmp_path: Path) -> None:
+    """The user's folder is on the path only while the file loads."""
+    before = list(sys.path)
+    load("tailrace_test_job.py:enrich", job(tmp_path))
+    assert sys.path == before
+
+
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [
+        ("enrich", "not of the form"),
+        ("tailrace_test_job.py:enrcih", "did you mean 'enrich'?"),
+        ("tailrace_test_job.py:LIMIT", "'LIMIT' is not callable"),
+        ("tailrace_test_jbo.py:enrich", "did you mean 'tailrace_test_job.py'?"),
+        ("no.such.module:f", "no module 'no.such.module'"),
+        ("json.py:f", "the name of another module"),
+        ("tailrace_test_raises.py:f", "ZeroDivisionError: division by zero (tailrace_test_raises.py, line 2: 1 / 0)"),
+        ("tailrace_test_syntax.py:f", "(tailrace_test_syntax.py, line 1)"),
+        ("tailrace_test_imports.py:f", "No module named 'not_there'"),
+    ],
+)
+def test_a_function_that_cannot_be_loaded_is_told_with_the_reason(tmp_path: Path, reference: str, told: str) -> None:
+    """The error names what is missing and the nearest that is there."""
+    folder = job(tmp_path)
+    (folder / "json.py").write_text("def f(frame): return frame")
+    (folder / "tailrace_test_raises.py").write_text("\n1 / 0\n")
+    (folder / "tailrace_test_syntax.py").write_text("def f(:\n")
+    (folder / "tailrace_test_imports.py").write_text("import not_there\n")
+    with pytest.raises(FunctionMissing) as raised:
+        load(reference, folder)
+    assert told in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("raise ValueError('no')", "ValueError: no (tailrace_test_bad.py, line 2: raise ValueError('no'))"),
+        ("return frame.select('absent')", "tailrace_test_bad.py, line 2: return frame.select('absent')"),
+        ("return None", "returned NoneType, not a DataFrame"),
+        ("return frame.collect()", "returned list, not a DataFrame"),
+    ],
+)
+def test_a_function_that_raises_or_returns_something_else_is_told(
+    spark: SparkSession, tmp_path: Path, body: str, told: str
+) -> None:
+    """The error has the line of the user's file."""
+    text = f"def f(frame):\n    {body}\n"
+    function = load("tailrace_test_bad.py:f", job(tmp_path, text, "tailrace_test_bad.py"))
+    with pytest.raises(FunctionInvalid) as raised:
+        apply(function, spark.sql("SELECT 1 AS n"), {})
+    assert told in str(raised.value)
+
+
+def test_a_wrong_argument_is_the_functions_error(spark: SparkSession) -> None:
+    """An argument that the function does not take is told as such."""
+    with pytest.raises(FunctionInvalid) as raised:
+        apply(Function(lambda frame: frame, "f", ()), spark.sql("SELECT 1 AS n"), {"nonsense": 1})
+    assert "nonsense" in str(raised.value)
+
+
+def test_an_error_of_ours_in_a_function_stays_itself(spark: SparkSession) -> None:
+    """What already says what to do is not wrapped."""
+
+    def fail(frame: DataFrame) -> DataFrame:
+        raise TopicUnknown("t")
+
+    with pytest.raises(TopicUnknown):
+        apply(Function(fail, "f", ()), spark.sql("SELECT 1 AS n"), {})
+
+
+def test_a_batch_in_place_of_a_stream_is_refused(spark: SparkSession) -> None:
+    """A function that returns something unrelated to a stream of records is told so."""
+    stream = spark.readStream.format("rate").load()
+    function = Function(lambda frame: spark.sql("SELECT 1 AS n"), "f", ())
+    with pytest.raises(FunctionInvalid) as raised:
+        apply(function, stream, {})
+    assert "does not come from the records" in str(raised.value)
+
+
+def test_a_record_that_misses_a_condition_gets_its_name(spark: SparkSession) -> None:
+    """The first condition that is not met is the reason, null does not meet one, and earlier reasons stay."""
+    values = [b'{"n":1,"text":"a"}', b'{"n":-1,"text":"a"}', b'{"text":"a"}', b'{"n":1}', b'{"n":-1}', b"bad"]
+    conditions = {"positive": "n > 0", "has text": "length(text) > 0 AND kafka.partition = 3"}
+    rows = in_order(validate(decode(records(spark, values), JSON, Path()), conditions))
+    assert [(row["_reason"], row["_stage"]) for row in rows] == [
+        (None, None),
+        ("positive", "process"),
+        ("positive", "process"),
+        ("has text", "process"),
+        ("positive", "process"),
+        ("not json", None),
+    ]
+    assert rows[1]["_detail"] == "n > 0"
+
+
+def test_no_conditions_change_nothing(spark: SparkSession) -> None:
+    """The frame is handed on as it is."""
+    frame = spark.sql("SELECT 1 AS n")
+    assert validate(frame, {}) is frame
+
+
+@pytest.mark.parametrize("condition", ["n >", "absent > 0", "n + 1", "no_such_function(n)", "count(n) > 1"])
+def test_a_condition_that_cannot_be_evaluated_is_named(spark: SparkSession, condition: str) -> None:
+    """SQL that does not parse, does not resolve or is not a condition is refused before anything runs."""
+    frame = decode(records(spark, []), JSON, Path())
+    with pytest.raises(ConfigInvalid) as raised:
+        validate(frame, {"fine": "n > 0", "wrong": condition})
+    assert "'wrong'" in str(raised.value)
+
+
+def placed(frame: DataFrame) -> dict[int, int]:
+    """The task of each record, by its offset."""
+    rows = frame.select("kafka.offset", F.spark_partition_id().alias("task")).collect()
+    return {row["offset"]: row["task"] for row in rows}
+
+
+def test_records_of_one_key_stay_together_and_in_order(spark: SparkSession) -> None:
+    """Every record arrives, keys are not torn apart, and all tasks get some."""
+    keys = [f"k{number % 7}".encode() for number in range(200)]
+    frame = decode(records(spark, [b"v"] * 200, keys=keys).coalesce(1), RAW, Path())
+    tasks = placed(spread_rows(frame, 4))
+    assert sorted(tasks) == list(range(200))
+    assert len({(keys[offset], task) for offset, task in tasks.items()}) == 7
+    assert len(set(tasks.values())) > 1
+    for key in set(keys):
+        own = spread_rows(frame, 4).where(F.col("kafka.key").eqNullSafe(F.lit(key)))
+        offsets = [row["offset"] for row in own.select("kafka.offset").collect()]
+        assert offsets == sorted(offsets)
+
+
+def test_records_without_a_key_are_spread_by_their_place(spark: SparkSession) -> None:
+    """Null keys do not end up in one task, and the same record always goes to the same one."""
+    frame = decode(records(spark, [b"v"] * 100, keys=[None] * 100), RAW, Path())
+    first = placed(spread_rows(frame, 4))
+    assert len(set(first.values())) == 4
+    assert placed(spread_rows(frame.repartition(3).withColumn("value", F.lit(b"other")), 4)) == first
+
+
+def test_without_a_function_a_record_goes_out_as_it_came(spark: SparkSession) -> None:
+    """Key, headers, timestamp and value are kept, whatever the fields are called."""
+    source = Source.model_validate({"topics": ["in"], "format": "json", "schema": "key int, topic int"})
+    for settings, to, value in ((Source(topics=["in"]), "raw", b'{"key":1,"topic":2}'), (source, "json", None)):
+        frame = records(spark, [b'{"key":1,"topic":2}'], headers=[("h", b"v")])
+        good = unchanged(accepted(decode(frame, settings, Path())))
+        (row,) = encode(good, Sink.model_validate({"topic": "out", "format": to}), Path()).collect()
+        assert (row["key"], row["value"], row["timestamp"]) == (b"k0", value or b'{"key":1,"topic":2}', AT_MS)
+        assert headers_of(row) == {"h": b"v"}
+        assert row["reason"] is None

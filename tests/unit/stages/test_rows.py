@@ -1,0 +1,76 @@
+"""The split of decoded rows: what the function gets, and what goes to the rejected topic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from support.spark import AT_MS, headers_of, records
+from tailrace.config import Source
+from tailrace.kafka.rejected_headers import DETAIL_LENGTH
+from tailrace.stages.decode import decode
+from tailrace.stages.process import validate
+from tailrace.stages.rows import ROW, accepted, rejected
+
+SOURCE = Source.model_validate({"topics": ["in"], "format": "json", "schema": "n int"})
+
+
+def test_a_rejected_row_says_why_from_where_and_when(spark: SparkSession) -> None:
+    """The original bytes, key and headers are kept, and ours follow."""
+    frame = rejected(decode(records(spark, [b'{"n":1}', b"bad"], headers=[("h", b"v")]), SOURCE, Path()), "decode")
+    assert frame.schema.simpleString() == ROW.simpleString()
+    (row,) = frame.collect()
+    assert (row["topic"], row["partition"], row["timestamp"]) == (None, None, None)
+    assert (row["key"], row["value"], row["reason"]) == (b"k1", b"bad", "not json")
+    assert row["headers"][0].asDict() == {"key": "h", "value": b"v"}
+    headers = headers_of(row)
+    assert headers.pop("tailrace.detail")
+    assert headers == {
+        "h": b"v",
+        "tailrace.stage": b"decode",
+        "tailrace.reason": b"not json",
+        "tailrace.source.topic": b"in",
+        "tailrace.source.partition": b"3",
+        "tailrace.source.offset": b"1",
+        "tailrace.source.timestamp": str(AT_MS).encode(),
+    }
+
+
+def test_the_function_sees_no_hidden_column(spark: SparkSession) -> None:
+    """It gets the good rows, their fields and `kafka`."""
+    frame = accepted(validate(decode(records(spark, [b'{"n":1}', b"bad"]), SOURCE, Path()), {"some": "n > 0"}))
+    assert frame.columns == ["n", "kafka"]
+    assert [row["n"] for row in frame.collect()] == [1]
+
+
+def test_each_row_is_accepted_or_rejected(spark: SparkSession) -> None:
+    """No row is in both, and none in neither."""
+    values = [b'{"n":1}', b"bad", None, b'{"n":-1}', b"{}", b'{"n":"x"}', b'{"n":2}']
+    decoded = validate(decode(records(spark, values), SOURCE, Path()), {"positive": "n > 0"})
+    good = {row["kafka"]["offset"] for row in accepted(decoded).collect()}
+    bad = {int(headers_of(row)["tailrace.source.offset"] or b"") for row in rejected(decoded, "decode").collect()}
+    assert (good, bad) == ({0, 6}, {1, 2, 3, 4, 5})
+
+
+def test_a_row_that_fails_a_condition_names_the_stage_and_the_condition(spark: SparkSession) -> None:
+    """The stage is that of the condition, not of decode."""
+    decoded = validate(decode(records(spark, [b'{"n":-1}', b"bad"]), SOURCE, Path()), {"positive": "n > 0"})
+    found = {row["value"]: headers_of(row) for row in rejected(decoded, "decode").collect()}
+    negative, bad = found[b'{"n":-1}'], found[b"bad"]
+    assert (negative["tailrace.stage"], bad["tailrace.stage"]) == (b"process", b"decode")
+    assert (negative["tailrace.reason"], negative["tailrace.detail"]) == (b"positive", b"n > 0")
+
+
+def test_a_long_detail_is_cut(spark: SparkSession) -> None:
+    """A record's own size does not blow up its headers."""
+    value = b'{"n":"' + b"x" * 5000 + b'"}'
+    (row,) = rejected(decode(records(spark, [value]), SOURCE, Path()), "decode").collect()
+    assert len(headers_of(row)["tailrace.detail"] or b"") == DETAIL_LENGTH
+    assert row["value"] == value
+
+
+def test_a_record_without_headers_gets_ours(spark: SparkSession) -> None:
+    """Null headers are as good as none."""
+    (row,) = rejected(decode(records(spark, [b"bad"], headers=None), SOURCE, Path()), "decode").collect()
+    assert headers_of(row)["tailrace.reason"] == b"not json"

@@ -1,0 +1,277 @@
+"""What the driver knows of its pipeline: when it is stalled, what was counted, what /status says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tailrace.config import Pipeline
+from tailrace.gateway import Written
+from tailrace.progress.plan import SinkPartition
+from tailrace.status.board import HISTORY, Board
+from tailrace.status.port import health, readiness, targets
+from tailrace.status.snapshots import Finished, LagSeen, Progress, totals
+from tailrace.telemetry import metrics
+
+PLACE = ("in", 0)
+
+
+class Clock:
+    """A time that the test moves."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        """Now."""
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A time that the test moves."""
+    return Clock()
+
+
+@pytest.fixture
+def board(clock: Clock) -> Board:
+    """A board of a driver that leads, and counts as stalled after a minute."""
+    pipeline = Pipeline.model_validate(
+        {
+            "pipeline": "p",
+            "source": {"topics": ["in"]},
+            "sink": {"topic": "out", "format": "raw"},
+            "metrics": {"stalled": "1m"},
+        }
+    )
+    board = Board(pipeline, "run", clock)
+    board.told({"event": "started"})
+    return board
+
+
+def lag(clock: Clock, records: int) -> LagSeen:
+    """A lag as it is seen now."""
+    return LagSeen(clock.now, {PLACE: 100}, {PLACE: 100 + records}, oldest=clock.now - 5 if records else None)
+
+
+def batch(clock: Clock, number: int = 0, *written: Written) -> Finished:
+    """A batch that was finished now."""
+    written = written or (Written(SinkPartition(0), False, out=9, rejected=1, writer="w", reasons={"bad": 1}),)
+    return Finished(number, 10, written, {"deliver": 0.5}, False, clock.now)
+
+
+def progress(number: int = 0, **more: Any) -> Progress:
+    """What Spark says of a batch of ten records, one of them rejected."""
+    said = {
+        "batchId": number,
+        "numInputRows": 20,
+        "inputRowsPerSecond": 40.0,
+        "processedRowsPerSecond": 80.0,
+        "durationMs": {"addBatch": 400, "triggerExecution": 500},
+        "observedMetrics": {
+            metrics.READ: {"consumed": 10, "size": 100},
+            metrics.WRITTEN: {"produced": 9, "rejected": 1},
+        },
+    }
+    return Progress.read(json.dumps(said | more))
+
+
+def test_a_driver_that_does_not_get_on_is_stalled(board: Board, clock: Clock) -> None:
+    """Lag, and no batch finished for too long; a batch ends it."""
+    board.lag(lag(clock, 7))
+    clock.now += 60
+    board.lag(lag(clock, 9))
+    assert health(board).status == 200
+    clock.now += 1
+    assert "lag 9" in board.stalled()
+    assert health(board).status == 503
+    assert b'tailrace_driver_stalled{pipeline="p"} 1.0' in board.measures.text()
+    board.finished(batch(clock))
+    assert health(board).status == 200
+
+
+def test_a_pipeline_without_work_is_not_stalled(board: Board, clock: Clock) -> None:
+    """However long nothing comes; and what comes then has its time."""
+    board.finished(batch(clock))
+    board.lag(lag(clock, 0))
+    clock.now += 10_000
+    assert not board.stalled()
+    board.lag(lag(clock, 3))
+    clock.now += 59
+    assert not board.stalled()
+
+
+def test_a_batch_that_hangs_is_a_stall(board: Board, clock: Clock) -> None:
+    """Also where nobody knows the lag."""
+    board.told({"event": "planned"})
+    clock.now += 61
+    assert board.stalled()
+
+
+def test_a_standby_is_ready_and_never_stalled(board: Board, clock: Clock) -> None:
+    """It does not read, so lag is none of its business."""
+    board.told({"event": "standby"})
+    board.lag(lag(clock, 7))
+    clock.now += 1000
+    assert not board.stalled()
+    assert readiness(board).status == 200
+    board.stopping()
+    assert readiness(board).status == 503
+
+
+def test_a_driver_that_starts_is_not_ready(clock: Clock, board: Board) -> None:
+    """Until it has taken over."""
+    fresh = Board(board.pipeline, "run", clock)
+    assert readiness(fresh).status == 503
+    assert health(fresh).status == 200
+
+
+def test_consumed_is_produced_and_rejected(board: Board, clock: Clock) -> None:
+    """The three are counted together, when Spark has told."""
+    board.finished(batch(clock))
+    assert board.measures.value(metrics.PRODUCED_RECORDS, "p") == 0
+    board.progressed(progress())
+    assert board.measures.value(metrics.CONSUMED_RECORDS, "p") == 10
+    assert board.measures.value(metrics.CONSUMED_BYTES, "p") == 100
+    assert board.measures.value(metrics.PRODUCED_RECORDS, "p") == 9
+    assert board.measures.value(metrics.REJECTED_RECORDS, "p", "bad") == 1
+    # The source was read twice, so Spark's rates are twice what they are.
+    assert board.measures.value(metrics.INPUT_RATE, "p") == 20
+
+
+def test_a_task_that_was_tried_again_is_counted_once(clock: Clock) -> None:
+    """Its second attempt has found everything delivered: what came to the sink says how much that was."""
+    done = batch(clock, 0, Written(SinkPartition(0), True), Written(SinkPartition(1), False, out=4))
+    counted = totals(progress(), done)
+    assert (counted.consumed, counted.produced, counted.reasons) == (10, 9, {metrics.OTHER: 1})
+
+
+def test_a_row_without_a_topic_is_rejected_by_the_sink(clock: Clock) -> None:
+    """Spark has counted it as produced; the writer knows better."""
+    reasons = {"bad": 1, "no topic": 2}
+    done = batch(clock, 0, Written(SinkPartition(0), False, out=7, rejected=3, reasons=reasons))
+    counted = totals(progress(), done)
+    assert (counted.produced, counted.reasons) == (7, reasons)
+
+
+def test_an_idle_stream_is_no_batch(board: Board, clock: Clock) -> None:
+    """Spark tells of the batch that is to come while there is none."""
+    board.finished(batch(clock))
+    board.progressed(progress())
+    board.progressed(progress(1, durationMs={"latestOffset": 3, "triggerExecution": 3}, observedMetrics={}))
+    board.finished(batch(clock, 1))
+    board.progressed(progress(1))
+    spread = board.measures.spread(metrics.BATCH_SECONDS, "p")
+    assert spread is not None
+    assert spread.count == 2
+    assert board.measures.value(metrics.CONSUMED_RECORDS, "p") == 20
+
+
+def test_offsets_that_nobody_can_read_are_no_lag(board: Board, clock: Clock) -> None:
+    """Markers and aborted records behind the last one that was read."""
+    seen = LagSeen(clock.now, {PLACE: 100}, {PLACE: 103}, nothing={PLACE: 103}, oldest=5.0)
+    assert (seen.records, seen.seconds) == (0, 0.0)
+    more = LagSeen(clock.now, {PLACE: 100}, {PLACE: 104}, nothing={PLACE: 103}, oldest=clock.now - 2)
+    assert (more.records, more.seconds) == (4, 2.0)
+    board.lag(seen)
+    assert board.measures.value(metrics.LAG, "p", "in", 0) == 0
+
+
+def test_open_transaction_upstream_is_shown_as_long_as_it_holds_a_partition(board: Board, clock: Clock) -> None:
+    """Lag 0 alone looks well; an end that moves is held by a transaction that is younger."""
+    other = ("in", 1)
+    ends = {PLACE: 100, other: 7}
+    first = LagSeen(clock.now, ends, ends, tops={PLACE: 130, other: 7}).after(None)
+    clock.now += 60
+    second = LagSeen(clock.now, ends, ends, tops={PLACE: 150, other: 9}).after(first)
+    assert (second.records, second.beyond(PLACE), second.beyond(other), second.unstable) == (0, 50, 2, 52)
+    assert (first.unstable_seconds, second.unstable_seconds) == (0, 60)
+    board.lag(second)
+    assert board.measures.value(metrics.UNSTABLE, "p", "in", 0) == 50
+    assert board.measures.value(metrics.UNSTABLE_SECONDS, "p") == 60
+    told = board.status()["lag"]
+    assert (told["beyond"], told["beyond_seconds"], told["partitions"][0]["beyond"]) == (52, 60, 50)
+    clock.now += 60
+    moved = LagSeen(clock.now, ends, {PLACE: 120, other: 9}, tops={PLACE: 150, other: 9}).after(second)
+    assert (moved.unstable, moved.unstable_seconds) == (30, 0)
+    clock.now += 60
+    board.lag(LagSeen(clock.now, ends, {PLACE: 150, other: 9}, tops={PLACE: 150, other: 9}).after(moved))
+    assert board.measures.value(metrics.UNSTABLE, "p", "in", 0) == 0
+    assert board.measures.value(metrics.UNSTABLE_SECONDS, "p") == 0
+
+
+def test_state_and_observations_are_exported(board: Board, clock: Clock) -> None:
+    """Of a stateful pipeline, with its watermark; and what the function observes."""
+    board.finished(batch(clock))
+    board.progressed(
+        progress(
+            eventTime={"watermark": "2026-03-01T12:00:00.000Z"},
+            stateOperators=[
+                {"operatorName": "agg", "numRowsTotal": 5, "memoryUsedBytes": 64, "numRowsDroppedByWatermark": 2}
+            ],
+            observedMetrics={"orders": {"large": 3, "name": "x", "yes": True}},
+        )
+    )
+    assert board.measures.value(metrics.WATERMARK, "p") == 1772366400
+    assert board.measures.value(metrics.STATE_ROWS, "p", "0-agg") == 5
+    assert board.measures.value(metrics.STATE_DROPPED, "p", "0-agg") == 2
+    assert board.measures.values(metrics.OBSERVED) == {("p", "orders", "large"): 3}
+
+
+def test_the_status_can_be_read_by_programs(board: Board, clock: Clock) -> None:
+    """It is JSON, whatever has happened so far, and does not grow for ever."""
+    assert json.loads(json.dumps(board.status()))["batch"] is None
+    for number in range(HISTORY + 20):
+        board.finished(batch(clock, number))
+        board.progressed(progress(number))
+        board.told({"event": "warning", "what": f"{number}"})
+    board.lag(lag(clock, 3))
+    board.executors(2, 1)
+    found = json.loads(json.dumps(board.status()))
+    assert len(found["batches"]) == HISTORY
+    assert len(found["warnings"]) == 10
+    assert found["batch"]["number"] == HISTORY + 19
+    assert found["totals"]["produced"] == 9 * (HISTORY + 20)
+    assert found["lag"]["partitions"] == [
+        {"topic": "in", "partition": 0, "position": 100, "end": 103, "lag": 3, "beyond": 0}
+    ]
+    assert found["writers"] == [{"name": "w", "address": "", "sinks": [0]}]
+
+
+def test_prometheus_is_told_where_the_writers_are(board: Board, clock: Clock) -> None:
+    """Each once, however many sink partitions it has."""
+    written = [Written(SinkPartition(n), False, writer="w", address="127.0.0.1:9770") for n in range(3)]
+    board.finished(batch(clock, 0, *written))
+    assert json.loads(targets(board, "127.0.0.1:9760").body) == [
+        {"targets": ["127.0.0.1:9760"], "labels": {"component": "driver"}},
+        {"targets": ["127.0.0.1:9770"], "labels": {"component": "writer"}},
+    ]
+
+
+def rates(board: Board) -> tuple[float, float]:
+    """What arrives and what can be done, in records a second."""
+    told = board.status()["rates"]
+    return told["input"], told["processed"]
+
+
+def counted(clock: Clock, number: int, read: int, seconds: float) -> Finished:
+    """A batch of the driver's own that was finished now."""
+    written = (Written(SinkPartition(0), False, out=read, read=read, writer="w"),)
+    return Finished(number, read, written, {"deliver": seconds}, False, clock.now, seconds=seconds)
+
+
+def test_arriving_records_are_counted_over_the_time_between_two_batches(board: Board, clock: Clock) -> None:
+    """With a trigger of 10 s, 1,000 records that take half a second arrive at 100 a second and are done at 2,000."""
+    board.counted(counted(clock, 0, 1_000, 0.5))
+    assert rates(board) == (2_000, 2_000)  # of the first batch nothing else is known
+    clock.now += 10
+    board.counted(counted(clock, 1, 1_000, 0.5))
+    assert rates(board) == (100, 2_000)
+
+
+def test_nothing_arrives_at_an_idle_pipeline(board: Board, clock: Clock) -> None:
+    """The rates of its last batch do not stand there for the rest of the night."""
+    board.counted(counted(clock, 0, 1_000, 0.5))
+    board.told({"event": "idle", "batch": 0, "lag": 0})
+    assert rates(board) == (0, 0)

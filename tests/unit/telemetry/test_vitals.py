@@ -1,0 +1,95 @@
+"""Garbage collections: those of a real JVM, seen from outside, and this process's own."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tailrace.telemetry import metrics
+from tailrace.telemetry.garbage import Collection, Garbage, Vitals
+from tailrace.telemetry.jvm import Jvm
+from tailrace.telemetry.measure import Measures
+from tailrace.telemetry.vitals import Watch
+from tailrace.testing import wait_until
+
+
+def pid_of(spark: SparkSession) -> int:
+    """The number of the session's JVM."""
+    return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+
+
+def test_a_collection_of_a_jvm_is_seen_from_outside(spark: SparkSession) -> None:
+    """Once, with its length, and with the heap that is left."""
+    jvm = Jvm.of(pid_of(spark))
+    assert jvm is not None
+    jvm.pauses()
+    spark._jvm.System.gc()  # type: ignore[union-attr]
+    found = jvm.pauses()
+    assert sum(each.count for each in found) >= 1
+    assert all(each.seconds >= 0 for each in found)
+    assert sum(each.seconds * each.count for each in found) > 0
+    assert {each.collector for each in found} <= set(jvm.collectors.values())
+    assert 0 < jvm.heap().used <= jvm.heap().most
+    jvm.close()
+
+
+def test_a_process_that_is_no_jvm_has_no_counters(tmp_path: Path) -> None:
+    """Nor one whose file is not whole yet."""
+    assert Jvm.of(1, tmp_path) is None
+    (tmp_path / "hsperfdata_x").mkdir()
+    (tmp_path / "hsperfdata_x" / "1").write_bytes(b"")
+    assert Jvm.of(1, tmp_path) is None
+    (tmp_path / "hsperfdata_x" / "1").write_bytes(bytes(64))
+    assert Jvm.of(1, tmp_path) is None
+
+
+def test_collections_of_python_are_told_once() -> None:
+    """Each with its generation and what it freed."""
+    garbage = Garbage()
+    garbage.listen()
+    garbage.listen()
+    try:
+        knot: list[object] = []
+        knot.append(knot)
+        del knot
+        gc.collect(2)
+        found = garbage.taken()
+        assert sum(each.generation == 2 for each in found) == 1
+        assert sum(each.collected for each in found) >= 1
+        assert not [each for each in garbage.taken() if each.generation == 2]
+    finally:
+        garbage.forget()
+    gc.collect()
+    assert garbage.taken() == ()
+
+
+def test_a_watch_has_the_pauses_of_the_jvm_and_of_the_workers(spark: SparkSession) -> None:
+    """As histograms, and memory as gauges when somebody asks."""
+    measures = Measures(metrics.BOTH)
+    watch = Watch(measures, "p", "writer", "executor-jvm", pid_of(spark))
+    watch.start()
+    try:
+        watch.told(Vitals(1 << 22, (Collection(2, 0.02, 5, 0),)))
+        collectors = wait_until(
+            lambda: [labels[2] for labels in measures.spreads(metrics.JVM_PAUSE)], "the JVM to be found", 30
+        )
+        before = sum(each.count for each in measures.spreads(metrics.JVM_PAUSE).values())
+        spark._jvm.System.gc()  # type: ignore[union-attr]
+        wait_until(
+            lambda: sum(each.count for each in measures.spreads(metrics.JVM_PAUSE).values()) > before,
+            "the collection to be counted",
+            30,
+        )
+    finally:
+        watch.stop()
+    measures.text()
+    assert len(collectors) >= 1
+    assert measures.value(metrics.JVM_AFTER, "p", "executor-jvm") > 0
+    assert measures.value(metrics.RSS, "p", "writer") > 0
+    assert measures.value(metrics.RSS, "p", "executor-jvm") > 0
+    assert measures.value(metrics.PROCESSES, "p", "workers") == 0  # that worker has ended
+    told = measures.spreads(metrics.PYTHON_PAUSE)["p", "workers", "2"]
+    assert (told.count, told.total) == (1, 0.02)
+    assert measures.value(metrics.PYTHON_COLLECTED, "p", "workers", 2) == 5

@@ -205,9 +205,9 @@ PIPELINE = Dashboard(
     ),
 )  # fmt: skip
 
-WRITERS = Dashboard(
-    "writers",
-    "Tailrace / writers and producers",
+GATEWAYS = Dashboard(
+    "gateways",
+    "Tailrace / gateways and producers",
     "Are producers warm, how are transactions and brokers?",
     (
         Row(
@@ -225,15 +225,15 @@ WRITERS = Dashboard(
                       one(rate(metrics.RETIRED, "kind", "reason"), "{{pipeline}} {{kind}} {{reason}}"),
                       "Why a producer is not used again."),
                 Panel("Tasks", COUNT, one(total(metrics.TASKS, "instance"), "{{pipeline}} {{instance}}"),
-                      "Streaming to each writer now."),
-                Panel("Time of a task in the writer", SECONDS, spread(metrics.TASK_SECONDS),
+                      "Streaming to each gateway now."),
+                Panel("Time of a task in the gateway", SECONDS, spread(metrics.TASK_SECONDS),
                       "From its first word to the answer."),
-                Panel("Writers started", SECONDS,
-                      one(f"time() - {most(metrics.WRITER_STARTED, 'instance')}", "{{pipeline}} {{instance}} ago"),
-                      "A writer lives as long as its executor."),
+                Panel("Gateways started", SECONDS,
+                      one(f"time() - {most(metrics.GATEWAY_STARTED, 'instance')}", "{{pipeline}} {{instance}} ago"),
+                      "A gateway lives as long as its executor."),
                 Panel("Versions", COUNT,
-                      one(total(metrics.WRITER_INFO, "writer", "version"), "{{pipeline}} {{version}} {{writer}}"),
-                      "The log and /status have the writers' names too.", width=WIDTH),
+                      one(total(metrics.GATEWAY_INFO, "gateway", "version"), "{{pipeline}} {{version}} {{gateway}}"),
+                      "The log and /status have the gateways' names too.", width=WIDTH),
             ),
         ),
         Row(
@@ -252,10 +252,10 @@ WRITERS = Dashboard(
                       "Looked at twice a second, so that what lies between two scrapes is seen too."),
                 Panel("Open", COUNT, one(total(metrics.TRANSACTIONS_OPEN, "group"), "{{pipeline}} {{group}}"), "Now."),
                 Panel("Records", PER_SECOND,
-                      (Ask(rate(metrics.WRITER_RECORDS, "group"), "{{pipeline}} {{group}}"),
-                       Ask(rate(metrics.WRITER_REJECTED, "group", "reason"),
+                      (Ask(rate(metrics.GATEWAY_RECORDS, "group"), "{{pipeline}} {{group}}"),
+                       Ask(rate(metrics.GATEWAY_REJECTED, "group", "reason"),
                            "{{pipeline}} {{group}} rejected: {{reason}}")), "Committed, by sink partitions.", width=12),
-                Panel("Bytes", "Bps", one(rate(metrics.WRITER_BYTES, "group"), "{{pipeline}} {{group}}"),
+                Panel("Bytes", "Bps", one(rate(metrics.GATEWAY_BYTES, "group"), "{{pipeline}} {{group}}"),
                       "Committed, by sink partitions.", width=12),
             ),
         ),
@@ -299,7 +299,7 @@ WRITERS = Dashboard(
             ),
         ),
     ),
-    metrics.WRITER_INFO,
+    metrics.GATEWAY_INFO,
 )  # fmt: skip
 
 PLACE = "{{pipeline}} {{instance}} {{process}}"
@@ -363,7 +363,7 @@ MEMORY = Dashboard(
     ),
 )  # fmt: skip
 
-DASHBOARDS = (OVERVIEW, PIPELINE, WRITERS, MEMORY)
+DASHBOARDS = (OVERVIEW, PIPELINE, GATEWAYS, MEMORY)
 
 
 def text(dashboard: Dashboard) -> str:

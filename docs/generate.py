@@ -114,12 +114,12 @@ def cli() -> str:
 
 
 METRICS_INTRODUCTION = """\
-The driver serves its metrics at `http://HOST:9760/metrics`, and the writer of each executor its own at port 9770
+The driver serves its metrics at `http://HOST:9760/metrics`, and the gateway of each executor its own at port 9770
 (section [`metrics`](reference/configuration.md#metrics) of the configuration; where a port is taken, the next free
 one). [Watch a pipeline](how-to/watch-a-pipeline.md) shows how Prometheus finds them.
 
 The number of series is bounded by what is configured, never by records, batches or runs: labels whose values come
-from outside have at most {reasons} of them ({pipelines} pipelines on one writer), and what is beyond is counted as
+from outside have at most {reasons} of them ({pipelines} pipelines on one gateway), and what is beyond is counted as
 `{other}`. A counter begins anew when its process does.
 
 The driver counts a batch when Spark has said what it was: what it consumed, produced and rejected comes at once. What a
@@ -145,7 +145,7 @@ def metric_pages() -> str:
     ]
     for title, declared in (
         ("The driver", metrics.DRIVER),
-        ("An executor's writer", metrics.EXECUTOR),
+        ("An executor's gateway", metrics.EXECUTOR),
         ("Both", metrics.BOTH),
     ):
         rows = [

@@ -36,7 +36,7 @@ PAGE = """\
 The scene of a report of 2017: a Spark stream with batches every 500 ms and {partitions} partitions, and a new producer
 for each partition of each batch, as the documentation of the time had it. Within days the brokers did little else than
 collect garbage; their heaps were full of JMX metrics of producers long gone. This is that scene, in small, for each way
-of producing that such reports describe, and for Tailrace's writer.
+of producing that such reports describe, and for Tailrace's gateway.
 
 ## What was measured
 
@@ -48,7 +48,7 @@ At the broker:
 
 {broker}
 
-At the client, which is driver, JVM, Python workers and writer together:
+At the client, which is driver, JVM, Python workers and gateway together:
 
 {client}
 

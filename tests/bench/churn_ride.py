@@ -80,7 +80,7 @@ def pipeline(way: str, bootstrap: str, source: str, target: str) -> Pipeline:
                 "delivery": "at-least-once" if way.endswith("at-least-once") else "exactly-once",
             },
             "batch": {"max_records": PARTITIONS * PER_PARTITION, "target": 0, "trigger": TRIGGER},
-            "metrics": {"port": 0, "writers": 0},
+            "metrics": {"port": 0, "gateways": 0},
             "spark": SPARK if own else SPARK | PLAIN,
         }
     )
@@ -124,7 +124,7 @@ def each_batch(send: Callable[[Iterator[Any]], None]) -> Callable[[DataFrame, in
 
 
 def tailrace(settings: Pipeline, spark: SparkSession, heard: Heard, folder: str) -> None:
-    """The same through the writer."""
+    """The same through the gateway."""
     stop = run.Stop()
 
     def end() -> None:

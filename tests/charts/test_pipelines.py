@@ -88,7 +88,7 @@ def test_metrics_are_served_where_they_are_looked_for(everything: list[Resource]
     """At every address of the pod, on the ports that probes, monitors and policies name."""
     read = configuration(everything, tmp_path).metrics
     assert (read.enabled, read.host) == (True, "0.0.0.0")
-    for port, pod in ((read.port, driver(everything)["template"]), (read.writers, executor(everything))):
+    for port, pod in ((read.port, driver(everything)["template"]), (read.gateways, executor(everything))):
         assert {"name": "http", "containerPort": port} in pod["spec"]["containers"][0]["ports"]
     off = render(values={"http": {"enabled": False}})
     assert configuration(off, tmp_path).metrics.enabled is False

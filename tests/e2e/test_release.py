@@ -81,15 +81,15 @@ def test_an_executor_that_is_killed_is_replaced(running: Release) -> None:
     assert running.restarts() == restarts
 
 
-def test_a_writer_that_is_killed_is_started_again(running: Release) -> None:
+def test_a_gateway_that_is_killed_is_started_again(running: Release) -> None:
     """In the same executor, by the next task."""
     running.feed("tweets", 500)
-    running.count("before a writer is killed")  # the first task has started it
+    running.count("before a gateway is killed")  # the first task has started it
     [executor], restarts = running.executors(), running.restarts()
     with running.feeding():
         running.kill(executor, "executor", "tailrace.gateway.server")
         running.feed("tweets", 500)
-    running.count("writer killed")
+    running.count("gateway killed")
     assert (running.executors(), running.restarts()) == ({executor}, restarts)
 
 

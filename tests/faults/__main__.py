@@ -71,6 +71,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Whoever ends the campaign ends what it has started: drivers, writers, brokers.
+    # Whoever ends the campaign ends what it has started: drivers, gateways, brokers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
-"""The writer without Spark: this process is the executor, its threads are the tasks.
+"""The gateway without Spark: this process is the executor, its threads are the tasks.
 
-A start of Spark costs ten seconds, one of the writer half a second. So the steps of a transaction, which are the
-writer's, can be struck by the hundred here; what Spark adds is struck in `faults.driven`.
+A start of Spark costs ten seconds, one of the gateway half a second. So the steps of a transaction, which are the
+gateway's, can be struck by the hundred here; what Spark adds is struck in `faults.driven`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OUTPUTS = 4
 
 
 class House:
-    """One pipeline's sink partitions, a writer that may be killed, and readers."""
+    """One pipeline's sink partitions, a gateway that may be killed, and readers."""
 
     def __init__(self, context: Context, rows: int, sinks: int, watch: Watching, name: str, out: str) -> None:
         self.name, self.sinks, self.rows = name, sinks, rows
@@ -88,7 +88,7 @@ class House:
             except errors.TailraceError:
                 if attempt == ATTEMPTS:
                     raise
-                # One starts the writer that is gone, and the others wait: each of them would start one of its own, of
+                # One starts the gateway that is gone, and the others wait: each of them would start one of its own, of
                 # which one stays, and most of the campaign's time would go there.
                 with self._starting:
                     self.pid()
@@ -100,7 +100,7 @@ class House:
             yield rows.slice(start, CHUNK)
 
     def pid(self) -> int:
-        """The writer's process."""
+        """The gateway's process."""
         return int(Client().stats()["pid"])
 
     def cuts(self) -> list[Cut]:
@@ -124,7 +124,7 @@ class House:
 def house(
     context: Context, rows: int, sinks: int = 4, crashes: Sequence[crash_points.Crash] = (), marks: Path | None = None
 ) -> Iterator[House]:
-    """Inside, this process is an executor with a writer that has these crashes before it."""
+    """Inside, this process is an executor with a gateway that has these crashes before it."""
     name = f"direct-{uuid.uuid4().hex[:8]}"
     out = context.topic("out", OUTPUTS)
     folder = wire.folder_of(psutil.Process()).with_name(name)
@@ -135,14 +135,14 @@ def house(
         stack.enter_context(patch.dict(os.environ, environment))
         stack.enter_context(patch.object(wire, "executor", psutil.Process))
         watch = stack.enter_context(watching(context.bootstrap, out))
-        stack.callback(_end_writer, folder)
+        stack.callback(_end_gateway, folder)
         yield House(context, rows, sinks, watch, name, out)
 
 
-def _end_writer(folder: Path) -> None:
+def _end_gateway(folder: Path) -> None:
     if folder.exists():
         os.kill(int(Client().stats()["pid"]), signal.SIGTERM)
-        wait_until(lambda: not folder.exists(), "the writer's folder to be gone", 30)
+        wait_until(lambda: not folder.exists(), "the gateway's folder to be gone", 30)
 
 
 def killing(pid: int, after: float, number: signal.Signals = signal.SIGKILL) -> Callable[[], bool]:

@@ -57,7 +57,7 @@ class Kind(StrEnum):
     DRIVER = "driver"  # the driver's Python process alone; its JVM and workers live on for a moment
     JVM = "JVM"
     WORKER = "worker"
-    WRITER = "writer"
+    GATEWAY = "gateway"
     TREE = "whole tree"
 
 
@@ -291,7 +291,7 @@ class Driven:
                     return [root]
                 case Kind.JVM:
                     return [each for each in below if each.ppid() == root.pid and "java" in each.name()]
-                case Kind.WRITER:  # nobody's child any more once the worker that made it is dead
+                case Kind.GATEWAY:  # nobody's child any more once the worker that made it is dead
                     jvms = {str(each.pid) for each in self.processes(Kind.JVM)}
                     return [
                         each

@@ -115,8 +115,8 @@ def test_a_streaming_query_changes_one_word(bench: MakeBench, spark: SparkSessio
     one = bench(partitions=2)
 
     def job() -> None:
-        writer = stream(spark, one).select("key", "value").writeStream.format("tailrace").options(**options(one))
-        query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+        gateway = stream(spark, one).select("key", "value").writeStream.format("tailrace").options(**options(one))
+        query = gateway.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
         query.awaitTermination()
 
     produce(one.kafka, one.source, [Record(b"%d" % number, partition=number % 2) for number in range(20)])
@@ -189,8 +189,8 @@ def test_exactly_once_refuses_a_cut_that_a_replay_would_not_repeat(
     sink = tailrace.exactly_once(**options(one, id=one.name))
 
     def job(rows: DataFrame, write: Callable[[DataFrame, int], None]) -> None:
-        writer = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "c"))
-        writer.trigger(availableNow=True).start().awaitTermination()
+        gateway = rows.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "c"))
+        gateway.trigger(availableNow=True).start().awaitTermination()
 
     _fill(one, 2)
     rows = stream(spark, one).select("value")
@@ -241,11 +241,11 @@ def test_the_plain_format_refuses_a_replay_whose_rows_have_moved(
     one.source = renumbered(spark, one)
 
     def job() -> None:
-        writer = faulty(tmp_path)(stream(spark, one)).writeStream.format("tailrace").options(**options(one))
-        query = writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+        gateway = faulty(tmp_path)(stream(spark, one)).writeStream.format("tailrace").options(**options(one))
+        query = gateway.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
         query.awaitTermination()
 
-    # The writer is there before the batch: otherwise the fault could come before anything is delivered.
+    # The gateway is there before the batch: otherwise the fault could come before anything is delivered.
     warm = options(one) | {"topic": one.topics("warm")}
     spark.createDataFrame([(b"warm",)], "value binary").write.format("tailrace").options(**warm).mode("append").save()
     _fill(one, 3)

@@ -1,4 +1,4 @@
-"""More executors than one: each has its writer, and sink partitions move between them."""
+"""More executors than one: each has its gateway, and sink partitions move between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that are lost, late or sent twice between a writer and its brokers: what comes out, and what would."""
+"""Requests that are lost, late or sent twice between a gateway and its brokers: what comes out, and what would."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def network() -> Iterator[ProxiedKafka]:
 
 @pytest.fixture
 def line(network: ProxiedKafka) -> Iterator[Line]:
-    """A sink partition whose writer goes through the proxy."""
+    """A sink partition whose gateway goes through the proxy."""
     one = Line.on(network)
     yield one
     network.proxy.heal()
@@ -47,7 +47,7 @@ def line(network: ProxiedKafka) -> Iterator[Line]:
 
 @pytest.fixture
 def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer that goes on with its producer whatever it has heard."""
+    """A gateway that goes on with its producer whatever it has heard."""
     monkeypatch.setattr(producers.SinkProducer, "doubt", "")
 
 
@@ -77,14 +77,14 @@ def late_commit(line: Line) -> list[bytes | None]:
 
 
 def test_a_commit_that_arrives_in_the_next_transaction_ends_nothing(line: Line) -> None:
-    """The writer has noticed that it was sent twice, and has taken a new epoch."""
+    """The gateway has noticed that it was sent twice, and has taken a new epoch."""
     assert late_commit(line) == all_of(line, 4)
     assert line.failures == []
 
 
 @pytest.mark.usefixtures("unguarded")
 def test_without_the_guard_the_late_commit_duplicates(network: ProxiedKafka) -> None:
-    """The control: the same trace does harm to a writer that trusts its producer; the first of a few tries suffices."""
+    """The control: the same trace does harm to a gateway that trusts its producer; the first of a few tries suffices."""
     surplus = 0
     for _ in range(5):
         one = Line.on(network)
@@ -156,7 +156,7 @@ def test_a_fault_at_a_step_neither_loses_nor_repeats(line: Line, api: Api, fault
 
 @pytest.mark.parametrize("api", STEPS)
 def test_an_attempt_that_was_given_up_and_goes_on_changes_nothing(line: Line, api: Api) -> None:
-    """It stands still at each step, another executor's writer takes over, and then its request arrives."""
+    """It stands still at each step, another executor's gateway takes over, and then its request arrives."""
     line.write(0)
     proxy = line.kafka.proxy
     with Older(line) as older:
@@ -204,7 +204,7 @@ def test_a_broker_that_is_down_is_no_doubt(line: Line) -> None:
     for batch in range(4):
         line.write(batch)
     assert line.failures == []
-    assert line.writer.sinks.counts.created == 1
+    assert line.gateway.sinks.counts.created == 1
     assert line.read() == all_of(line, 4)
 
 
@@ -227,7 +227,7 @@ def test_a_refused_record_is_named_though_the_refusal_comes_while_the_marker_is_
         proxy.one_held()
 
     with ThreadPoolExecutor(1) as pool:
-        attempt = pool.submit(line.writer.write, replace(line.task(1), topic=narrow), sent())
+        attempt = pool.submit(line.gateway.write, replace(line.task(1), topic=narrow), sent())
         refusal = proxy.one_held()
         addition = proxy.one_held(after=refusal)
         refusal.let_go()

@@ -225,18 +225,18 @@ def idle(process: subprocess.Popen[bytes], log: Path) -> bool:
 
 
 def shown_by(log: Path) -> list[str]:
-    """What of the driver's port, and of the metrics of the writers that it names, holds a planted word."""
+    """What of the driver's port, and of the metrics of the gateways that it names, holds a planted word."""
     (own,) = (each["url"] for each in events(log) if each["event"] == "serving")
     pages = [f"{own}{name}" for name in ("", "metrics", "status", "targets", "healthz", "readyz")]
     targets = json.loads(fetched(f"{own}targets"))
-    writers = [place for each in targets if each["labels"]["component"] == "writer" for place in each["targets"]]
-    assert writers
-    pages += [f"http://{each}/metrics" for each in writers]
+    gateways = [place for each in targets if each["labels"]["component"] == "gateway" for place in each["targets"]]
+    assert gateways
+    pages += [f"http://{each}/metrics" for each in gateways]
     return [page for page in pages if found_in(fetched(page))]
 
 
 def fetched(url: str) -> bytes:
-    """A page of the driver's, of Spark's or of a writer's."""
+    """A page of the driver's, of Spark's or of a gateway's."""
     with urllib.request.urlopen(url, timeout=30) as answer:
         content: bytes = answer.read()
         return content

@@ -124,7 +124,7 @@ def watched(tailrace_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFact
         source={"topics": [one.source], "format": "json", "schema": "id long, amount double"},
         process={"validate": {"positive": "amount >= 0"}, "function": "orders.py:shape"},
         sink={"topic": one.sink, "format": "json", "partitions": PARTITIONS},
-        metrics={"enabled": True, "port": 0, "writers": 0, "statistics": 1.0},
+        metrics={"enabled": True, "port": 0, "gateways": 0, "statistics": 1.0},
         pipeline="watched",
     )
     feed = Feed(one.kafka, one.source)
@@ -135,7 +135,7 @@ def watched(tailrace_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFact
         with prometheus(folder, url) as seen:
             feed.start()
             wait_until(lambda: count(log, "written") >= WARM, "the first batches", LIMIT, LOOK)
-            wait_until(lambda: seen.up() == {"driver", "writer"}, "driver and writer to be scraped", 60)
+            wait_until(lambda: seen.up() == {"driver", "gateway"}, "driver and gateway to be scraped", 60)
             watched = Watched(url, log, folder, feed, seen, set())
             wait_until(lambda: _steady(watched), "a scrape after the first batches", 60)
             watched.warm = seen.series('{__name__=~"tailrace_.+"}')
@@ -167,7 +167,7 @@ def test_the_number_of_series_does_not_grow(watched: Watched) -> None:
 
 
 def test_what_was_counted_is_what_was_sent(watched: Watched) -> None:
-    """Consumed is produced and rejected, on the driver and on the writer, record for record."""
+    """Consumed is produced and rejected, on the driver and on the gateway, record for record."""
     feed = watched.feed
     rejected = feed.broken + feed.negative
     watched.value("sum(tailrace_consumed_records_total)", feed.sent)
@@ -176,8 +176,8 @@ def test_what_was_counted_is_what_was_sent(watched: Watched) -> None:
     watched.value('sum(tailrace_rejected_records_total{reason="positive"})', feed.negative)
     watched.value("sum(tailrace_rejected_records_total)", rejected)
     watched.value('tailrace_observed_total{observation="orders",counter="large"}', feed.sent - rejected)
-    watched.value("sum(tailrace_writer_records_total)", feed.sent)
-    watched.value("sum(tailrace_writer_rejected_records_total)", rejected)
+    watched.value("sum(tailrace_gateway_records_total)", feed.sent)
+    watched.value("sum(tailrace_gateway_rejected_records_total)", rejected)
 
     def batches() -> int:
         return len(watched.written())
@@ -218,16 +218,16 @@ def test_producers_do_not_churn(watched: Watched) -> None:
 
 
 def test_garbage_collections_and_memory_are_there(watched: Watched) -> None:
-    """Of both JVM names, of the driver, the writer and the workers."""
+    """Of both JVM names, of the driver, the gateway and the workers."""
     seen = watched.prometheus
     memory = seen.query("sum by (process) (tailrace_process_resident_memory_bytes)")
     found = {dict(labels)["process"] for labels, value in memory.items() if value > 0}
-    assert found == {"driver", "driver-jvm", "writer", "executor-jvm", "workers"}
+    assert found == {"driver", "driver-jvm", "gateway", "executor-jvm", "workers"}
     pauses = seen.query("sum by (process) (tailrace_jvm_gc_pause_seconds_count)")
     assert all(value > 0 for value in pauses.values())
     assert {dict(labels)["process"] for labels in pauses} == {"driver-jvm", "executor-jvm"}
     python = seen.query("sum by (process) (tailrace_python_gc_pause_seconds_count)")
-    assert {dict(labels)["process"] for labels in python} == {"driver", "writer", "workers"}
+    assert {dict(labels)["process"] for labels in python} == {"driver", "gateway", "workers"}
     assert python[(("process", "workers"),)] > 0
 
 
@@ -238,7 +238,7 @@ def test_the_page_shows_the_pipeline(watched: Watched) -> None:
     told = watched.status()
     for text in ("watched", *(f"{each['topic']}-{each['partition']}" for each in told["lag"]["partitions"])):
         assert text in page
-    assert f"writer {told['writers'][0]['name']}" in page
+    assert f"gateway {told['gateways'][0]['name']}" in page
     assert f"#{told['batch']['number']}" in page
     assert len(told["batches"]) == min(HISTORY, len(watched.written()))
     assert page.count('<rect class="in"') == 2 * len(told["batches"])

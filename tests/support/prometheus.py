@@ -1,4 +1,4 @@
-"""A real Prometheus for tests, which finds a driver and its writers as the documentation says."""
+"""A real Prometheus for tests, which finds a driver and its gateways as the documentation says."""
 
 from __future__ import annotations
 

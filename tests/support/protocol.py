@@ -69,7 +69,7 @@ class Broker(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """One writer: the producer that it keeps, and the attempt that uses it."""
+    """One gateway: the producer that it keeps, and the attempt that uses it."""
 
     state: State = State.UNKNOWN
     epoch: int = -1
@@ -191,7 +191,7 @@ class Protocol:
             return (broker, None) if broker.open.ending else (_aborted(broker), None)
         return broker._replace(epoch=broker.epoch + 1, ended=False), broker.epoch + 1
 
-    # -- a writer ----------------------------------------------------------------------------------
+    # -- a gateway ----------------------------------------------------------------------------------
 
     def _slot(self, world: World, number: int) -> Iterator[Move]:
         slot, broker = world.slots[number], world.broker

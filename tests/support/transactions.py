@@ -1,4 +1,4 @@
-"""One writer without Spark, on brokers behind the proxy: batches that are tried again as Spark does, and the proof."""
+"""One gateway without Spark, on brokers behind the proxy: batches that are tried again as Spark does, and the proof."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def rows(values: list[bytes]) -> Any:
 
 @dataclass
 class Line:
-    """A pipeline's one sink partition: its writer goes through the proxy, its proof does not."""
+    """A pipeline's one sink partition: its gateway goes through the proxy, its proof does not."""
 
     kafka: ProxiedKafka
     sink: str
     ledger: str
     pipeline: str
     options: dict[str, Any] = field(default_factory=dict)
-    writer: Deliveries = field(default_factory=lambda: Deliveries("the writer of the test"))
+    gateway: Deliveries = field(default_factory=lambda: Deliveries("the gateway of the test"))
     failures: list[str] = field(default_factory=list)
 
     @classmethod
@@ -76,7 +76,7 @@ class Line:
 
     def once(self, batch: int, batches: Batches | None = None) -> Written:
         """One attempt of a task."""
-        return self.writer.write(self.task(batch), (batches or (lambda: iter([rows(self.values(batch))])))())
+        return self.gateway.write(self.task(batch), (batches or (lambda: iter([rows(self.values(batch))])))())
 
     def write(self, batch: int, batches: Batches | None = None) -> Written:
         """A task, tried again as often as Spark does; what failed is kept."""
@@ -121,13 +121,13 @@ class Line:
         wait_until(lambda: not self.open(), "the end of a transaction")
 
     def close(self) -> None:
-        """Let go of the writer's producers."""
-        for cache in self.writer.caches().values():
+        """Let go of the gateway's producers."""
+        for cache in self.gateway.caches().values():
             cache.close()
 
 
 class Older(Line):
-    """Another executor's writer for the same sink partition; its requests are known by its client's name."""
+    """Another executor's gateway for the same sink partition; its requests are known by its client's name."""
 
     def __init__(self, line: Line) -> None:
         self.client = f"older-{line.pipeline}"

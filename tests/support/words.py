@@ -108,7 +108,7 @@ def watched_words(
         sink={"topic": one.sink, "format": "json", "idle": idle},
         checkpoint=f"file://{folder / 'state'}",
         batch={"target": 5.0},
-        metrics={"enabled": True, "port": 0, "writers": 0, "statistics": 1.0, "stalled": stalled},
+        metrics={"enabled": True, "port": 0, "gateways": 0, "statistics": 1.0, "stalled": stalled},
     )
     log = folder / "events"
     with driver(file, log) as process:

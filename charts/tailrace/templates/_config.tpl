@@ -46,7 +46,7 @@
   "spark" (include "tailrace.spark" . | fromJson)
 -}}
 {{- $http := $root.Values.http -}}
-{{- $metrics := ternary (dict "enabled" true "host" "0.0.0.0" "port" (int $http.port) "writers" (int $http.executorPort)) (dict "enabled" false) $http.enabled -}}
+{{- $metrics := ternary (dict "enabled" true "host" "0.0.0.0" "port" (int $http.port) "gateways" (int $http.executorPort)) (dict "enabled" false) $http.enabled -}}
 {{- $_ := set $made "metrics" $metrics -}}
 {{- toYaml (mergeOverwrite $made (deepCopy $p.config)) -}}
 {{- end -}}

@@ -21,7 +21,7 @@ Schema = dict[str, Any]
 WRITTEN: dict[str, tuple[str, ...]] = {
     "Pipeline": ("pipeline", "kafka"),
     "Ledger": ("topic", "partitions"),
-    "Metrics": ("enabled", "host", "port", "writers"),
+    "Metrics": ("enabled", "host", "port", "gateways"),
 }
 OPTIONS = {"Source": SOURCE_OPTIONS, "Sink": SINK_OPTIONS, "Offsets": STORE_OPTIONS}
 # YAML reads `true` and `5` where the configuration takes text.

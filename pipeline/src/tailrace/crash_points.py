@@ -1,7 +1,7 @@
 """Crash points: where a process of a pipeline dies when it is told to, as data, so that a test can say what a crash
 at each step of the protocol leaves behind.
 
-The environment variable names the crashes; it reaches the driver, the Python workers and the writer like any other.
+The environment variable names the crashes; it reaches the driver, the Python workers and the gateway like any other.
 Without it nothing here does anything. Each crash happens once (or so often as it says), however often the batch is
 tried: a file in the named folder says that it has happened. `tailrace.testing` offers this to users' own tests.
 """
@@ -28,7 +28,7 @@ ROOT = "TAILRACE_CRASH_ROOT"  # the driver's process, set by itself: the root of
 
 
 class Point(StrEnum):
-    """The steps of the protocol, in their order; DRIVER, WORKER and WRITER say whose they are."""
+    """The steps of the protocol, in their order; DRIVER, WORKER and GATEWAY say whose they are."""
 
     LEDGER_TAKEN = "ledger_taken"  # a driver starts: older drivers are fenced, nothing is read yet
     SINKS_FENCED = "sinks_fenced"  # and so are the sink partitions of the last plan
@@ -42,11 +42,11 @@ class Point(StrEnum):
     READ_WHOLE = "read_whole"  # the task has all records, the gateway has not noted that
     ASIDE_GIVEN = "aside_given"  # the gateway has all rejected rows of a task, and has not noted that there are no more
     ASIDE_NOTED = "aside_noted"  # every record of the task has its verdict, the task does not know
-    TASK_BEGUN = "task_begun"  # a task has its rows, the writer has heard nothing
-    ROWS_IN_PART = "rows_in_part"  # some of the task's rows are with the writer
+    TASK_BEGUN = "task_begun"  # a task has its rows, the gateway has heard nothing
+    ROWS_IN_PART = "rows_in_part"  # some of the task's rows are with the gateway
     ROWS_SENT = "rows_sent"  # all are, but not the word that they are whole
-    ROWS_WHOLE = "rows_whole"  # the word too; the writer has not answered
-    SINK_FENCED = "sink_fenced"  # the writer has a fresh producer, and has not read the marker
+    ROWS_WHOLE = "rows_whole"  # the word too; the gateway has not answered
+    SINK_FENCED = "sink_fenced"  # the gateway has a fresh producer, and has not read the marker
     MARKER_READ = "marker_read"  # the marker says: write
     TRANSACTION_BEGUN = "transaction_begun"  # no record is sent
     SENT_IN_PART = "sent_in_part"  # some records are acknowledged by the broker
@@ -54,7 +54,7 @@ class Point(StrEnum):
     MARKER_SENT = "marker_sent"  # the marker is in the transaction, the commit is not sent
     COMMIT_SENT = "commit_sent"  # the commit has left, its answer is not read
     COMMIT_ACKNOWLEDGED = "commit_acknowledged"  # the answer is read, and not believed yet
-    BATCH_WRITTEN = "batch_written"  # the writer believes it, the task does not know
+    BATCH_WRITTEN = "batch_written"  # the gateway believes it, the task does not know
     TASK_ANSWERED = "task_answered"  # the worker knows, Spark does not
     BATCH_DONE = "batch_done"  # every sink partition has answered the driver, which has noted nothing
     BATCH_RETURNED = "batch_returned"  # the driver is through with it, Spark has not committed it to its folder
@@ -63,7 +63,7 @@ class Point(StrEnum):
 
 
 WORKER = (Point.TASK_BEGUN, Point.ROWS_IN_PART, Point.ROWS_SENT, Point.ROWS_WHOLE, Point.TASK_ANSWERED)
-WRITER = (
+GATEWAY = (
     Point.SINK_FENCED,
     Point.MARKER_READ,
     Point.TRANSACTION_BEGUN,
@@ -76,7 +76,7 @@ WRITER = (
 )
 # In the gateway too, before anything is written.
 READER = (Point.READ_IN_PART, Point.READ_WHOLE, Point.ASIDE_GIVEN, Point.ASIDE_NOTED)
-DRIVER = tuple(each for each in Point if each not in WORKER + WRITER + READER)
+DRIVER = tuple(each for each in Point if each not in WORKER + GATEWAY + READER)
 
 
 class Victim(StrEnum):

@@ -1,4 +1,4 @@
-"""Every crash point inside a whole pipeline: worker, writer and driver, and the tree with each of them."""
+"""Every crash point inside a whole pipeline: worker, gateway and driver, and the tree with each of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import replace
 from faults.driven import PARTITIONS, Driven, Shape, driven
 from faults.proof import Strike, by_fault
 from faults.scenario import Context, Result, Scenario
-from faults.scenarios.a_writer import FAULTS as IN_WRITER
+from faults.scenarios.a_gateway import FAULTS as IN_GATEWAY
 from tailrace import crash_points
-from tailrace.crash_points import DRIVER, READER, WORKER, WRITER, Crash, Point, Victim
+from tailrace.crash_points import DRIVER, GATEWAY, READER, WORKER, Crash, Point, Victim
 
 IN_WORKER = {
-    Point.TASK_BEGUN: "worker dies: the writer has heard nothing",
+    Point.TASK_BEGUN: "worker dies: the gateway has heard nothing",
     Point.ROWS_IN_PART: "worker dies: rows handed over in part",
     Point.ROWS_SENT: "worker dies: all rows handed over, not said to be whole",
     Point.ROWS_WHOLE: "worker dies: said to be whole, not answered",
@@ -39,15 +39,15 @@ IN_DRIVER = {
     Point.DONE_OPEN: "driver dies: the note of the end not committed",
     Point.DONE_NOTED: "driver dies: the end noted, not left",
 }
-NAMES = IN_WRITER | IN_READER | IN_WORKER | IN_DRIVER
+NAMES = IN_GATEWAY | IN_READER | IN_WORKER | IN_DRIVER
 _STARTING = (Point.LEDGER_TAKEN, Point.SINKS_FENCED, Point.OPEN_BATCH_FINISHED)
 _LAST = (Point.DONE_OPEN, Point.DONE_NOTED)
 
 
 def tasks(context: Context) -> list[Result]:
-    """Workers and writers die, a point for each batch; one driver goes through all of it."""
+    """Workers and gateways die, a point for each batch; one driver goes through all of it."""
     rounds, per_batch = (1, 20_000) if context.quick else (5, 100_000)
-    crashes = _by_batch([point for _ in range(rounds) for point in (*WORKER, *READER, *WRITER)], 1, Victim.PROCESS)
+    crashes = _by_batch([point for _ in range(rounds) for point in (*WORKER, *READER, *GATEWAY)], 1, Victim.PROCESS)
     with driven(context, Shape(per_batch, _last(crashes) + 3), crashes=crashes) as one:
         one.start()
         one.drain()
@@ -94,9 +94,9 @@ def drivers(context: Context) -> list[Result]:
 
 
 def trees(context: Context) -> list[Result]:
-    """Driver, JVM, workers and writer die at once when one of them comes to the point."""
+    """Driver, JVM, workers and gateway die at once when one of them comes to the point."""
     points = (
-        (Point.SENT_IN_PART, Point.COMMIT_SENT) if context.quick else (*WORKER, *READER, *WRITER, Point.PLAN_WRITTEN)
+        (Point.SENT_IN_PART, Point.COMMIT_SENT) if context.quick else (*WORKER, *READER, *GATEWAY, Point.PLAN_WRITTEN)
     )
     crashes = _by_batch(points, 2, Victim.TREE)
     with driven(context, Shape(20_000 if context.quick else 100_000, _last(crashes) + 3), crashes=crashes) as one:
@@ -122,7 +122,7 @@ def proved(one: Driven, prefix: str = "") -> list[Result]:
 
 
 SCENARIOS = (
-    Scenario("task-points", "Crash points: a pipeline's workers and writer", "promised", tasks),
+    Scenario("task-points", "Crash points: a pipeline's workers and gateway", "promised", tasks),
     Scenario("driver-points", "Crash points: the driver", "promised", drivers, length=2),
     Scenario("tree-points", "Crash points: the whole tree", "promised", trees),
 )

@@ -1,4 +1,4 @@
-"""The clock of the machine on which driver, workers and writer run is set while they run, and while they are down.
+"""The clock of the machine on which driver, workers and gateway run is set while they run, and while they are down.
 
 A real clock is the whole machine's, so they are shown another one: a small library (tests/support/clock.c) that is
 preloaded shifts what they read as the time of day. It needs a C compiler, which Python itself does not.

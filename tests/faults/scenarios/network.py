@@ -1,4 +1,4 @@
-"""The network between writer and brokers, broken request by request, and an outage of a whole pipeline.
+"""The network between gateway and brokers, broken request by request, and an outage of a whole pipeline.
 
 Every scenario has a Kafka of its own behind the proxy; the proof reads past it. What is quick and always the same is a
 test too (tests/integration/test_network.py), so QUICK runs only the control.
@@ -103,7 +103,7 @@ def kafka_17754(context: Context) -> Sequence[Result]:
         name = "an EndTxn held back past the next transaction (KAFKA-17754)"
         guarded = [late_commit(kafka, name) for _ in range(runs)]
         with mock.patch.object(SinkProducer, "doubt", ""):
-            control = "the same, with a writer that trusts its producer"
+            control = "the same, with a gateway that trusts its producer"
             bare = [late_commit(kafka, control, expect=Expect.FAULT, note="control") for _ in range(runs)]
     return [total(guarded), total(bare)]
 
@@ -207,7 +207,7 @@ def expired(context: Context) -> Sequence[Result]:
 
 
 def outage(context: Context) -> Sequence[Result]:
-    """Nothing passes between a pipeline (driver and writer) and Kafka, both ways."""
+    """Nothing passes between a pipeline (driver and gateway) and Kafka, both ways."""
     seconds = 10.0 if context.quick else 90.0
     kinds = {"silently": True} if context.quick else {"silently": True, "with connections refused": False}
     found = []

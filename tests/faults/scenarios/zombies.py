@@ -1,4 +1,4 @@
-"""Those who were given up and go on: drivers, executors and writers that stood still while others took over."""
+"""Those who were given up and go on: drivers, executors and gateways that stood still while others took over."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def paused_driver(context: Context) -> Sequence[Result]:
     return [proven(one, "a driver is paused, another takes over, the first goes on", runs=times, note=note)]
 
 
-def paused_writer(context: Context) -> Sequence[Result]:
-    """A writer stands still in mid-batch; its tasks notice, and are started once more."""
-    return [executor_part(context, "writer", "tailrace.gateway.server", TWO_EXECUTORS, times=4)]
+def paused_gateway(context: Context) -> Sequence[Result]:
+    """A gateway stands still in mid-batch; its tasks notice, and are started once more."""
+    return [executor_part(context, "gateway", "tailrace.gateway.server", TWO_EXECUTORS, times=4)]
 
 
 def paused_executor(context: Context) -> Sequence[Result]:
-    """An executor with its workers and its writer stands still until the driver has given it up; then it goes on."""
+    """An executor with its workers and its gateway stands still until the driver has given it up; then it goes on."""
     spark = TWO_EXECUTORS | SOON_GIVEN_UP
     return [executor_part(context, "executor", "CoarseGrainedExecutorBackend", spark, times=3)]
 
@@ -83,6 +83,6 @@ def executor_part(context: Context, what: str, word: str, spark: Mapping[str, st
 
 SCENARIOS = (
     Scenario("zombie-driver", "Zombies", "promised", paused_driver, quick=False),
-    Scenario("zombie-writer", "Zombies", "promised", paused_writer, quick=False),
+    Scenario("zombie-gateway", "Zombies", "promised", paused_gateway, quick=False),
     Scenario("zombie-executor", "Zombies", "promised", paused_executor, quick=False),
 )

@@ -111,7 +111,7 @@ class Answering(Prometheus):
         """As Prometheus would."""
         assert "$" not in parameters["query"]
         values = [[100.0, "1.5"], [110.0, "NaN"], [120.0, "1500"]]
-        one = {"metric": {"pipeline": "a&b", "process": "writer"}, "value": [120.0, "0.25"], "values": values}
+        one = {"metric": {"pipeline": "a&b", "process": "gateway"}, "value": [120.0, "0.25"], "values": values}
         return {"result": [] if getattr(self, "empty", False) else [one]}
 
 

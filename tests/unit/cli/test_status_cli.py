@@ -52,7 +52,7 @@ def driver() -> Iterator[tuple[Port, Board]]:
     board.told({"event": "started"})
     place = ("in", 3)
     board.lag(LagSeen(board.status()["now"], {place: 100}, {place: 1340}, oldest=board.status()["now"] - 65))
-    done = Written(SinkPartition(0), False, out=90, rejected=2, writer="w1", address="127.0.0.1:9770")
+    done = Written(SinkPartition(0), False, out=90, rejected=2, gateway="w1", address="127.0.0.1:9770")
     board.finished(Finished(41, 92, (done,), {"deliver": 0.25}, False, board.status()["now"]))
     with opened(chosen, board) as port:
         yield port, board
@@ -64,7 +64,7 @@ def run(*words: str) -> Any:
 
 
 def test_a_driver_is_shown_as_text(driver: tuple[Port, Board]) -> None:
-    """Phase, lag, batches, source partitions, writers."""
+    """Phase, lag, batches, source partitions, gateways."""
     shown = run(f"http://127.0.0.1:{driver[0].number}/").stdout
     assert shown.startswith("orders: leading for")
     assert "lag: 1,240 records" in shown
@@ -111,7 +111,7 @@ def test_where_no_driver_is_nothing_is_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("numbers", "text"), [([], ""), ([4], "4"), ([0, 1, 2, 5, 7, 8], "0-2, 5, 7-8")])
 def test_sink_partitions_are_said_in_spans(numbers: list[int], text: str) -> None:
-    """A writer may have a thousand of them."""
+    """A gateway may have a thousand of them."""
     assert spans(numbers) == text
 
 

@@ -24,11 +24,11 @@ def sent(*, ended: bool, word: bytes) -> Iterator[pa.RecordBatch]:
 
     def spark() -> None:
         with theirs, theirs.makefile("wb") as out:
-            writer = pa.ipc.new_stream(out, SCHEMA)
+            gateway = pa.ipc.new_stream(out, SCHEMA)
             for _ in range(2):
-                writer.write_batch(pa.record_batch([pa.array(range(10))], schema=SCHEMA))
+                gateway.write_batch(pa.record_batch([pa.array(range(10))], schema=SCHEMA))
             if ended:
-                writer.close()
+                gateway.close()
             out.write(word)
 
     thread = threading.Thread(target=spark)

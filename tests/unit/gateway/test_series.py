@@ -1,4 +1,4 @@
-"""What Prometheus has to keep does not grow with the batches: neither the driver's series nor a writer's."""
+"""What Prometheus has to keep does not grow with the batches: neither the driver's series nor a gateway's."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def test_a_driver_has_as_many_series_after_10000_batches_as_after_100() -> None:
     warm: set[str] = set()
     for number in range(BATCHES):
         now[0] += 0.5
-        writer = f"executor-{number // LIVES}"
+        gateway = f"executor-{number // LIVES}"
         reasons = {REASONS[number % len(REASONS)]: 1}
         written = tuple(
-            Written(SinkPartition(each), number % 7 == 0, out=9, rejected=1, writer=writer, reasons=reasons)
+            Written(SinkPartition(each), number % 7 == 0, out=9, rejected=1, gateway=gateway, reasons=reasons)
             for each in range(4)
         )
         board.finished(Finished(number, 40, written, {"cut": 0.1, "deliver": 0.2}, number % 7 == 0, now[0]))
@@ -76,7 +76,7 @@ def progress(number: int) -> Progress:
     return Progress.read(json.dumps(said))
 
 
-def test_a_writer_has_as_many_series_after_10000_batches_as_after_100() -> None:
+def test_a_gateway_has_as_many_series_after_10000_batches_as_after_100() -> None:
     """Though each of 64 sink partitions has a producer that is replaced now and then, and a commit in doubt."""
     now = [0.0]
     measures = Measures(metrics.EXECUTOR)

@@ -1,4 +1,4 @@
-"""Whom a worker ends when its writer does not answer."""
+"""Whom a worker ends when its gateway does not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The writer's endpoint: a port of its own on each executor, and none that keeps it from writing."""
+"""The gateway's endpoint: a port of its own on each executor, and none that keeps it from writing."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ PLACE = ("p", "0-15")
 
 
 @contextmanager
-def writer(folder: Path, watched: str) -> Iterator[Path]:
-    """A writer process, and the file in which it says what it does."""
+def gateway(folder: Path, watched: str) -> Iterator[Path]:
+    """A gateway process, and the file in which it says what it does."""
     log = folder.with_suffix(".log")
     environment = {**os.environ, "TAILRACE_LOG": "info", ENV: watched}
     with log.open("wb") as err:
@@ -48,7 +48,7 @@ def writer(folder: Path, watched: str) -> Iterator[Path]:
 
 def address(log: Path) -> str:
     """Where it serves."""
-    found = wait_until(lambda: re.search(r"metrics at (\S+)", log.read_text()), "the writer to serve", 60)
+    found = wait_until(lambda: re.search(r"metrics at (\S+)", log.read_text()), "the gateway to serve", 60)
     return found[1] if found else ""
 
 
@@ -63,20 +63,20 @@ def test_two_executors_of_a_machine_serve_at_ports_of_their_own(tmp_path: Path) 
     with Port("127.0.0.1", 0, {}) as free:
         pass
     told = str(Watched("p", "127.0.0.1", free.number, 1.0))
-    with writer(tmp_path / "a", told) as first, writer(tmp_path / "b", told) as second:
+    with gateway(tmp_path / "a", told) as first, gateway(tmp_path / "b", told) as second:
         places = [address(first), address(second)]
         assert len(set(places)) == 2
-        names = {re.findall(r'writer_info\{[^}]*writer="(\w+)"', scraped(place))[0] for place in places}
+        names = {re.findall(r'gateway_info\{[^}]*gateway="(\w+)"', scraped(place))[0] for place in places}
         assert len(names) == 2
         assert f"{metrics.BATCHES.name}{{" not in scraped(places[0])
 
 
 @pytest.mark.parametrize("told", ["no json", '{"unknown": 1}', '{"host": "192.0.2.1"}'])
-def test_a_writer_that_cannot_serve_lives_all_the_same(tmp_path: Path, told: str) -> None:
+def test_a_gateway_that_cannot_serve_lives_all_the_same(tmp_path: Path, told: str) -> None:
     """It says why, and waits for tasks."""
     folder = tmp_path / "a"
-    with writer(folder, told) as log:
-        wait_until(lambda: (folder / "writer.sock").exists(), "the writer to listen", 60)
+    with gateway(folder, told) as log:
+        wait_until(lambda: (folder / "gateway.sock").exists(), "the gateway to listen", 60)
         wait_until(lambda: "watch" in log.read_text() or "cannot be seen" in log.read_text(), "what it says", 30)
 
 
@@ -117,6 +117,6 @@ def test_records_are_counted_with_their_reasons(task: Assignment) -> None:
     measures = Measures(metrics.EXECUTOR)
     counting = Counting(measures)
     counting.delivered(task, Counts(out=5, rejected=3, size=80, reasons={"bad": 2, "worse": 1}))
-    assert measures.value(metrics.WRITER_RECORDS, *PLACE) == 8
-    assert measures.value(metrics.WRITER_REJECTED, *PLACE, "bad") == 2
-    assert measures.value(metrics.WRITER_BYTES, *PLACE) == 80
+    assert measures.value(metrics.GATEWAY_RECORDS, *PLACE) == 8
+    assert measures.value(metrics.GATEWAY_REJECTED, *PLACE, "bad") == 2
+    assert measures.value(metrics.GATEWAY_BYTES, *PLACE) == 80

@@ -76,14 +76,14 @@ def test_a_late_end_of_a_transaction_ends_the_next_one_of_its_epoch() -> None:
     assert trace[-1].startswith("network: delivers")
 
 
-def test_the_writer_that_wrote_last_is_a_matter_of_speed_alone() -> None:
+def test_the_gateway_that_wrote_last_is_a_matter_of_speed_alone() -> None:
     """A warm producer of another executor was fenced, so that using it costs an attempt and no record."""
     found = explore(Protocol(replace(TWO_ATTEMPTS, resent=0), Rules(overtaken=lambda made_in, run, owner, here: "")))
     assert found.fault == "", "\n".join(found.trace)
 
 
 class Machine(RuleBasedStateMachine):
-    """Longer lives than a walk can afford: more batches, attempts and lost answers, two drivers that share writers."""
+    """Longer lives than a walk can afford: more batches, attempts and lost answers, two drivers that share gateways."""
 
     kept = Rules()
     bounds = Bounds(batches=6, attempts=16, resent=4, slots=2, drivers=2)

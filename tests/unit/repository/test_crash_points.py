@@ -14,7 +14,7 @@ import pytest
 
 from tailrace import crash_points
 from tailrace.config.file import load
-from tailrace.crash_points import DRIVER, READER, WORKER, WRITER, Crash, Point, Victim
+from tailrace.crash_points import DRIVER, GATEWAY, READER, WORKER, Crash, Point, Victim
 
 DIES = -int(signal.SIGKILL)
 
@@ -124,7 +124,7 @@ def test_crashes_are_data(tmp_path: Path) -> None:
 
 def test_each_point_belongs_to_one_kind_of_process() -> None:
     """And none is forgotten."""
-    assert sorted([*DRIVER, *WORKER, *READER, *WRITER]) == sorted(Point)
+    assert sorted([*DRIVER, *WORKER, *READER, *GATEWAY]) == sorted(Point)
 
 
 def test_the_variable_is_not_taken_for_a_key_of_the_configuration(tmp_path: Path) -> None:

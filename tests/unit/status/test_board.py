@@ -57,7 +57,7 @@ def lag(clock: Clock, records: int) -> LagSeen:
 
 def batch(clock: Clock, number: int = 0, *written: Written) -> Finished:
     """A batch that was finished now."""
-    written = written or (Written(SinkPartition(0), False, out=9, rejected=1, writer="w", reasons={"bad": 1}),)
+    written = written or (Written(SinkPartition(0), False, out=9, rejected=1, gateway="w", reasons={"bad": 1}),)
     return Finished(number, 10, written, {"deliver": 0.5}, False, clock.now)
 
 
@@ -148,7 +148,7 @@ def test_a_task_that_was_tried_again_is_counted_once(clock: Clock) -> None:
 
 
 def test_a_row_without_a_topic_is_rejected_by_the_sink(clock: Clock) -> None:
-    """Spark has counted it as produced; the writer knows better."""
+    """Spark has counted it as produced; the gateway knows better."""
     reasons = {"bad": 1, "no topic": 2}
     done = batch(clock, 0, Written(SinkPartition(0), False, out=7, rejected=3, reasons=reasons))
     counted = totals(progress(), done)
@@ -236,16 +236,16 @@ def test_the_status_can_be_read_by_programs(board: Board, clock: Clock) -> None:
     assert found["lag"]["partitions"] == [
         {"topic": "in", "partition": 0, "position": 100, "end": 103, "lag": 3, "beyond": 0}
     ]
-    assert found["writers"] == [{"name": "w", "address": "", "sinks": [0]}]
+    assert found["gateways"] == [{"name": "w", "address": "", "sinks": [0]}]
 
 
-def test_prometheus_is_told_where_the_writers_are(board: Board, clock: Clock) -> None:
+def test_prometheus_is_told_where_the_gateways_are(board: Board, clock: Clock) -> None:
     """Each once, however many sink partitions it has."""
-    written = [Written(SinkPartition(n), False, writer="w", address="127.0.0.1:9770") for n in range(3)]
+    written = [Written(SinkPartition(n), False, gateway="w", address="127.0.0.1:9770") for n in range(3)]
     board.finished(batch(clock, 0, *written))
     assert json.loads(targets(board, "127.0.0.1:9760").body) == [
         {"targets": ["127.0.0.1:9760"], "labels": {"component": "driver"}},
-        {"targets": ["127.0.0.1:9770"], "labels": {"component": "writer"}},
+        {"targets": ["127.0.0.1:9770"], "labels": {"component": "gateway"}},
     ]
 
 
@@ -257,7 +257,7 @@ def rates(board: Board) -> tuple[float, float]:
 
 def counted(clock: Clock, number: int, read: int, seconds: float) -> Finished:
     """A batch of the driver's own that was finished now."""
-    written = (Written(SinkPartition(0), False, out=read, read=read, writer="w"),)
+    written = (Written(SinkPartition(0), False, out=read, read=read, gateway="w"),)
     return Finished(number, read, written, {"deliver": seconds}, False, clock.now, seconds=seconds)
 
 

@@ -68,7 +68,7 @@ def test_collections_of_python_are_told_once() -> None:
 def test_a_watch_has_the_pauses_of_the_jvm_and_of_the_workers(spark: SparkSession) -> None:
     """As histograms, and memory as gauges when somebody asks."""
     measures = Measures(metrics.BOTH)
-    watch = Watch(measures, "p", "writer", "executor-jvm", pid_of(spark))
+    watch = Watch(measures, "p", "gateway", "executor-jvm", pid_of(spark))
     watch.start()
     try:
         watch.told(Vitals(1 << 22, (Collection(2, 0.02, 5, 0),)))
@@ -87,7 +87,7 @@ def test_a_watch_has_the_pauses_of_the_jvm_and_of_the_workers(spark: SparkSessio
     measures.text()
     assert len(collectors) >= 1
     assert measures.value(metrics.JVM_AFTER, "p", "executor-jvm") > 0
-    assert measures.value(metrics.RSS, "p", "writer") > 0
+    assert measures.value(metrics.RSS, "p", "gateway") > 0
     assert measures.value(metrics.RSS, "p", "executor-jvm") > 0
     assert measures.value(metrics.PROCESSES, "p", "workers") == 0  # that worker has ended
     told = measures.spreads(metrics.PYTHON_PAUSE)["p", "workers", "2"]

@@ -37,7 +37,7 @@ def status(
     once: Annotated[bool, typer.Option("--once", help="Show it once, also on a terminal.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show what a running pipeline is doing: lag, rates, the last batches, its writers.
+    """Show what a running pipeline is doing: lag, rates, the last batches, its gateways.
 
     On a terminal the picture is live until Ctrl-C; elsewhere, and as JSON, it is written once.
     """
@@ -123,7 +123,7 @@ def ask(url: str) -> dict[str, Any]:
 
 
 def blocks(told: Told) -> list[Block]:
-    """The picture: the pipeline in a few lines, its source partitions, its writers, its last batches."""
+    """The picture: the pipeline in a few lines, its source partitions, its gateways, its last batches."""
     shown = [Block(lines=_heading(told))]
     lag = told["lag"]
     if lag is not None and lag["partitions"]:
@@ -133,9 +133,9 @@ def blocks(told: Told) -> list[Block]:
         shown.append(Block(columns=("source partition", "read to", "end", "lag"), rows=rows))
         if rest:
             shown[-1] = Block((f"and {rest} more source partitions with less lag:",), shown[-1].columns, rows)
-    if told["writers"]:
-        writers = [(each["name"], each["address"], spans(each["sinks"])) for each in told["writers"]]
-        shown.append(Block(columns=("writer", "metrics", "sink partitions"), rows=writers))
+    if told["gateways"]:
+        gateways = [(each["name"], each["address"], spans(each["sinks"])) for each in told["gateways"]]
+        shown.append(Block(columns=("gateway", "metrics", "sink partitions"), rows=gateways))
     if told["batches"]:
         last = [
             (each["batch"], each["in"], each["out"], each["rejected"], each["seconds"], each["lag"])

@@ -243,7 +243,7 @@ class Loop:
             job = self._threads.submit(self.engine.deliver, plan, self._owners, gone)
             written = self._await(job, plan)
         crash_points.at(Point.BATCH_DONE, plan.batch)
-        self._owners |= {each.partition: each.writer for each in written}
+        self._owners |= {each.partition: each.gateway for each in written}
         self.delivered, self.marked = True, time.time()
         for each in written:
             for lost in each.lost:

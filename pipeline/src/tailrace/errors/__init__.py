@@ -62,10 +62,10 @@ from tailrace.errors.machine import (
     DriverUnreachable,
     EnvironmentError_,
     ExecutorsMissing,
+    GatewayUnavailable,
     JarsMissing,
     JavaMissing,
     PortUnusable,
-    WriterUnavailable,
 )
 from tailrace.errors.proof import RecordsDiffer, VerifyError
 from tailrace.errors.root import TailraceError
@@ -99,6 +99,7 @@ __all__ = [
     "FunctionFailed",
     "FunctionInvalid",
     "FunctionMissing",
+    "GatewayUnavailable",
     "InputCutOff",
     "InputUnread",
     "InvariantBroken",
@@ -129,7 +130,6 @@ __all__ = [
     "TopicUnknown",
     "VerdictChanged",
     "VerifyError",
-    "WriterUnavailable",
     "all_errors",
 ]
 

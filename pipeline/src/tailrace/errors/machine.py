@@ -43,17 +43,17 @@ class BrokerDidNotStart(EnvironmentError_):
     title = "embedded Kafka did not start"
 
 
-class WriterUnavailable(EnvironmentError_):
-    """The writer, the process on each executor that owns its producers, cannot be started or has gone.
+class GatewayUnavailable(EnvironmentError_):
+    """The gateway, the process on each executor that owns its producers, cannot be started or has gone.
 
-    A worker starts it where it is missing, and finds it in a folder under TMPDIR that only this user may read. A task
-    whose writer ended is tried again: the next attempt finds a new writer, which fences the old one's transactions and
-    reads the markers. You see this when the tries are used up; the executor's log says why the writer ended (memory, a
-    full disk, a TMPDIR that cannot be written).
+    A worker starts the gateway if there is none, and finds it in a folder under TMPDIR that only this user may read. A
+    task whose gateway ended is retried: the next attempt finds a new gateway, which fences the old one's transactions
+    and reads the markers. You see this error when the retries are used up. The executor's log says why the gateway
+    ended: out of memory, a full disk, or a TMPDIR that cannot be written.
     """
 
     code = "TR-504"
-    title = "writer unavailable"
+    title = "gateway unavailable"
 
 
 class PortUnusable(EnvironmentError_):
@@ -61,7 +61,7 @@ class PortUnusable(EnvironmentError_):
 
     The driver serves its metrics, its health and its status page at `metrics.host` and `metrics.port`; where the port
     is taken it tries those after it. You see this when `metrics.host` is no address of this machine, the port needs
-    rights that the driver has not got, or all of them are taken. An executor's writer that finds no port logs this and
+    rights that the driver has not got, or all of them are taken. An executor's gateway that finds no port logs this and
     goes on.
     """
 

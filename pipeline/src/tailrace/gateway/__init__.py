@@ -2,7 +2,7 @@
 
 Spark gives a task to any idle Python worker, so producers that live in the workers are found again in a part of the
 tasks only, and every miss is a new producer: that is how brokers were brought down. So a worker streams its rows to the
-executor's writer process (`host`) and gets back what was written.
+executor's gateway process (`host`) and gets back what was written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tailrace.telemetry.garbage import Vitals
 
 @dataclass(frozen=True)
 class Assignment:
-    """One sink partition of one batch: all that a writer needs to know."""
+    """One sink partition of one batch: all that a gateway needs to know."""
 
     pipeline: str
     batch: BatchId
@@ -30,7 +30,7 @@ class Assignment:
     topic: str | None
     rejected: str | None
     run: str
-    owner: str = ""  # the writer that has written this sink partition last; empty where nobody knows
+    owner: str = ""  # the gateway that has written this sink partition last; empty where nobody knows
     idle: float = 300.0  # seconds after which a producer that no task uses is closed
     by_content: bool = False  # no plan exists: the marker's digest is that of the rows
     attempt: str = ""  # the task attempt that reads and writes; empty where other tasks read
@@ -54,7 +54,7 @@ class Written:
     size: int = 0
     fresh: bool = False  # a producer was created for it
     commit_ms: float = 0.0
-    writer: str = ""  # the writer process that did it
+    gateway: str = ""  # the gateway process that did it
     address: str = ""  # where its metrics are
     reasons: Mapping[str, int] = field(default_factory=dict)  # of the rejected
     read: int = 0  # records that were read for it
@@ -95,7 +95,7 @@ class ReadDone:
     lost: tuple[Range, ...] = ()  # planned offsets that no longer exist
 
 
-class Writer(Protocol):
+class Gateway(Protocol):
     """Carries the rows of one sink partition to Kafka."""
 
     def write(self, task: Assignment, batches: Iterator[Any]) -> Written:
@@ -103,8 +103,8 @@ class Writer(Protocol):
         that they are delivered."""
 
 
-def writer() -> Writer:
-    """The writer of this executor."""
+def connect() -> Gateway:
+    """The gateway of this executor."""
     from tailrace.gateway.client import Client  # imports Arrow: only where rows are written
 
     return Client()

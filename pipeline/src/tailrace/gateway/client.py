@@ -1,4 +1,4 @@
-"""A worker's way to its executor's writer, which is started where it is missing."""
+"""A worker's way to its executor's gateway, which is started where it is missing."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ import pyarrow as pa
 
 from tailrace import crash_points
 from tailrace.crash_points import Point
-from tailrace.errors import InvariantBroken, TailraceError, WriterUnavailable
+from tailrace.errors import GatewayUnavailable, InvariantBroken, TailraceError
 from tailrace.gateway import Assignment, ReadDone, ReadRequest, Written, watchdog
 from tailrace.gateway import message_protocol as wire
 from tailrace.telemetry.garbage import OWN, Vitals
 from tailrace.telemetry.gateway_settings import ENV
 
 _START_LIMIT = 60.0
-_TRY_AGAIN = 15.0  # seconds after which a writer that was started and is not there is started once more
+_TRY_AGAIN = 15.0  # seconds after which a gateway that was started and is not there is started once more
 _LOOK_EVERY = 0.02
 _RETRIED = "the task is tried again: the next attempt fences what is open, reads the marker, and then skips or writes"
 
 
 class Client:
-    """Hands one task's rows to the writer. Nothing is kept from one task to the next."""
+    """Hands one task's rows to the gateway. Nothing is kept from one task to the next."""
 
     def write(self, task: Assignment, batches: Iterator[Any]) -> Written:
-        """See `Writer.write`."""
+        """See `Gateway.write`."""
         crash_points.at(Point.TASK_BEGUN, task.batch, task.partition)
         if os.environ.get(ENV):
             task = dataclasses.replace(task, vitals=Vitals(os.getpid(), OWN.taken()))
         written = _converse(task, batches)
         if not isinstance(written, Written):
-            raise InvariantBroken(f"{task}: the writer answered with {type(written).__name__}")
+            raise InvariantBroken(f"{task}: the gateway answered with {type(written).__name__}")
         crash_points.at(Point.TASK_ANSWERED, task.batch, task.partition)
         return written
 
     def stats(self) -> dict[str, Any]:
-        """What the writer holds and has done."""
+        """What the gateway holds and has done."""
         answer = _converse(wire.STATS, None)
         return dict(answer)
 
@@ -144,8 +144,8 @@ def _conversation(what: str) -> Iterator[tuple[Any, Any]]:
         raise _ended(what, error) from error
 
 
-def _ended(what: str, error: BaseException) -> WriterUnavailable:
-    return WriterUnavailable(
+def _ended(what: str, error: BaseException) -> GatewayUnavailable:
+    return GatewayUnavailable(
         f"{what}: the gateway in {_folder()} ended in mid-task ({type(error).__name__})", kept=_RETRIED
     )
 
@@ -174,7 +174,7 @@ def _send(outgoing: wire.Stream, task: Assignment, batches: Iterator[Any]) -> No
             stream.write_batch(first)
             for batch in batches:
                 stream.write_batch(batch)
-    # Only now: `batches` raises where the task's input was cut off, and the writer then hears nothing more.
+    # Only now: `batches` raises where the task's input was cut off, and the gateway then hears nothing more.
     crash_points.at(Point.ROWS_SENT, task.batch, task.partition, outgoing.flush)
     outgoing.write(wire.WHOLE)
     crash_points.at(Point.ROWS_WHOLE, task.batch, task.partition, outgoing.flush)
@@ -211,10 +211,10 @@ def _connected(folder: Path, turn: contextlib.ExitStack) -> socket.socket:
             connection.close()
             now = time.monotonic()
             if now > end:
-                raise WriterUnavailable(
-                    f"no writer answers in {folder} after {_START_LIMIT:.0f} s ({error})",
+                raise GatewayUnavailable(
+                    f"no gateway answers in {folder} after {_START_LIMIT:.0f} s ({error})",
                     kept="nothing was written",
-                    then="look into the executor's log for what the writer said",
+                    then="look into the executor's log for what the gateway said",
                 ) from error
             if (started is None or now - started > _TRY_AGAIN) and not _locked(folder):
                 # Each that is started costs a second of CPU, when all tasks of a first batch want it.
@@ -225,7 +225,7 @@ def _connected(folder: Path, turn: contextlib.ExitStack) -> socket.socket:
 
 
 def _locked(folder: Path) -> bool:
-    """Whether a writer lives there: it holds the lock from its first moment to its last."""
+    """Whether a gateway lives there: it holds the lock from its first moment to its last."""
     try:
         with (wire.own(folder) / wire.LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -235,7 +235,7 @@ def _locked(folder: Path) -> bool:
 
 
 def _first(folder: Path, turn: contextlib.ExitStack) -> IO[str] | None:
-    """Take the turn until the stack ends, if nobody else of this executor is starting a writer just now."""
+    """Take the turn until the stack ends, if nobody else of this executor is starting a gateway just now."""
     mine = turn.enter_context((wire.own(folder) / wire.TURN).open("w"))
     try:
         fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -245,7 +245,7 @@ def _first(folder: Path, turn: contextlib.ExitStack) -> IO[str] | None:
 
 
 def start(folder: Path, executor: int) -> None:
-    """Start a writer for the executor of this number; if several are started, one of them stays.
+    """Start a gateway for the executor of this number; if several are started, one of them stays.
 
     It inherits the turn, if nobody has it: while it starts, which takes a second of CPU, no worker starts another.
     """

@@ -1,4 +1,4 @@
-"""What a writer counts: once for a transaction, a task or a producer, never for a record."""
+"""What a gateway counts: once for a transaction, a task or a producer, never for a record."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tailrace.telemetry.metrics import group
 
 KINDS: Final = {"sinks": "sink", "shared": "shared", "readers": "reader", "sources": "source"}
 _OF_A_GROUP = (
-    metrics.WRITER_RECORDS,
-    metrics.WRITER_BYTES,
+    metrics.GATEWAY_RECORDS,
+    metrics.GATEWAY_BYTES,
     metrics.BEGUN,
     metrics.COMMITTED,
     metrics.ABORTED,
@@ -44,7 +44,7 @@ class Transaction:
 
 
 class Counting:
-    """Counts for one writer; used by one thread for each task."""
+    """Counts for one gateway; used by one thread for each task."""
 
     def __init__(self, measures: Measures, clock: Callable[[], float] = time.monotonic) -> None:
         self.measures = measures
@@ -97,10 +97,10 @@ class Counting:
     def delivered(self, task: Assignment, counts: Counts) -> None:
         """Records that are delivered."""
         place = self._begin(task)
-        self.measures.add(metrics.WRITER_RECORDS, *place, by=counts.out + counts.rejected)
-        self.measures.add(metrics.WRITER_BYTES, *place, by=counts.size)
+        self.measures.add(metrics.GATEWAY_RECORDS, *place, by=counts.out + counts.rejected)
+        self.measures.add(metrics.GATEWAY_BYTES, *place, by=counts.size)
         for reason, number in counts.reasons.items():
-            self.measures.add(metrics.WRITER_REJECTED, *place, reason, by=number)
+            self.measures.add(metrics.GATEWAY_REJECTED, *place, reason, by=number)
 
     @contextlib.contextmanager
     def task(self, pipeline: str) -> Iterator[None]:

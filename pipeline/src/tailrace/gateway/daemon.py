@@ -1,4 +1,4 @@
-"""The executor's Python daemon (`spark.python.daemon.module`): Spark's own, with the writer beside it.
+"""The executor's Python daemon (`spark.python.daemon.module`): Spark's own, with the gateway beside it.
 
 It also makes Python workers and their tasks cheap. What all workers import is loaded here, before they are forked: the
 driver names it in an environment variable, because this room knows none above it. And Spark's daemon collects all
@@ -69,7 +69,7 @@ def load(names: str) -> None:
 
 
 def main() -> None:
-    """Start the writer, then do what Spark's daemon does."""
+    """Start the gateway, then do what Spark's daemon does."""
     executor = wire.executor()
     folder = wire.folder_of(executor)
     os.environ[wire.ENV] = str(folder)

@@ -1,7 +1,7 @@
-"""What passes between a worker and its executor's writer, and the folder in which the two find each other.
+"""What passes between a worker and its executor's gateway, and the folder in which the two find each other.
 
-The writer says HELLO first, so that a dying one is not taken for a living. A worker sends its assignment, then the
-rows as an Arrow stream, then the word WHOLE; the writer answers with what was written, or with an error. Without the
+The gateway says HELLO first, so that a dying one is not taken for a living. A worker sends its assignment, then the
+rows as an Arrow stream, then the word WHOLE; the gateway answers with what was written, or with an error. Without the
 word the rows are not whole, and nothing of them is committed. The folder is its user's own (mode 0700), and so is what
 passes: pickled objects, secrets of the connection among them.
 """
@@ -19,11 +19,11 @@ from typing import Any, Protocol
 
 import psutil
 
-from tailrace.errors import WriterUnavailable
+from tailrace.errors import GatewayUnavailable
 from tailrace.gateway import ReadRequest
 
-ENV = "TAILRACE_WRITER"  # the folder, from the executor's Python daemon to its workers
-SOCKET = "writer.sock"
+ENV = "TAILRACE_GATEWAY"  # the folder, from the executor's Python daemon to its workers
+SOCKET = "gateway.sock"
 LOCK = "lock"
 TURN = "turn"
 HELLO, ROWS, NONE, WHOLE = b"H", b"R", b"N", b"W"
@@ -91,14 +91,14 @@ def take(stream: Stream, count: int) -> bytes:
 
 
 def executor(pid: int | None = None) -> psutil.Process:
-    """The process that a worker's writer lives and dies with: the JVM above it, or else its parent."""
+    """The process that a worker's gateway lives and dies with: the JVM above it, or else its parent."""
     process = psutil.Process(pid or os.getpid())
     above = process.parents()
     return next((each for each in above if "java" in each.name()), above[0] if above else process)
 
 
 def folder_of(process: psutil.Process) -> Path:
-    """Where the writer of this executor is found; another executor has another, also one with the same number."""
+    """Where the gateway of this executor is found; another executor has another, also one with the same number."""
     name = Path(f"tailrace-{os.getuid()}", f"{process.pid}-{_born(process)}")
     chosen = Path(tempfile.gettempdir()) / name
     # The system takes so many bytes for a socket's path, whatever TMPDIR says.
@@ -120,8 +120,8 @@ def own(folder: Path) -> Path:
         each.mkdir(mode=0o700, exist_ok=True)
         state = each.lstat()
         if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o077:
-            raise WriterUnavailable(
-                f"the writer's folder {each} can be read by others, or belongs to somebody else",
+            raise GatewayUnavailable(
+                f"the gateway's folder {each} can be read by others, or belongs to somebody else",
                 kept="nothing was written",
                 then=f"remove {each}, or set TMPDIR to a folder of this user's own",
             )

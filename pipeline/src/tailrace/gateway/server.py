@@ -1,4 +1,4 @@
-"""The writer process: one on each executor, it owns every Kafka producer there.
+"""The gateway process: one on each executor, it owns every Kafka producer there.
 
 Started with the executor's Python daemon, or by the first task that misses it, it lives as long as the executor's JVM.
 Each task has a connection and a thread of its own. Whatever a task has begun and not said to be whole is aborted, so
@@ -73,7 +73,7 @@ class Host:
     def serve(self, executor: psutil.Process) -> None:
         """Until the executor has gone, or a signal says so."""
         path = self.folder / wire.SOCKET
-        path.unlink(missing_ok=True)  # of a writer that was killed; the lock says that it is gone
+        path.unlink(missing_ok=True)  # of a gateway that was killed; the lock says that it is gone
         self._socket.bind(str(path))
         self._socket.listen(_BACKLOG)
         port = self._watch_over(executor)
@@ -91,23 +91,23 @@ class Host:
             cache.close()
 
     def _watch_over(self, executor: psutil.Process) -> Port | None:
-        """Serve the metrics, if somebody wants them; a writer that finds no port writes all the same."""
+        """Serve the metrics, if somebody wants them; a gateway that finds no port writes all the same."""
         if self._watched is None:
             return None
-        self._watch = Watch(self.measures, self._watched.pipeline, "writer", "executor-jvm", executor.pid)
+        self._watch = Watch(self.measures, self._watched.pipeline, "gateway", "executor-jvm", executor.pid)
         self._watch.start()
         self.measures.begin_all(self._watched.pipeline)
-        self.measures.set(metrics.WRITER_INFO, self._watched.pipeline, self.name, VERSION, value=1)
-        self.measures.set(metrics.WRITER_STARTED, self._watched.pipeline, value=time.time())
+        self.measures.set(metrics.GATEWAY_INFO, self._watched.pipeline, self.name, VERSION, value=1)
+        self.measures.set(metrics.GATEWAY_STARTED, self._watched.pipeline, value=time.time())
         try:
             port = Port(
                 self._watched.host, self._watched.port, {"/metrics": scraped(self.measures, self._watched.pipeline)}
             )
         except errors.PortUnusable as error:
-            log.warning("this writer's metrics cannot be seen: %s", error)
+            log.warning("this gateway's metrics cannot be seen: %s", error)
             return None
         self.deliveries.address = port.address
-        log.info("writer %s serves its metrics at %s", self.name, port.address)
+        log.info("gateway %s serves its metrics at %s", self.name, port.address)
         return port
 
     def stop(self) -> None:
@@ -137,7 +137,7 @@ class Host:
                 answer = error
             except Exception as error:
                 log.exception("a task failed")
-                answer = errors.InvariantBroken(f"the writer failed: {type(error).__name__}: {error}")
+                answer = errors.InvariantBroken(f"the gateway failed: {type(error).__name__}: {error}")
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RD)  # a worker that is still sending reads the answer instead
                 wire.send(outgoing, answer)
@@ -154,7 +154,7 @@ class Host:
             crash_points.at(Point.ASIDE_NOTED, asked.batch, asked.part)
             return None
         if not isinstance(asked, Assignment):
-            raise errors.InvariantBroken(f"the writer was asked {type(asked).__name__}")
+            raise errors.InvariantBroken(f"the gateway was asked {type(asked).__name__}")
         if asked.vitals is not None and self._watch is not None:
             self._watch.told(asked.vitals)
         with self.counting.task(asked.pipeline):
@@ -190,7 +190,7 @@ class Host:
         """What this process holds and has done."""
         me = psutil.Process()
         return {
-            "writer": self.name,
+            "gateway": self.name,
             "pid": me.pid,
             "rss": me.memory_info().rss,
             "threads": me.num_threads(),
@@ -229,15 +229,15 @@ class WithoutPandas(MetaPathFinder):
 
 
 def main(folder: Path, pid: int) -> int:
-    """Serve in this folder for the executor of this number, unless another writer does so already."""
+    """Serve in this folder for the executor of this number, unless another gateway does so already."""
     os.umask(0o077)
     sys.meta_path.insert(0, WithoutPandas())
-    # Ctrl-C and the daemon's farewell go to the whole group; the writer ends after its tasks.
+    # Ctrl-C and the daemon's farewell go to the whole group; the gateway ends after its tasks.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(
         level=logging.INFO if "TAILRACE_LOG" in os.environ else logging.WARNING,
-        format="%(asctime)s %(levelname)s writer: %(message)s",
+        format="%(asctime)s %(levelname)s gateway: %(message)s",
     )
     with (wire.own(folder) / wire.LOCK).open("w") as lock:
         try:

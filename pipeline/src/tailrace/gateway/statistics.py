@@ -1,4 +1,4 @@
-"""What librdkafka says of its producers, added up over the producers of a writer.
+"""What librdkafka says of its producers, added up over the producers of a gateway.
 
 Each producer tells once in `metrics.statistics` seconds, as JSON. What it counts goes on counting when the producer
 has gone; what it holds at the moment goes with it. Brokers are known by number, topics not at all: a row may name any
@@ -112,7 +112,7 @@ def together(windows: Iterable[Window]) -> dict[str, float]:
 
 
 class Statistics:
-    """The producers of one writer."""
+    """The producers of one gateway."""
 
     def __init__(self, measures: Measures, every: float) -> None:
         self.every = every

@@ -1,8 +1,8 @@
-"""Whether the writer still answers, asked by a worker that waits for it.
+"""Whether the gateway still answers, asked by a worker that waits for it.
 
-A writer that has died closes its connections. One that stands still (stopped, or out of reach of the processor) keeps
+A gateway that has died closes its connections. One that stands still (stopped, or out of reach of the processor) keeps
 them, and its tasks would wait for ever; Spark sees only that they run. Its word of greeting comes from a thread that
-does nothing else: where none comes, the writer is ended, and the attempt that follows starts another. Should it have
+does nothing else: where none comes, the gateway is ended, and the attempt that follows starts another. Should it have
 been about to go on, nothing is lost: whoever comes next fences it and reads the marker.
 """
 
@@ -29,7 +29,7 @@ _CREDENTIALS = struct.Struct("3i")  # of the process that listens: its number, i
 
 
 def greeted(folder: Path) -> bool:
-    """Whether a writer that listens there says hello; one that has gone need not be ended, so that is yes."""
+    """Whether a gateway that listens there says hello; one that has gone need not be ended, so that is yes."""
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as asking:
         asking.settimeout(ANSWER_LIMIT)
         try:
@@ -42,18 +42,18 @@ def greeted(folder: Path) -> bool:
 
 
 def end(connection: socket.socket) -> None:
-    """End the writer on the other side."""
+    """End the gateway on the other side."""
     pid, *_ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if pid <= 0:  # nobody: the connection was never made; to the system 0 is the caller's own group
         return
-    log.warning("the writer %d has not answered for %.0f s, and is ended", pid, ANSWER_LIMIT)
+    log.warning("the gateway %d has not answered for %.0f s, and is ended", pid, ANSWER_LIMIT)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def watched(connection: socket.socket, folder: Path) -> Iterator[None]:
-    """While a worker speaks with its writer: where that stands still, end it, and with it the conversation."""
+    """While a worker speaks with its gateway: where that stands still, end it, and with it the conversation."""
     done = threading.Event()
 
     def look() -> None:

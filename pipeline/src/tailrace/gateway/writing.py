@@ -1,4 +1,4 @@
-"""What the writer does with one sink partition of one batch: exactly once with its marker, or at least once."""
+"""What the gateway does with one sink partition of one batch: exactly once with its marker, or at least once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FLUSH_LIMIT = 120.0  # seconds without any acknowledgement
 
 
 class Deliveries:
-    """The producers of one writer process, and what is done with them; used by one thread for each task."""
+    """The producers of one gateway process, and what is done with them; used by one thread for each task."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Deliveries:
         attempts: Attempts | None = None,
     ) -> None:
         self.name = name
-        self.address = ""  # where this writer's metrics are
+        self.address = ""  # where this gateway's metrics are
         self.counting = counting or Counting(Measures(metrics.EXECUTOR))
         self._statistics = statistics
         self._attempts = attempts
@@ -62,7 +62,7 @@ class Deliveries:
             yield from reader.read(request, done)
 
     def write(self, task: Assignment, batches: Iterator[Any]) -> Written:
-        """See `Writer.write`."""
+        """See `Gateway.write`."""
         if not task.attempt or task.verdicts or self._attempts is None:
             return self._write(task, batches)
         aside: list[Attempt] = []
@@ -190,7 +190,7 @@ class Deliveries:
 
     def _skipped(self, task: Assignment, fresh: bool) -> Written:
         self.counting.skipped(task)
-        return Written(task.partition, skipped=True, fresh=fresh, writer=self.name, address=self.address)
+        return Written(task.partition, skipped=True, fresh=fresh, gateway=self.name, address=self.address)
 
     def _done(self, task: Assignment, counts: Counts, fresh: bool, took: float) -> Written:
         self.counting.delivered(task, counts)
@@ -202,7 +202,7 @@ class Deliveries:
             size=counts.size,
             fresh=fresh,
             commit_ms=took,
-            writer=self.name,
+            gateway=self.name,
             address=self.address,
             reasons=counts.reasons,
         )

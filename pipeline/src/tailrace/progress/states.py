@@ -1,7 +1,7 @@
 """The life of one sink partition's producer, as one table.
 
 Whether a record can be lost or duplicated is decided here: which step may follow which, and what is forgotten
-after a doubt. The writer acts, this table permits.
+after a doubt. The gateway acts, this table permits.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from tailrace.config import (
 from tailrace.driver import repeatable
 from tailrace.driver.catalyst import Patterns
 from tailrace.driver.input_end import whole
-from tailrace.gateway import Assignment, Written, writer
+from tailrace.gateway import Assignment, Written, connect
 from tailrace.gateway.schemas import SHAPE
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
@@ -144,7 +144,7 @@ def _unknown(name: str, known: list[str]) -> errors.OptionRefused:
 
 
 def rows_of(batches: Batches) -> Batches:
-    """The caller's columns in the shape that the writer takes."""
+    """The caller's columns in the shape that the gateway takes."""
     for batch in batches:
         have = {name: batch.column(number) for number, name in enumerate(batch.schema.names)}
         columns = []
@@ -191,7 +191,7 @@ class _Writing:
             by_content=content == "by-content",
             options=self.target.options,
         )
-        return Answer(writer().write(task, rows_of(whole(batches))))
+        return Answer(connect().write(task, rows_of(whole(batches))))
 
 
 class BatchWriter(_Writing, DataSourceArrowWriter):

@@ -230,7 +230,7 @@ class Runner:
         with self._phase("deliver"):
             write = BatchWrite.of(self._pipeline, plan, assigned, self._run, self._owners)
             written = deliver_judged(rows, write, self._judging) if plan.reads else deliver(rows, write)
-        self._owners |= {each.partition: each.writer for each in written}
+        self._owners |= {each.partition: each.gateway for each in written}
         limit = {} if replay else {"limit": self._control.limit}
         self._emit(written_event(plan, written, self._phases["deliver"], self._lag(offsets_of(plan.entry)), limit))
         return written

@@ -1,4 +1,4 @@
-"""The sink: each task hands its rows to the writer, as one sink partition of one batch.
+"""The sink: each task hands its rows to the gateway, as one sink partition of one batch.
 
 Two ways lead here. The runner (`tailrace run`) ships a `BatchWrite`, with the plan that the ledger holds. And
 `format("tailrace")` is the same sink as a PySpark data source, for a job that uses nothing else of Tailrace
@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from tailrace.config import Delivery, Pipeline
 from tailrace.driver.input_end import whole
 from tailrace.errors import InvariantBroken
-from tailrace.gateway import Assignment, Written, writer
+from tailrace.gateway import Assignment, Written, connect
 from tailrace.gateway.answers import RESULT, answer, written_of
 from tailrace.kafka.clients import client_options
 from tailrace.progress.plan import SinkPartition
@@ -104,6 +104,6 @@ def _task(batch: BatchWrite, shape: Callable[[Batches], Batches]) -> Callable[[B
         context = TaskContext.get()
         if context is None:
             raise InvariantBroken("the sink runs outside a task of Spark")
-        yield answer(writer().write(batch.task(context.partitionId()), shape(whole(batches))))
+        yield answer(connect().write(batch.task(context.partitionId()), shape(whole(batches))))
 
     return write

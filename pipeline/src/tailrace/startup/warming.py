@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tailrace.driver.input_end import whole
 from tailrace.driver.shutdown import Stop
 from tailrace.errors import TailraceError
-from tailrace.gateway import writer
+from tailrace.gateway import connect
 from tailrace.spark_stream.frame import rows as rows_of
 from tailrace.spark_stream.gate import Gate
 from tailrace.stages.assembly import Assembly
@@ -94,7 +94,7 @@ def _nothing(spark: SparkSession) -> DataFrame:
 
 def _drain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Take everything, give nothing; on the way, import what a writing task imports."""
-    writer()
+    connect()
     for _ in whole(batches):
         pass
     return iter(())

@@ -128,7 +128,7 @@ class Board:
             self._last, self._busy = batch, None
             self._behind = batch.at if self._behind is not None else None
             for each in batch.written:
-                self._owners[int(each.partition)] = (each.writer, each.address)
+                self._owners[int(each.partition)] = (each.gateway, each.address)
             for gone in [number for number in self._owners if number >= len(batch.written)]:
                 del self._owners[gone]
             self._history.append(
@@ -291,7 +291,7 @@ class Board:
                 "source": {"topics": list(self.pipeline.source.topics), "pattern": self.pipeline.source.pattern},
                 "sink": {"topic": self.pipeline.sink.topic, "delivery": self.pipeline.sink.delivery.value},
                 "rejected_topic": self.pipeline.rejected_topic,
-                "writers": self.writers(),
+                "gateways": self.gateways(),
                 "executors": dict(zip(("wanted", "present"), self._executors, strict=True))
                 if self._executors
                 else None,
@@ -304,8 +304,8 @@ class Board:
                 "links": dict(self.links),
             }
 
-    def writers(self) -> list[dict[str, Any]]:
-        """The writers, each with the sink partitions that it has written last."""
+    def gateways(self) -> list[dict[str, Any]]:
+        """The gateways, each with the sink partitions that it has written last."""
         with self._lock:
             found: dict[str, dict[str, Any]] = {}
             for number, (name, address) in sorted(self._owners.items()):

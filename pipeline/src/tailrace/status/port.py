@@ -1,4 +1,4 @@
-"""The driver's HTTP port: metrics, health, readiness, status, the page, and where the writers are."""
+"""The driver's HTTP port: metrics, health, readiness, status, the page, and where the gateways are."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def readiness(board: Board) -> Answer:
 
 
 def targets(board: Board, own: str) -> Answer:
-    """For Prometheus' http_sd_configs: the driver, and the writers that it knows."""
-    writers = [each["address"] for each in board.writers() if each["address"]]
+    """For Prometheus' http_sd_configs: the driver, and the gateways that it knows."""
+    gateways = [each["address"] for each in board.gateways() if each["address"]]
     found = [{"targets": [own], "labels": {"component": "driver"}}]
-    found += [{"targets": writers, "labels": {"component": "writer"}}] if writers else []
+    found += [{"targets": gateways, "labels": {"component": "gateway"}}] if gateways else []
     return Answer(json.dumps(found).encode(), "application/json")

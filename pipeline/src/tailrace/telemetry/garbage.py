@@ -1,6 +1,6 @@
 """Python's garbage collections of this process: how long each took, and what it freed.
 
-A worker keeps them until its next task, and hands them to the writer with it.
+A worker keeps them until its next task, and hands them to the gateway with it.
 """
 
 from __future__ import annotations

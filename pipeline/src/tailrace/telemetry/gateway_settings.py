@@ -1,4 +1,4 @@
-"""What a writer must know to let itself be watched; it comes in the environment of the executor's Python processes."""
+"""What a gateway must know to let itself be watched; it comes in the environment of the executor's Python processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Watched:
     def of(cls, pipeline: Pipeline) -> Self:
         """As the pipeline's configuration has it."""
         chosen = pipeline.metrics
-        return cls(pipeline.pipeline, chosen.host, chosen.writers, chosen.statistics)
+        return cls(pipeline.pipeline, chosen.host, chosen.gateways, chosen.statistics)
 
     @classmethod
     def here(cls) -> Self | None:
@@ -38,7 +38,7 @@ class Watched:
         try:
             return cls(**json.loads(text)) if text else None
         except (ValueError, TypeError) as error:
-            log.warning("nobody can watch this writer: %s is %r (%s)", ENV, text, error)
+            log.warning("nobody can watch this gateway: %s is %r (%s)", ENV, text, error)
             return None
 
     def __str__(self) -> str:

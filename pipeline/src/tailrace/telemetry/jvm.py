@@ -1,7 +1,7 @@
 """A JVM's garbage collections and heap, read from outside.
 
 HotSpot writes its counters to a file that is mapped into memory, /tmp/hsperfdata_USER/PID: what jstat reads. So no
-agent runs in the JVM, no port is opened there, and an executor's writer can look at a JVM that is not its own. A
+agent runs in the JVM, no port is opened there, and an executor's gateway can look at a JVM that is not its own. A
 collection's length is exact where a look finds one more than before, and the mean where it finds several; looks are
 frequent. docs/decisions/0017 compares it with the JMX exporter.
 """

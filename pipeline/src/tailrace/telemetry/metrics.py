@@ -45,7 +45,7 @@ class Metric:
 
 GROUP_WIDTH: Final = 16  # sink partitions with one value of the label `group`
 GROUPS: Final = 8  # groups of that width; what is beyond is one more
-PIPELINES: Final = 16  # of one writer that have series of their own; any other is `other`
+PIPELINES: Final = 16  # of one gateway that have series of their own; any other is `other`
 REASONS: Final = 64  # for which records are rejected; any other is `other`
 OTHER: Final = "other"
 
@@ -68,7 +68,7 @@ LABELS: Final = {
     "(`latestOffset`, `queryPlanning`, `walCommit`, `addBatch`, `commitOffsets`), and Tailrace's parts of `addBatch`: "
     "`cut`, `ledger`, `deliver`, `after`. "
     "Of a driver: `starting`, `standby`, `leading`, `stopping`.",
-    "process": "`driver` and `driver-jvm`; `writer`, `executor-jvm` and `workers` (the Python workers of an executor, "
+    "process": "`driver` and `driver-jvm`; `gateway`, `executor-jvm` and `workers` (the Python workers of an executor, "
     "together).",
     "collector": "The JVM's collector, as it calls itself.",
     "generation": "Python's: 0, 1 or 2.",
@@ -80,7 +80,7 @@ LABELS: Final = {
     "operator": "A stateful operator: its number in the plan and its name.",
     "observation": "The name given to `df.observe`.",
     "counter": "The name of one of its columns.",
-    "writer": "The writer's name, which the log and /status have too.",
+    "gateway": "The gateway's name, which the log and /status have too.",
     "run": "The driver's run.",
     "version": "Tailrace's version.",
 }
@@ -170,17 +170,19 @@ LEDGER_RETENTION = _gauge(
 LEDGER_WRITTEN = _gauge("ledger_written_timestamp_seconds", "When markers or plans were committed last; since 1970.")
 DRIVER_WARNINGS = _counter("driver_warnings", "Warnings that the driver has reported.")
 
-# -- an executor's writer --------------------------------------------------------------------------
+# -- an executor's gateway --------------------------------------------------------------------------
 
-WRITER_INFO = _gauge("writer_info", "1; says which writer and version this is.", "writer", "version")
-WRITER_STARTED = _gauge("writer_start_timestamp_seconds", "When this writer started, in seconds since 1970.")
-TASKS = _gauge("writer_tasks", "Tasks that are streaming to this writer.")
+GATEWAY_INFO = _gauge("gateway_info", "1; says which gateway and version this is.", "gateway", "version")
+GATEWAY_STARTED = _gauge("gateway_start_timestamp_seconds", "When this gateway started, in seconds since 1970.")
+TASKS = _gauge("gateway_tasks", "Tasks that are streaming to this gateway.")
 TASK_SECONDS = _histogram(
-    "writer_task_seconds", _FAST, "Time of a task in the writer, from its first word to the answer."
+    "gateway_task_seconds", _FAST, "Time of a task in the gateway, from its first word to the answer."
 )
-WRITER_RECORDS = _counter("writer_records", "Records of committed transactions (at-least-once: acknowledged).", "group")
-WRITER_REJECTED = _counter("writer_rejected_records", "Those that went to the rejected topic.", "group", "reason")
-WRITER_BYTES = _counter("writer_bytes", "Bytes of keys and values of both.", "group")
+GATEWAY_RECORDS = _counter(
+    "gateway_records", "Records of committed transactions (at-least-once: acknowledged).", "group"
+)
+GATEWAY_REJECTED = _counter("gateway_rejected_records", "Those that went to the rejected topic.", "group", "reason")
+GATEWAY_BYTES = _counter("gateway_bytes", "Bytes of keys and values of both.", "group")
 
 CREATED = _counter("producers_created", "Producers that were made.", "kind")
 CLOSED = _counter("producers_closed", "Producers that were closed.", "kind")
@@ -243,7 +245,7 @@ BOTH: Final = (
     PYTHON_UNCOLLECTABLE, SCRAPES,
 )  # fmt: skip
 EXECUTOR: Final = (
-    WRITER_INFO, WRITER_STARTED, TASKS, TASK_SECONDS, WRITER_RECORDS, WRITER_REJECTED, WRITER_BYTES,
+    GATEWAY_INFO, GATEWAY_STARTED, TASKS, TASK_SECONDS, GATEWAY_RECORDS, GATEWAY_REJECTED, GATEWAY_BYTES,
     CREATED, CLOSED, OPEN, USED, RETIRED,
     BEGUN, COMMITTED, ABORTED, DOUBTFUL, ALREADY, TRANSACTION_SECONDS, COMMIT_SECONDS, TRANSACTIONS_OPEN, OLDEST_OPEN,
     OPEN_SECONDS, QUEUED, QUEUED_BYTES, BATCH_BYTES, BATCH_SIZE, IDEMPOTENCE, TRANSACTION_STATE, EPOCHS,

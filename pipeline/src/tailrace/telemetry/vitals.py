@@ -50,7 +50,7 @@ class Watch:
     def start(self) -> None:
         """From here on."""
         OWN.listen()
-        for process in {self._own, "workers"} if self._own == "writer" else {self._own}:
+        for process in {self._own, "workers"} if self._own == "gateway" else {self._own}:
             for generation in range(len(gc.get_threshold())):
                 labels = (self._pipeline, process, generation)
                 for metric in (metrics.PYTHON_PAUSE, metrics.PYTHON_COLLECTED, metrics.PYTHON_UNCOLLECTABLE):
@@ -122,7 +122,7 @@ class Watch:
             self._measures.set(metrics.JVM_HEAP_MAX, *labels, value=heap.most)
             if self._after:
                 self._measures.set(metrics.JVM_AFTER, *labels, value=self._after)
-        if self._own == "writer":
+        if self._own == "gateway":
             sizes = [size for size in map(_rss, self._living()) if size]
             self._measures.set(metrics.RSS, self._pipeline, "workers", value=sum(sizes))
             self._measures.set(metrics.PROCESSES, self._pipeline, "workers", value=len(sizes))

@@ -37,7 +37,7 @@ RESERVED = frozenset(
         "TAILRACE_CRASH",
         "TAILRACE_CRASH_ROOT",
         "TAILRACE_WATCHED",
-        "TAILRACE_WRITER",
+        "TAILRACE_GATEWAY",
     }
 )
 # The closed lists of Kafka options; other maps of options are open.

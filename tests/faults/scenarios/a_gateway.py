@@ -1,4 +1,4 @@
-"""The writer struck at each step of a transaction, and at any moment: without Spark, so by the hundred."""
+"""The gateway struck at each step of a transaction, and at any moment: without Spark, so by the hundred."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tailrace import crash_points
 from tailrace.crash_points import Crash, Point
 
 FAULTS = {
-    Point.SINK_FENCED: "writer dies: older owners fenced, marker not read",
-    Point.MARKER_READ: "writer dies: marker read, transaction not begun",
-    Point.TRANSACTION_BEGUN: "writer dies: transaction begun, nothing sent",
-    Point.SENT_IN_PART: "writer dies: records sent in part",
-    Point.ALL_SENT: "writer dies: all records sent, no marker",
-    Point.MARKER_SENT: "writer dies: marker sent, not committed",
-    Point.COMMIT_SENT: "writer dies: commit sent, not answered",
-    Point.COMMIT_ACKNOWLEDGED: "writer dies: commit acknowledged, not believed",
-    Point.BATCH_WRITTEN: "writer dies: commit believed, worker not told",
+    Point.SINK_FENCED: "gateway dies: older owners fenced, marker not read",
+    Point.MARKER_READ: "gateway dies: marker read, transaction not begun",
+    Point.TRANSACTION_BEGUN: "gateway dies: transaction begun, nothing sent",
+    Point.SENT_IN_PART: "gateway dies: records sent in part",
+    Point.ALL_SENT: "gateway dies: all records sent, no marker",
+    Point.MARKER_SENT: "gateway dies: marker sent, not committed",
+    Point.COMMIT_SENT: "gateway dies: commit sent, not answered",
+    Point.COMMIT_ACKNOWLEDGED: "gateway dies: commit acknowledged, not believed",
+    Point.BATCH_WRITTEN: "gateway dies: commit believed, worker not told",
 }
 AGAIN = "a new driver hands in a delivered batch again"
 
 
 def points(context: Context) -> list[Result]:
-    """Every step of every batch in turn; one sink partition is struck, all others lose their writer with it."""
+    """Every step of every batch in turn; one sink partition is struck, all others lose their gateway with it."""
     rounds, rows, sinks = (1, 5_000, 4) if context.quick else (12, 30_000, 4)
     plan = [point for _ in range(rounds) for point in FAULTS]
     # Batch 0 is written in peace: the first strike then finds warm producers, as in real life.
@@ -79,7 +79,7 @@ def kills(context: Context) -> list[Result]:
             one.batch()
             took = time.monotonic() - began
             if wait() and took > 0:
-                strikes.append(Strike("writer killed -9 at a random moment", number))
+                strikes.append(Strike("gateway killed -9 at a random moment", number))
         proof = one.prove()
         context.say(str(proof))
         return by_fault(proof, one.cuts(), strikes)
@@ -94,6 +94,6 @@ def _timed(one: House) -> float:
 
 
 SCENARIOS = (
-    Scenario("writer-points", "Crash points: the writer", "promised", points, quick=False),
-    Scenario("writer-kills", "Kills at random", "promised", kills),
+    Scenario("gateway-points", "Crash points: the gateway", "promised", points, quick=False),
+    Scenario("gateway-kills", "Kills at random", "promised", kills),
 )

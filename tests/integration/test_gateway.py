@@ -1,4 +1,4 @@
-"""The writer process: one on each executor, whoever dies, and what its producers leave behind."""
+"""The gateway process: one on each executor, whoever dies, and what its producers leave behind."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def values(start: int, end: int) -> Any:
 
 @dataclass
 class House:
-    """A folder with its writer, and a ledger and topics to write to."""
+    """A folder with its gateway, and a ledger and topics to write to."""
 
     folder: Path
     topics: Topics
@@ -84,13 +84,13 @@ class House:
         return [each.value for each in consume(self.topics.bootstrap_servers, self.sink)]
 
     def pid(self) -> int:
-        """The writer's process."""
+        """The gateway's process."""
         return int(Client().stats()["pid"])
 
 
 @pytest.fixture
 def house(tailrace_topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    """A writer of its own for each test, started by whoever needs it first, ended with the test."""
+    """A gateway of its own for each test, started by whoever needs it first, ended with the test."""
     name = f"w-{uuid.uuid4().hex[:8]}"
     ledger = f"{name}.ledger"
     bootstrap = tailrace_topics.bootstrap_servers
@@ -107,11 +107,11 @@ def house(tailrace_topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 each.terminate()
         return not folder.exists() and not started_in(folder)
 
-    wait_until(ended, "the end of the writer and of its folder", 60)
+    wait_until(ended, "the end of the gateway and of its folder", 60)
 
 
 def started_in(folder: Path) -> list[psutil.Process]:
-    """The writers, or those that would be one, of this folder."""
+    """The gateways, or those that would be one, of this folder."""
     found = []
     for each in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -120,7 +120,7 @@ def started_in(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def test_one_writer_however_many_ask_for_it_at_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_gateway_however_many_ask_for_it_at_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """One is started; another that is started all the same loses the race for the lock, and ends without a word."""
     started: list[Path] = []
 
@@ -138,7 +138,7 @@ def test_one_writer_however_many_ask_for_it_at_once(house: House, monkeypatch: p
     assert {house.pid()} == found
 
 
-def test_workers_wait_for_a_writer_that_is_starting(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_wait_for_a_gateway_that_is_starting(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon starts it before there are workers; those that ask before it listens do not start another."""
     started: list[Path] = []
     client.start(house.folder, os.getpid())
@@ -150,26 +150,26 @@ def test_workers_wait_for_a_writer_that_is_starting(house: House, monkeypatch: p
     assert not started
 
 
-def test_only_its_user_can_reach_the_writer(house: House) -> None:
+def test_only_its_user_can_reach_the_gateway(house: House) -> None:
     """What passes on the socket may hold passwords."""
     house.pid()
     assert house.folder.stat().st_mode & 0o777 == 0o700
     assert house.folder.parent.stat().st_mode & 0o777 == 0o700
     house.folder.chmod(0o755)
-    with pytest.raises(errors.WriterUnavailable, match="can be read by others"):
+    with pytest.raises(errors.GatewayUnavailable, match="can be read by others"):
         wire.own(house.folder)
     house.folder.chmod(0o700)
 
 
-def test_the_writer_ends_with_its_executor(tmp_path: Path) -> None:
+def test_the_gateway_ends_with_its_executor(tmp_path: Path) -> None:
     """Also when that was killed and could say nothing."""
     executor = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     folder = wire.folder_of(psutil.Process(executor.pid))
     client.start(folder, executor.pid)
-    wait_until(lambda: (folder / wire.SOCKET).exists(), "the writer's socket", 60)
+    wait_until(lambda: (folder / wire.SOCKET).exists(), "the gateway's socket", 60)
     executor.kill()
     executor.wait(10)
-    wait_until(lambda: not folder.exists(), "the writer's folder to be gone", 30)
+    wait_until(lambda: not folder.exists(), "the gateway's folder to be gone", 30)
 
 
 def test_a_long_tmpdir_does_not_lead_to_a_socket_that_the_system_refuses(
@@ -246,7 +246,7 @@ def test_the_broker_s_limit_is_named_too(house: House) -> None:
 DIES = """
     import os, pickle, sys
     sys.path.insert(0, {tests!r})
-    from integration.test_writer import values
+    from integration.test_gateway import values
     from tailrace.gateway.client import Client
 
     task = pickle.loads({task!r})
@@ -267,7 +267,7 @@ def test_a_worker_that_dies_in_mid_stream_leaves_nothing_behind(house: House) ->
     code = textwrap.dedent(DIES.format(tests=str(Path(__file__).parent.parent), task=pickle.dumps(task)))
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 1
     counts = Client().stats()["sinks"]
-    wait_until(lambda: Client().stats()["sinks"]["used"] == 0, "the writer to notice that the worker is gone", 30)
+    wait_until(lambda: Client().stats()["sinks"]["used"] == 0, "the gateway to notice that the worker is gone", 30)
     assert house.read() == []
     assert house.write(task, values(0, 10)).fresh
     assert house.read() == [b"%06d" % number for number in range(10)]
@@ -275,7 +275,7 @@ def test_a_worker_that_dies_in_mid_stream_leaves_nothing_behind(house: House) ->
 
 
 def test_an_input_that_fails_is_not_taken_for_the_whole(house: House) -> None:
-    """The rows before the failure have reached the writer, and are aborted."""
+    """The rows before the failure have reached the gateway, and are aborted."""
 
     def failing() -> Iterator[Any]:
         yield values(0, 1000)
@@ -294,7 +294,7 @@ def test_an_input_that_fails_is_not_taken_for_the_whole(house: House) -> None:
     assert house.read() == [b"%06d" % number for number in range(5)]
 
 
-def test_a_killed_writer_is_replaced_and_the_next_attempt_is_exact(house: House) -> None:
+def test_a_killed_gateway_is_replaced_and_the_next_attempt_is_exact(house: House) -> None:
     """In mid-stream: the task fails, and says that it is tried again."""
     house.write(house.task(0), values(0, 5))
     old = house.pid()
@@ -305,7 +305,7 @@ def test_a_killed_writer_is_replaced_and_the_next_attempt_is_exact(house: House)
         for number in range(1, 200):
             yield values(number * 1000, number * 1000 + 1000)
 
-    with pytest.raises(errors.WriterUnavailable, match="ended in mid-task"):
+    with pytest.raises(errors.GatewayUnavailable, match="ended in mid-task"):
         Client().write(house.task(1), killing())
     written = house.write(house.task(1), values(5, 10))
     assert written.fresh
@@ -313,19 +313,21 @@ def test_a_killed_writer_is_replaced_and_the_next_attempt_is_exact(house: House)
     assert house.read() == [b"%06d" % number for number in range(10)]
 
 
-def test_a_batch_that_was_committed_before_the_writer_died_is_skipped(house: House) -> None:
-    """The new writer reads the marker."""
+def test_a_batch_that_was_committed_before_the_gateway_died_is_skipped(house: House) -> None:
+    """The new gateway reads the marker."""
     house.write(house.task(0), values(0, 5))
     old = psutil.Process(house.pid())
     old.kill()
-    wait_until(lambda: not old.is_running() or old.status() == psutil.STATUS_ZOMBIE, "the killed writer to be gone", 10)
+    wait_until(
+        lambda: not old.is_running() or old.status() == psutil.STATUS_ZOMBIE, "the killed gateway to be gone", 10
+    )
     written = house.write(house.task(0), values(0, 5))
     assert written.skipped
     assert house.read() == [b"%06d" % number for number in range(5)]
 
 
 def test_an_attempt_fences_another_that_still_streams(house: House) -> None:
-    """Both through the same writer, as after a task that Spark has given up: one of the two comes out."""
+    """Both through the same gateway, as after a task that Spark has given up: one of the two comes out."""
     begun, go_on = threading.Event(), threading.Event()
 
     def slow() -> Iterator[Any]:
@@ -349,7 +351,7 @@ def test_an_attempt_fences_another_that_still_streams(house: House) -> None:
 def test_a_sink_partition_that_another_executor_wrote_takes_a_fresh_producer(house: House) -> None:
     """The warm one was fenced meanwhile, so it is not tried."""
     first = house.write(house.task(0), values(0, 5))
-    warm = house.write(house.task(1, owner=first.writer), values(5, 10))
+    warm = house.write(house.task(1, owner=first.gateway), values(5, 10))
     moved = house.write(house.task(2, owner="another"), values(10, 15))
     assert (first.fresh, warm.fresh, moved.fresh) == (True, False, True)
 
@@ -407,7 +409,7 @@ def test_a_thousand_batches_need_no_more_producers_than_sink_partitions(house: H
     assert len(house.read()) == sinks * batches
 
 
-def test_a_writer_that_stands_still_is_ended_and_the_next_attempt_delivers(
+def test_a_gateway_that_stands_still_is_ended_and_the_next_attempt_delivers(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of a task, and before one: neither worker waits for ever."""
@@ -421,7 +423,7 @@ def test_a_writer_that_stands_still_is_ended_and_the_next_attempt_delivers(
         os.kill(pid, signal.SIGSTOP)
         yield values(15, 20)
 
-    with pytest.raises(errors.WriterUnavailable, match="ended in mid-task"):
+    with pytest.raises(errors.GatewayUnavailable, match="ended in mid-task"):
         Client().write(house.task(1), stopped())
     house.write(house.task(1), values(10, 20))
     second = house.pid()

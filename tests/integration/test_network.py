@@ -84,7 +84,7 @@ def test_a_commit_that_arrives_in_the_next_transaction_ends_nothing(line: Line) 
 
 @pytest.mark.usefixtures("unguarded")
 def test_without_the_guard_the_late_commit_duplicates(network: ProxiedKafka) -> None:
-    """The control: the same trace does harm to a gateway that trusts its producer; the first of a few tries suffices."""
+    """The control: the same trace harms a gateway that trusts its producer; the first of a few tries suffices."""
     surplus = 0
     for _ in range(5):
         one = Line.on(network)

@@ -179,7 +179,7 @@ TASK_SECONDS = _histogram(
     "gateway_task_seconds", _FAST, "Time of a task in the gateway, from its first word to the answer."
 )
 GATEWAY_RECORDS = _counter(
-    "gateway_records", "Records of committed transactions (at-least-once: acknowledged).", "group"
+    "gateway_records", "Records of committed transactions, or acknowledged at-least-once.", "group"
 )
 GATEWAY_REJECTED = _counter("gateway_rejected_records", "Those that went to the rejected topic.", "group", "reason")
 GATEWAY_BYTES = _counter("gateway_bytes", "Bytes of keys and values of both.", "group")

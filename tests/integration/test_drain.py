@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.pipelines import Bench, events_of, numbered
+from support.pipelines import Bench, as_json, events_of, numbered
 from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.startup.run import Stop, run
@@ -74,7 +74,7 @@ def told_in_mid_batch(one: Bench, pipeline: Pipeline, held: Callable[[], bool], 
             stop.hurry("the test says it again")
 
     with pytest.raises(errors.DrainUnfinished) as caught:
-        run(pipeline, one.folder, emit=emit, stop=stop, spark=one.spark)
+        run(pipeline, one.folder, emit=as_json(emit), stop=stop, spark=one.spark)
     assert caught.value.exit_code == 5
     assert "batch 0 was not finished" in caught.value.what
     assert caught.value.what.endswith("a second signal came" if hurry else "batch.drain is 0.5 s")
@@ -131,7 +131,7 @@ def test_a_batch_that_ends_within_the_limit_is_a_clean_end(bench: MakeBench) -> 
             stop("the test says so")
             gate.open()
 
-    run(pipeline, one.folder, emit=emit, stop=stop, spark=one.spark)
+    run(pipeline, one.folder, emit=as_json(emit), stop=stop, spark=one.spark)
     assert [each["event"] for each in events][-2:] == ["written", "stopped"]
     assert one.values() == numbered(0, 20)
     assert events_of(one.run(pipeline), "written") == []

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from support.pipelines import Bench, events_of, numbered
+from support.pipelines import Bench, as_json, events_of, numbered
 from support.zookeeper import ZooKeeper
 from tailrace import errors
 from tailrace.progress.stores import open_store
@@ -79,7 +79,13 @@ def test_zookeeper_gets_one_write_a_batch_with_the_batchs_beginning(bench: MakeB
 
     from tailrace.startup.run import run
 
-    run(one.pipeline(offsets=offsets, batch={"max_records": 2}), one.folder, batch=True, emit=look, spark=one.spark)
+    run(
+        one.pipeline(offsets=offsets, batch={"max_records": 2}),
+        one.folder,
+        batch=True,
+        emit=as_json(look),
+        spark=one.spark,
+    )
     assert seen == [("0:0", before + 1), ("0:2", before + 2), ("0:4", before + 3)]
     assert zookeeper.get(node(one)) == ("0:6", before + 4)
 
@@ -176,7 +182,7 @@ def test_a_node_that_is_changed_under_a_running_pipeline_is_reported_and_written
     from tailrace.startup.run import run
 
     pipeline = one.pipeline(offsets=in_zookeeper(one, zookeeper), batch={"max_records": 2})
-    run(pipeline, one.folder, batch=True, emit=meddle, spark=one.spark)
+    run(pipeline, one.folder, batch=True, emit=as_json(meddle), spark=one.spark)
     assert one.values() == numbered(0, 6)
     assert any("changed by somebody else" in what for what in said(events))
     assert zookeeper.get(node(one))[0] == "0:6"

@@ -13,7 +13,7 @@ import yaml
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from support.pipelines import QUIET
+from support.pipelines import QUIET, as_json
 from tailrace import errors
 from tailrace.cli.main import app
 from tailrace.config import Pipeline
@@ -66,7 +66,7 @@ class Case:
     def run(self, **sections: Any) -> list[dict[str, Any]]:
         """Read what is there, then end."""
         events: list[dict[str, Any]] = []
-        run(self.pipeline(**sections), self.folder, batch=True, emit=events.append, spark=self.spark)
+        run(self.pipeline(**sections), self.folder, batch=True, emit=as_json(events.append), spark=self.spark)
         return events
 
     def send(self, *values: bytes) -> None:

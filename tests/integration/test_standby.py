@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from support.pipelines import Bench, events_of, numbered
+from support.pipelines import Bench, as_json, events_of, numbered
 from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.kafka.cluster import Cluster
@@ -36,7 +36,7 @@ def waits(one: Bench, pipeline: Pipeline, on: Callable[[dict[str, Any], Stop], N
     limit.daemon = True
     limit.start()
     try:
-        run(pipeline, one.folder, standby=True, emit=emit, stop=stop, spark=one.spark)
+        run(pipeline, one.folder, standby=True, emit=as_json(emit), stop=stop, spark=one.spark)
     finally:
         limit.cancel()
     assert stop.reason != "the limit of the test", events

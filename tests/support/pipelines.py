@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.config import Pipeline
 from tailrace.startup.run import Stop, run
+from tailrace.status.events import Emit, Event
 from tailrace.testing import Record, Topics, consume, produce, wait_until
 
 QUIET = {
@@ -78,7 +79,13 @@ class Bench:
         """Read what is there, then end; the events of this run."""
         events: list[dict[str, Any]] = []
         try:
-            run(pipeline or self.pipeline(**sections), self.folder, batch=True, emit=events.append, spark=self.spark)
+            run(
+                pipeline or self.pipeline(**sections),
+                self.folder,
+                batch=True,
+                emit=as_json(events.append),
+                spark=self.spark,
+            )
         finally:
             self.events += events
         return events
@@ -88,8 +95,8 @@ class Bench:
         events: list[dict[str, Any]] = []
         stop = Stop()
 
-        def emit(event: dict[str, Any]) -> None:
-            events.append(event)
+        def emit(event: Event) -> None:
+            events.append(event.as_dict())
             if enough(events):
                 stop("enough")
 
@@ -127,6 +134,15 @@ class Bench:
     def rejected(self) -> list[tuple[bytes | None, dict[str, bytes | None]]]:
         """Values and headers of the rejected records."""
         return [(each.value, dict(each.headers)) for each in consume(self.kafka, f"{self.name}.rejected")]
+
+
+def as_json(take: Callable[[dict[str, Any]], object]) -> Emit:
+    """Return what hands events on in their JSON form."""
+
+    def emit(event: Event) -> None:
+        take(event.as_dict())
+
+    return emit
 
 
 def events_of(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:

@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from tailrace.config import Pipeline
 from tailrace.driver import recovery, start
-from tailrace.driver.loop import Run
-from tailrace.driver.offset_mirror import Keeper
+from tailrace.driver.context import Context, Unwatched
+from tailrace.driver.offset_mirror import OffsetMirror
 from tailrace.driver.shutdown import Stop
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.gateway import Written
@@ -21,7 +21,9 @@ from tailrace.kafka.cluster import Cluster, NewTopic
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.stores import open_store
+from tailrace.stages.assembly import Assembly
 from tailrace.startup.run import preflight
+from tailrace.status.events import Event
 from tailrace.status.snapshots import Finished
 from tailrace.testing import Record, Topics, consume, produce, wait_until
 
@@ -59,6 +61,17 @@ class Tearing(ThreadEngine):
     ) -> list[Written]:
         """Deliver as the test says."""
         return self._how(self, plan, owners, gone)
+
+
+@dataclass(frozen=True)
+class Finishing(Unwatched):
+    """A watcher that keeps the finished batches, and nothing else."""
+
+    keep: Callable[[Finished], None]
+
+    def finished(self, batch: Finished) -> None:
+        """Keep it."""
+        self.keep(batch)
 
 
 @dataclass
@@ -99,26 +112,22 @@ class Line:
         self.runs += 1
         cluster, name = Cluster(pipeline.kafka), f"run-{self.runs}"
         preflight(pipeline, cluster)
+
+        def emit(event: Event) -> None:
+            events.append(event.as_dict())
+
         engine = ThreadEngine(pipeline, self.folder, name) if how is None else Tearing(pipeline, self.folder, name, how)
         with (
             contextlib.closing(engine),
             Ledger.of(pipeline) as ledger,
-            contextlib.closing(Keeper(pipeline, lambda: open_store(pipeline, self.folder), events.append)) as keeper,
+            contextlib.closing(OffsetMirror(pipeline, lambda: open_store(pipeline, self.folder), emit)) as mirror,
         ):
             recovered, _ = recovery.take(pipeline, ledger, cluster)
-            held = Run(
-                pipeline=pipeline,
-                cluster=cluster,
-                ledger=ledger,
-                keeper=keeper,
-                emit=events.append,
-                stop=Stop(),
-                name=name,
-                shape="",
-                code="",
-                finished=self.finished.append,
+            assembly = Assembly(pipeline, None, self.folder)
+            context = Context(
+                name, pipeline, assembly, cluster, ledger, mirror, emit, Stop(), Finishing(self.finished.append)
             )
-            start.run(held, engine, recovered, until_read=True)
+            start.run(context, engine, recovered, until_read=True)
         return events
 
     def send(self, values: list[bytes | None], partition: int | None = None) -> None:

@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tailrace.cli.ready import ReadyFile
 from tailrace.errors import ConfigInvalid
+from tailrace.status.events import LeaseProblem, StandingBy, Started
 
 
-@pytest.mark.parametrize("kind", ["standby", "started"])
-def test_the_file_is_there_from_the_event_to_the_end(tmp_path: Path, kind: str) -> None:
-    """And the event itself is told first."""
-    file, events = tmp_path / "ready", list[tuple[dict[str, Any], bool]]()
+@pytest.mark.parametrize("event", [StandingBy("p", "ab", None, ()), Started("p", "ab", 0)], ids=["standby", "started"])
+def test_ready_file_exists_from_the_event_until_the_driver_ends(tmp_path: Path, event: StandingBy | Started) -> None:
+    """An event that does not say that the driver is ready makes no file."""
+    file = tmp_path / "ready"
     with ReadyFile(file) as ready:
-        emit = ready.after(lambda event: events.append((event, file.exists())))
-        emit({"event": "lease"})
+        ready.heard(LeaseProblem("denied"))
         assert not file.exists()
-        emit({"event": kind, "run": "ab"})
-        assert file.read_text() == f"{kind} ab\n"
+        ready.heard(event)
+        assert file.read_text() == f"{event.event} ab\n"
     assert not file.exists()
-    assert [there for _, there in events] == [False, False]
 
 
 def test_a_file_that_a_killed_driver_has_left_is_removed(tmp_path: Path) -> None:
@@ -39,7 +37,7 @@ def test_the_file_goes_when_the_driver_fails(tmp_path: Path) -> None:
 
     def fails() -> None:
         with ReadyFile(file) as ready:
-            ready.after(lambda event: None)({"event": "started", "run": "ab"})
+            ready.heard(Started("p", "ab", 0))
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -53,9 +51,9 @@ def test_a_file_that_cannot_be_there_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_without_a_file_nothing_is_written(tmp_path: Path) -> None:
-    """Events pass as they are."""
-    events: list[dict[str, Any]] = []
+def test_no_file_is_written_unless_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither here nor elsewhere."""
+    monkeypatch.chdir(tmp_path)
     with ReadyFile(None) as ready:
-        ready.after(events.append)({"event": "started", "run": "ab"})
-    assert events == [{"event": "started", "run": "ab"}]
+        ready.heard(Started("p", "ab", 0))
+        assert list(tmp_path.iterdir()) == []

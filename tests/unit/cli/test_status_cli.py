@@ -17,6 +17,7 @@ from tailrace.errors import DriverUnreachable
 from tailrace.gateway import Written
 from tailrace.progress.plan import SinkPartition
 from tailrace.status.board import Board
+from tailrace.status.events import StandingBy, Started
 from tailrace.status.port import opened
 from tailrace.status.snapshots import Finished, LagSeen
 from tailrace.telemetry.serving import Port
@@ -49,7 +50,7 @@ def driver() -> Iterator[tuple[Port, Board]]:
     """A driver's port, with a batch on its board."""
     chosen = pipeline("orders")
     board = Board(chosen, "run")
-    board.told({"event": "started"})
+    board.heard(Started("p", "run", 0))
     place = ("in", 3)
     board.lag(LagSeen(board.status()["now"], {place: 100}, {place: 1340}, oldest=board.status()["now"] - 65))
     done = Written(SinkPartition(0), False, out=90, rejected=2, gateway="w1", address="127.0.0.1:9770")
@@ -92,9 +93,9 @@ def test_a_driver_is_found_by_its_configuration(driver: tuple[Port, Board], tmp_
 def test_the_one_that_leads_is_preferred(driver: tuple[Port, Board], tmp_path: Path) -> None:
     """A standby serves too, perhaps at the first port."""
     port, board = driver
-    board.told({"event": "standby"})
+    board.heard(StandingBy("p", "run", None, ()))
     leading = Board(pipeline("orders"), "other")
-    leading.told({"event": "started"})
+    leading.heard(Started("orders", "other", 0))
     with opened(pipeline("orders", port.number), leading) as second:
         assert found(str(written(tmp_path, pipeline("orders"), port.number))) == f"http://127.0.0.1:{second.number}/"
 

@@ -15,6 +15,7 @@ from tailrace.gateway.send import Counts
 from tailrace.gateway.statistics import Statistics
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.status.board import Board
+from tailrace.status.events import Started
 from tailrace.status.snapshots import Finished, LagSeen, Progress
 from tailrace.telemetry import metrics
 from tailrace.telemetry.measure import Measures
@@ -38,7 +39,7 @@ def test_a_driver_has_as_many_series_after_10000_batches_as_after_100() -> None:
     )
     now = [1000.0]
     board = Board(pipeline, "run", lambda: now[0])
-    board.told({"event": "started"})
+    board.heard(Started("p", "run", 0))
     warm: set[str] = set()
     for number in range(BATCHES):
         now[0] += 0.5

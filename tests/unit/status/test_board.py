@@ -11,6 +11,7 @@ from tailrace.config import Pipeline
 from tailrace.gateway import Written
 from tailrace.progress.plan import SinkPartition
 from tailrace.status.board import HISTORY, Board
+from tailrace.status.events import BatchPlanned, Idle, StandingBy, Started, Warned
 from tailrace.status.port import health, readiness, targets
 from tailrace.status.snapshots import Finished, LagSeen, Progress, totals
 from tailrace.telemetry import metrics
@@ -46,7 +47,7 @@ def board(clock: Clock) -> Board:
         }
     )
     board = Board(pipeline, "run", clock)
-    board.told({"event": "started"})
+    board.heard(Started("p", "run", 0))
     return board
 
 
@@ -104,14 +105,14 @@ def test_a_pipeline_without_work_is_not_stalled(board: Board, clock: Clock) -> N
 
 def test_a_batch_that_hangs_is_a_stall(board: Board, clock: Clock) -> None:
     """Also where nobody knows the lag."""
-    board.told({"event": "planned"})
+    board.heard(BatchPlanned(0, 0, 0, replay=False))
     clock.now += 61
     assert board.stalled()
 
 
 def test_a_standby_is_ready_and_never_stalled(board: Board, clock: Clock) -> None:
     """It does not read, so lag is none of its business."""
-    board.told({"event": "standby"})
+    board.heard(StandingBy("p", "run", None, ()))
     board.lag(lag(clock, 7))
     clock.now += 1000
     assert not board.stalled()
@@ -225,7 +226,7 @@ def test_the_status_can_be_read_by_programs(board: Board, clock: Clock) -> None:
     for number in range(HISTORY + 20):
         board.finished(batch(clock, number))
         board.progressed(progress(number))
-        board.told({"event": "warning", "what": f"{number}"})
+        board.heard(Warned(f"{number}"))
     board.lag(lag(clock, 3))
     board.executors(2, 1)
     found = json.loads(json.dumps(board.status()))
@@ -273,5 +274,5 @@ def test_arriving_records_are_counted_over_the_time_between_two_batches(board: B
 def test_nothing_arrives_at_an_idle_pipeline(board: Board, clock: Clock) -> None:
     """The rates of its last batch do not stand there for the rest of the night."""
     board.counted(counted(clock, 0, 1_000, 0.5))
-    board.told({"event": "idle", "batch": 0, "lag": 0})
+    board.heard(Idle(0))
     assert rates(board) == (0, 0)

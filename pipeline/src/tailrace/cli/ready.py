@@ -6,14 +6,12 @@ one. The file is gone when the driver leaves; one that a killed driver has left 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from tailrace.errors import ConfigInvalid
-
-_READY = frozenset({"standby", "started"})
+from tailrace.status.events import Event, StandingBy, Started
 
 
 class ReadyFile:
@@ -31,15 +29,11 @@ class ReadyFile:
     ) -> None:
         self._remove()
 
-    def after(self, emit: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
-        """The same events; the file appears after the one that says that the driver is ready."""
-
-        def told(event: dict[str, Any]) -> None:
-            emit(event)
-            if self._path is not None and event["event"] in _READY:
-                self._path.write_text(f"{event['event']} {event['run']}\n", encoding="utf-8")
-
-        return told
+    def heard(self, event: Event) -> None:
+        """Make the file appear when the driver is ready."""
+        match event:
+            case StandingBy() | Started() if self._path is not None:
+                self._path.write_text(f"{event.event} {event.run}\n", encoding="utf-8")
 
     def _remove(self) -> None:
         if self._path is None:

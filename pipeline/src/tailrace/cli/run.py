@@ -7,14 +7,16 @@ import signal
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from tailrace.cli.event_lines import line
 from tailrace.cli.ready import ReadyFile
 from tailrace.cli.renewal import Renewal, certificates
 from tailrace.cli.terminal import LiveTable, Output, log_to_stderr
 from tailrace.config.file import load
+from tailrace.status.events import BatchWritten, Emit, Event, to_each
 
 
 def run(
@@ -61,70 +63,27 @@ def run(
         signal.signal(number, told)
     with ready, Renewal(certificates(loaded.pipeline) if until_renewed else (), stop):
         if output is Output.JSON:
-            drive(loaded.pipeline, loaded.folder, batch=batch, standby=standby, emit=ready.after(_as_json), stop=stop)
+            emit = to_each(_as_json, ready.heard)
+            drive(loaded.pipeline, loaded.folder, batch=batch, standby=standby, emit=emit, stop=stop)
             return
         with LiveTable(("batch", "in", "limit", "out", "rejected", "skipped", "seconds", "commit ms", "lag")) as table:
-            emit = ready.after(_as_rows(table))
+            emit = to_each(_as_rows(table), ready.heard)
             drive(loaded.pipeline, loaded.folder, batch=batch, standby=standby, emit=emit, stop=stop)
 
 
-def _as_json(event: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(event) + "\n")
+def _as_json(event: Event) -> None:
+    sys.stdout.write(json.dumps(event.as_dict()) + "\n")
     sys.stdout.flush()
 
 
-def _as_rows(table: LiveTable) -> Any:
-    def emit(event: dict[str, Any]) -> None:
-        match event["event"]:
-            case "written":
-                table.row(
-                    *(
-                        event.get(name)  # a batch of an earlier run has no limit
-                        for name in (
-                            "batch",
-                            "in",
-                            "limit",
-                            "out",
-                            "rejected",
-                            "skipped",
-                            "seconds",
-                            "commit_ms",
-                            "lag",
-                        )
-                    )
-                )
-            case "starting":
-                table.note(f"pipeline {event['pipeline']}: starting Spark")
-            case "away":
-                table.note(f"the brokers do not answer; what was delivered is safe, waiting for them: {event['what']}")
-            case "back":
-                table.note("the brokers answer again")
-            case "started":
-                table.note(f"pipeline {event['pipeline']}: going on with batch {event['batch']}")
-            case "warning":
-                table.note(f"warning: {event['what']}")
-            case "serving":
-                table.note(f"status page: {event['url']}")
-            case "reset":
-                table.note(f"offsets out of range: {event['what']}")
-            case "offsets" | "note":
-                table.note(event["what"])
-            case "idle":
-                table.note(f"batch {event['batch']}: drained, waiting for records")
-            case "standby":
-                table.note(_standby(event))
-            case "lease":
-                table.note(f"no standby can see this driver: {event['what']}")
-            case "stopped" if event["batch"] is None:
-                table.note(f"stopped: {event['reason']}; it had not taken over")
-            case "stopped":
-                table.note(f"stopped: {event['reason']}; the last batch was {event['batch']}")
+def _as_rows(table: LiveTable) -> Emit:
+    def emit(event: Event) -> None:
+        if isinstance(event, BatchWritten):
+            table.row(
+                event.batch, event.read, event.limit, event.out, event.rejected, event.skipped, event.seconds,
+                event.commit_ms, event.lag,
+            )  # fmt: skip
+        elif (text := line(event)) is not None:
+            table.note(text)
 
     return emit
-
-
-def _standby(event: dict[str, Any]) -> str:
-    leader = event["leader"]
-    who = f"run {leader['run']} on {leader['host']} leads" if leader else "nobody leads"
-    cold = "".join(f"; not warm: {each}" for each in event["cold"])
-    return f"standby: ready, {who}{cold}"

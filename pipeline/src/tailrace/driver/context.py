@@ -1,42 +1,72 @@
-"""What a run holds: made once when a driver starts, and handed to whatever plans the batches."""
+"""What one run of a driver holds: made once when it starts, handed down as one value."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.config import Pipeline
-from tailrace.driver.follower import Follower
-from tailrace.driver.offset_mirror import Keeper
-from tailrace.driver.scaler import Scaler
+from tailrace.driver.offset_mirror import OffsetMirror
 from tailrace.driver.shutdown import Stop
-from tailrace.driver.spark_engine import SparkEngine
+from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
-from tailrace.progress.lease import Lease
 from tailrace.progress.ledger import Ledger
 from tailrace.stages.assembly import Assembly
+from tailrace.status.events import Emit
+from tailrace.status.snapshots import Finished
 
-Event = dict[str, Any]
-Emit = Callable[[Event], None]
+
+class Watcher(Protocol):
+    """What the run keeps informed: the board with its lag, the executors' number, and the lease."""
+
+    def reading(self, positions: Callable[[], TopicPartitions]) -> None:
+        """Batches begin; `positions` returns what was read so far."""
+
+    def finished(self, batch: Finished) -> None:
+        """A batch is delivered."""
+
+    def tick(self, query: StreamingQuery | None = None) -> None:
+        """Look at everything that is not a batch; called a few times a second, with Spark's query if there is one."""
+
+    def stopping(self) -> None:
+        """No other batch begins."""
+
+    def left(self) -> None:
+        """Nothing is open any more: a standby may take over."""
+
+
+class Unwatched:
+    """A watcher for a run that nobody watches."""
+
+    def reading(self, positions: Callable[[], TopicPartitions]) -> None:
+        """Ignore it."""
+
+    def finished(self, batch: Finished) -> None:
+        """Ignore it."""
+
+    def tick(self, query: StreamingQuery | None = None) -> None:
+        """Ignore it."""
+
+    def stopping(self) -> None:
+        """Ignore it."""
+
+    def left(self) -> None:
+        """Ignore it."""
 
 
 @dataclass(frozen=True)
-class Drive:
-    """Everything that a run holds."""
+class Context:
+    """What a run holds, whoever plans its batches."""
 
-    spark: SparkSession
+    run: str
     pipeline: Pipeline
     assembly: Assembly
-    engine: SparkEngine | None  # of a stateless pipeline
     cluster: Cluster
     ledger: Ledger
-    lease: Lease
-    keeper: Keeper
+    mirror: OffsetMirror
     emit: Emit
     stop: Stop
-    run: str
-    follower: Follower
-    scaler: Scaler
+    watcher: Watcher = field(default_factory=Unwatched)

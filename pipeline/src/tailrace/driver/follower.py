@@ -20,6 +20,7 @@ from tailrace.config import Pipeline
 from tailrace.driver.scaling import SPARKS_OWN
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.status.board import Board
+from tailrace.status.events import Emit, Serving
 from tailrace.status.lag import Lags
 from tailrace.status.port import opened
 from tailrace.status.snapshots import Progress
@@ -101,13 +102,13 @@ class Follower:
         self.board.executors(wanted, known - 1)  # the driver is one of those that Spark counts
 
     @contextlib.contextmanager
-    def following(self, say: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    def following(self, emit: Emit) -> Iterator[None]:
         """Serve, for as long as the run is inside."""
         if not self._on:
             yield
             return
         with opened(self._pipeline, self.board) as port:
-            say({"event": "serving", "url": f"http://{port.address}/"})
+            emit(Serving(f"http://{port.address}/"))
             self._watch.start()
             try:
                 yield

@@ -8,31 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any
 
 from tailrace import crash_points, errors
-from tailrace.config import OnDataLoss, Pipeline
+from tailrace.config import OnDataLoss
 from tailrace.crash_points import Point
 from tailrace.driver.choose import choose
+from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine
 from tailrace.driver.look import Look, Seen
-from tailrace.driver.offset_mirror import Keeper
 from tailrace.driver.pace import Pace
-from tailrace.driver.shutdown import Stop, unfinished
+from tailrace.driver.phases import Phases
+from tailrace.driver.shutdown import unfinished
+from tailrace.driver.source_changes import changes
 from tailrace.driver.spark_errors import failure, overtaken
 from tailrace.gateway import Written
 from tailrace.kafka.clients import TopicPartitions
-from tailrace.kafka.cluster import Cluster
-from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.progress.stream_plan import AnyPlan
+from tailrace.status.events import BatchPlanned, BatchWritten, BrokersAway, BrokersBack, Idle, OffsetsReset, Stopped
 from tailrace.status.snapshots import Finished
 
-PLANNED = "planned"
-WRITTEN = "written"
 IDLE_AFTER = 1.0  # seconds without a batch until the last one is noted as done
 _TICK = 0.2  # seconds between two looks at everything that is not a batch
 _PAUSES = (0.005, 0.01, 0.02, 0.04)  # seconds between looks at a source that has nothing new
@@ -42,30 +40,11 @@ _AHEAD_EVERY = 0.5
 _SHOWN = 3  # ranges of a batch, in a message
 
 
-@dataclass(frozen=True)
-class Run:
-    """What a run holds besides its engine."""
-
-    pipeline: Pipeline
-    cluster: Cluster
-    ledger: Ledger
-    keeper: Keeper
-    emit: Callable[[dict[str, Any]], None]
-    stop: Stop
-    name: str
-    shape: str  # digest of what decides verdicts
-    code: str  # digest of the function
-    finished: Callable[[Finished], None] = lambda batch: None
-    tick: Callable[[], None] = lambda: None
-    leave: Callable[[], None] = lambda: None  # nothing is open any more: a standby may take over
-    following: Callable[[Callable[[], TopicPartitions]], None] = lambda positions: None  # told how to ask for positions
-
-
 @dataclass
 class Loop:
     """The batches of one run; used by one thread."""
 
-    run: Run
+    context: Context
     engine: Engine
     plan: AnyPlan | None = None  # the last one
     positions: TopicPartitions = field(default_factory=dict)
@@ -74,14 +53,16 @@ class Loop:
     number: int | None = None  # of the next batch, where that is not the one after the last plan
 
     def __post_init__(self) -> None:
-        self.look = Look(self.run.pipeline, self.run.cluster)
-        self.pace = Pace(self.run.pipeline)
+        self.look = Look(self.context.pipeline, self.context.cluster)
+        self.pace = Pace(self.context.pipeline)
+        # The digests of what decides verdicts, and of the function: files that change later belong to the next run.
+        self._shape, self._code = self.context.assembly.shape, self.context.assembly.code
         self._owners: dict[SinkPartition, str] = {}
         self._ahead: Seen | None = None
         self._backlog = False  # whether the batch has left records behind: without, a look ahead is old when it is used
         self._ends: TopicPartitions = {}
         self._ids: Mapping[str, str] = {}
-        self._phases: dict[str, float] = {}
+        self._phases = Phases()
         self._threads = ThreadPoolExecutor(1, "tailrace-deliver")
         self._ticked = 0.0
         self._settled: TopicPartitions | None = None
@@ -102,7 +83,7 @@ class Loop:
 
     def stream(self, *, until_read: bool = False) -> None:
         """Deliver batches until a stop is asked for; with `until_read`, until what is there now has been read."""
-        pipeline, stop = self.run.pipeline, self.run.stop
+        pipeline, stop = self.context.pipeline, self.context.stop
         target: TopicPartitions | None = None
         since, pauses = time.monotonic(), 0
         try:
@@ -129,9 +110,9 @@ class Loop:
             self.settle()
         finally:
             self._threads.shutdown(wait=False)
-        self.run.leave()
+        self.context.watcher.left()
         reason = stop.reason or "all that was there has been read"
-        self.run.emit({"event": "stopped", "reason": reason, "batch": self.last})
+        self.context.emit(Stopped(reason, self.last))
 
     def _seen(self) -> Seen | None:
         """Look at the source; None while no broker answers, which is reported once."""
@@ -142,20 +123,20 @@ class Loop:
             seen = self.look(self.positions)
         except (errors.BrokerUnreachable, errors.KafkaFailed) as error:
             if not self._away:
-                self.run.emit({"event": "away", "what": error.what})
+                self.context.emit(BrokersAway(error.what))
             self._away = True
             self._tick()
             return None
         if self._away:
-            self.run.emit({"event": "back"})
+            self.context.emit(BrokersBack())
         self._away = False
         return seen
 
     def _batch(self, seen: Seen, target: TopicPartitions | None, begun: float) -> bool:
         """Choose, plan and deliver one batch; False if there is nothing to read."""
-        run, number = self.run, BatchId(self.last + 1 if self.number is None else self.number)
-        self._phases = {"look": time.monotonic() - begun}
-        with self._phase("choose"):
+        context, number = self.context, BatchId(self.last + 1 if self.number is None else self.number)
+        self._phases.begin(look=time.monotonic() - begun)
+        with self._phases.timed("choose"):
             self._admit(seen)
             self._ends = seen.ends
             ends = seen.ends if target is None else {p: min(e, target.get(p, 0)) for p, e in seen.ends.items()}
@@ -168,9 +149,9 @@ class Loop:
         after = self.positions | {each.place: each.end for part in parts for each in sorted(part)}
         self._backlog = any(end > after.get(place, end) for place, end in seen.ends.items())
         plan = Plan(
-            pipeline=run.pipeline.pipeline,
+            pipeline=context.pipeline.pipeline,
             batch=number,
-            sink=run.pipeline.sink.topic or "",
+            sink=context.pipeline.sink.topic or "",
             topics={
                 topic: seen.topics[topic] for topic in sorted({place[0] for place in after if place[0] in seen.topics})
             },
@@ -180,66 +161,45 @@ class Loop:
             shuffles=cut.shuffles,
             cut=cut.how,
             judges=cut.judges,
-            run=run.name,
+            run=context.run,
             at=time.time(),
             marked=self.marked,
-            delivery=run.pipeline.sink.delivery,
-            shape=run.shape,
-            code=run.code,
+            delivery=context.pipeline.sink.delivery,
+            shape=self._shape,
+            code=self._code,
         )
-        with self._phase("ledger"):
-            run.ledger.write(plan, self.positions)
+        with self._phases.timed("ledger"):
+            context.ledger.write(plan, self.positions)
         self.plan, self.delivered, self.number = plan, False, None
-        run.keeper.planned(plan, self.positions, self._phases["ledger"])
+        context.mirror.planned(plan, self.positions, self._phases.seconds["ledger"])
         written = self.deliver(plan, limit=limit)
         self.positions = dict(after)
         spent = time.monotonic() - begun
         size = sum(each.read_size for each in written)
         self.pace.learn(plan.records, size, spent, len(parts))
-        run.finished(self._done(plan, written, seconds=spent))
+        context.watcher.finished(self._done(plan, written, seconds=spent))
         crash_points.at(Point.BATCH_RETURNED, number)
         return True
 
     def _admit(self, seen: Seen) -> None:
-        """Take in new partitions from their beginning; notice lost offsets and topics that were created again."""
-        pipeline, run = self.run.pipeline, self.run
-        recreated = {topic for topic, name in seen.topics.items() if self._ids.get(topic, name) != name}
-        reset = pipeline.source.on_data_loss is OnDataLoss.RESET
-        if recreated and not reset:
-            raise recreation(sorted(recreated), "everything that was delivered; nothing more was read")
+        """Take in what has changed in the source since the last look."""
+        changed = changes(self.positions, self._ids, seen)
+        if self.context.pipeline.source.on_data_loss is OnDataLoss.STOP:
+            changed.refuse_loss()
         self._ids = {**self._ids, **seen.topics}
-        new = [place for place in seen.ends if place not in self.positions or place[0] in recreated]
-        behind = [p for p, end in seen.ends.items() if p in self.positions and end < self.positions[p] and p not in new]
-        if behind and not reset:
-            topic, number = behind[0]
-            raise errors.OffsetsOutOfRange(
-                f"{topic}-{number}: the next offset to read is {self.positions[behind[0]]}, and the topic ends at "
-                f"{seen.ends[behind[0]]}",
-                kept="everything that was delivered; nothing more was read",
-                then="restore the topic, or set source.on_data_loss: reset",
-            )
-        if not new and not behind and set(self.positions) <= set(seen.ends):
-            return
-        earliest = run.cluster.earliest([*new, *behind])
-        for topic in sorted(recreated):
-            run.emit(
-                {"event": "reset", "what": f"{topic} was deleted and created again; reading it from its beginning"}
-            )
-        for place in behind:
-            what = f"{place[0]}-{place[1]}: the next offset to read is {self.positions[place]}, and the topic ends at"
-            run.emit({"event": "reset", "what": f"{what} {seen.ends[place]}; going on at {seen.ends[place]}"})
-        for place in sorted(set(self.positions) - set(seen.ends)):
-            run.emit({"event": "reset", "what": f"{place[0]}-{place[1]} no longer exists"})
-        kept = {place: offset for place, offset in self.positions.items() if place in seen.ends}
-        self.positions = kept | {p: earliest[p] for p in new} | {p: seen.ends[p] for p in behind}
+        if changed.any:
+            earliest = self.context.cluster.earliest([*changed.new, *(short.place for short in changed.behind)])
+            for what in changed.reports:
+                self.context.emit(OffsetsReset(what))
+            self.positions = changed.moved(self.positions, earliest)
 
     # -- one batch ---------------------------------------------------------------------------------
 
     def deliver(self, plan: Plan, *, limit: int | None = None, gone: frozenset[str] = frozenset()) -> list[Written]:
         """Deliver a plan, new or from the ledger, and report it; on a stop, within `batch.drain`."""
         replay = limit is None
-        self.run.emit(planned_event(plan, replay=replay))
-        with self._phase("deliver"):
+        self.context.emit(BatchPlanned.of(plan, replay=replay))
+        with self._phases.timed("deliver"):
             job = self._threads.submit(self.engine.deliver, plan, self._owners, gone)
             written = self._await(job, plan)
         crash_points.at(Point.BATCH_DONE, plan.batch)
@@ -249,7 +209,7 @@ class Loop:
             for lost in each.lost:
                 self._lost(Range.parse(lost))
         self._written = written
-        self._report(plan, written, {} if replay else {"limit": self.pace.limit})
+        self._report(plan, written, None if replay else self.pace.limit)
         return written
 
     def _done(self, plan: Plan, written: list[Written], *, replay: bool = False, seconds: float = 0.0) -> Finished:
@@ -257,7 +217,7 @@ class Loop:
             plan.batch,
             plan.records,
             tuple(written),
-            dict(self._phases),
+            dict(self._phases.seconds),
             replay,
             time.time(),
             self.pace.limit,
@@ -268,20 +228,19 @@ class Loop:
     def replayed(self, plan: Plan) -> None:
         """Report the batch that an earlier run has left open."""
         written = self._written
-        self.run.finished(self._done(plan, written, replay=True))
+        self.context.watcher.finished(self._done(plan, written, replay=True))
 
     def _lost(self, lost: Range) -> None:
-        self.run.emit(
-            {
-                "event": "reset",
-                "what": f"{lost.topic}-{lost.partition}: {lost.end - lost.start} planned offsets, {lost.start} to "
-                f"{lost.end - 1}, no longer exist",
-            }
+        self.context.emit(
+            OffsetsReset(
+                f"{lost.topic}-{lost.partition}: {lost.end - lost.start} planned offsets, {lost.start} to "
+                f"{lost.end - 1}, no longer exist"
+            )
         )
 
     def _await(self, job: Future[list[Written]], plan: Plan) -> list[Written]:
         """Wait for a batch in progress; meanwhile look ahead, and give the batch up where a stop cannot wait."""
-        stop, drain = self.run.stop, self.run.pipeline.batch.drain
+        stop, drain = self.context.stop, self.context.pipeline.batch.drain
         stopped: float | None = None
         given_up = False
         while True:
@@ -303,35 +262,28 @@ class Loop:
         except Exception as error:
             if given_up:
                 raise unfinished(stop, plan.batch, drain) from error
-            told = failure(error, self.run.pipeline, described(plan))
-            raise overtaken(told, self.run.ledger, self.run.pipeline, plan.batch, self.run.name) from error
+            told = failure(error, self.context.pipeline, described(plan))
+            raise overtaken(told, self.context.ledger, self.context.pipeline, plan.batch, self.context.run) from error
 
-    @contextlib.contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self._phases[name] = self._phases.get(name, 0.0) + time.monotonic() - started
-
-    def _report(self, plan: Plan, written: list[Written], limit: Mapping[str, int]) -> None:
+    def _report(self, plan: Plan, written: list[Written], limit: int | None) -> None:
         ends = self._ahead.ends if self._ahead is not None else self._ends
         lag = sum(max(0, ends.get(place, offset) - offset) for place, offset in plan.ends.items())
-        self.run.emit(written_event(plan, written, self._phases["deliver"], lag, limit))
+        seconds = self._phases.seconds["deliver"]
+        self.context.emit(BatchWritten.of(plan, written, seconds=seconds, lag=lag, limit=limit))
 
     # -- between batches -----------------------------------------------------------------------------
 
     def _tick(self) -> None:
         if time.monotonic() - self._ticked >= _TICK:
             self._ticked = time.monotonic()
-            self.run.tick()
+            self.context.watcher.tick()
 
     def _rest(self) -> None:
         """Note that the last batch is done, once for each position, and say that the pipeline has drained."""
         if self._settled == self.positions:
             return
         self.settle()
-        self.run.emit({"event": "idle", "batch": self.last, "lag": 0})
+        self.context.emit(Idle(self.last))
 
     def settle(self) -> None:
         """Note in the ledger that the last batch is done, and how far it has read."""
@@ -339,47 +291,12 @@ class Loop:
             return
         if self.plan is not None:
             self.plan = self.plan.finished(self.positions)
-            self.run.ledger.settle(self.plan, self.positions)
-        self.run.keeper.settled(self.positions)
+            self.context.ledger.settle(self.plan, self.positions)
+        self.context.mirror.settled(self.positions)
         self._settled = dict(self.positions)
-
-
-def recreation(topics: list[str], kept: str) -> errors.PlanOfAnother:
-    """Return the error for source topics that were deleted and created again."""
-    return errors.PlanOfAnother(
-        f"the source topic {', '.join(topics)} was deleted and created again since the last batch",
-        kept=kept,
-        then="set source.on_data_loss: reset to read it from its beginning, or choose where to go on: "
-        "tailrace offsets reset FILE --to earliest --give-up",
-    )
 
 
 def described(plan: AnyPlan) -> str:
     """Name the batch, and where its records are."""
     shown = ", ".join(map(str, plan.ranges[:_SHOWN]))
     return f"batch {plan.batch}, of {shown}{', …' if len(plan.ranges) > _SHOWN else ''}"
-
-
-def planned_event(plan: AnyPlan, *, replay: bool) -> dict[str, Any]:
-    """Return the event for a batch whose delivery begins."""
-    return {"event": PLANNED, "batch": plan.batch, "records": plan.records, "sinks": plan.sinks, "replay": replay}
-
-
-def written_event(
-    plan: AnyPlan, written: Sequence[Written], seconds: float, lag: int, limit: Mapping[str, int]
-) -> dict[str, Any]:
-    """Return the event for a batch that is delivered; a replay has no limit."""
-    return {
-        "event": WRITTEN,
-        "batch": plan.batch,
-        "in": plan.records,
-        **limit,
-        "out": sum(each.out for each in written),
-        "rejected": sum(each.rejected for each in written),
-        "skipped": sum(each.skipped for each in written),
-        "sinks": plan.sinks,
-        "producers": sum(each.fresh for each in written),
-        "seconds": round(seconds, 3),
-        "commit_ms": round(max((each.commit_ms for each in written), default=0.0), 1),
-        "lag": lag,
-    }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tailrace.config import Pipeline
 from tailrace.errors import TailraceError
@@ -19,20 +18,18 @@ from tailrace.kafka.cluster import Cluster
 from tailrace.progress.positions import Known, begins, differences, named
 from tailrace.progress.stores import OffsetStore
 from tailrace.progress.stream_plan import AnyPlan, offsets_json
+from tailrace.status.events import Emit, OffsetsReset, OffsetStoreReport
 
 log = logging.getLogger(__name__)
 
-OFFSETS = "offsets"  # the event that says something about the store
 _SHOWN = 5
 _OPEN_EVERY = 30.0  # seconds between two tries to reach a store that was not there
 
 
-class Keeper:
+class OffsetMirror:
     """What a driver does with its pipeline's store."""
 
-    def __init__(
-        self, pipeline: Pipeline, open_it: Callable[[], OffsetStore], emit: Callable[[dict[str, Any]], None]
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, open_it: Callable[[], OffsetStore], emit: Emit) -> None:
         self._pipeline = pipeline
         self._open = open_it
         self._emit = emit
@@ -52,7 +49,7 @@ class Keeper:
         place = self._pipeline.offsets.from_ or store.where
         here, notes = source.within(self._pipeline, stored, cluster, place)
         for note in notes:
-            self._emit({"event": "reset", "what": note})
+            self._emit(OffsetsReset(note))
         rest = [each for each in fallback if each not in here]
         said = f"beginning where {place} says: {_listed([f'{named(each)} at {here[each]}' for each in sorted(here)])}"
         if rest:
@@ -125,7 +122,7 @@ class Keeper:
             self._say(f"{error.what}; the pipeline goes on, for the ledger knows what was delivered")
 
     def _say(self, what: str) -> None:
-        self._emit({"event": OFFSETS, "what": what})
+        self._emit(OffsetStoreReport(what))
 
 
 def _listed(texts: Sequence[str]) -> str:

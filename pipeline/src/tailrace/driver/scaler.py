@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from py4j.protocol import Py4JError
@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from tailrace.config import Pipeline
 from tailrace.driver.scaling import SPARKS_OWN, Bounds, Scaling, Seen
+from tailrace.status.events import BatchWritten, Emit, Event, ExecutorsWanted, Idle
 
-Event = dict[str, Any]
 _LOOK = 1.0
 
 
@@ -29,7 +29,7 @@ class Scaler:
         chosen = pipeline.executors
         self._clock = clock
         self._scaling: Scaling | None = None
-        self._written: Mapping[str, Any] | None = None
+        self._written: BatchWritten | None = None
         self._waiting = 0
         self._looked = 0.0
         if chosen.max is not None:
@@ -42,20 +42,15 @@ class Scaler:
         """How many there are to be; None where that is not decided here."""
         return self._scaling.wanted if self._scaling else None
 
-    def after(self, emit: Callable[[Event], None]) -> Callable[[Event], None]:
-        """The same events, taken note of."""
+    def heard(self, event: Event) -> None:
+        """Take note of a batch, or of a source that is read to its end."""
+        match event:
+            case BatchWritten():
+                self._written, self._waiting = event, event.lag
+            case Idle():
+                self._waiting = 0
 
-        def told(event: Event) -> None:
-            emit(event)
-            match event["event"]:
-                case "written":
-                    self._written, self._waiting = event, int(event["lag"])
-                case "idle":
-                    self._waiting = 0
-
-        return told
-
-    def look(self, spark: SparkSession, emit: Callable[[Event], None]) -> None:
+    def look(self, spark: SparkSession, emit: Emit) -> None:
         """Decide, and act."""
         now = self._clock()
         if self._scaling is None or now - self._looked < _LOOK:
@@ -65,11 +60,11 @@ class Scaler:
         self._written = None
         with contextlib.suppress(Py4JError):  # a session that ends has no executors
             present = self._executors(spark)
-            records, seconds = (int(written["in"]), float(written["seconds"])) if written else (0, 0.0)
+            records, seconds = (written.read, written.seconds) if written else (0, 0.0)
             self._scaling = before.after(Seen(now, self._waiting, len(present), records, seconds))
             wanted = self._scaling.wanted
             if wanted != before.wanted:
-                emit({"event": "executors", "wanted": wanted, "present": len(present), "waiting": self._waiting})
+                emit(ExecutorsWanted(wanted, len(present), self._waiting))
                 self._ask(spark, wanted, present)
 
     def _executors(self, spark: SparkSession) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -20,6 +19,7 @@ from tailrace.driver.rate import Bounds, Observed, Rate
 from tailrace.driver.record_size import weight
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.stream_plan import StreamPlan
+from tailrace.status.events import Emit, Warned
 from tailrace.telemetry import metrics
 
 _QUERY = "org.apache.spark.sql.execution.streaming.runtime.StreamExecution"
@@ -30,7 +30,7 @@ _PLANNING_LIMIT = 60.0  # seconds; more than that before the runner means that t
 class RateControl:
     """The limit of each batch of one run; `begin` before the stream, `learn` after each batch."""
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, emit: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, emit: Emit) -> None:
         batch = pipeline.batch
         self._spark = spark
         self._kafka = pipeline.kafka
@@ -77,11 +77,10 @@ class RateControl:
     def _give_up(self, why: str, limit: int) -> None:
         self._fixed = limit
         self._emit(
-            {
-                "event": "warning",
-                "what": f"Spark {self._spark.version} cannot be told how many records the next batch may have ({why}); "
-                f"every batch of this run has {limit:,} at most",
-            }
+            Warned(
+                f"Spark {self._spark.version} cannot be told how many records the next batch may have ({why}); "
+                f"every batch of this run has {limit:,} at most"
+            )
         )
 
 

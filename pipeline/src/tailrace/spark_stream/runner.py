@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace import crash_points, errors
-from tailrace.config import Pipeline
 from tailrace.crash_points import Point
-from tailrace.driver.loop import described, planned_event, written_event
-from tailrace.driver.offset_mirror import Keeper
+from tailrace.driver.context import Context
+from tailrace.driver.loop import described
+from tailrace.driver.phases import Phases
 from tailrace.driver.spark_errors import failure, overtaken
 from tailrace.gateway import Written
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
-from tailrace.kafka.cluster import Cluster
-from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import BatchId, Range, SinkPartition
 from tailrace.progress.stream_plan import StreamPlan, assign, offsets_of
 from tailrace.spark_stream import spark_source
@@ -29,78 +24,43 @@ from tailrace.spark_stream.gate import Gate
 from tailrace.spark_stream.judging import check_reads, deliver_judged
 from tailrace.spark_stream.rate_control import RateControl
 from tailrace.spark_stream.sink import BatchWrite, deliver
-from tailrace.stages.assembly import Assembly
+from tailrace.spark_stream.turns import Turns
+from tailrace.status.events import BatchPlanned, BatchWritten, Warned
 from tailrace.status.snapshots import Finished
 
-# The two ways a batch is reported; the command line draws them, the demo waits for them.
 _ASK_EVERY = 0.5  # seconds between two questions for the topics' ends
-
-
-class Closing(Exception):
-    """Raised inside Spark's callback when the pipeline is stopping: the batch was not begun."""
 
 
 class Runner:
     """Called by Spark with each batch (foreachBatch)."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        pipeline: Pipeline,
-        assembly: Assembly,
-        ledger: Ledger,
-        cluster: Cluster,
-        run: str,
-        emit: Callable[[dict[str, Any]], None],
-        stopping: threading.Event,
-        keeper: Keeper,
-        control: RateControl,
-        finished: Callable[[Finished], None],
-        gate: Gate,
-    ) -> None:
+    def __init__(self, context: Context, spark: SparkSession, control: RateControl, gate: Gate) -> None:
+        self._context = context
         self._spark = spark
-        self._pipeline = pipeline
-        self._assembly = assembly
-        self._ledger = ledger
-        self._cluster = cluster
-        self._run = run
-        self._emit = emit
-        self._stopping = stopping
-        self._keeper = keeper
         self._control = control
-        self._finished = finished
-        self._judging = gate
-        self._told = False  # that sink.partitions has no effect
-        self._phases: dict[str, float] = {}
+        self._gate = gate
+        self._warned = False  # that sink.partitions has no effect
+        self._phases = Phases()
         self._plan: StreamPlan | None = None
         self._log: Checkpoint | None = None
         self._query = ""
         self._mixes = False
         self._delivered = -1
         self._owners: dict[SinkPartition, str] = {}
-        self._gate = threading.Lock()
-        self.closing = threading.Event()
-        self.closed = False  # a batch was refused because the pipeline is closing
-        self.busy = False
-        self.since = time.monotonic()
-        self.error: errors.TailraceError | None = None
-        self.positions: TopicPartitions = {}
         self._ends: TopicPartitions = {}
         self._asked = 0.0
+        self.turns = Turns(context.stop.event)
+        self.error: errors.TailraceError | None = None
+        self.positions: TopicPartitions = {}
 
-    def rest(self) -> bool:
-        """Note in the ledger that the last batch is done; False where that is not so, or not known."""
-        with self._gate:
-            if self.busy or self.error is not None or self._delivered != self.last:
+    def settle(self) -> bool:
+        """Note in the ledger that the last batch is done; False if it is not, or if that is not known."""
+        with self.turns.between() as free:
+            if not free or self.error is not None or self._delivered != self.last:
                 return False
-            self._ledger.settle(self._plan, self.positions)
-            self._keeper.settled(self.positions)
+            self._context.ledger.settle(self._plan, self.positions)
+            self._context.mirror.settled(self.positions)
             return True
-
-    def close(self) -> None:
-        """From here on no batch begins."""
-        with self._gate:
-            self.closing.set()
 
     @property
     def last(self) -> int:
@@ -116,24 +76,18 @@ class Runner:
     # -- the stream -------------------------------------------------------------------------------
 
     def __call__(self, rows: DataFrame, number: int) -> None:
-        """One batch."""
-        with self._gate:
-            if self.closing.is_set() or self._stopping.is_set():
-                self.closed = True
-                raise Closing
-            self.busy = True
-        try:
-            self._batch(rows, BatchId(number))
-        except errors.TailraceError as error:
-            self.error = error
-            raise
-        except Exception as error:
-            told = failure(error, self._pipeline, self._reading(number))
-            self.error = overtaken(told, self._ledger, self._pipeline, number, self._run)
-            raise
-        finally:
-            self.since = time.monotonic()
-            self.busy = False
+        """Deliver one batch."""
+        with self.turns.taken():
+            try:
+                self._batch(rows, BatchId(number))
+            except errors.TailraceError as error:
+                self.error = error
+                raise
+            except Exception as error:
+                context = self._context
+                found = failure(error, context.pipeline, self._reading(number))
+                self.error = overtaken(found, context.ledger, context.pipeline, number, context.run)
+                raise
 
     def _reading(self, number: int) -> str:
         plan = self._plan
@@ -141,10 +95,10 @@ class Runner:
 
     def _batch(self, rows: DataFrame, number: BatchId) -> None:
         begun = time.monotonic()
-        self._phases = {}
-        with self._phase("cut"):
+        self._phases.begin()
+        with self._phases.timed("cut"):
             ranges, slices = spark_source.cut(rows)
-            reads = spark_source.read_by(rows) if self._assembly.may_reject else ()
+            reads = spark_source.read_by(rows) if self._context.assembly.may_reject else ()
         if self._log is None:
             raise errors.InvariantBroken(f"batch {number} came before the runner was told where to begin")
         entry = self._log.entry(number)
@@ -155,53 +109,45 @@ class Runner:
         else:
             replay = False
             plan = StreamPlan(
-                pipeline=self._pipeline.pipeline,
+                pipeline=self._context.pipeline.pipeline,
                 query=self._query_id(rows),
                 batch=number,
                 ranges=self._whole(ranges, entry),
                 slices=slices,
                 reads=reads,
                 entry=entry,
-                run=self._run,
+                run=self._context.run,
                 at=time.time(),
-                delivery=self._pipeline.sink.delivery,
+                delivery=self._context.pipeline.sink.delivery,
                 sunk=known is not None and (known.sunk or known.sinks > 0),
-                shape=self._assembly.shape,
-                code=self._assembly.code,
+                shape=self._context.assembly.shape,
+                code=self._context.assembly.code,
                 mixes=self._mixes,
             )
             if number != self.last + 1:
                 raise errors.InvariantBroken(f"batch {number} follows batch {self.last}")
-            with self._phase("ledger"):
-                self._ledger.write(plan, self.positions)
+            with self._phases.timed("ledger"):
+                self._context.ledger.write(plan, self.positions)
             self._plan = plan
             self._bounded(plan)
-            self._keeper.planned(plan, self.positions, self._phases["ledger"])
+            self._context.mirror.planned(plan, self.positions, self._phases.seconds["ledger"])
         written = self._deliver(rows, plan, assign(plan, slices), replay)
         crash_points.at(Point.BATCH_DONE, number)
-        with self._phase("after"):
+        with self._phases.timed("after"):
             self._log.after(number)
             self._delivered = number
             self.positions = offsets_of(entry)
             if not replay:
                 self._control.learn(plan, time.monotonic() - begun)
-        self._finished(self._seen(plan, written, replay))
+        self._context.watcher.finished(self._seen(plan, written, replay))
         crash_points.at(Point.BATCH_RETURNED, number)
-
-    @contextlib.contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self._phases[name] = time.monotonic() - started
 
     def _seen(self, plan: StreamPlan, written: list[Written], replay: bool) -> Finished:
         return Finished(
             plan.batch,
             plan.records,
             tuple(written),
-            dict(self._phases),
+            dict(self._phases.seconds),
             replay,
             time.time(),
             self._control.limit,
@@ -211,7 +157,7 @@ class Runner:
     def _whole(self, seen: tuple[Range, ...], entry: str) -> tuple[Range, ...]:
         """The batch's ranges: as the tasks read them, or, where a shuffle hides that, from one position to the next."""
         ends = offsets_of(entry)
-        new = self._cluster.earliest(place for place in ends if place not in self.positions)
+        new = self._context.cluster.earliest(place for place in ends if place not in self.positions)
         begins = self.positions | new
         spans = [Range(*place, begins[place], end) for place, end in sorted(ends.items()) if end > begins[place]]
         if {(each.topic, each.partition) for each in seen} == {(each.topic, each.partition) for each in spans}:
@@ -226,32 +172,35 @@ class Runner:
     def _deliver(
         self, rows: DataFrame, plan: StreamPlan, assigned: tuple[SinkPartition, ...], replay: bool
     ) -> list[Written]:
-        self._emit(planned_event(plan, replay=replay))
-        with self._phase("deliver"):
-            write = BatchWrite.of(self._pipeline, plan, assigned, self._run, self._owners)
-            written = deliver_judged(rows, write, self._judging) if plan.reads else deliver(rows, write)
+        self._context.emit(BatchPlanned.of(plan, replay=replay))
+        with self._phases.timed("deliver"):
+            write = BatchWrite.of(self._context.pipeline, plan, assigned, self._context.run, self._owners)
+            written = deliver_judged(rows, write, self._gate) if plan.reads else deliver(rows, write)
         self._owners |= {each.partition: each.gateway for each in written}
-        limit = {} if replay else {"limit": self._control.limit}
-        self._emit(written_event(plan, written, self._phases["deliver"], self._lag(offsets_of(plan.entry)), limit))
+        limit = None if replay else self._control.limit
+        seconds, lag = self._phases.seconds["deliver"], self._lag(offsets_of(plan.entry))
+        self._context.emit(BatchWritten.of(plan, written, seconds=seconds, lag=lag, limit=limit))
         return written
 
     def _bounded(self, plan: StreamPlan) -> None:
         """Say once that there are more sink partitions than were wished for."""
-        most = self._pipeline.sink.partitions
-        if most is None or len(plan.slices) <= most or self._told:
+        most = self._context.pipeline.sink.partitions
+        if most is None or len(plan.slices) <= most or self._warned:
             return
-        self._told = True
-        self._emit(
-            {
-                "event": "warning",
-                "what": f"outputs have {len(plan.slices)} sink partitions, and sink.partitions is {most}: a state "
-                "keeps the partitions that it began with, and a function's own repartition() has the last word",
-            }
+        self._warned = True
+        self._context.emit(
+            Warned(
+                f"outputs have {len(plan.slices)} sink partitions, and sink.partitions is {most}: a state "
+                "keeps the partitions that it began with, and a function's own repartition() has the last word"
+            )
         )
 
     def _lag(self, positions: TopicPartitions) -> int:
         """How far behind the pipeline is; asked of the brokers twice a second at most."""
         if time.monotonic() - self._asked > _ASK_EVERY:
             with contextlib.suppress(errors.KafkaError):  # the batch is delivered, whatever the brokers say now
-                self._ends, self._asked = source.ends(self._pipeline, positions, self._cluster), time.monotonic()
+                self._ends, self._asked = (
+                    source.ends(self._context.pipeline, positions, self._context.cluster),
+                    time.monotonic(),
+                )
         return sum(max(0, self._ends.get(place, offset) - offset) for place, offset in positions.items())

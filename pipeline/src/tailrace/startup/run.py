@@ -16,11 +16,9 @@ from pyspark.sql import SparkSession
 from tailrace import crash_points, errors
 from tailrace.config import Pipeline
 from tailrace.driver import recovery, start
-from tailrace.driver.context import Drive, Emit
+from tailrace.driver.context import Context
 from tailrace.driver.follower import Follower
-from tailrace.driver.loop import Run
-from tailrace.driver.offset_mirror import Keeper
-from tailrace.driver.recovery import Recovered
+from tailrace.driver.offset_mirror import OffsetMirror
 from tailrace.driver.scaler import Scaler
 from tailrace.driver.shutdown import Stop as Stop
 from tailrace.driver.spark_engine import SparkEngine
@@ -41,8 +39,9 @@ from tailrace.startup import warming
 from tailrace.startup.session import EXACT, session, with_executors
 from tailrace.startup.standby import Standby
 from tailrace.startup.warming import Warming
+from tailrace.startup.watcher import RunWatcher
 from tailrace.status.board import Board
-from tailrace.status.snapshots import Finished
+from tailrace.status.events import Emit, LeaseProblem, Noted, Starting, ignored, to_each
 
 
 def assemble(spark: SparkSession, pipeline: Pipeline, folder: Path) -> Assembly:
@@ -72,22 +71,22 @@ def run(
     running. A stateful pipeline needs Spark's Kafka connector in it.
     """
     crash_points.root()
-    folder, emit, stop = folder or Path.cwd(), emit or (lambda event: None), stop or Stop()
+    folder, emit, stop = folder or Path.cwd(), emit or ignored, stop or Stop()
     cluster, name = Cluster(pipeline.kafka), uuid.uuid4().hex[:12]
     preflight(pipeline, cluster)
     follower = Follower(pipeline, Board(pipeline, name))
     scaler = Scaler(pipeline)
-    emit = scaler.after(follower.board.after(emit))
+    emit = to_each(emit, follower.board.heard, scaler.heard)
     with (
         follower.following(emit),
         Ledger.of(pipeline) as ledger,
-        contextlib.closing(Keeper(pipeline, lambda: open_store(pipeline, folder), emit)) as keeper,
-        Lease(pipeline, name, lambda text: emit({"event": "lease", "what": text})) as lease,
+        contextlib.closing(OffsetMirror(pipeline, lambda: open_store(pipeline, folder), emit)) as mirror,
+        Lease(pipeline, name, lambda text: emit(LeaseProblem(text))) as lease,
     ):
         if not standby:
             lease.hold(Phase.LEADING)
         if spark is None:
-            emit({"event": "starting", "pipeline": pipeline.pipeline})
+            emit(Starting(pipeline.pipeline))
         given, spark = spark, spark or with_executors(pipeline, emit, stop)
         for key, value in EXACT.items():
             spark.conf.set(key, value)
@@ -99,9 +98,8 @@ def run(
             assembly = assemble(spark, pipeline, folder)
             # What a start would refuse is refused now: before older drivers are fenced, or while one still works.
             engine = SparkEngine(spark, pipeline, assembly, name) if pipeline.checkpoint == "ledger" else None
-            drive = Drive(
-                spark, pipeline, assembly, engine, cluster, ledger, lease, keeper, emit, stop, name, follower, scaler
-            )
+            watcher = RunWatcher(spark, follower, scaler, lease, emit, stop, counts=engine is not None)
+            context = Context(name, pipeline, assembly, cluster, ledger, mirror, emit, stop, watcher)
             if engine is not None:
                 follower.board.planning = engine.planning
             stages = engine.warm if engine is not None else lambda: warming.stream(spark, assembly)
@@ -111,7 +109,7 @@ def run(
                 records = spark_source.stream(spark, pipeline, None, pipeline.batch.max_records)
                 frame(assembly, records, Gate.of(pipeline, None))
             if not standby or Standby(spark, pipeline, stages, cluster, ledger, lease, name, emit, stop).wait():
-                _run(drive, batch, warm)
+                _lead(context, spark, engine, warm, until_read=batch)
         except errors.TailraceError:
             raise
         except Exception as error:
@@ -143,46 +141,16 @@ def preflight(pipeline: Pipeline, cluster: Cluster) -> None:
     cluster.ensure(pipeline.rejected_topic, 1, -1, {})
 
 
-def _run(drive: Drive, batch: bool, warm: Warming | None) -> None:
-    pipeline = drive.pipeline
-    recovered, note = recovery.take(pipeline, drive.ledger, drive.cluster)
+def _lead(
+    context: Context, spark: SparkSession, engine: SparkEngine | None, warm: Warming | None, *, until_read: bool
+) -> None:
+    """Take the ledger, and so fence older drivers; then run the batches of the driver's own, or follow Spark's."""
+    recovered, note = recovery.take(context.pipeline, context.ledger, context.cluster)
     if note:
-        drive.emit({"event": "note", "what": note})
+        context.emit(Noted(note))
     if warm is not None:
-        warm.done(drive.stop)
-    if drive.engine is not None:
-        _run_batches(drive, drive.engine, recovered, batch)
+        warm.done(context.stop)
+    if engine is not None:
+        start.run(context, engine, recovered, until_read=until_read)
     else:
-        stream.run(drive, recovered, until_read=batch)
-
-
-def _run_batches(drive: Drive, engine: SparkEngine, recovered: Recovered, batch: bool) -> None:
-    """Run a stateless pipeline: the driver plans its batches."""
-    board, assembly = drive.follower.board, drive.assembly
-
-    def finished(done: Finished) -> None:
-        board.finished(done)
-        board.counted(done)
-
-    def tick() -> None:
-        drive.follower.executors(drive.scaler.wanted)
-        drive.scaler.look(drive.spark, drive.emit)
-        if drive.stop.event.is_set():
-            board.stopping()
-
-    run = Run(
-        pipeline=drive.pipeline,
-        cluster=drive.cluster,
-        ledger=drive.ledger,
-        keeper=drive.keeper,
-        emit=drive.emit,
-        stop=drive.stop,
-        name=drive.run,
-        shape=assembly.shape,
-        code=assembly.code,
-        finished=finished,
-        tick=tick,
-        leave=drive.lease.close,
-        following=drive.follower.stream,
-    )
-    start.run(run, engine, recovered, until_read=batch)
+        stream.run(context, spark, recovered, until_read=until_read)

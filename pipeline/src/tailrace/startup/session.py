@@ -13,11 +13,11 @@ from pyspark.sql import SparkSession
 
 from tailrace import errors, jars
 from tailrace.config import Pipeline
-from tailrace.driver.context import Emit
 from tailrace.driver.shutdown import Stop
 from tailrace.gateway import daemon
 from tailrace.spark_stream import storage
 from tailrace.startup import pods, secret_settings
+from tailrace.status.events import Emit, Noted
 from tailrace.telemetry import gateway_settings
 
 # A batch that is read again must be cut as it was: no decision that depends on sizes.
@@ -90,7 +90,7 @@ def with_executors(pipeline: Pipeline, emit: Emit, stop: Stop) -> SparkSession:
     executors = pods.Executors.of(pipeline, os.environ)
     told = executors.sweep() if executors else ""
     if told:
-        emit({"event": "note", "what": told})
+        emit(Noted(told))
     spark = session(pipeline)
     if pods.asked_for(pipeline):
         status = spark.sparkContext._jsc.sc().getExecutorMemoryStatus  # the driver is in it, too

@@ -10,7 +10,6 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -21,6 +20,7 @@ from tailrace.kafka.cluster import Cluster
 from tailrace.progress.lease import Holder, Lease, Phase, next_in_line, running
 from tailrace.progress.ledger import Ledger
 from tailrace.startup import warming
+from tailrace.status.events import Emit, StandingBy, Stopped
 
 ASK_EVERY = 0.2
 _WARM_EVERY = 25.0  # Spark ends a Python worker that was idle for a minute
@@ -37,7 +37,7 @@ class Standby:
     ledger: Ledger
     lease: Lease
     run: str
-    emit: Callable[[dict[str, Any]], None]
+    emit: Emit
     stop: Stop
 
     def wait(self) -> bool:
@@ -80,12 +80,10 @@ class Standby:
 
     def _say(self, first: Holder, cold: list[str]) -> None:
         leader = {"run": first.run, "host": first.host} if first.phase is Phase.LEADING else None
-        self.emit(
-            {"event": "standby", "pipeline": self.pipeline.pipeline, "run": self.run, "leader": leader, "cold": cold}
-        )
+        self.emit(StandingBy(self.pipeline.pipeline, self.run, leader, cold))
 
     def _stopped(self) -> bool:
-        self.emit({"event": "stopped", "reason": self.stop.reason, "batch": None})
+        self.emit(Stopped(self.stop.reason, None))
         return False
 
     def _warm_workers(self) -> None:

@@ -14,6 +14,17 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tailrace.config import Pipeline
+from tailrace.status.events import (
+    BatchPlanned,
+    Event,
+    ExecutorsWanted,
+    Idle,
+    OffsetsReset,
+    StandingBy,
+    Started,
+    Stopped,
+    Warned,
+)
 from tailrace.status.snapshots import Finished, LagSeen, Progress, totals
 from tailrace.telemetry import metrics
 from tailrace.telemetry.measure import Measures
@@ -79,37 +90,28 @@ class Board:
 
     # -- what comes in -----------------------------------------------------------------------------
 
-    def after(self, emit: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
-        """The same events, taken note of."""
-
-        def told(event: dict[str, Any]) -> None:
-            emit(event)
-            self.told(event)
-
-        return told
-
-    def told(self, event: Mapping[str, Any]) -> None:
-        """An event of the run."""
+    def heard(self, event: Event) -> None:
+        """Take note of an event of the run."""
         with self._lock:
-            match event["event"]:
-                case "started":
+            match event:
+                case Started():
                     self._be(Phase.LEADING, ready=True)
-                case "standby":
+                case StandingBy():
                     self._be(Phase.STANDBY, ready=True)
-                case "stopped":
+                case Stopped():
                     self._be(Phase.STOPPING)
-                case "planned":
+                case BatchPlanned():
                     self._busy = self._clock()
-                case "warning":
-                    self._warnings.append(str(event["what"]))
+                case Warned():
+                    self._warnings.append(event.what)
                     self._add(metrics.DRIVER_WARNINGS, 1)
-                case "reset":
-                    self._warnings.append(f"offsets out of range: {event['what']}")
+                case OffsetsReset():
+                    self._warnings.append(f"offsets out of range: {event.what}")
                     self._add(metrics.GAPS, 1)
-                case "idle":
+                case Idle():
                     self._rates(0.0, 0.0)
-                case "executors":
-                    self.executors(int(event["wanted"]), self._executors[1] if self._executors else 0)
+                case ExecutorsWanted():
+                    self.executors(event.wanted, self._executors[1] if self._executors else 0)
 
     def stopping(self) -> None:
         """A stop was asked for."""

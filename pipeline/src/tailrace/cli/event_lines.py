@@ -1,0 +1,62 @@
+"""The line that the terminal shows for an event of a run."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from tailrace.status.events import (
+    BatchPlanned,
+    BatchWritten,
+    BrokersAway,
+    BrokersBack,
+    Event,
+    ExecutorsWanted,
+    Idle,
+    LeaseProblem,
+    Noted,
+    OffsetsReset,
+    OffsetStoreReport,
+    Serving,
+    StandingBy,
+    Started,
+    Starting,
+    Stopped,
+    Warned,
+)
+
+
+def line(event: Event) -> str | None:
+    """Return the line that the terminal shows for an event; None for one that has a row, or none of its own."""
+    match event:
+        case BatchPlanned() | BatchWritten():
+            return None
+        case Starting():
+            return f"pipeline {event.pipeline}: starting Spark"
+        case Serving():
+            return f"status page: {event.url}"
+        case Started():
+            return f"pipeline {event.pipeline}: going on with batch {event.batch}"
+        case StandingBy():
+            who = f"run {event.leader['run']} on {event.leader['host']} leads" if event.leader else "nobody leads"
+            return f"standby: ready, {who}{''.join(f'; not warm: {each}' for each in event.cold)}"
+        case Idle():
+            return f"batch {event.batch}: drained, waiting for records"
+        case BrokersAway():
+            return f"the brokers do not answer; what was delivered is safe, waiting for them: {event.what}"
+        case BrokersBack():
+            return "the brokers answer again"
+        case OffsetsReset():
+            return f"offsets out of range: {event.what}"
+        case Warned():
+            return f"warning: {event.what}"
+        case OffsetStoreReport() | Noted():
+            return event.what
+        case LeaseProblem():
+            return f"no standby can see this driver: {event.what}"
+        case ExecutorsWanted():
+            return f"executors: {event.wanted} wanted, {event.present} present, {event.waiting:,} records wait"
+        case Stopped(batch=None):
+            return f"stopped: {event.reason}; it had not taken over"
+        case Stopped():
+            return f"stopped: {event.reason}; the last batch was {event.batch}"
+    assert_never(event)

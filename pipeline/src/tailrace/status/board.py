@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from tailrace.config import Pipeline
+from tailrace.status.document import lag_of, totals_of
 from tailrace.status.events import (
     BatchPlanned,
     Event,
@@ -33,7 +34,6 @@ from tailrace.version import VERSION
 
 HISTORY: Final = 100
 _WARNINGS = 10
-_PLACES = 256  # topic partitions that /status lists, those with most lag first
 
 
 class Phase(StrEnum):
@@ -288,8 +288,8 @@ class Board:
                     "input": self.measures.value(metrics.INPUT_RATE, self.pipeline.pipeline),
                     "processed": self.measures.value(metrics.PROCESSED_RATE, self.pipeline.pipeline),
                 },
-                "totals": self._totals(),
-                "lag": self._lagging(),
+                "totals": totals_of(self.measures, self.pipeline.pipeline),
+                "lag": lag_of(self._lag) if self._lag is not None else None,
                 "source": {"topics": list(self.pipeline.source.topics), "pattern": self.pipeline.source.pattern},
                 "sink": {"topic": self.pipeline.sink.topic, "delivery": self.pipeline.sink.delivery.value},
                 "rejected_topic": self.pipeline.rejected_topic,
@@ -331,42 +331,4 @@ class Board:
             "limit": self._last.limit,
             "target": self.pipeline.batch.target,
             "phases": spent,
-        }
-
-    def _totals(self) -> dict[str, Any]:
-        name = self.pipeline.pipeline
-        plain = {
-            "consumed": metrics.CONSUMED_RECORDS,
-            "produced": metrics.PRODUCED_RECORDS,
-            "batches": metrics.BATCHES,
-            "skipped": metrics.SKIPPED,
-            "fresh": metrics.FRESH,
-        }
-        found: dict[str, Any] = {key: int(self.measures.value(metric, name)) for key, metric in plain.items()}
-        reasons = {labels[1]: int(value) for labels, value in self.measures.values(metrics.REJECTED_RECORDS).items()}
-        return found | {"rejected": sum(reasons.values()), "reasons": reasons}
-
-    def _lagging(self) -> dict[str, Any] | None:
-        seen = self._lag
-        if seen is None:
-            return None
-        places = sorted(sorted(seen.positions), key=lambda place: (seen.of(place), seen.beyond(place)), reverse=True)
-        return {
-            "records": seen.records,
-            "seconds": round(seen.seconds, 3),
-            "checked": seen.at,
-            "beyond": seen.unstable,
-            "beyond_seconds": round(seen.unstable_seconds, 3),
-            "count": len(places),
-            "partitions": [
-                {
-                    "topic": topic,
-                    "partition": number,
-                    "position": seen.positions[topic, number],
-                    "end": seen.ends.get((topic, number)),
-                    "lag": seen.of((topic, number)),
-                    "beyond": seen.beyond((topic, number)),
-                }
-                for topic, number in sorted(places[:_PLACES])
-            ],
         }

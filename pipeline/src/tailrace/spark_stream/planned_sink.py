@@ -1,0 +1,161 @@
+"""`foreachBatch(exactly_once(...))`: each batch of a user's own query, written by a plan in the ledger."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace import errors
+from tailrace.config import LEDGER_PARTITIONS
+from tailrace.driver import repeatable
+from tailrace.driver.catalyst import Patterns
+from tailrace.kafka.cluster import Cluster
+from tailrace.progress import expiry
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.plan import BatchId, Plan
+from tailrace.progress.stream_plan import StreamPlan, assign
+from tailrace.spark_stream import spark_source
+from tailrace.spark_stream.sink import BatchWrite, deliver
+from tailrace.spark_stream.sink_options import Target, rows_of
+
+
+@dataclass
+class ExactlyOnce:
+    """A function for `foreachBatch` that writes each batch by a plan in the ledger."""
+
+    target: Target
+    run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    _ledger: Ledger | None = None
+    _plan: StreamPlan | None = None
+    _name: str = ""
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        """Write one batch."""
+        spark = frame.sparkSession
+        self.target.check(frame.schema)
+        name = self.target.id or spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+        if name is None:
+            raise errors.InvariantBroken("Spark does not say which query this is")
+        _check_cut(frame, known=self._ledger is not None)
+        if self._ledger is None:
+            self._take(name)
+        if name != self._name:
+            raise errors.OptionRefused(
+                f"one exactly_once(...) writes one query: it has written {self._name!r} and is now called by {name!r}",
+                then="make one for each query, or give each the option id",
+            )
+        ranges, slices = spark_source.cut(frame)
+        plan, known = self._plan, self._plan.batch if self._plan else -1
+        if plan is None or number > known:
+            plan = StreamPlan(
+                name,
+                name,
+                BatchId(number),
+                ranges,
+                slices,
+                entry="",
+                run=self.run,
+                at=time.time(),
+                delivery=self.target.delivery,
+            )
+            self._held.write(plan, {})
+            self._plan = plan
+        elif number < known:
+            raise errors.CheckpointMismatch(
+                f"the ledger says that batch {known} of {name!r} was planned, and the checkpoint begins batch {number}",
+                kept="nothing was written",
+                then="use the checkpoint folder that the query used before, or give the sink another id",
+            )
+        else:
+            self._check_age(plan)
+        write = BatchWrite(
+            plan=plan,
+            assigned=assign(plan, slices),
+            delivery=self.target.delivery,
+            ledger=self.target.ledger,
+            topic=self.target.topic,
+            rejected=self.target.rejected,
+            run=self.run,
+            options=self.target.options,
+        )
+        deliver(frame, write, rows_of)
+
+    def _check_age(self, plan: StreamPlan) -> None:
+        """Refuse to deliver a batch again of which a marker is missing that the brokers may have forgotten."""
+        markers = self._held.markers()
+        if expiry.missing(plan, markers):
+            expiry.check(
+                plan,
+                markers,
+                time.time(),
+                expiry.retention(Cluster(self.target.kafka).admin),
+                then="look at the output for what the batch has delivered; then go on with another checkpoint folder "
+                "and another id, from the startingOffsets that you choose",
+            )
+
+    @property
+    def _held(self) -> Ledger:
+        if self._ledger is None:
+            raise errors.InvariantBroken("the ledger was not taken")
+        return self._ledger
+
+    def _take(self, name: str) -> None:
+        self.target.prepare()
+        ledger = Ledger(name, self.target.ledger, self.target.kafka, LEDGER_PARTITIONS, -1)
+        ledger.take()
+        known = ledger.latest()
+        if isinstance(known, Plan):
+            raise errors.OptionRefused(
+                f"the ledger {self.target.ledger!r} has plans of a pipeline {name!r}",
+                kept="nothing was written",
+                then="give the sink another id",
+            )
+        self._plan = known
+        ledger.fence(self._plan.sinks if self._plan else 0)
+        if self._plan is None and ledger.markers():
+            raise errors.ProgressMissing(
+                f"the ledger {self.target.ledger!r} has markers of {name!r} and no plan",
+                kept="nothing was written",
+                then="restore the ledger topic, or give the sink another id",
+            )
+        self._ledger, self._name = ledger, name
+
+
+def _check_cut(frame: DataFrame, *, known: bool) -> None:
+    """Refuse rows that a replay would deal out otherwise: by the batch's plan, and the query's unless it is known."""
+    spark = frame.sparkSession
+    patterns = Patterns(spark._jvm)
+    try:
+        if not known:
+            repeatable.check_stream(_query(spark).logicalPlan(), patterns, clock=False)
+        repeatable.check_batch(frame._jdf.queryExecution().analyzed(), patterns)
+    except errors.FunctionInvalid as refused:
+        raise errors.FunctionInvalid(
+            refused.what.replace("the function's rows", "the query's rows", 1),
+            kept="nothing was written",
+            then="use repartition(n, column) by columns of the records",
+        ) from None
+
+
+def _query(spark: SparkSession) -> Any:
+    """Spark's own object for the query whose batch this is; its session is another one than the batch's."""
+    number = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    jvm: Any = spark._jvm
+    active = spark._jsparkSession.sharedState().activeStreamingQueries()
+    query = active.get(jvm.java.util.UUID.fromString(number)) if number else None
+    if query is None:
+        raise errors.InvariantBroken(f"Spark has no query {number!r} among those that are active")
+    return query
+
+
+def exactly_once(**options: str) -> Callable[[DataFrame, int], None]:
+    """For `df.writeStream.foreachBatch(exactly_once(**{"kafka.bootstrap.servers": …, "topic": …}))`.
+
+    Unlike `format("tailrace")` it plans each batch in the ledger, so a replay is exact whatever the function computes.
+    """
+    return ExactlyOnce(Target.of(options))

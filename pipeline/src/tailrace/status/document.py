@@ -1,0 +1,49 @@
+"""Parts of the document at /status: the lag by topic partition, and the totals since the start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tailrace.status.snapshots import LagSeen
+from tailrace.telemetry import metrics
+from tailrace.telemetry.measure import Measures
+
+_PLACES = 256  # topic partitions that are listed, those with most lag first
+_TOTALS = {
+    "consumed": metrics.CONSUMED_RECORDS,
+    "produced": metrics.PRODUCED_RECORDS,
+    "batches": metrics.BATCHES,
+    "skipped": metrics.SKIPPED,
+    "fresh": metrics.FRESH,
+}
+
+
+def totals_of(measures: Measures, pipeline: str) -> dict[str, Any]:
+    """Return what a pipeline has read and delivered since its driver started."""
+    found: dict[str, Any] = {key: int(measures.value(metric, pipeline)) for key, metric in _TOTALS.items()}
+    reasons = {labels[1]: int(value) for labels, value in measures.values(metrics.REJECTED_RECORDS).items()}
+    return found | {"rejected": sum(reasons.values()), "reasons": reasons}
+
+
+def lag_of(seen: LagSeen) -> dict[str, Any]:
+    """Return the lag, and its topic partitions in their order; of very many, those with most lag."""
+    places = sorted(sorted(seen.positions), key=lambda place: (seen.of(place), seen.beyond(place)), reverse=True)
+    return {
+        "records": seen.records,
+        "seconds": round(seen.seconds, 3),
+        "checked": seen.at,
+        "beyond": seen.unstable,
+        "beyond_seconds": round(seen.unstable_seconds, 3),
+        "count": len(places),
+        "partitions": [
+            {
+                "topic": topic,
+                "partition": number,
+                "position": seen.positions[topic, number],
+                "end": seen.ends.get((topic, number)),
+                "lag": seen.of((topic, number)),
+                "beyond": seen.beyond((topic, number)),
+            }
+            for topic, number in sorted(places[:_PLACES])
+        ],
+    }

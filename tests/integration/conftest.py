@@ -19,6 +19,17 @@ from tailrace.startup.session import session as start
 from tailrace.testing import Topics
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that take longest, so that no process is left working alone at the end."""
+    items.sort(key=takes, reverse=True)
+
+
+def takes(item: pytest.Item) -> float:
+    """Return the seconds that a test takes by its mark; short ones have none."""
+    mark = item.get_closest_marker("takes")
+    return float(mark.args[0]) if mark is not None else 0.0
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quick_starts() -> None:
     """Sessions of Spark, here and in processes below, start from an archive of classes if `make test` has made it."""

@@ -28,7 +28,12 @@ from tailrace.kafka.reader import read
 from tailrace.startup import run
 from tailrace.testing.embedded import EmbeddedKafka
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(1500),
+    pytest.mark.xdist_group("checkpoint_s3"),
+    pytest.mark.takes(123),
+]
 
 RUN_LIMIT = 480.0
 

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.integration
 PARTITIONS = 70  # more than the 64 consumers that Spark keeps by itself
 
 
+@pytest.mark.takes(13)
 def test_stateful_pipeline_makes_no_consumer_anew_where_there_are_more_than_64_partitions(
     bench: Callable[..., Bench],
 ) -> None:

@@ -45,6 +45,7 @@ def left_in(folder: Path) -> list[Path]:
     return list(folder.glob("tailrace-demo-*"))
 
 
+@pytest.mark.takes(59)
 def test_the_demo_proves_its_records_after_a_kill_in_mid_batch(tmp_path: Path) -> None:
     """A kill -9 of the whole driver loses and doubles nothing, some records are rejected, and no folder is left."""
     result = demo(tmp_path, "--for", "8s", "--rate", "1000", "--kills", "1")
@@ -55,6 +56,7 @@ def test_the_demo_proves_its_records_after_a_kill_in_mid_batch(tmp_path: Path) -
     assert not left_in(tmp_path)
 
 
+@pytest.mark.takes(23)
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     """Interrupted while its driver works, the demo ends with code 130, and none of its processes is left."""
     process = subprocess.Popen(

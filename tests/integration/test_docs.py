@@ -71,6 +71,7 @@ def lines(text: str) -> list[str]:
     return [" ".join(line.split()) for line in VARIES.sub("*", re.sub(r"(?m)^ {4}", "", text)).splitlines()]
 
 
+@pytest.mark.takes(35)
 def test_the_readmes_own_pipeline_does_what_the_readme_shows(tailrace_kafka: EmbeddedKafka, tmp_path: Path) -> None:
     """Its files and commands, as they stand there, print what stands there, and each order comes out once."""
     bootstrap = tailrace_kafka.bootstrap_servers
@@ -109,6 +110,7 @@ def test_the_mistake_that_the_readme_makes_is_told_as_the_readme_says(tmp_path: 
     ]
 
 
+@pytest.mark.takes(44)
 def test_the_tests_of_the_how_to_pass(tmp_path: Path) -> None:
     """Both kinds of tests, in a folder with the README's pipeline, each in a pytest of its own."""
     write(tmp_path, section("README.md", "Your own pipeline"), USUAL)

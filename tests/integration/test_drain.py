@@ -99,6 +99,7 @@ def test_a_batch_that_was_given_up_is_finished_by_the_next_start(bench: MakeBenc
     assert one.values() == numbered(0, 20)
 
 
+@pytest.mark.takes(12)
 def test_a_start_that_finishes_an_open_batch_leaves_at_the_limit_too(bench: MakeBench) -> None:
     """The batch that is read again may hang as the first attempt did."""
     one = bench(partitions=2)

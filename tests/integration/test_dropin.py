@@ -110,6 +110,7 @@ def test_wrong_options_and_columns_are_refused_before_anything_is_written(
     assert one.values() == []
 
 
+@pytest.mark.takes(12)
 def test_a_streaming_query_changes_one_word(bench: MakeBench, spark: SparkSession, tmp_path: Path) -> None:
     """Restarted with its checkpoint, it goes on without a duplicate."""
     one = bench(partitions=2)

@@ -19,7 +19,12 @@ from tailrace.testing import Record, Topics, consume, embedded, produce, wait_un
 from tailrace.testing.broker import HOST, wait_for
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(300),
+    pytest.mark.xdist_group("embedded"),
+    pytest.mark.takes(97),
+]
 
 PARENT = """
 import sys, time

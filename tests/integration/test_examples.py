@@ -60,6 +60,7 @@ def test_tweets_become_their_hashtags(tailrace_kafka: EmbeddedKafka) -> None:
     prove(chosen, kafka_at(bootstrap), "tweets", ("hashtags",), "tweets.rejected")
 
 
+@pytest.mark.takes(24)
 def test_a_hashtag_is_the_avro_that_its_schema_says(tailrace_kafka: EmbeddedKafka) -> None:
     """The fields of an output are those of its tweet, the hashtag in lower case."""
     import io
@@ -89,6 +90,7 @@ def test_a_hashtag_is_the_avro_that_its_schema_says(tailrace_kafka: EmbeddedKafk
     assert at.timestamp() == 1_767_225_600.123
 
 
+@pytest.mark.takes(17)
 def test_rich_events_go_to_two_topics(tailrace_kafka: EmbeddedKafka) -> None:
     """Each event goes to the topic for its length, with its counts; invalid and empty ones are rejected."""
     chosen, bootstrap = example("rich-events"), tailrace_kafka.bootstrap_servers

@@ -66,6 +66,7 @@ def commit(one: Bench, number: int, marker: Marker) -> None:
     consumer.close()
 
 
+@pytest.mark.takes(63)
 def test_a_marker_that_has_really_expired_beside_one_that_has_not_is_refused(forgetful: Bench) -> None:
     """The batch was delivered, so going on would deliver half of it again; the owner decides, and it goes on."""
     one = forgetful

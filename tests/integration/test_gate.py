@@ -52,6 +52,7 @@ def fail_behind_the_shuffle(one: Bench, sections: dict[str, Any]) -> None:
     (one.folder / "broken").unlink()
 
 
+@pytest.mark.takes(12)
 def test_rejected_records_behind_a_shuffle_are_committed_once(bench: MakeBench) -> None:
     """By the reading tasks, before the outputs; a replay finds them delivered."""
     one, sections = prepared(bench)
@@ -65,6 +66,7 @@ def test_rejected_records_behind_a_shuffle_are_committed_once(bench: MakeBench) 
     assert one.values() == sorted(b'{"id":%d}' % number for number in range(0, 20, 2))
 
 
+@pytest.mark.takes(11)
 def test_another_verdict_behind_a_shuffle_stops_the_batch_and_names_the_record(bench: MakeBench) -> None:
     """Nothing that follows from it is committed; with the old verdict the batch goes on."""
     one, sections = prepared(bench)

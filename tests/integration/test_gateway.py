@@ -380,6 +380,7 @@ def test_at_least_once_tasks_share_one_producer(house: House) -> None:
     assert sorted(house.read(), key=str) == [b"%06d" % number for number in range(800)]
 
 
+@pytest.mark.takes(42)
 def test_a_thousand_batches_need_no_more_producers_than_sink_partitions(house: House) -> None:
     """Nor more threads or connections at their end than at their beginning."""
     sinks, batches = 4, 1000
@@ -409,6 +410,7 @@ def test_a_thousand_batches_need_no_more_producers_than_sink_partitions(house: H
     assert len(house.read()) == sinks * batches
 
 
+@pytest.mark.takes(35)
 def test_a_gateway_that_stands_still_is_ended_and_the_next_attempt_delivers(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

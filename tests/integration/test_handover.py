@@ -85,6 +85,7 @@ def test_a_standby_takes_over_from_a_driver_that_leaves(bench: MakeBench) -> Non
     assert found.in_ == load.sent
 
 
+@pytest.mark.takes(85)
 def test_standbys_take_over_from_drivers_that_are_killed(bench: MakeBench) -> None:
     """The old one in mid-batch; then the one that took over, right after that; a second standby goes on."""
     one = bench(partitions=2)
@@ -117,6 +118,7 @@ def test_standbys_take_over_from_drivers_that_are_killed(bench: MakeBench) -> No
     assert found.in_ == load.sent
 
 
+@pytest.mark.takes(42)
 def test_a_driver_that_was_paused_says_that_another_has_taken_over(bench: MakeBench) -> None:
     """It was in mid-batch; the markers have gone on, and that is no conflict but the other driver's work."""
     one = bench(partitions=2)

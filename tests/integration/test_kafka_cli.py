@@ -116,6 +116,7 @@ def test_a_person_is_told_where_it_is_and_what_is_next(start: Start, port: int) 
     assert end(process) == "ended; the data is removed\n"
 
 
+@pytest.mark.takes(12)
 def test_a_folder_keeps_the_records_for_the_next_time(start: Start, tmp_path: Path) -> None:
     """Started again, with a topic that exists and is left as it is, it still has its records."""
     arguments = ("--folder", str(tmp_path / "kafka"), "--output", "json")

@@ -64,6 +64,7 @@ def slow(frame):
 """
 
 
+@pytest.mark.takes(21)
 def test_a_slow_function_brings_the_limit_down_to_what_fits_the_target(bench: MakeBench) -> None:
     """6 ms a record leave no more than 500 in 3 s: the limit comes down from 1,000 to about that, and stays."""
     one = bench()

@@ -380,6 +380,7 @@ def test_range_beyond_the_end_of_the_topic_is_refused(bench: Bench, tailrace_top
     assert bench.offsets(Range(topic, 0, 5, 10)) == [5, 6, 7, 8, 9]
 
 
+@pytest.mark.takes(11)
 def test_range_beyond_the_end_is_counted_where_the_pipeline_allows_it(
     make: Callable[..., Bench], tailrace_topics: Topics
 ) -> None:
@@ -441,6 +442,7 @@ def test_wrong_password_is_reported(tailrace_secured_kafka: EmbeddedKafka) -> No
         bench.reader.close()
 
 
+@pytest.mark.takes(19)
 def test_reader_waits_for_brokers_that_are_away() -> None:
     """It raises after its limit, and continues where brokers come back before."""
     with EmbeddedKafka() as kafka:
@@ -461,6 +463,7 @@ def test_reader_waits_for_brokers_that_are_away() -> None:
         patient.reader.close()
 
 
+@pytest.mark.takes(24)
 def test_reader_follows_a_partition_to_its_next_leader() -> None:
     """While brokers are killed one after another, every record arrives once and in order."""
     count, step = 6_000, 50

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.integration
 MakeBench = Callable[..., Bench]
 
 
+@pytest.mark.takes(13)
 def test_no_broker_is_said_before_spark_starts(bench: MakeBench) -> None:
     """The address is named, and nothing was read."""
     with pytest.raises(errors.BrokerUnreachable, match=r"127\.0\.0\.1:1"):

@@ -23,6 +23,7 @@ MakeBench = Callable[..., Bench]
 LIMIT = 250.0  # of a machine that does much else
 
 
+@pytest.mark.takes(17)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_finishes_the_batch_and_leaves(bench: MakeBench, number: signal.Signals) -> None:
     """Exit code 0, everything that was begun is delivered, and the next start has nothing to repeat."""
@@ -43,6 +44,7 @@ def test_a_signal_finishes_the_batch_and_leaves(bench: MakeBench, number: signal
     assert one.values() == numbered(0, 2000)
 
 
+@pytest.mark.takes(34)
 @pytest.mark.parametrize("partitions", [pytest.param(3, marks=pytest.mark.long), 6])
 def test_killed_in_the_middle_of_a_batch_it_goes_on_without_loss_or_duplicate(
     bench: MakeBench, partitions: int
@@ -69,6 +71,7 @@ def commands(pid: int) -> Iterator[str]:
             yield " ".join(child.cmdline())
 
 
+@pytest.mark.takes(16)
 def test_driver_has_its_workers_and_its_gateway_before_the_first_batch(bench: MakeBench) -> None:
     """What takes seconds is done while it starts: a worker that came in mid-stream would hold up the records."""
     one = bench()
@@ -104,6 +107,7 @@ def test_a_wrong_file_is_refused_with_its_lines(tmp_path: Path) -> None:
     assert "wrong.yaml:6: sink.partitions: 'many' is not a whole number" in told.stderr
 
 
+@pytest.mark.takes(15)
 def test_a_run_prints_a_line_for_each_batch_and_nothing_of_sparks(bench: MakeBench) -> None:
     """On stderr there is no log of Spark's, unless something is wrong."""
     one = bench()

@@ -173,6 +173,7 @@ def variables(folder: Path, **more: str) -> dict[str, str]:
     return os.environ | planted | own | more
 
 
+@pytest.mark.takes(66)
 def test_planted_secrets_turn_up_nowhere(tmp_path: Path, pipeline: tuple[Path, Pipeline, Topics]) -> None:
     """Through a start that is refused, a function that raises, and a run that delivers, with every log at debug."""
     file, checked, topics = pipeline

@@ -139,6 +139,7 @@ RIGHTS = range(
 )
 
 
+@pytest.mark.takes(15)
 @pytest.mark.parametrize("number", RIGHTS)
 def test_without_one_right_the_error_names_it_and_how_to_grant_it(secured: Make, number: int) -> None:
     """Operation, resource and name, and the command; granted, the pipeline goes on and nothing is lost."""
@@ -204,6 +205,7 @@ def test_the_commands_need_no_more_than_the_pipeline(case: Case) -> None:
     assert (refused, f"lacking: {writing}" in why["what"], why["next"]) == (3, True, writing.command)
 
 
+@pytest.mark.takes(26)
 def test_who_has_a_wrong_password_is_told_so(secured: Make) -> None:
     """By the pipeline and by the doctor, without the password; not that no broker answers."""
     case = secured()
@@ -217,6 +219,7 @@ def test_who_has_a_wrong_password_is_told_so(secured: Make) -> None:
     )
 
 
+@pytest.mark.takes(13)
 def test_a_broker_that_nobody_vouches_for_is_not_believed(secured: Make, tmp_path: Path) -> None:
     """Its certificate is of another authority than the one that is given."""
     case, other = secured(), tmp_path / "other"

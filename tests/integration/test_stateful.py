@@ -94,6 +94,7 @@ def test_stateful_pipeline_delivers_each_record_once_over_a_replay(bench: MakeBe
     assert one.values() == ids(range(0, 20, 2))
 
 
+@pytest.mark.takes(13)
 def test_another_verdict_in_a_stateful_pipeline_stops_the_batch_and_names_the_record(bench: MakeBench) -> None:
     """With the old verdict it goes on."""
     one, sections = prepared(bench)
@@ -110,6 +111,7 @@ def test_another_verdict_in_a_stateful_pipeline_stops_the_batch_and_names_the_re
     assert refused(one) == list(range(1, 20, 2))
 
 
+@pytest.mark.takes(17)
 def test_stateful_pipeline_with_two_sink_partitions_finishes_a_batch_that_was_torn(bench: MakeBench) -> None:
     """Its state has as many partitions, so nothing is merged by where the state happened to lie."""
     one, sections = prepared(bench, partitions=2)
@@ -132,6 +134,7 @@ def fail_behind_the_state_again(one: Bench, sections: dict[str, Any]) -> None:
     fail_behind_the_state(one, sections)
 
 
+@pytest.mark.takes(14)
 def test_stateful_pipeline_in_doubt_goes_on_by_what_its_refusal_advises(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +168,7 @@ def test_record_that_a_function_reads_twice_is_rejected_once(bench: MakeBench) -
     assert refused(one) == list(range(1, 20, 2))
 
 
+@pytest.mark.takes(11)
 def test_stateful_pipeline_goes_on_behind_a_range_without_a_record(bench: MakeBench) -> None:
     """Where all records of a range were aborted, its sink partition gets a marker all the same."""
     one, sections = prepared(bench)

@@ -69,6 +69,7 @@ def test_open_batch_is_finished_from_its_plan(line: MakeLine, how: Any) -> None:
     assert one.values() == [*sent, b"99999"]
 
 
+@pytest.mark.takes(14)
 def test_open_batch_of_a_thousand_ranges_is_finished_from_its_plan(line: MakeLine) -> None:
     """Each sink partition reads five hundred of them, and nothing is read twice."""
     one = line(1000)

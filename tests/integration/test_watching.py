@@ -26,7 +26,12 @@ from tailrace.telemetry import metrics
 from tailrace.testing import Topics, wait_until
 from tailrace.testing.embedded import EmbeddedKafka
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("watching"),
+    pytest.mark.takes(165),
+]
 
 BATCHES = 250
 WARM = 50  # batches after which every series is there

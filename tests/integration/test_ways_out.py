@@ -74,6 +74,7 @@ def test_driver_that_was_fenced_runs_again_when_the_other_has_gone(line: MakeLin
     assert one.values() == sent
 
 
+@pytest.mark.takes(12)
 def test_batch_that_would_be_cut_otherwise_is_finished_with_the_settings_of_before(bench: MakeBench) -> None:
     """TR-302: start once as it was begun, then change."""
     one = bench(partitions=2)
@@ -106,6 +107,7 @@ def test_batch_that_would_be_cut_otherwise_is_finished_with_the_settings_of_befo
     assert one.values() == sorted([*numbered(0, 20)], key=lambda value: value or b"")
 
 
+@pytest.mark.takes(11)
 @pytest.mark.parametrize("done", [True, False])
 def test_markers_ahead_of_the_ledger_are_left_behind_by_their_owner(line: MakeLine, done: bool) -> None:
     """TR-303: a ledger restored from an older copy; the owner looks at the output and says where to go on."""
@@ -205,6 +207,7 @@ def filled_to(one: Line, each: int) -> list[bytes]:
     return [b"%06d" % (number * 1000 + value) for number in range(one.partitions) for value in range(each)]
 
 
+@pytest.mark.takes(11)
 def test_checkpoint_folder_that_fits_is_taken_again(bench: MakeBench) -> None:
     """TR-307: point to the folder that the pipeline used before."""
     one = bench()
@@ -252,6 +255,7 @@ def test_batch_that_was_not_read_to_its_end_is_delivered_by_a_function_that_read
     assert one.values() == sent
 
 
+@pytest.mark.takes(12)
 def test_pipeline_goes_on_with_another_sink_when_its_owner_accepts_that(line: MakeLine) -> None:
     """TR-310: the old configuration finishes its batch, then the new one is accepted."""
     one = line()

@@ -1,6 +1,6 @@
-# One command for each thing a developer does here. `make help` lists them.
-# Everything is installed into .venv from the locked, hashed requirements; nothing outside this folder
-# is changed but the cache of jars (see `tailrace doctor`).
+# One command per developer task. `make help` lists them.
+# Everything is installed into .venv from the locked, hashed requirements; the only change outside this folder
+# is the cache of jars (see `tailrace doctor`).
 
 PYTHON ?= python3
 VENV   := .venv
@@ -29,39 +29,39 @@ $(STAMP): requirements/dev.txt requirements/uv.txt pipeline/pyproject.toml opera
 setup: $(STAMP) ## Create .venv from the locked requirements and fetch the jars
 	$(BIN)/python -m tailrace.jars
 
-run: setup ## Show the whole thing: embedded Kafka, a pipeline, the proof
+run: setup ## Run the demo: embedded Kafka, a pipeline, the proof
 	$(BIN)/tailrace demo $(RUN_ARGS)
 
-# Two runs: an integration test starts and stops sessions of Spark, and a process can hold only one at a time.
-test: setup ## All tests, the integration tests on a real Kafka
+# Two runs: integration tests start and stop Spark sessions, and a process can hold only one at a time.
+test: setup ## Run all tests, the integration tests on a real Kafka
 	$(BIN)/python tests/support/archive.py
 	$(BIN)/python -m pytest tests/unit $(TEST_ARGS)
 	$(BIN)/python -m pytest tests/integration $(TEST_ARGS)
 
-faults: setup ## Break every part and count what comes out (an hour; QUICK=1: minutes)
+faults: setup ## Break every part and count the records that come out (an hour; QUICK=1: minutes)
 	$(BIN)/python tests/support/archive.py
 	$(if $(wildcard tests/faults/test_*.py),$(BIN)/python -m pytest tests/faults $(TEST_ARGS))
 	PYTHONPATH=tests $(BIN)/python -m faults $(if $(QUICK),--quick,--write) $(if $(ONLY),--only $(ONLY)) $(FAULTS_ARGS)
 
-charts: $(STAMP) ## The tests of the Helm chart: every environment rendered and checked
+charts: $(STAMP) ## Test the Helm chart: render and check every environment
 	$(BIN)/python -m pytest tests/charts $(TEST_ARGS)
 
-charts-schema: $(STAMP) ## Write the schema of the chart's values anew, from the configuration's
+charts-schema: $(STAMP) ## Regenerate the schema of the chart's values from the configuration's
 	$(BIN)/python -m tailrace_operator.chart charts/values.schema.yaml charts/tailrace/values.yaml > charts/tailrace/values.schema.json
 
-# The jars come from the cache of this machine, so that an image is built without Maven Central. DOCKER_BUILD takes options.
-images: images-jars ## Build the images with Docker, and say how large they are
+# The jars come from this machine's cache, so that the build does not need Maven Central. DOCKER_BUILD takes options.
+images: images-jars ## Build the images with Docker, and print their sizes
 	$(BIN)/python images/build.py
 
-# Without KUBECONFIG, on a kind cluster of its own. E2E_LOAD is the command that brings images, named after it, to the nodes.
-e2e: images ## The end-to-end tests on the Kubernetes that KUBECONFIG names, or on one that kind makes
+# Without KUBECONFIG, kind creates a cluster. E2E_LOAD is a command that loads images, its arguments, onto the nodes.
+e2e: images ## Run the end-to-end tests on the cluster in KUBECONFIG, or on a new kind cluster
 	$(BIN)/python tests/e2e/images.py
 	PYTHONPATH=tests $(BIN)/python -m e2e $(TEST_ARGS)
 
 images-jars: $(STAMP)
 	TAILRACE_JARS=images/driver/jars $(BIN)/python -m tailrace.jars spark s3
 
-check: $(STAMP) ## Style, types and layers
+check: $(STAMP) ## Check style, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -73,26 +73,26 @@ bench: setup ## Measure Tailrace against Spark's own sink (quiet machine, 45 min
 bench-soak: setup ## Run 10,000 batches in a row and watch the memory (quiet machine, an hour; QUICK=1: minutes)
 	PYTHONPATH=tests $(BIN)/python -m bench.soak $(if $(QUICK),--batches 300,--batches 10000 --write)
 
-pictures: setup ## Take the pictures of the status page and of the dashboards' panels anew (docs/images; 6 minutes)
+pictures: setup ## Retake the pictures of the status page and the dashboards' panels (docs/images; 6 minutes)
 	PYTHONPATH=tests $(BIN)/python -m bench.pictures
 
-bench-churn: setup ## Measure what each way of producing does to a broker (quiet machine, 12 minutes)
+bench-churn: setup ## Measure the load of each way of producing on a broker (quiet machine, 12 minutes)
 	PYTHONPATH=tests $(BIN)/python -m bench.churn
 
-fix: $(STAMP) ## Let ruff mend what it can
+fix: $(STAMP) ## Let ruff fix what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## Write the generated reference pages and dashboards anew
+docs: $(STAMP) ## Regenerate the reference pages and dashboards
 	$(BIN)/python docs/generate.py
 	$(BIN)/python charts/generate.py
 
-lock: $(STAMP) ## Write the locked requirements anew
+lock: $(STAMP) ## Regenerate the locked requirements
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements/dev.in --output-file requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/runtime.in --output-file requirements/runtime.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/operator.in --output-file requirements/operator.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/zookeeper.in --output-file requirements/zookeeper.txt
 
-clean: ## Remove what the other commands have made here
+clean: ## Remove what the other commands created here
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Build the images one after the other, and hold them to their limit: `make images`.
+"""Build the images one after another, and check them against the size limit: `make images`.
 
 BASE, VERSION and TAG are variables; DOCKER_BUILD holds options for every `docker build`, such as --network=host.
 """
@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-IMAGES = ("spark", "driver", "executor", "operator", "example")  # in this order: each is built from one before
+IMAGES = ("spark", "driver", "executor", "operator", "example")  # in this order: later ones build on earlier ones
 LIMIT = 900e6
 
 
 def main(asked: list[str]) -> int:
-    """Build those that are asked for, or all; 1 if one is too large."""
+    """Build the named images, or all; return 1 if one is too large."""
     tag = os.environ.get("TAG", "0.1.0")
     given = {"BASE": os.environ.get("BASE"), "VERSION": tag, "REVISION": revision()}
     given |= {"SPARK": f"tailrace-spark:{tag}", "DRIVER": f"tailrace-driver:{tag}"}
@@ -46,7 +46,7 @@ def main(asked: list[str]) -> int:
 
 
 def revision() -> str:
-    """The commit, for the label."""
+    """Return the commit, for the label."""
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout.strip() or "unknown"
 

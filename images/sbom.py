@@ -1,6 +1,6 @@
-"""Write what an image holds, as CycloneDX 1.6: Debian's packages, Python's, and the jars with their checksums.
+"""Write an image's bill of materials as CycloneDX 1.6: Debian packages, Python packages, and jars with checksums.
 
-It runs inside the image while that is built, with nothing but Python.
+It runs inside the image during the build, with nothing but Python.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Component = dict[str, Any]
 
 
 def debian() -> list[Component]:
-    """Those that dpkg knows."""
+    """List the packages that dpkg knows."""
     listing = subprocess.run(
         ["dpkg-query", "-W", "-f", "${Package} ${Version}\n"], capture_output=True, text=True, check=True
     )
@@ -28,13 +28,13 @@ def debian() -> list[Component]:
 
 
 def python() -> list[Component]:
-    """The distributions of this interpreter."""
+    """List the distributions of this interpreter."""
     found = {(each.metadata["Name"], each.version) for each in metadata.distributions()}
     return [component(f"pkg:pypi/{name.lower()}@{version}", name, version) for name, version in sorted(found)]
 
 
 def jar(path: Path) -> Component:
-    """By what is written in it, or else by its name."""
+    """Describe a jar by its Maven properties, or else by its file name."""
     name, _, version = path.stem.rpartition("-")
     group = None
     with zipfile.ZipFile(path) as archive:
@@ -51,7 +51,7 @@ def jar(path: Path) -> Component:
 
 
 def component(url: str, name: str, version: str) -> Component:
-    """One part."""
+    """Return one component."""
     return {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url}
 
 
@@ -67,7 +67,7 @@ def main(image: str, out: str, *folders: str) -> None:
         "components": list(parts.values()),
     }
     Path(out).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    sys.stdout.write(f"{image}: {len(parts)} parts, {len(jars)} of them jars\n")
+    sys.stdout.write(f"{image}: {len(parts)} components, {len(jars)} of them jars\n")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Take away from the installed packages what no pipeline loads, so that nodes do not have to pull it.
+"""Trim the installed packages to what pipelines load, so that nodes pull less.
 
-The jars by a list with reasons; tests and headers of Python packages; and of RocksDB, whose one jar holds the
-library of every system, those of other systems than this.
+It removes jars, by a list with reasons; tests and headers of Python packages; and RocksDB's libraries for other
+systems, since its one jar holds those of every system.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ FOLDERS = (
     "pyspark/examples",
     "pyspark/data",
 )
-# Arrow Flight: pyarrow loads it when a program asks for it, and none here does.
+# Arrow Flight: pyarrow loads it only on demand, and nothing here uses it.
 LIBRARIES = ("pyarrow/*flight*.so*",)
 ROCKSDB = {"x86_64": "librocksdbjni-linux64.so", "aarch64": "librocksdbjni-linux-aarch64.so"}
 
 
 def main(listed: str) -> None:
-    """Delete, and say how much that was."""
+    """Delete, and report how much that freed."""
     before = size()
     lines = (line.partition("#")[0].split() for line in Path(listed).read_text(encoding="utf-8").splitlines())
     for prefix in (line[0] for line in lines if line):
@@ -44,25 +44,25 @@ def main(listed: str) -> None:
             library.unlink()
     for jar in (PACKAGES / "pyspark" / "jars").glob("rocksdbjni-*.jar"):
         slim(jar, ROCKSDB[platform.machine()])
-    sys.stdout.write(f"{before / 1e6:.0f} MB before, {size() / 1e6:.0f} MB now\n")
+    sys.stdout.write(f"{before / 1e6:.0f} MB before, {size() / 1e6:.0f} MB after\n")
 
 
 def slim(jar: Path, library: str) -> None:
-    """The same jar with this library alone."""
+    """Rewrite the jar with only this native library."""
     made = jar.with_suffix(".slim")
-    with zipfile.ZipFile(jar) as whole, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as less:
-        names = whole.namelist()
+    with zipfile.ZipFile(jar) as full, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as less:
+        names = full.namelist()
         if library not in names:
-            sys.exit(f"{jar.name} has no {library}: the pipelines with state would not start")
+            sys.exit(f"{jar.name} has no {library}: stateful pipelines would not start")
         for name in names:
             native = name.startswith("librocksdbjni") and "/" not in name
             if not native or name == library:
-                less.writestr(name, whole.read(name))
+                less.writestr(name, full.read(name))
     made.replace(jar)
 
 
 def size() -> int:
-    """Of all packages."""
+    """Return the size of all packages, in bytes."""
     return sum(path.stat().st_size for path in PACKAGES.rglob("*") if path.is_file())
 
 

@@ -1,7 +1,7 @@
-"""The schema of the chart's values: what is written by hand, and a pipeline's `config` as tailrace.config has it.
+"""The JSON schema of the chart's values: a hand-written part, and a pipeline's `config` from tailrace.config.
 
-A pipeline in the values says what the configuration file says, in the same words, so that a wrong word fails at
-`helm install` and not in a pod. `python -m tailrace_operator.chart HAND-WRITTEN.yaml VALUES.yaml` prints the whole.
+A pipeline in the values has the same keys as the configuration file, so that a wrong key fails at `helm install` and
+not in a pod. `python -m tailrace_operator.chart HAND-WRITTEN.yaml VALUES.yaml` prints the complete schema.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from tailrace.config import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS, ST
 
 Schema = dict[str, Any]
 
-# What the chart itself writes, because other objects have to agree with it; a value for it would be a second one.
+# Keys that the chart itself writes, because other objects have to agree with them; the values must not repeat them.
 WRITTEN: dict[str, tuple[str, ...]] = {
     "Pipeline": ("pipeline", "kafka"),
     "Ledger": ("topic", "partitions"),
     "Metrics": ("enabled", "host", "port", "gateways"),
 }
 OPTIONS = {"Source": SOURCE_OPTIONS, "Sink": SINK_OPTIONS, "Offsets": STORE_OPTIONS}
-# YAML reads `true` and `5` where the configuration takes text.
+# YAML parses `true` and `5` as other types where the configuration expects text.
 _TEXT: Schema = {"type": ["string", "number", "boolean"]}
 
 
 def values(written: Schema, defaults: dict[str, Any]) -> Schema:
-    """The whole schema, of its hand-written part and the values that there are by default."""
+    """Build the complete schema from its hand-written part and the default values."""
     made = {**_required(written, defaults), "$defs": {**written["$defs"], **config()}}
     made["$defs"]["connectionOptions"] = _closed(CONNECTION_OPTIONS)
     return made
 
 
 def _required(schema: Schema, defaults: dict[str, Any]) -> Schema:
-    """With all that has a default: it can only be missing where somebody has said null, and templates count on it."""
+    """Require every value with a default: only null can remove one, and templates rely on it."""
     made = {**schema, "required": sorted(defaults)}
     if "properties" in schema:
         made["properties"] = {
@@ -47,7 +47,7 @@ def _required(schema: Schema, defaults: dict[str, Any]) -> Schema:
 
 
 def config() -> Schema:
-    """The definitions of a pipeline's `config`, which is called so, and of its sections."""
+    """Build the definitions of a pipeline's `config`, under that name, and of its sections."""
     schema = Pipeline.model_json_schema(by_alias=True)
     sections = {"Pipeline": schema, **schema.pop("$defs")}
     del sections["Kafka"]  # the chart writes all of it
@@ -61,13 +61,13 @@ def _section(name: str, schema: Schema) -> Schema:
     made["properties"] = {key: each for key, each in made["properties"].items() if key not in WRITTEN.get(name, ())}
     if name in OPTIONS:
         made["properties"]["options"] |= _closed(OPTIONS[name])
-    # A pipeline's own values and pipelineDefaults are merged; what is lacking then, the templates say.
+    # A pipeline's own values are merged with pipelineDefaults; the templates report what is missing then.
     required = [each for each in schema.get("required", ()) if name != "Pipeline"]
     return {**made, "required": required} if required else made
 
 
 def _plain(value: Any) -> Any:
-    """Without titles and defaults, and with maps of text that take what YAML makes of it."""
+    """Drop titles and defaults, and let maps of text accept the types that YAML parses."""
     if isinstance(value, list):
         return [_plain(each) for each in value]
     if not isinstance(value, dict):

@@ -1,7 +1,7 @@
 """The CustomResourceDefinition of `pipelines.tailrace.dev`, derived from the configuration's schema.
 
-A Pipeline resource says what the configuration file says, in the same words, so its schema is not written a second
-time but translated: Kubernetes wants it structural, without references and without unions.
+A Pipeline resource has the same keys as the configuration file, so its schema is translated, not written twice:
+Kubernetes requires a structural schema, without references and without unions.
 `python -m tailrace_operator.crd` prints it.
 """
 
@@ -25,34 +25,34 @@ SHORT_NAME = "tp"
 
 Schema = dict[str, Any]
 
-# Keywords of a schema that mean the same to Kubernetes.
+# Schema keywords that mean the same to Kubernetes.
 KEPT = (
     "type", "description", "enum", "format", "pattern",
     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum",
     "minLength", "maxLength", "minItems", "maxItems", "required",
 )  # fmt: skip
-# Keywords that need no place in a structural schema. Defaults are left to the code that runs: the API server would
-# write today's into every resource, where no later version could change them.
+# Keywords omitted from a structural schema. Defaults are left to the running code: the API server would write today's
+# defaults into every resource, where no later version could change them.
 DROPPED = {"title", "default", "$defs"}
-# A number or text with a unit: the one union that Kubernetes knows. Its number is a whole one; 0.5 is written 500ms.
+# A number, or text with a unit: the only union Kubernetes supports. Its number is an integer; 0.5 is written 500ms.
 EITHER = "x-kubernetes-int-or-string"
-# Keywords that are translated below.
+# Keywords translated below.
 TRANSLATED = {"$ref", "anyOf", "const", "properties", "additionalProperties", "items"}
 
 STATUS: Schema = {
     "type": "object",
-    "description": "What the operator observed; it alone writes here.",
+    "description": "What the operator observed; only the operator writes here.",
     "properties": {
         "observedGeneration": {
             "type": "integer",
             "format": "int64",
-            "description": "The generation of the spec that this status is about.",
+            "description": "The generation of the spec that this status describes.",
         },
-        "phase": {"type": "string", "description": "Where the pipeline is in its life, in one word."},
+        "phase": {"type": "string", "description": "The pipeline's phase, in one word."},
         "lag": {
             "type": "integer",
             "format": "int64",
-            "description": "Records in the source topics that are not yet delivered.",
+            "description": "Records in the source topics not yet delivered.",
         },
     },
     "x-kubernetes-preserve-unknown-fields": True,
@@ -67,7 +67,7 @@ COLUMNS: list[Schema] = [
 
 
 def crd() -> Schema:
-    """The whole definition, as the API server takes it."""
+    """Build the complete definition for the API server."""
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -107,21 +107,21 @@ def _resource() -> Schema:
 
 
 def structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
-    """A JSON schema of pydantic's as a structural schema of Kubernetes'."""
+    """Translate one of pydantic's JSON schemas into a structural schema for Kubernetes."""
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[-1]
-        beside = {key: value for key, value in schema.items() if key != "$ref"}
-        return structural({**definitions[name], **beside}, definitions)
+        siblings = {key: value for key, value in schema.items() if key != "$ref"}
+        return structural({**definitions[name], **siblings}, definitions)
     if schema.get(EITHER):
         return {key: deepcopy(schema[key]) for key in (EITHER, "description") if key in schema}
     if "anyOf" in schema:
         return _nullable(schema, definitions)
-    untold = schema.keys() - set(KEPT) - DROPPED - TRANSLATED
-    if untold:
+    unknown = schema.keys() - set(KEPT) - DROPPED - TRANSLATED
+    if unknown:
         raise InvariantBroken(
-            f"the resource's schema has no translation for {', '.join(sorted(untold))}",
+            f"the resource's schema has no translation for {', '.join(sorted(unknown))}",
             kept="no definition was made",
-            then="teach tailrace_operator.crd these keywords, or write the field of tailrace.config without them",
+            then="handle these keywords in tailrace_operator.crd, or write the field of tailrace.config without them",
         )
     # Copies, so that the YAML of the definition has no anchors.
     made: Schema = {key: deepcopy(schema[key]) for key in KEPT if key in schema}
@@ -132,7 +132,7 @@ def structural(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Sch
     if "items" in schema:
         made["items"] = structural(schema["items"], definitions)
     if "properties" in schema:
-        # Kubernetes prunes what is not here, so `additionalProperties: false` need not and must not be said.
+        # Kubernetes prunes unlisted properties, so `additionalProperties: false` is not needed, and not allowed.
         made["properties"] = {name: structural(each, definitions) for name, each in schema["properties"].items()}
     else:
         made |= _free(schema.get("additionalProperties"), definitions)
@@ -153,9 +153,9 @@ def _nullable(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Sche
             kept="no definition was made",
             then="give the field of tailrace.config one type, or one type and None",
         )
-    beside = {key: value for key, value in schema.items() if key != "anyOf"}
-    # What is said beside the union is about this field; what is said inside may be about its type.
-    return {**structural({**branches[0], **beside}, definitions), "nullable": True}
+    siblings = {key: value for key, value in schema.items() if key != "anyOf"}
+    # Keywords next to the union describe this field; those inside may describe its type.
+    return {**structural({**branches[0], **siblings}, definitions), "nullable": True}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Each event goes out with its length and its number of words, to the topic for brief or for long ones.
+"""Adds each event's length and word count, and sends it to the topic for brief or for long events.
 
 The function takes Arrow record batches and yields Arrow record batches, so its records never enter the JVM.
 """
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 
 def enrich(batches: Iterator[pa.RecordBatch], brief: int) -> Iterator[pa.RecordBatch]:
-    """The events with their counts; those of at most `brief` words go to `rich-events.brief`, others to `.long`."""
+    """Add the counts; events of at most `brief` words go to `rich-events.brief`, others to `.long`."""
     for events in batches:
         content = events.column("content")
         words = pc.list_value_length(pc.utf8_split_whitespace(pc.utf8_trim_whitespace(content)))

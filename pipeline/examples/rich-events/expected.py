@@ -1,4 +1,4 @@
-"""What must come out of the events that went in, said in plain Python; the tests compare with this."""
+"""The expected output for given events, in plain Python; the tests compare with it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ BRIEF = 5  # as in pipeline.yaml
 
 
 def identity(output: Message) -> str:
-    """The name by which an output record is counted: its topic, id, length and number of words."""
+    """Return the name by which an output record is counted: its topic, id, length and number of words."""
     event = json.loads(output.value or b"null")
     return f"{output.topic}/{event['id']}/{event['length']}/{event['words']}"
 
 
 def expected(records: Iterable[Message]) -> Expected:
-    """An output for each event with content, and the places of all others."""
+    """Return an output for each event with content, and the places of all others."""
     result = Expected()
     for record in records:
         try:

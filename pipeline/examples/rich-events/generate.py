@@ -1,4 +1,4 @@
-"""Events without end, the same ones for the same seed; some are invalid JSON, some have no content.
+"""Generates endless events, reproducible by seed; some are invalid JSON, some have no content.
 
 python generate.py --create-topics --rate 500 --seconds 30
 """
@@ -21,14 +21,14 @@ WORDS = ("door", "opened", "by", "the", "second", "guest", "while", "café", "li
 
 
 def broken(value: bytes, chance: random.Random) -> bytes:
-    """No JSON: the beginning of an event, or plain text."""
+    """Return invalid JSON: the beginning of an event, or plain text."""
     if chance.random() < 0.5:
         return value[: chance.randrange(1, len(value))]
     return b"this is not JSON"
 
 
 def messages(seed: int = 0) -> Iterator[Message]:
-    """Events with increasing ids, keyed by their id."""
+    """Yield events with increasing ids, keyed by id."""
     chance = random.Random(seed)
     for number in range(2**62):
         content = " ".join(chance.choices(WORDS, k=chance.randrange(1, 11)))
@@ -51,7 +51,7 @@ def generate(
     count: int | None = None,
     seed: int = 0,
 ) -> int:
-    """Write events at a rate, for a time or up to a number; returns how many were acknowledged."""
+    """Write events at a rate, for a time or up to a number; return how many were acknowledged."""
     return feed(messages(seed), bootstrap, topic, rate=rate, seconds=seconds, count=count)
 
 

@@ -1,6 +1,6 @@
-"""What must come out of the tweets that went in, said in plain Python: the proof compares with this.
+"""The expected output for given tweets, in plain Python; the proof compares with it.
 
-Nothing here knows Spark or Tailrace's stages, so a mistake there cannot hide itself here.
+Nothing here uses Spark or Tailrace's stages, so it cannot repeat a mistake made there.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SCHEMA = fastavro.schema.load_schema(str(Path(__file__).with_name("tweet.avsc"))
 
 
 def identity(output: Message) -> str:
-    """The name by which an output record is counted: its key, `<tweet>#<position>`."""
+    """Return the name by which an output record is counted: its key, `<tweet>#<position>`."""
     return (output.key or b"").decode()
 
 
 def tweet(value: bytes | None) -> dict[str, object] | None:
-    """The tweet in the bytes, or None if there is none."""
+    """Decode a tweet; None if the bytes are not one."""
     try:
         found = fastavro.schemaless_reader(io.BytesIO(value or b""), SCHEMA, None)
     except (EOFError, ValueError, IndexError, OverflowError):
@@ -32,7 +32,7 @@ def tweet(value: bytes | None) -> dict[str, object] | None:
 
 
 def expected(records: Iterable[Message]) -> Expected:
-    """The hashtags of all tweets, and the places of what is no tweet."""
+    """Return the hashtags of all tweets, and the places of records that are not tweets."""
     result = Expected()
     for record in records:
         found = tweet(record.value)

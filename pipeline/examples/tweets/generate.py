@@ -1,4 +1,4 @@
-"""Tweets without end, the same ones for the same seed; about one in a hundred cannot be decoded.
+"""Generates endless tweets, reproducible by seed; about one in a hundred cannot be decoded.
 
 python generate.py --create-topics --rate 2000 --seconds 30
 """
@@ -26,14 +26,14 @@ LANGUAGES = ("en", "de", "fr", "pt", "ja")
 
 
 def encode(tweet: dict[str, object]) -> bytes:
-    """The tweet in Avro's plain binary form."""
+    """Encode the tweet in Avro's plain binary form."""
     out = io.BytesIO()
     fastavro.schemaless_writer(out, SCHEMA, tweet)
     return out.getvalue()
 
 
 def broken(value: bytes, chance: random.Random) -> bytes:
-    """A value that no decoder of tweets can take: nothing, a part, or a number that never ends."""
+    """Return a value that cannot be decoded: empty, truncated, or a number that never ends."""
     kind = chance.randrange(3)
     if kind == 0:
         return b""
@@ -43,7 +43,7 @@ def broken(value: bytes, chance: random.Random) -> bytes:
 
 
 def messages(seed: int = 0) -> Iterator[Message]:
-    """Tweets with increasing ids, keyed by user."""
+    """Yield tweets with increasing ids, keyed by user."""
     chance = random.Random(seed)
     for number in range(2**62):
         tags = chance.choices(TAGS, k=chance.randrange(4))
@@ -71,7 +71,7 @@ def generate(
     count: int | None = None,
     seed: int = 0,
 ) -> int:
-    """Write tweets at a rate, for a time or up to a number; returns how many were acknowledged."""
+    """Write tweets at a rate, for a time or up to a number; return how many were acknowledged."""
     return feed(messages(seed), bootstrap, topic, rate=rate, seconds=seconds, count=count)
 
 

@@ -1,4 +1,4 @@
-"""How often each word was said in each minute and language: a stateful function with a watermark."""
+"""Counts each word per minute and language: a stateful function with a watermark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 
 def count(words: DataFrame, window: str, delay: str) -> DataFrame:
-    """One row for each window, language and word, once no event of the window is expected any more."""
+    """Return one row per window, language and word, once no more events of the window are expected."""
     counted = words.withWatermark("at", delay).groupBy(F.window("at", window).alias("window"), "lang", "word").count()
     start = F.date_format("window.start", "yyyy-MM-dd'T'HH:mm:ss'Z'")
     return counted.select(

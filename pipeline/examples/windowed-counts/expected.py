@@ -1,4 +1,4 @@
-"""What must come out of the words that went in, said in plain Python; the tests compare with this."""
+"""The expected output for given words, in plain Python; the tests compare with it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ DELAY = timedelta(seconds=30)  # as in pipeline.yaml
 
 
 def identity(output: Message) -> str:
-    """The name by which an output record is counted: its window, language and word, with the count that it holds."""
+    """Return the name by which an output record is counted: its window, language, word and count."""
     return f"{(output.key or b'').decode()}={json.loads(output.value or b'null')['count']}"
 
 
 def expected(records: Iterable[Message]) -> Expected:
-    """The counts of all windows that have ended when everything was read; the others are still state.
+    """Return the counts of all windows closed once everything was read; the others are still state.
 
-    A window has ended when it lies behind the latest event by the delay. The generator's disorder is smaller than
-    the delay, so no event is too late, however the stream was cut into batches.
+    A window closes when the latest event is past its end by the delay. The generator's disorder is smaller than the
+    delay, so no event is too late, however the stream was cut into batches.
     """
     result = Expected()
     counts: Counter[tuple[datetime, str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""Words without end, the same ones for the same seed, up to twenty seconds out of order; a few are invalid JSON.
+"""Generates endless words, reproducible by seed, up to twenty seconds out of order; a few are invalid JSON.
 
 python generate.py --create-topics --rate 500 --seconds 30
 """
@@ -22,7 +22,7 @@ WORDS = {"en": ("yes", "no", "maybe"), "de": ("ja", "nein", "vielleicht"), "fr":
 
 
 def messages(seed: int = 0) -> Iterator[Message]:
-    """Words with the time when they were said, without a key."""
+    """Yield words with the time they were said, without a key."""
     chance = random.Random(seed)
     for number in range(2**62):
         at = BEGINNING + timedelta(seconds=number * STEP + chance.uniform(0, DISORDER))
@@ -43,7 +43,7 @@ def generate(
     count: int | None = None,
     seed: int = 0,
 ) -> int:
-    """Write words at a rate, for a time or up to a number; returns how many were acknowledged."""
+    """Write words at a rate, for a time or up to a number; return how many were acknowledged."""
     return feed(messages(seed), bootstrap, topic, rate=rate, seconds=seconds, count=count)
 
 

@@ -1,7 +1,6 @@
 """Tailrace: PySpark pipelines from Kafka to Kafka, each record exactly once.
 
-The public names. Importing this module imports neither Spark nor Kafka: a name brings what it needs when it is
-first used.
+The public names. Importing this module imports neither Spark nor Kafka: each name is loaded on first use.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a person does next to a pipeline: check, change offsets, send rejected records back, verify."""
+"""Operations by people: check a pipeline, change its offsets, replay its rejected records, verify its output."""

@@ -1,7 +1,7 @@
-"""The checks of `tailrace doctor`: each looks at one thing, and says what it found and what to do about it.
+"""The checks of `tailrace doctor`: each examines one thing, and reports what it found and how to fix it.
 
-A check never raises: what went wrong is its result. Nothing is written to Kafka but a transaction that is aborted
-with nothing in it.
+A check never raises: a problem is its result. Nothing is written to Kafka except an empty transaction, which is
+aborted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MESSAGE_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 
 
 class State(StrEnum):
-    """How a check ended."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
@@ -54,7 +54,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the doctor."""
+    """One line of the doctor's output."""
 
     name: str
     state: State
@@ -63,22 +63,22 @@ class Check:
 
 
 def ok(name: str, found: str) -> Check:
-    """Nothing to do."""
+    """Return a check that passed."""
     return Check(name, State.OK, found)
 
 
 def warn(name: str, found: str, hint: str) -> Check:
-    """It works, and may one day not."""
+    """Return a check of something that works now, but may fail later."""
     return Check(name, State.WARN, found, hint)
 
 
 def fail(name: str, found: str, hint: str) -> Check:
-    """A pipeline does not work like this."""
+    """Return a check of something that keeps a pipeline from working."""
     return Check(name, State.FAIL, found, hint)
 
 
 def machine() -> Iterator[Check]:
-    """What this machine must have."""
+    """Check what Tailrace needs of this machine."""
     version = ".".join(map(str, sys.version_info[:3]))
     needed = ".".join(map(str, _PYTHON))
     new = sys.version_info[:2] >= _PYTHON
@@ -107,7 +107,7 @@ def _spark() -> Check:
         return fail("pyspark", "not installed", "pip install tailrace")
     wanted = _wanted_spark()
     if wanted not in {"", version}:
-        return fail("pyspark", f"{version}, needs {wanted}, which the connector's jars are of", "pip install tailrace")
+        return fail("pyspark", f"{version}, needs {wanted}, to match the connector's jars", "pip install tailrace")
     return ok("pyspark", version)
 
 
@@ -126,13 +126,13 @@ def _jars() -> Iterator[Check]:
         if verdict is warn and len(lacking) == len(jars.listed(name)):  # type: ignore[arg-type]
             yield ok(label, f"none in {jars.folder()}: {use} would fetch them")  # images leave them out
         elif lacking:
-            yield verdict(label, f"{len(lacking)} of {use} are missing or changed in {jars.folder()}", hint)
+            yield verdict(label, f"{len(lacking)} jars of {use} are missing or changed in {jars.folder()}", hint)
         else:
             yield ok(label, f"all in {jars.folder()}")
 
 
 class Brokers:
-    """What the brokers must have, for a pipeline or in general."""
+    """Checks of the brokers, for a pipeline or in general."""
 
     def __init__(self, kafka: Kafka, pipeline: Pipeline | None) -> None:
         self._kafka = kafka
@@ -144,7 +144,7 @@ class Brokers:
         self._topics: dict[str, int] = {}
 
     def checks(self) -> Iterator[Check]:
-        """Each in turn; without a broker there is nothing more to ask."""
+        """Run each check in turn; stop if no broker answers."""
         try:
             certificate.check(self._kafka.options, datetime.datetime.now(datetime.UTC))
             self._topics = self._cluster.topics()
@@ -156,7 +156,7 @@ class Brokers:
             return
         except TailraceError as error:
             hint = (
-                "check the address, the listener's security.protocol, and that its advertised addresses are reachable"
+                "check the address, security.protocol of the listener, and that its advertised addresses are reachable"
             )
             yield fail("broker", error.what, hint)
             return
@@ -196,7 +196,7 @@ class Brokers:
         return sorted(topic for topic in self._topics if re.fullmatch(pattern, topic))
 
     def _asked(self, name: str, question: Callable[[], Check], right: Right, denied: State = State.FAIL) -> Check:
-        """Ask the brokers; a refusal names the right that is lacking."""
+        """Ask the brokers; if they refuse, name the missing right."""
         try:
             return question()
         except (KafkaException, TailraceError) as raised:
@@ -209,7 +209,7 @@ class Brokers:
         rights = [on_topic(Operation[operation.name], topic) for operation in operations]
         if topic not in self._topics:
             if self._cluster.hides(topic):
-                found = f"{topic} may not be seen, if it exists; lacking: {rights[0]}"
+                found = f"{topic} is hidden or does not exist; lacking: {rights[0]}"
                 return fail(name, found, rights[0].command)
             return fail(name, f"{topic} does not exist", "create it, or correct its name in the configuration")
 
@@ -227,7 +227,7 @@ class Brokers:
         return self._asked(name, question, rights[0])
 
     def _own(self, name: str, topic: str, partitions: int, replication: int, *operations: AclOperation) -> Check:
-        """A topic that Tailrace creates where it may: there, or to be created."""
+        """Check a topic of Tailrace's own: it exists, or Tailrace may create it."""
         if topic in self._topics:
             return self._topic(name, topic, *operations)
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replication)
@@ -237,7 +237,7 @@ class Brokers:
             return ok(name, f"{topic} does not exist yet, and can be created")
 
         if self._cluster.hides(topic):
-            return self._topic(name, topic, *operations)  # it may be there: then it is not Create that is lacking
+            return self._topic(name, topic, *operations)  # it may exist: then the missing right is not Create
         return self._asked(name, question, on_topic(Operation.CREATE, topic))
 
     def _ledger(self, pipeline: Pipeline) -> Check:
@@ -251,21 +251,21 @@ class Brokers:
         if has < need:
             return fail(
                 name,
-                f"{ledger.topic} has {has} partitions, and the pipeline {need} sink partitions",
+                f"{ledger.topic} has {has} partitions, and the pipeline needs {need}, one per sink partition",
                 f"give {ledger.topic} at least {need} partitions, or set sink.partitions",
             )
 
         def question() -> Check:
             policy = self._setting(ResourceType.TOPIC, ledger.topic, "cleanup.policy")
             if policy != "compact":
-                hint = f"set cleanup.policy=compact on {ledger.topic}: with {policy} the plans are deleted in time"
+                hint = f"set cleanup.policy=compact on {ledger.topic}: with {policy} the plans will be deleted"
                 return fail(name, f"{ledger.topic} has cleanup.policy={policy}", hint)
             return found
 
         return self._asked(name, question, on_topic(Operation.DESCRIBE_CONFIGS, ledger.topic), State.WARN)
 
     def _sink_partitions(self, pipeline: Pipeline) -> int:
-        """How many a batch may have: as many as there are tasks, unless it is said."""
+        """Return the most sink partitions a batch may have: the configured number, or one per task."""
         tasks = max(
             sum(self._topics.get(topic, 0) for topic in self._sources(pipeline)), pipeline.source.partitions or 1
         )
@@ -301,7 +301,7 @@ class Brokers:
         broker = next(iter(self._admin.list_topics(timeout=ANSWER_LIMIT).brokers))
         minutes = int(self._setting(ResourceType.BROKER, str(broker), "offsets.retention.minutes"))
         days = minutes / 60 / 24
-        found = f"markers of a pipeline that stands still are kept for {days:.3g} days"
+        found = f"markers of an idle pipeline are kept for {days:.3g} days"
         if days < _RETENTION_DAYS:
             hint = f"set offsets.retention.minutes={_RETENTION_DAYS * 24 * 60} or more on the brokers"
             return warn("offsets retention", found, hint)

@@ -1,7 +1,7 @@
-"""Where a pipeline goes on reading, looked at and changed by its owner while it does not run.
+"""Inspecting and changing where a pipeline continues reading, while it is stopped.
 
-A change goes through the ledger, as a plan that is done and ends at the new offsets: the next start reads from there,
-and the markers stay valid, for the number of the batch goes on. Then the store is written, so that both agree.
+A change goes through the ledger, as a finished plan that ends at the new offsets: the next start reads from there,
+and the markers stay valid because batch numbers continue. Then the store is written, so that both agree.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _UNCHANGED = "nothing was changed"
 
 @dataclass(frozen=True)
 class Situation:
-    """What is known of a pipeline that may not run at all."""
+    """A pipeline's state, whether it runs or not."""
 
     plan: AnyPlan | None
     markers: Mapping[SinkPartition, Marker]
     holders: list[Holder]
-    positions: Positions  # where it goes on; without a plan, where it would begin
+    positions: Positions  # where it continues; without a plan, where it would begin
     begins: Positions  # where its last batch began
     stored: Positions  # what the store says
     lost: bool  # there are markers or offsets, and no plan
@@ -48,12 +48,12 @@ class Situation:
 
     @property
     def next_batch(self) -> int:
-        """The number of the batch that comes next."""
+        """The number of the next batch."""
         return self.plan.batch + 1 if self.plan is not None else 0
 
     @property
     def state(self) -> str:
-        """In one word."""
+        """The state in one word."""
         if self.holders:
             return "running"
         if self.lost:
@@ -64,11 +64,11 @@ class Situation:
 
 
 def look(pipeline: Pipeline, cluster: Cluster, ledger: Ledger, store: OffsetStore) -> Situation:
-    """Ask the ledger, the store and the drivers' group; nothing is changed."""
+    """Ask the ledger, the store and the drivers' group; change nothing."""
     holders = running(cluster, pipeline.pipeline)
     present = source.partitions_of(pipeline, cluster)
     plan = ledger.latest()
-    # A driver that runs has open transactions all the time, and its batch is its own affair.
+    # A running driver always has open transactions, and its batch is its own business.
     markers = {} if holders else ledger.markers()
     stored = store.load(present)
     if plan is not None:
@@ -82,7 +82,7 @@ def look(pipeline: Pipeline, cluster: Cluster, ledger: Ledger, store: OffsetStor
 
 
 def open_parts(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: Ledger) -> list[int]:
-    """The sink partitions of the last batch that are not known to be delivered."""
+    """Return the sink partitions of the last batch that are not known to be delivered."""
     if plan.done:
         return []
     if plan.delivery is not Delivery.EXACTLY_ONCE:
@@ -92,7 +92,7 @@ def open_parts(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: L
 
 
 def _delivered(plan: AnyPlan, marker: Marker | None) -> bool:
-    """Whether a marker says so; one that contradicts the plan says nothing, and its owner may go on all the same."""
+    """Return whether the marker proves delivery; one that contradicts the plan proves nothing."""
     try:
         return decide(marker, plan.batch, plan.digest, plan.pipeline) is Decision.SKIP
     except MarkerConflict:
@@ -100,13 +100,13 @@ def _delivered(plan: AnyPlan, marker: Marker | None) -> bool:
 
 
 def movable(pipeline: Pipeline, now: Situation, file: str, give_up: bool) -> None:
-    """Refuse a change that would be unnoticed, lose a record, or deliver one twice."""
+    """Refuse a change that would go unnoticed, lose a record, or deliver one twice."""
     if pipeline.checkpoint != "ledger":
         raise ConfigInvalid(
             f"pipeline {pipeline.pipeline!r} is stateful: its checkpoint {pipeline.checkpoint!r} holds the offsets "
-            "that its state was made from, and other offsets do not fit that state",
+            "that its state was built from, and other offsets do not fit that state",
             kept=_UNCHANGED,
-            then="to begin elsewhere, give the pipeline a new name and a new folder, and a section `offsets`",
+            then="to begin elsewhere, give the pipeline a new name, a new folder and a section `offsets`",
         )
     if now.holders:
         who = ", ".join(f"run {each.run} on {each.host}" for each in now.holders)
@@ -117,30 +117,30 @@ def movable(pipeline: Pipeline, now: Situation, file: str, give_up: bool) -> Non
         )
     if now.lost and not give_up:
         raise ProgressMissing(
-            f"there are {len(now.markers)} markers or stored offsets of {pipeline.pipeline!r}, and no plan: what was "
-            "delivered is not known",
+            f"{pipeline.pipeline!r} has {len(now.markers)} markers or stored offsets, but no plan: what was delivered "
+            "is not known",
             kept=_UNCHANGED,
-            then="restore the ledger topic, or repeat with --give-up and the offsets to go on at; `tailrace explain "
-            "TR-306` has the choices",
+            then="restore the ledger topic, or repeat with --give-up and the offsets to continue at; `tailrace explain "
+            "TR-306` lists the choices",
         )
     if now.undelivered and now.plan is not None and not give_up:
         raise BatchOpen(
             f"batch {now.plan.batch} of {pipeline.pipeline!r} is open: {len(now.undelivered)} of its {now.plan.sinks} "
             "sink partitions are not known to be delivered",
             kept=_UNCHANGED,
-            then=f"finish it: tailrace run {file} --batch; `tailrace explain TR-313` says what else there is",
+            then=f"finish it: tailrace run {file} --batch; `tailrace explain TR-313` lists the other choices",
         )
 
 
 def base(now: Situation, give_up: bool) -> Positions:
-    """The offsets that a change starts from: those of an open batch that is given up are the batch's beginning."""
+    """Return the offsets a change starts from; for an open batch that is given up, the batch's beginning."""
     return dict(now.begins if give_up and now.undelivered else now.positions)
 
 
 def targets(
     pipeline: Pipeline, cluster: Cluster, before: Positions, wanted: Mapping[Place, int], *, alone: bool = False
 ) -> Positions:
-    """The new offsets, which must be in the topics; with `alone` they replace all others."""
+    """Return the new offsets, which must exist in the topics; with `alone` they replace all others."""
     present = source.partitions_of(pipeline, cluster)
     unknown = sorted(set(wanted) - set(present))
     if unknown:
@@ -153,20 +153,20 @@ def targets(
     for place, offset in sorted(wanted.items()):
         if not first[place] <= offset <= last[place]:
             raise OffsetsOutOfRange(
-                f"{named(place)}: {offset} is asked for, and the topic holds {first[place]} to {last[place]}",
+                f"{named(place)}: {offset} was requested, but the topic holds {first[place]} to {last[place]}",
                 kept=_UNCHANGED,
-                then="choose an offset in between",
+                then="choose an offset in that range",
             )
     return dict(wanted) if alone else before | dict(wanted)
 
 
 def ends_of(pipeline: Pipeline, cluster: Cluster, places: Iterable[Place], earliest: bool) -> Positions:
-    """The first offsets of the topics, or those after the last record."""
+    """Return the first offsets of the topics, or those after the last record."""
     return cluster.earliest(places) if earliest else source.ends(pipeline, places, cluster)
 
 
 def at_time(pipeline: Pipeline, cluster: Cluster, places: Iterable[Place], seconds: float) -> Positions:
-    """The first offset of each partition whose record is of that time or later; the end, where there is none."""
+    """Return each partition's first offset at or after that time; its end if no record is that recent."""
     asked = list(places)
     found = cluster.offsets(asked, OffsetSpec.for_timestamp(int(seconds * 1000)))
     last = source.ends(pipeline, asked, cluster)
@@ -174,24 +174,24 @@ def at_time(pipeline: Pipeline, cluster: Cluster, places: Iterable[Place], secon
 
 
 def earlier(before: Mapping[Place, int], found: Mapping[Place, int]) -> Positions:
-    """Rewinding goes back only: where the time is ahead of the pipeline, it stays where it is."""
+    """Return only the offsets before the pipeline's position: rewinding never moves forward."""
     return {place: offset for place, offset in found.items() if offset < before.get(place, offset + 1)}
 
 
 def apply(pipeline: Pipeline, cluster: Cluster, now: Situation, target: Positions, ledger: Ledger) -> None:
-    """Write the change to the ledger, which fences every driver; from here on it counts."""
+    """Fence every driver and write the change to the ledger, where it takes effect."""
     ledger.take()
     plan = ledger.latest()
     if plan != now.plan:
         raise PipelineRunning(
-            f"pipeline {pipeline.pipeline!r} has gone on while it was looked at",
+            f"pipeline {pipeline.pipeline!r} planned a batch while this command was reading its state",
             kept=_UNCHANGED,
             then="stop it, then repeat this command",
         )
     ledger.fence(plan.sinks if plan is not None else ledger.partitions if now.lost else 0)
     if ledger.markers() != now.markers:
         raise PipelineRunning(
-            f"a sink partition of {pipeline.pipeline!r} was written while it was looked at",
+            f"a sink partition of {pipeline.pipeline!r} was written while this command was reading its state",
             kept=_UNCHANGED,
             then="repeat this command",
         )
@@ -206,9 +206,9 @@ def moved(
     target: Positions,
     ids: Mapping[str, str],
 ) -> AnyPlan:
-    """Return a plan that is done and ends at the new offsets, for the sink and the topics as they are now.
+    """Return a finished plan that ends at the new offsets, for the current sink and topics.
 
-    The batch after it is one that no marker knows.
+    No marker knows the batch after it.
     """
     if isinstance(plan, StreamPlan):
         return plan.finished(target)
@@ -240,17 +240,17 @@ class Move:
 
     @property
     def meaning(self) -> str:
-        """What that means for the records in between."""
+        """The effect on the records in between."""
         if self.before is None:
             return "new"
         by = self.after - self.before
         return f"skips {by:,}" if by > 0 else f"reads {-by:,} again"
 
     def as_dict(self) -> dict[str, object]:
-        """The move as JSON output shows it."""
+        """Return the move for JSON output."""
         return {"topic": self.place[0], "partition": self.place[1], "from": self.before, "to": self.after}
 
 
 def moves(before: Mapping[Place, int], after: Mapping[Place, int]) -> list[Move]:
-    """What a change moves."""
+    """Return the moves of a change."""
     return [Move(place, old, new) for place, old, new in changed_by(before, after)]

@@ -1,4 +1,4 @@
-"""The doctor's questions about a pipeline's progress: may markers of an open batch expire, does the store answer."""
+"""The doctor's checks of a pipeline's progress: whether markers of an open batch may expire, and the offset store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tailrace.progress.stores import open_store
 
 
 def progress(pipeline: Pipeline, folder: Path, file: Path) -> Iterator[Check]:
-    """Each in turn; a ledger that does not exist yet is not made."""
+    """Run each check in turn; do not create a missing ledger."""
     cluster = Cluster(pipeline.kafka)
     try:
         if pipeline.ledger.topic in cluster.topics():
@@ -30,7 +30,7 @@ def progress(pipeline: Pipeline, folder: Path, file: Path) -> Iterator[Check]:
 
 
 def _open_batch(pipeline: Pipeline, cluster: Cluster, file: Path) -> Check:
-    from tailrace.admin.offsets import open_parts  # brings Spark, which --help should not wait for
+    from tailrace.admin.offsets import open_parts  # imports Spark, which --help should not wait for
 
     if running(cluster, pipeline.pipeline):
         return ok("open batch", "the pipeline is running")
@@ -47,7 +47,7 @@ def _open_batch(pipeline: Pipeline, cluster: Cluster, file: Path) -> Check:
         f"{plan.sinks} sink partitions are not known to be delivered"
     )
     lacking = missing(plan, markers)
-    if not lacking:  # the marker of an earlier batch says that this one is not written: there is nothing to expire
+    if not lacking:  # an earlier batch's marker proves that this one is not written: nothing can expire
         return warn("open batch", found, f"tailrace run {file} --batch")
     kept = retention(cluster.admin)
     found += f"; {len(lacking)} markers are missing"
@@ -58,7 +58,7 @@ def _open_batch(pipeline: Pipeline, cluster: Cluster, file: Path) -> Check:
 
 
 def overdue(at: float, now: float, kept: Retention) -> bool:
-    """Whether a marker that is missing now may have been forgotten."""
+    """Return whether a marker missing now may have expired."""
     return now - at >= kept.certain
 
 

@@ -1,4 +1,4 @@
-"""What a rejected record is to a reader: where it lies, why it is there, and its bytes made readable."""
+"""Rejected records for display: their place, their reason, and their bytes made readable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PLACE = re.compile(r"(\d+):(\d+)")
 
 
 class Place(NamedTuple):
-    """Where a rejected record lies in its topic."""
+    """A rejected record's place in its topic."""
 
     partition: int
     offset: int
@@ -39,26 +39,26 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Target:
-    """The rejected topic that is meant, and the pipeline it belongs to where that is known."""
+    """A rejected topic, and its pipeline if known."""
 
     kafka: Kafka
     topic: str
     pipeline: str | None
 
     def records(self) -> Iterator[Message]:
-        """The pipeline's records in the topic, which it may share with others."""
+        """Yield the pipeline's records in the topic, which it may share with others."""
         for message in read(self.kafka, self.topic):
             if self.pipeline is None or message.text(HEADER_PIPELINE) in {None, self.pipeline}:
                 yield message
 
 
 def split(words: Sequence[str] | None) -> tuple[Path | None, list[Place]]:
-    """The file and the places among the words of a command line."""
+    """Split a command line's words into the file and the places of records."""
     matches = [(word, _PLACE.fullmatch(word)) for word in words or ()]
     files = [word for word, match in matches if match is None]
     if len(files) > 1:
         raise OptionRefused(
-            f"one FILE, and records as PARTITION:OFFSET, not {files[1]!r}",
+            f"{files[1]!r} is neither the first FILE nor a record as PARTITION:OFFSET",
             kept="nothing was read or written",
             then="`tailrace rejected list` shows the places of the records",
         )
@@ -67,7 +67,7 @@ def split(words: Sequence[str] | None) -> tuple[Path | None, list[Place]]:
 
 
 def when(message: Message) -> str:
-    """When the record was rejected, in UTC."""
+    """Return when the record was rejected, in UTC."""
     text = message.text(HEADER_AT)
     milliseconds = int(text) if text is not None and text.isdecimal() else message.timestamp
     try:
@@ -77,12 +77,12 @@ def when(message: Message) -> str:
 
 
 def reason(message: Message) -> str:
-    """Why the record was rejected."""
+    """Return why the record was rejected."""
     return message.text(HEADER_REASON) or NO_REASON
 
 
 def described(message: Message) -> dict[str, Any]:
-    """A rejected record as JSON output shows it, without its bytes."""
+    """Return a rejected record for JSON output, without its bytes."""
     return {
         "topic": message.topic,
         "partition": message.partition,
@@ -101,23 +101,23 @@ def described(message: Message) -> dict[str, Any]:
 
 
 def number(text: str | None) -> int | None:
-    """A header's value as the number that it is."""
+    """Return a header's value as a number; None if it is not one."""
     return int(text) if text is not None and text.isdecimal() else None
 
 
 def readable(value: bytes | None, size: int) -> str:
-    """Bytes as text where they are text, else as a hex dump on lines of its own."""
+    """Return bytes as text if they are text, else as a hex dump on its own lines."""
     if value is None:
         return "null"
-    cut = f"\n  … {len(value)} bytes in all; --bytes {len(value)} shows them" if len(value) > size else ""
+    cut = f"\n  … {len(value)} bytes in total; --bytes {len(value)} shows them" if len(value) > size else ""
     text = _text(value)
     if text is not None:
         return text.encode()[:size].decode("utf-8", "ignore") + cut
     lines = []
     for at in range(0, min(len(value), size), 16):
         part = value[at : min(at + 16, size)]
-        seen = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
-        lines.append(f"\n  {at:08x}  {part.hex(' '):<47}  {seen}")
+        printable = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"\n  {at:08x}  {part.hex(' '):<47}  {printable}")
     return "".join(lines) + cut
 
 
@@ -131,7 +131,7 @@ def _text(value: bytes) -> str | None:
 
 
 def content(message: Message, size: int) -> dict[str, Any]:
-    """A record's bytes as JSON output shows them."""
+    """Return a record's bytes for JSON output."""
 
     def shown(value: bytes | None) -> dict[str, Any] | None:
         if value is None:

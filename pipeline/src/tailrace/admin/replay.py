@@ -1,8 +1,8 @@
-"""Sending rejected records back to where they came from, each once however often the command is repeated.
+"""Exactly-once replay of rejected records to their source topics, however often the command is repeated.
 
-The records and the marks that say which were sent go in one transaction. The marks are offsets of the consumer group
-`tailrace.<pipeline>.replay` on the rejected topic: all before the offset was sent, and its metadata lists what was
-sent beyond it. A second replay takes the same transactional id, and so fences the first before it reads the marks.
+One transaction holds the records and the marks that say which were sent. The marks are offsets of the consumer group
+`tailrace.<pipeline>.replay` on the rejected topic: everything before the offset was sent, and its metadata lists what
+was sent beyond it. A second replay takes the same transactional id, and so fences the first before it reads the marks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tailrace.kafka.reader import Message
 from tailrace.kafka.rejected_headers import HEADER_PARTITION, HEADER_PIPELINE, HEADER_TOPIC, PREFIX
 from tailrace.kafka.rights import Operation, Right, on_groups, on_topic, on_transactions
 
-_TIMEOUT_MS = 120_000  # as long as a killed replay may hold up the readers of the source topic
+_TIMEOUT_MS = 120_000  # a killed replay may hold up the source topic's readers this long
 _LIMIT = 60.0
 _METADATA = 4000  # bytes; the broker takes 4096
 _ANY_SIZE = 1_000_000_000  # the topic decides how large a record may be
@@ -33,7 +33,7 @@ _ANY_SIZE = 1_000_000_000  # the topic decides how large a record may be
 
 @dataclass(frozen=True)
 class Marks:
-    """What of one partition was sent: all before an offset, and some ranges (both ends included) beyond it."""
+    """What was sent of one partition: all before an offset, and some ranges (both ends included) beyond it."""
 
     before: int = 0
     beyond: tuple[tuple[int, int], ...] = ()
@@ -43,12 +43,12 @@ class Marks:
 
     @property
     def metadata(self) -> str:
-        """The ranges as they are committed beside the offset."""
+        """The ranges in the form committed with the offset."""
         return ",".join(f"{first}-{last}" for first, last in self.beyond)
 
     @classmethod
     def read(cls, offset: int, metadata: str | None) -> Self:
-        """The marks that a committed offset is; none where nothing is committed."""
+        """Parse the marks from a committed offset; empty if nothing is committed."""
         if offset < 0:
             return cls()
         try:
@@ -62,26 +62,26 @@ class Marks:
             ) from None
 
     def after(self, offsets: Iterable[int], sent: Callable[[int], bool]) -> Marks:
-        """The marks when `sent` was sent too; `offsets` are those of all records of the partition, in their order."""
+        """Return the marks with `sent` added; `offsets` are those of all the partition's records, in order."""
         before, ranges = self.before, list[list[int]]()
-        whole = True  # nothing unsent was met so far
-        joined = False  # the record before this one was sent
+        gapless = True  # every record so far was sent
+        joined = False  # the previous record was sent
         for offset in offsets:
             done = offset in self or sent(offset)
             if not done:
-                whole = False
-            elif whole:
+                gapless = False
+            elif gapless:
                 before = max(before, offset + 1)
             elif joined:
                 ranges[-1][1] = offset
             else:
                 ranges.append([offset, offset])
-            joined = done and not whole
+            joined = done and not gapless
         return Marks(before, tuple((first, last) for first, last in ranges))
 
 
 class Home(NamedTuple):
-    """Where a record is to be sent; the partition is known only where it goes back to its source."""
+    """Where to send a record; the partition is known only if it goes back to its source."""
 
     topic: str
     partition: int | None
@@ -89,7 +89,7 @@ class Home(NamedTuple):
 
 @dataclass(frozen=True)
 class Selection:
-    """What is to be replayed of a rejected topic, and all offsets that the topic holds, which the marks need."""
+    """The records of a rejected topic to replay, and all offsets in the topic, which the marks need."""
 
     wanted: Mapping[Place, Home]
     homeless: frozenset[Place]  # wanted too, but with neither a source in the headers nor --to
@@ -98,11 +98,11 @@ class Selection:
 
     @property
     def topics(self) -> set[str]:
-        """The topics that are sent to."""
+        """The topics to send to."""
         return {each.topic for each in self.wanted.values()}
 
     def pipeline(self) -> str:
-        """The one pipeline that the records are of; it is part of the marks' name."""
+        """Return the one pipeline the records belong to, which is part of the marks' name."""
         if len(self.pipelines) != 1:
             raise OptionRefused(
                 f"the topic holds rejected records of {len(self.pipelines)} pipelines: {sorted(self.pipelines)}",
@@ -112,12 +112,12 @@ class Selection:
         return next(iter(self.pipelines))
 
     def without(self, marks: Mapping[int, Marks]) -> Selection:
-        """The selection without what was replayed before."""
+        """Return the selection without the records replayed before."""
         new = {place: home for place, home in self.wanted.items() if place.offset not in marks[place.partition]}
         return replace(self, wanted=new)
 
     def marks(self, before: Mapping[int, Marks], partitions: int) -> dict[int, Marks]:
-        """The marks when all that is wanted was sent; those of every partition, so that none of them grows old."""
+        """Return the marks after sending all wanted records, for every partition, so that none of them expires."""
 
         def sent(number: int) -> Callable[[int], bool]:
             return lambda offset: Place(number, offset) in self.wanted
@@ -128,7 +128,7 @@ class Selection:
         }
 
     def outgoing(self, records: Iterable[Message], known: Mapping[str, int]) -> Iterator[tuple[Message, Home]]:
-        """The wanted records with where each goes; `known` is the number of partitions of each topic."""
+        """Yield the wanted records and their destinations; `known` is each topic's partition count."""
         for message in records:
             home = self.wanted.get(Place(message.partition, message.offset))
             if home is not None:
@@ -137,7 +137,7 @@ class Selection:
 
 
 def select(records: Iterable[Message], wanted: Callable[[Message], bool], to: str | None) -> Selection:
-    """Choose the records to replay; their bytes are not kept, because they may be many."""
+    """Choose the records to replay, without keeping their bytes, which may be large."""
     chosen: dict[Place, Home] = {}
     homeless: set[Place] = set()
     offsets: dict[int, list[int]] = {}
@@ -158,7 +158,7 @@ def select(records: Iterable[Message], wanted: Callable[[Message], bool], to: st
 
 
 def group(pipeline: str) -> str:
-    """The consumer group whose offsets are the marks; it is also the transactional id."""
+    """Return the consumer group whose offsets are the marks; it is also the transactional id."""
     return f"tailrace.{pipeline}.replay"
 
 
@@ -195,7 +195,7 @@ class Replay:
         self._consumer.close()
 
     def marks(self) -> dict[int, Marks]:
-        """Fence every other replay, settle what one that died has left open, and read what was sent so far."""
+        """Fence every other replay, settle a transaction that one left open, and read what was sent so far."""
         doing = f"taking over the transactional id {self._name!r}"
         persist(lambda: self._producer.init_transactions(_LIMIT), doing, rights=self._rights)
         places = [TopicPartition(self._topic, number) for number in range(self._partitions)]
@@ -203,13 +203,13 @@ class Replay:
         return {each.partition: Marks.read(each.offset, each.metadata) for each in found}
 
     def send(self, messages: Iterable[tuple[Message, Home]], marks: Mapping[int, Marks], count: int) -> None:
-        """Send the messages, each to its topic and, where it is known, its partition; `count` is what must be there."""
+        """Send the messages to their topics and, if known, partitions; fail unless there are `count` of them."""
         for place, mark in marks.items():
             if len(mark.metadata) > _METADATA:
                 raise OptionRefused(
-                    f"the records to replay lie in {len(mark.beyond)} pieces of partition {place}, too many to mark",
+                    f"the records to replay form {len(mark.beyond)} ranges of partition {place}, too many to mark",
                     kept="nothing was sent",
-                    then="replay fewer at once from the oldest on, or --all",
+                    then="replay fewer at once, the oldest first, or use --all",
                 )
         try:
             self._producer.begin_transaction()
@@ -219,9 +219,9 @@ class Replay:
                 sent += 1
             if sent != count:
                 raise KafkaFailed(
-                    f"{count} records of {self._topic!r} were to be replayed, and {sent} are still there",
+                    f"{count} records of {self._topic!r} were selected, but only {sent} still exist",
                     kept="nothing was sent",
-                    then="the topic's retention may have removed them just now: try again",
+                    then="the topic's retention may just have removed them: try again",
                 )
             self._producer.flush(_LIMIT)
             self._check()
@@ -275,7 +275,7 @@ class Replay:
                 raise CommitInDoubt(
                     f"the commit of the replay was not answered: {error.args[0].str()}",
                     kept="the records and their marks are in one transaction: both were written, or neither",
-                    then="give the same command again; what was sent is not sent twice",
+                    then="repeat the command; nothing is sent twice",
                 ) from error
             with contextlib.suppress(KafkaException):
                 self._producer.abort_transaction(_LIMIT)
@@ -286,7 +286,7 @@ class Replay:
             return KafkaFailed(
                 f"another replay has taken over the transactional id {self._name!r}",
                 kept="this one has sent nothing",
-                then="when the other one has ended, give the same command again",
+                then="repeat the command once the other one has ended",
             )
         doing = f"replaying {self._topic!r}"
         rights = [*(on_topic(Operation.WRITE, topic) for topic in sorted(self._homes)), *self._rights]

@@ -1,6 +1,6 @@
-"""What `tailrace doctor` asks of the object store that holds a checkpoint: the same client asks that Spark will use.
+"""The doctor's check of an object store that holds a checkpoint, with the client that Spark will use.
 
-It starts a Java process with Hadoop's S3A and without Spark, so that the answer counts and does not take long.
+It starts a Java process with Hadoop's S3A but without Spark, so that the answer is reliable and quick.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RIGHTS = (
 
 
 def store(pipeline: Pipeline) -> Iterator[Check]:
-    """Whether the checkpoint's place can be listed, written, and deleted from."""
+    """Check that the checkpoint's place can be listed, written, and deleted from."""
     from py4j.protocol import Py4JJavaError
 
     doing, hint = "starting Java", "python -m tailrace.jars s3"
@@ -42,7 +42,7 @@ def store(pipeline: Pipeline) -> Iterator[Check]:
             doing, hint = "opening", "check fs.s3a.endpoint, the network and the credentials"
             files = base.getFileSystem(hadoop)
             doing, hint = "listing", f"create the bucket, or check its name; {_RIGHTS}"
-            files.listStatusIterator(base.getParent()).hasNext()  # of the prefix itself nothing may be there yet
+            files.listStatusIterator(base.getParent()).hasNext()  # the prefix itself may not exist yet
             probe = jvm.org.apache.hadoop.fs.Path(base, f"doctor-{uuid.uuid4().hex[:8]}")
             doing, hint = "writing to", _RIGHTS
             _put(files, probe)
@@ -51,7 +51,7 @@ def store(pipeline: Pipeline) -> Iterator[Check]:
             finally:
                 doing = "deleting from"
                 files.delete(probe, False)
-        except Py4JJavaError as error:  # asked for its words while Java is there
+        except Py4JJavaError as error:  # read its text while Java still runs
             said = next(iter(str(error.java_exception.toString()).splitlines()), "")
             yield fail(NAME, f"{doing} {pipeline.checkpoint}: {said[:300]}", hint)
             return
@@ -62,13 +62,13 @@ def store(pipeline: Pipeline) -> Iterator[Check]:
         return
     found = f"{pipeline.checkpoint} can be listed, written, and deleted from"
     if conditional:
-        yield ok(NAME, f"{found}; it refuses to overwrite where it is asked to")
+        yield ok(NAME, f"{found}; it honours If-None-Match")
     else:
-        yield warn(NAME, f"{found}; it overwrites in spite of If-None-Match", "use a store that has conditional writes")
+        yield warn(NAME, f"{found}; it overwrites in spite of If-None-Match", "use a store with conditional writes")
 
 
 def _put(files: Any, path: Any) -> None:
-    """Write an object that must not be there, on condition that it is not."""
+    """Write an object on condition that it does not exist."""
     stream = files.createFile(path).overwrite(False).opt("fs.s3a.create.performance", "true").build()
     stream.write(b"tailrace doctor")
     stream.close()

@@ -1,7 +1,7 @@
 """The proof of exactly-once: an independent reader that counts what went in and what came out.
 
-It shares no code with the source or the sink, so that it cannot share their mistakes: a plain consumer reads both
-topics, and ids are compared on disk in buckets, so that the memory is bounded however long the topics are.
+It shares no code with the source or the sink, so it cannot share their mistakes. A plain consumer reads both topics,
+and ids are compared in buckets on disk, so memory is bounded however long the topics are.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEA
 
 __all__ = ["By", "Comparison", "Examples", "Identity", "Message", "compare", "read", "verify"]
 
-MEMORY = 64 * 1024 * 1024  # bytes for the comparison, beside what the consumer holds
+MEMORY = 64 * 1024 * 1024  # bytes for the comparison, in addition to the consumer's
 EXAMPLES = 5
 _DIGEST = 16  # bytes; two of 10**12 ids share a digest with a probability of 10**-15
 _TEXT = 200  # bytes of an id that are kept to show it
-_COST = 250  # bytes that one digest takes in a Counter, at the moment when its table grows
+_COST = 250  # bytes per digest in a Counter, at the moment its table grows
 
 
 @dataclass(frozen=True)
 class Examples:
-    """A few ids of each kind, to look for."""
+    """A few ids of each kind, to search for."""
 
     lost: tuple[str, ...] = ()
     duplicated: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was counted. Always: in + duplicated + unexpected = out + rejected + lost, of the identified records."""
+    """The counts. For identified records, in + duplicated + unexpected = out + rejected + lost, always."""
 
     in_: int
     out: int
@@ -45,12 +45,12 @@ class Comparison:
     lost: int  # input records that did not come out
     duplicated: int  # surplus copies of ids that did go in
     unexpected: int  # records that came out with an id that never went in
-    unidentified: int  # records on either side in which no id was found, so that nothing can be said of them
+    unidentified: int  # records on either side without an id, which cannot be compared
     examples: Examples = Examples()
 
     @property
     def exact(self) -> bool:
-        """Whether each input record came out once, and nothing else did."""
+        """Whether each input record came out exactly once, and nothing else did."""
         return not (self.lost or self.duplicated or self.unexpected or self.unidentified)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Comparison:
         return text
 
     def as_dict(self) -> dict[str, object]:
-        """The counts as JSON output shows them."""
+        """Return the counts for JSON output."""
         kinds = ("lost", "duplicated", "unexpected")
         return {
             "in": self.in_,
@@ -86,10 +86,10 @@ def verify(
     limit: float = LIMIT,
     memory: int = MEMORY,
 ) -> Comparison:
-    """Read the topics from their beginnings to their present ends, and compare them.
+    """Read the topics from the beginning to the current end, and compare them.
 
     A record of the rejected topic counts as delivered. An input record without an id (it may not even parse) is
-    known by its place, which the headers of a rejected record name.
+    identified by its place, which the headers of a rejected record name.
     """
     to_output = output_identity or identity
 
@@ -125,7 +125,7 @@ def compare(
     *,
     memory: int = MEMORY,
 ) -> Comparison:
-    """Compare the ids of two sides, each of any length; None is a record without an id."""
+    """Compare the ids of two sides of any length; None is a record without an id."""
     with tempfile.TemporaryDirectory(prefix="tailrace-verify-") as folder:
         ins, outs = _Spill(Path(folder, "in"), memory // 4), _Spill(Path(folder, "out"), memory // 4)
         in_ = ins.fill(inputs)
@@ -161,7 +161,7 @@ class _Spill:
         self._size = 0
 
     def fill(self, ids: Iterable[bytes | None]) -> int:
-        """Take the ids in, and return how many records there were."""
+        """Add the ids, and return the number of records."""
         count = 0
         for found in ids:
             count += 1
@@ -200,7 +200,7 @@ class _Difference:
 
 
 def _differences(ins: Path, outs: Path, byte: int, most: int) -> Iterator[_Difference]:
-    """What differs in each bucket; a bucket with more distinct ids than fit is split by the digest's next byte."""
+    """Yield each bucket's differences; split a bucket with too many distinct ids by the digest's next byte."""
     for name in sorted({path.name for folder in (ins, outs) for path in folder.glob("??")}):
         sides = ins / name, outs / name
         counted = _count(sides, most)
@@ -227,7 +227,7 @@ def _count(sides: tuple[Path, Path], most: int) -> tuple[Counter[bytes], Counter
 
 
 def _difference(sides: tuple[Path, Path], went_in: Counter[bytes], came_out: Counter[bytes]) -> _Difference:
-    """Compare one bucket; the ids' texts are looked up again, so that the counters need not hold them."""
+    """Compare one bucket; look the ids' texts up again, so that the counters need not hold them."""
     counts: Counter[str] = Counter()
     wanted: dict[bytes, str] = {}
     shown: Counter[str] = Counter()

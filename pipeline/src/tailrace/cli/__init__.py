@@ -1,1 +1,1 @@
-"""The command line: one file per command, `main` puts them together, `terminal` alone draws."""
+"""The command line: one file per command. `main` assembles them; only `terminal` draws."""

@@ -1,7 +1,7 @@
-"""The options by which a command that has no pipeline's file is told where the brokers are and how to connect.
+"""Connection options for commands that can run without a pipeline's file.
 
-Secrets come from a properties file only: what stands on a command line can be read by everybody on the machine, and
-stays in the shell's history.
+Secrets come from a properties file only: everybody on the machine can read a command line, and it stays in the
+shell's history.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ BOOTSTRAP = "bootstrap.servers"
 
 BootstrapOption = Annotated[
     str | None,
-    typer.Option("--bootstrap-server", "-b", help="The brokers: host:port, separated by commas.", metavar="HOST:PORT"),
+    typer.Option("--bootstrap-server", "-b", help="Broker addresses, comma-separated.", metavar="HOST:PORT"),
 ]
 PropertiesOption = Annotated[
     Path | None,
-    typer.Option("--config", help="A file of Kafka options, one key=value a line; the place for secrets."),
+    typer.Option("--config", help="File of Kafka options, one key=value per line; put secrets here."),
 ]
 KafkaOption = Annotated[
-    list[str] | None, typer.Option("--option", help="A Kafka option of the connection.", metavar="KEY=VALUE")
+    list[str] | None,
+    typer.Option("--option", help="Kafka option for the connection; may be repeated.", metavar="KEY=VALUE"),
 ]
 
 
 def connection(
     bootstrap: str | None, properties: Path | None, options: Iterable[str] | None, base: Kafka | None = None
 ) -> Kafka:
-    """The connection that the options describe, over that of a pipeline; what comes later in the call's order wins."""
+    """Merge the pipeline's connection, the properties file, the options and the address; later ones win."""
     given: dict[str, str] = {BOOTSTRAP: base.bootstrap_servers, **base.options} if base else {}
     if properties is not None:
         given |= _properties(properties)
@@ -63,7 +64,7 @@ def _option(text: str) -> dict[str, str]:
         )
     if SECRET_OPTION.search(name):
         raise OptionRefused(
-            f"{name!r} is a secret, and a command line is no place for one",
+            f"{name!r} is a secret, and secrets are not accepted on the command line",
             kept="nothing was read or written",
             then=f"put the line {name}=… into a file that only you can read, and name it with --config FILE",
         )
@@ -83,18 +84,18 @@ def _properties(path: Path) -> dict[str, str]:
             continue
         name, equals, value = line.partition("=")
         if not equals or not name.strip():
-            # The line itself is not shown: it may hold a secret.
+            # The message does not quote the line: it may hold a secret.
             raise ConfigInvalid(
                 f"{path}:{number} is not of the form key=value",
                 kept="nothing was read or written",
-                then="write one option a line, as librdkafka names them",
+                then="write one option per line, with librdkafka's names",
             )
         given[name.strip()] = value.strip()
     return given
 
 
 def _checked(kafka: Kafka) -> None:
-    """Have librdkafka look at the values and the files that they name, which it does when a client is made."""
+    """Create a client, so that librdkafka checks the values and the files they name."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -104,7 +105,7 @@ def _checked(kafka: Kafka) -> None:
         AdminClient(client_options(kafka))
     except KafkaException as error:
         raise OptionRefused(
-            f"the Kafka client does not take these options: {error.args[0].str()}",
+            f"the Kafka client refuses these options: {error.args[0].str()}",
             kept="nothing was read or written",
-            then="correct the option that is named",
+            then="correct the option named above",
         ) from error

@@ -1,4 +1,4 @@
-"""`tailrace demo`: a Kafka of its own, a pipeline, kills if wanted, and the proof. Only the picture is made here."""
+"""`tailrace demo`: its own Kafka, a pipeline, optional kills, and the proof. This file only draws."""
 
 from __future__ import annotations
 
@@ -22,56 +22,56 @@ EXAMPLES = ("tweets", "windowed-counts")
 
 
 def seconds(text: str) -> float:
-    """`30`, `30s` or `2m`, in seconds."""
+    """Parse `30`, `30s` or `2m` into seconds."""
     found = units.seconds(text)
     if not found:
-        raise typer.BadParameter(f"{text!r} is no duration; write 30s or 2m")
+        raise typer.BadParameter(f"{text!r} is not a duration; write 30s or 2m")
     return found
 
 
 class Picture:
-    """The live table, with what the demo says between its rows."""
+    """The live table, with the demo's messages between its rows."""
 
     def __init__(self, table: LiveTable) -> None:
         self._table = table
 
     def says(self, text: str) -> None:
-        """A line between the rows."""
+        """Show a line between the rows."""
         self._table.note(text)
 
     def wrote(self, row: Row) -> None:
-        """A row."""
+        """Add a row."""
         self._table.row(row.batch, row.read, row.written, row.rejected, row.lag, row.commit_ms)
 
 
 def demo(
-    length: Annotated[str, typer.Option("--for", help="How long records are written: 30s, 2m.")] = "30s",
-    rate: Annotated[float, typer.Option("--rate", min=1, max=1_000_000, help="Records a second.")] = 1000,
-    kills: Annotated[int, typer.Option("--kills", min=0, help="Kill -9 the whole driver so often, in mid-batch.")] = 0,
-    sink: Annotated[str, typer.Option("--sink", help="Whose sink writes: tailrace or spark.")] = "tailrace",
+    length: Annotated[str, typer.Option("--for", help="How long to write records, such as 30s or 2m.")] = "30s",
+    rate: Annotated[float, typer.Option("--rate", min=1, max=1_000_000, help="Records per second.")] = 1000,
+    kills: Annotated[int, typer.Option("--kills", min=0, help="Times to kill the driver (kill -9) mid-batch.")] = 0,
+    sink: Annotated[str, typer.Option("--sink", help="Sink to use: tailrace or spark.")] = "tailrace",
     output: OutputOption = Output.TEXT,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the folder with all logs and data.")] = False,
-    seed: Annotated[int | None, typer.Option("--seed", help="The same records and kills again.")] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder with all logs and data.")] = False,
+    seed: Annotated[int | None, typer.Option("--seed", help="Repeat the records and kills of an earlier run.")] = None,
     example: Annotated[
-        str, typer.Option("--example", help="What runs: tweets, or windowed-counts, which keeps state.")
+        str, typer.Option("--example", help="Pipeline to run: tweets, or windowed-counts, which keeps state.")
     ] = "tweets",
     checkpoint: Annotated[
         str | None,
-        typer.Option("--checkpoint", metavar="PLACE", help="Where windowed-counts keeps its state: file:/…, s3a://…"),
+        typer.Option("--checkpoint", metavar="PLACE", help="Where windowed-counts keeps its state: file:/… or s3a://…"),
     ] = None,
 ) -> None:
     """Show exactly-once delivery on a real Kafka, and prove it by reading everything back."""
     from tailrace.demo.supervisor import DemoOptions, SinkKind, Supervisor
 
     if sink not in set(SinkKind):
-        raise typer.BadParameter(f"{sink!r} is no sink; there are {' and '.join(SinkKind)}", param_hint="--sink")
+        raise typer.BadParameter(f"{sink!r} is not a sink; choose {' or '.join(SinkKind)}", param_hint="--sink")
     if example not in EXAMPLES:
         raise typer.BadParameter(
-            f"{example!r} is not shown; there are {' and '.join(EXAMPLES)}", param_hint="--example"
+            f"{example!r} is not an example; choose {' or '.join(EXAMPLES)}", param_hint="--example"
         )
     stateful = example == "windowed-counts"
     if stateful and sink == SinkKind.SPARK:
-        raise typer.BadParameter("windowed-counts is shown with Tailrace's sink only", param_hint="--sink")
+        raise typer.BadParameter("windowed-counts runs with Tailrace's sink only", param_hint="--sink")
     if checkpoint is not None and not stateful:
         raise typer.BadParameter("tweets keeps no state; add --example windowed-counts", param_hint="--checkpoint")
     if checkpoint is not None and not checkpoint.startswith(("file:/", "s3a://")):
@@ -92,28 +92,28 @@ def demo(
         with LiveTable(COLUMNS) as table:
             result = Supervisor(chosen, Picture(table)).run()
     except KeyboardInterrupt:
-        note("interrupted; everything that the demo had started is ended")
+        note("interrupted; all processes of the demo have ended")
         raise typer.Exit(128 + signal.SIGINT) from None
     show(result, output)
 
 
 def show(result: Result, output: Output) -> None:
-    """The result; exit code 1 if it is not what it must be."""
+    """Show the result; exit with code 1 if the proof failed."""
     verdict = result.verdict
     if result.kills and result.sink == "tailrace":
         note(
-            f"{result.kills} kills in mid-batch; {result.skipped} times a sink partition found its part of a batch"
-            " delivered, and skipped it"
+            f"{result.kills} kills mid-batch; {result.skipped} times a sink partition skipped its part of a batch,"
+            " already delivered"
         )
     if result.folder is not None:
         note(f"logs and data are in {result.folder}")
     if result.checkpoint is not None and result.checkpoint_stays:
-        note(f"the state is left in {result.checkpoint}")
-    note(f"{result.batches} batches, {result.seconds} s in all, seed {result.seed}")
+        note(f"the state stays in {result.checkpoint}")
+    note(f"{result.batches} batches, {result.seconds} s in total, seed {result.seed}")
     note(f"next: {hint(result)}")
     if not verdict.holds:
         fail(
-            RecordsDiffer("; ".join(verdict.wrong), then="tailrace demo --keep, to have the topics and logs"),
+            RecordsDiffer("; ".join(verdict.wrong), then="tailrace demo --keep, which keeps the topics and logs"),
             Output.TEXT,
         )
     if output is Output.JSON:
@@ -125,7 +125,7 @@ def show(result: Result, output: Output) -> None:
 
 
 def as_json(result: Result) -> dict[str, object]:
-    """The result as one object."""
+    """Return the result as one JSON object."""
     verdict = result.verdict
     return {
         "in": verdict.read,
@@ -145,7 +145,7 @@ def as_json(result: Result) -> dict[str, object]:
 
 
 def hint(result: Result) -> str:
-    """What to try next."""
+    """Return the command to try next."""
     if result.sink == "spark":
         return f"tailrace demo --kills {result.kills or 3}"
     if result.checkpoint is not None:
@@ -156,14 +156,14 @@ def hint(result: Result) -> str:
 
 
 def remark(result: Result) -> str:
-    """What the closing line adds for Spark's own sink."""
+    """Explain duplicates of Spark's own sink on the closing line."""
     if result.sink == "spark" and result.verdict.duplicated:
-        return "; duplicates are what Spark's own sink, which is at-least-once, leaves when it is killed"
+        return "; Spark's own sink is at-least-once, and leaves duplicates when it is killed"
     return ""
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    # One is enough: a second must not disturb the tidying up.
+    # A second signal must not interrupt the cleanup.
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt

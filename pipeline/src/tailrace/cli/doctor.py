@@ -1,4 +1,4 @@
-"""`tailrace doctor`: what a pipeline needs, one line a check, so that it need not be found out while it runs."""
+"""`tailrace doctor`: preflight checks, one line each, so that problems show before the pipeline runs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def doctor(
     properties: PropertiesOption = None,
     option: KafkaOption = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Start Spark, too, and say whether the batches are planned once or anew.")
+        bool, typer.Option("--plan", help="Also start Spark, and report whether it plans once or for each batch.")
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Check this machine and, with a FILE or a broker's address, what the pipeline needs of Kafka and its checkpoint.
+    """Check this machine and, given a FILE or a broker's address, Kafka and the checkpoint.
 
-    Nothing is created or written, but for one small object in an s3a checkpoint, which is removed again.
-    Exit code 1 if a check failed; a warning is no failure.
+    Nothing is created or written, except one small object in an s3a checkpoint, which is removed again.
+    The exit code is 1 if a check failed; warnings do not count.
     """
     states: Counter[State] = Counter()
     checks: list[Check] = []
@@ -52,7 +52,7 @@ def doctor(
         then = "" if states[State.FAIL] else f"tailrace run {file}" if file else "tailrace doctor FILE"
         done(f"checked: {states[State.OK]} ok, {states[State.WARN]} warn, {states[State.FAIL]} fail", then)
         if file is None and bootstrap is None and not states[State.FAIL]:
-            note("Kafka was not asked: name a pipeline's FILE, or a broker with -b HOST:PORT")
+            note("Kafka was not checked: name a pipeline's FILE, or a broker with -b HOST:PORT")
     if states[State.FAIL]:
         raise typer.Exit(1)
 
@@ -87,9 +87,9 @@ def _checks(
 
 
 def _planned(pipeline: Pipeline, folder: Path) -> Check:
-    """Say how the batches of a pipeline are planned, and why."""
+    """Report how a pipeline's batches are planned, and why."""
     if pipeline.checkpoint != "ledger":
-        return ok("plan", "by Spark, each batch anew: the pipeline keeps state")
+        return ok("plan", "by Spark, for each batch: the pipeline keeps state")
     log_to_stderr()
     from tailrace.startup.run import planning  # brings Spark
 

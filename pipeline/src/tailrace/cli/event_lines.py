@@ -35,14 +35,14 @@ def line(event: Event) -> str | None:
         case Serving():
             return f"status page: {event.url}"
         case Started():
-            return f"pipeline {event.pipeline}: going on with batch {event.batch}"
+            return f"pipeline {event.pipeline}: continuing with batch {event.batch}"
         case StandingBy():
             who = f"run {event.leader['run']} on {event.leader['host']} leads" if event.leader else "nobody leads"
             return f"standby: ready, {who}{''.join(f'; not warm: {each}' for each in event.cold)}"
         case Idle():
             return f"batch {event.batch}: drained, waiting for records"
         case BrokersAway():
-            return f"the brokers do not answer; what was delivered is safe, waiting for them: {event.what}"
+            return f"the brokers do not answer; delivered records are safe, waiting: {event.what}"
         case BrokersBack():
             return "the brokers answer again"
         case OffsetsReset():
@@ -56,7 +56,7 @@ def line(event: Event) -> str | None:
         case ExecutorsWanted():
             return f"executors: {event.wanted} wanted, {event.present} present, {event.waiting:,} records wait"
         case Stopped(batch=None):
-            return f"stopped: {event.reason}; it had not taken over"
+            return f"stopped: {event.reason}; this standby had not taken over"
         case Stopped():
             return f"stopped: {event.reason}; the last batch was {event.batch}"
     assert_never(event)

@@ -1,7 +1,7 @@
 """`tailrace explain [CODE]`: what an error means, what was kept safe, and what to do next.
 
-Every message ends by naming this command, so it must work where nothing else does: it needs neither Kafka nor
-Spark nor a configuration, and draws nothing.
+Every error message ends by naming this command, so it must work when nothing else does: it needs no Kafka, no Spark
+and no configuration, and draws nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ NOT_FOUND = 2
 
 
 def explain(
-    code: Annotated[str, typer.Argument(help="The error's code, such as TR-101; without one, all are listed.")] = "",
+    code: Annotated[str, typer.Argument(help="Error code, such as TR-101; without it, all are listed.")] = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Say what an error's code means, and what to do."""
+    """Explain what an error code means, and what to do."""
     known = {kind.code: kind for kind in all_errors()}
     if not code:
         _list(list(known.values()), output)
@@ -36,13 +36,13 @@ def explain(
 
 
 def normal(code: str) -> str:
-    """The code as Tailrace writes it: `101`, `tr101` and `TR-101` are the same."""
+    """Normalize a code: `101`, `tr101` and `TR-101` are the same."""
     match = re.fullmatch(r"(?:TR)?[-_ ]?(\d{3})", code.strip(), re.IGNORECASE)
     return f"TR-{match.group(1)}" if match else code.strip().upper()
 
 
 def nearest(code: str, known: Sequence[str]) -> list[str]:
-    """Up to three codes that may have been meant: those with the same digits first."""
+    """Return up to three similar codes, those with the same digits first."""
     wanted = normal(code)
     swapped = [each for each in known if sorted(each) == sorted(wanted)]
     return list(dict.fromkeys([*swapped, *difflib.get_close_matches(wanted, known, n=3, cutoff=0.7)]))[:3]
@@ -69,7 +69,7 @@ def _unknown(code: str, near: list[str], output: Output) -> None:
     if output is Output.JSON:
         emit({"error": "unknown code", "code": code, "nearest": near, "exit": NOT_FOUND})
         return
-    hint = f"the nearest: {', '.join(near)}" if near else "a code looks like TR-101"
+    hint = f"did you mean {', '.join(near)}?" if near else "a code looks like TR-101"
     typer.echo(f"no error has the code {code!r}; {hint}\n  next: tailrace explain", err=True)
 
 

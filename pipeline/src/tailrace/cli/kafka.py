@@ -1,4 +1,4 @@
-"""`tailrace kafka`: a real Kafka in the foreground, to play with; it is there until Ctrl-C."""
+"""`tailrace kafka`: a real Kafka in the foreground, to try things with, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tailrace.errors import KafkaFailed
 if TYPE_CHECKING:
     from tailrace.testing.embedded import EmbeddedKafka
 
-USUAL_PORT = 9092  # where a configuration without `bootstrap.servers` looks
+USUAL_PORT = 9092  # the default of `bootstrap.servers`
 TOPIC = re.compile(r"(?P<name>[A-Za-z0-9._-]{1,249})(:(?P<partitions>[1-9]\d{0,3}))?")
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_EVERY = 0.5  # seconds
@@ -26,11 +26,12 @@ LOOK_EVERY = 0.5  # seconds
 
 def kafka(
     port: Annotated[
-        int, typer.Option("--port", "-p", min=1, max=65_535, help="The first broker's port; the others' follow it.")
+        int,
+        typer.Option("--port", "-p", min=1, max=65_535, help="Port of the first broker; the others use the next ones."),
     ] = USUAL_PORT,
-    brokers: Annotated[int, typer.Option("--brokers", min=1, max=9, help="How many brokers.")] = 1,
+    brokers: Annotated[int, typer.Option("--brokers", min=1, max=9, help="Number of brokers.")] = 1,
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Keep the data here, for the next time.", file_okay=False)
+        Path | None, typer.Option("--folder", help="Keep the data here for the next run.", file_okay=False)
     ] = None,
     topic: Annotated[
         list[str] | None,
@@ -38,9 +39,9 @@ def kafka(
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Start a real Kafka on this machine, and end it with Ctrl-C.
+    """Run a real Kafka on this machine until Ctrl-C.
 
-    Without --folder its data goes when it ends. With --output json one object says where it is, once it is ready.
+    Without --folder its data is removed at the end. With --output json its address is printed once it is ready.
     """
     wanted = topics(topic or ())
     from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
@@ -68,14 +69,14 @@ def kafka(
 
 
 def topics(given: Iterable[str]) -> dict[str, int]:
-    """The topics that are asked for, with their partitions; one, if nothing else is said."""
+    """Parse the requested topics and their partition counts, 1 by default."""
     found: dict[str, int] = {}
     for text in given:
         match = TOPIC.fullmatch(text)
         if match is None or match["name"] in {".", ".."}:
             raise typer.BadParameter(
                 f"{text!r} is not NAME or NAME:PARTITIONS; a name has letters, digits, dots, underscores and dashes,"
-                " and there are 1 to 9999 partitions",
+                " and a topic has 1 to 9999 partitions",
                 param_hint="--topic",
             )
         if match["name"] in found:
@@ -85,7 +86,7 @@ def topics(given: Iterable[str]) -> dict[str, int]:
 
 
 def create(bootstrap: str, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Create the topics that do not exist, and return how many partitions each has."""
+    """Create the missing topics, and return each topic's partition count."""
     from tailrace.config import Kafka
     from tailrace.kafka.cluster import Cluster
 
@@ -94,7 +95,7 @@ def create(bootstrap: str, wanted: Mapping[str, int]) -> dict[str, int]:
 
 
 def watch(started: EmbeddedKafka) -> None:
-    """Wait until the signal comes. A broker may be killed on purpose; when none is left, that is an error."""
+    """Wait for a signal. A broker may be killed on purpose; raise KafkaFailed once none is left."""
     missed: set[int] = set()
     while True:
         time.sleep(LOOK_EVERY)
@@ -113,23 +114,23 @@ def watch(started: EmbeddedKafka) -> None:
 
 
 def show(started: EmbeddedKafka, have: Mapping[str, int], wanted: Mapping[str, int]) -> None:
-    """Where it is, what is in it, and what to try next."""
+    """Print its address, its topics and what to try next."""
     address = started.bootstrap_servers
     say(f"Kafka is ready at {address}")
     for name, partitions in have.items():
-        asked = "" if partitions == wanted[name] else f"; it was there before, {wanted[name]} were asked for"
+        asked = "" if partitions == wanted[name] else f"; it existed already, {wanted[name]} were requested"
         say(f"topic {name}: {_count(partitions, 'partition')}{asked}")
-    note(f"data and logs are in {started.folder}{'' if started.options.folder else ', until it ends'}")
+    note(f"data and logs are in {started.folder}{'' if started.options.folder else ', removed at the end'}")
     note(f"next: tailrace doctor -b {address}, in another terminal")
     if any(broker.port == USUAL_PORT for broker in started.brokers):
-        note("next: tailrace run FILE, whose configuration need not name the brokers")
+        note("next: tailrace run FILE; its configuration does not have to name the brokers")
     else:
         note(f"next: tailrace run FILE, with `kafka: {{bootstrap.servers: '{address}'}}` in it")
     note("Ctrl-C ends it")
 
 
 def as_json(started: EmbeddedKafka, have: Mapping[str, int]) -> dict[str, object]:
-    """The same for a program."""
+    """Return the same for a program."""
     return {
         "bootstrap_servers": started.bootstrap_servers,
         "brokers": [
@@ -147,7 +148,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    # One is enough: a second must not disturb the tidying up.
+    # A second signal must not interrupt the cleanup.
     for each in SIGNALS:
         signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -1,7 +1,7 @@
-"""The command `tailrace`: finds the command that was asked for, and turns errors into messages and exit codes.
+"""The console script `tailrace`: dispatches to a command, and turns errors into messages and exit codes.
 
-A command's module is imported when the command is called, not before: `tailrace --help` answers at once, and
-nothing starts Spark that does not need it.
+A command's module is imported only when the command is called: `tailrace --help` answers at once, and only commands
+that need Spark start it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tailrace.errors import TailraceError
 
 @dataclass(frozen=True)
 class Command:
-    """Where a command is, and what the list of commands says of it."""
+    """Where a command is, and its line in the list of commands."""
 
     module: str
     name: str  # a function, or a Typer application with commands of its own
@@ -33,20 +33,20 @@ class Command:
 
 
 COMMANDS = {
-    "demo": Command("tailrace.cli.demo", "demo", "Show the whole thing: a real Kafka, a pipeline, the proof."),
-    "kafka": Command("tailrace.cli.kafka", "kafka", "Start a real Kafka on this machine, to play with."),
+    "demo": Command("tailrace.cli.demo", "demo", "Show exactly-once delivery: a real Kafka, a pipeline, the proof."),
+    "kafka": Command("tailrace.cli.kafka", "kafka", "Run a real Kafka on this machine, to try things with."),
     "run": Command("tailrace.cli.run", "run", "Run a pipeline."),
     "status": Command("tailrace.cli.status", "status", "Show what a running pipeline is doing, live."),
-    "verify": Command("tailrace.cli.verify", "verify", "Count what is lost or duplicated between two topics."),
+    "verify": Command("tailrace.cli.verify", "verify", "Count the records lost or duplicated between two topics."),
     "rejected": Command("tailrace.cli.rejected", "app", "List, show and replay a pipeline's rejected records."),
-    "offsets": Command("tailrace.cli.offsets", "app", "Show and change where a pipeline goes on reading."),
-    "doctor": Command("tailrace.cli.doctor", "doctor", "Check what a pipeline needs, one line a check."),
-    "explain": Command("tailrace.cli.explain", "explain", "Say what an error's code means, and what to do."),
+    "offsets": Command("tailrace.cli.offsets", "app", "Show and change where a pipeline continues reading."),
+    "doctor": Command("tailrace.cli.doctor", "doctor", "Check what a pipeline needs, one line per check."),
+    "explain": Command("tailrace.cli.explain", "explain", "Explain what an error code means, and what to do."),
 }
 
 
 def load(name: str) -> Any:
-    """Import a command, and return it as the group takes it."""
+    """Import a command, and return it in the form the group expects."""
     command = COMMANDS[name]
     found = getattr(import_module(command.module), command.name)
     if isinstance(found, typer.Typer):
@@ -67,17 +67,17 @@ class LazyGroup(TyperGroup):
             self.add_command(TyperCommand(name, help=command.help), name)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The commands in the order in which they are met, not of the alphabet."""
+        """Return the commands in the order a user meets them, not alphabetically."""
         return list(COMMANDS)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Put the command itself in the place of its entry in the list."""
+        """Replace the command's placeholder with the command itself."""
         if args and args[0] in COMMANDS:
             self.add_command(load(args[0]), args[0])
         return super().resolve_command(ctx, args)
 
 
-# Plain help: drawing boxes around it would take half of the time that it takes.
+# Plain help: drawing boxes would take half of its run time.
 app = typer.Typer(
     cls=LazyGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
@@ -94,14 +94,14 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Kafka to Kafka with PySpark, each record exactly once."""
 
 
 def with_file(error: TailraceError, arguments: Sequence[str]) -> TailraceError:
-    """The error, its next command naming the pipeline's file that this command was given."""
+    """Return the error, with this command's pipeline file in place of FILE in its next command."""
     files = [each for each in arguments if each.endswith((".yaml", ".yml"))]
     if files:
         quoted = shlex.quote(files[0])
@@ -110,7 +110,7 @@ def with_file(error: TailraceError, arguments: Sequence[str]) -> TailraceError:
 
 
 def main() -> None:
-    """The entry of the console script."""
+    """Run the console script."""
     try:
         try:
             app(prog_name="tailrace")
@@ -121,7 +121,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:
-        # Whoever read us has enough. Python would complain once more when it flushes at the end.
+        # The reader has closed the pipe. Python would complain again at its final flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
 

@@ -1,4 +1,4 @@
-"""`tailrace offsets`: where a pipeline goes on reading, and how its owner changes that while it does not run."""
+"""`tailrace offsets`: where a pipeline continues reading, and how to change that while it is stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tailrace.progress.stores import OffsetStore
 
 app = typer.Typer(
-    help="Show and change where a pipeline goes on reading.",
+    help="Show and change where a pipeline continues reading.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -40,8 +40,8 @@ GiveUpOption = Annotated[
     bool,
     typer.Option(
         "--give-up",
-        help="Leave a batch as it is that cannot be finished, or go on though the plan is lost: records of it may come "
-        "twice or never, as the new offsets say.",
+        help="Abandon an unfinished batch, or continue although the plan is lost. Depending on the new offsets, "
+        "records of that batch may come out twice or never.",
     ),
 ]
 TopicOption = Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated.")]
@@ -49,7 +49,7 @@ TopicOption = Annotated[list[str] | None, typer.Option("--topic", "-t", help="On
 
 @dataclass(frozen=True)
 class Desk:
-    """What a command works with."""
+    """A command's context: the pipeline, its cluster, ledger and store, and their state now."""
 
     file: Path
     pipeline: Pipeline
@@ -61,7 +61,7 @@ class Desk:
 
 @dataclass(frozen=True)
 class How:
-    """What a change was told beside the offsets."""
+    """A change's options other than the offsets."""
 
     dry_run: bool
     yes: bool
@@ -86,9 +86,9 @@ def _desk(file: Path) -> Iterator[Desk]:
 
 @app.command()
 def show(file: FileArgument, output: OutputOption = Output.TEXT) -> None:
-    """Show for each topic partition where the pipeline goes on, what the store says, and what the topic holds.
+    """Show where the pipeline continues, what the store says and what the topic holds, per topic partition.
 
-    A running pipeline can be looked at: its position is that of the last planned batch.
+    This works while the pipeline runs, too: the position shown is that of the last planned batch.
     """
     with _desk(file) as desk:
         from tailrace.kafka import source
@@ -148,7 +148,7 @@ def set_(
 def reset(
     file: FileArgument,
     to: Annotated[
-        Reset | None, typer.Option("--to", help="earliest or latest; by default what auto.offset.reset says.")
+        Reset | None, typer.Option("--to", help="earliest or latest; the default is auto.offset.reset.")
     ] = None,
     topic: TopicOption = None,
     dry_run: DryRunOption = False,
@@ -171,7 +171,7 @@ def reset(
 def rewind(
     file: FileArgument,
     to_time: Annotated[
-        str, typer.Option("--to-time", metavar="TIME", help="As 2026-11-20T10:00:00Z; without a zone it is UTC.")
+        str, typer.Option("--to-time", metavar="TIME", help="Such as 2026-11-20T10:00:00Z; UTC if no zone is given.")
     ],
     topic: TopicOption = None,
     dry_run: DryRunOption = False,
@@ -179,7 +179,7 @@ def rewind(
     give_up: GiveUpOption = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Go back to the first record of a time or later, by the records' timestamps; never forward."""
+    """Go back to the first record at or after a time, by record timestamps; never forward."""
     moment = _moment(to_time)
 
     def wanted(desk: Desk, before: Positions) -> Positions:
@@ -199,7 +199,7 @@ def accept(
     give_up: GiveUpOption = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Go on at the same offsets with the sink that is configured now, and with the source topics as they are now.
+    """Continue at the same offsets with the sink configured now and the source topics that exist now.
 
     For a pipeline whose sink was changed on purpose (TR-310).
     """
@@ -209,10 +209,12 @@ def accept(
 @app.command()
 def export(
     file: FileArgument,
-    document: Annotated[Path | None, typer.Argument(metavar="[DOCUMENT]", help="The file; by default stdout.")] = None,
+    document: Annotated[
+        Path | None, typer.Argument(metavar="[DOCUMENT]", help="File to write; the default is stdout.")
+    ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Write where the pipeline goes on to a JSON document, which `import` and a store `file` read."""
+    """Write the pipeline's position as a JSON document, for `import` or an offset store of kind `file`."""
     with _desk(file) as desk:
         from tailrace.progress.positions import to_document
         from tailrace.progress.stores import write_whole
@@ -228,7 +230,7 @@ def export(
             write_whole(document, text)
         except OSError as error:
             raise OptionRefused(
-                f"{document} cannot be written: {error}", kept=_UNCHANGED, then="name another"
+                f"{document} cannot be written: {error}", kept=_UNCHANGED, then="name another file"
             ) from error
     if output is Output.JSON:
         emit({"pipeline": desk.pipeline.pipeline, "document": str(document), "partitions": len(now.positions)})
@@ -239,13 +241,13 @@ def export(
 @app.command("import")
 def import_(
     file: FileArgument,
-    document: Annotated[Path, typer.Argument(help="What `tailrace offsets export` has written.")],
+    document: Annotated[Path, typer.Argument(help="A document from `tailrace offsets export`.")],
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     give_up: GiveUpOption = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Set the offsets that a JSON document holds; partitions that it does not name stay where they are."""
+    """Set the offsets of a JSON document; partitions it does not name stay where they are."""
     from tailrace.progress.positions import from_document
 
     try:
@@ -266,10 +268,10 @@ def _change(
     alone: bool = False,
     accepts: bool = False,
 ) -> None:
-    """Show what a change does, ask, write it to the ledger, then to the store."""
+    """Show the change, ask, write it to the ledger and then to the store."""
     if not (how.yes or how.dry_run or interactive()):
         raise OptionRefused(
-            "a change asks before it is made, and there is no terminal to ask on", kept=_UNCHANGED, then="give --yes"
+            "a change needs confirmation, and there is no terminal to ask on", kept=_UNCHANGED, then="add --yes"
         )
     with _desk(file) as desk:
         from tailrace.admin import offsets
@@ -277,7 +279,7 @@ def _change(
         offsets.movable(desk.pipeline, desk.now, str(file), how.give_up)
         before = offsets.base(desk.now, how.give_up)
         target = offsets.targets(desk.pipeline, desk.cluster, before, wanted(desk, before), alone=alone)
-        # What the ledger says is the end of an open batch, so giving one up is a change in itself.
+        # The ledger's position is the end of an open batch, so giving the batch up is a change in itself.
         moves = offsets.moves(desk.now.positions, target)
         result: dict[str, Any] = {
             "pipeline": desk.pipeline.pipeline,
@@ -289,8 +291,8 @@ def _change(
             rows = [(*each.place, each.before, each.after, each.meaning) for each in moves]
             table(("topic", "partition", "from", "to", "which"), rows)
         for topic, partition in sorted(set(desk.now.positions) - set(target)):
-            note(f"{topic}-{partition} no longer exists, and is left out")
-        # A pipeline that has never run has nothing that says where it begins, so there even no move is a change.
+            note(f"{topic}-{partition} no longer exists, and is dropped")
+        # A pipeline that has never run has no position yet: setting one is a change even if nothing moves.
         idle = not moves and desk.now.state == "stopped" and not accepts
         if not idle and not how.dry_run:
             if not how.yes and not confirm(f"change {len(moves)} offsets of {desk.pipeline.pipeline}?"):
@@ -299,18 +301,18 @@ def _change(
             offsets.apply(desk.pipeline, desk.cluster, desk.now, target, desk.ledger)
             result["changed"] = True
             _keep(desk, target)
-    _told(desk, how, result, len(moves))
+    _report(desk, how, result, len(moves))
 
 
 def _keep(desk: Desk, target: Positions) -> None:
-    """The ledger counts already, so a store that fails is no failure of the command."""
+    """Save to the store; only note a failure, because the ledger already has the change."""
     try:
         desk.store.save(target)
     except OffsetStoreUnusable as error:
-        note(f"the ledger is changed, and the store is not: {error.what}; the pipeline's next batch writes it")
+        note(f"the ledger was changed, but not the store: {error.what}; the pipeline's next batch writes it")
 
 
-def _told(desk: Desk, how: How, result: dict[str, Any], count: int) -> None:
+def _report(desk: Desk, how: How, result: dict[str, Any], count: int) -> None:
     if how.output is Output.JSON:
         emit(result)
     elif result["changed"]:
@@ -318,7 +320,7 @@ def _told(desk: Desk, how: How, result: dict[str, Any], count: int) -> None:
     elif how.dry_run and count:
         done(f"dry run: {count} offsets of {desk.pipeline.pipeline} would change", "repeat it without --dry-run")
     else:
-        done(f"unchanged: {desk.pipeline.pipeline} is there already", f"tailrace offsets show {desk.file}")
+        done(f"unchanged: {desk.pipeline.pipeline} has these offsets already", f"tailrace offsets show {desk.file}")
 
 
 def _places(desk: Desk, topics: list[str] | None) -> list[Place]:

@@ -1,7 +1,7 @@
-"""The sign for a readiness probe: a file that is there for as long as the driver is ready.
+"""Ready file for a readiness probe: it exists while the driver is ready.
 
 A driver is ready when it runs, or when it stands by and could take over at once: a rolling upgrade may then end the old
-one. The file is gone when the driver leaves; one that a killed driver has left behind is removed at the next start.
+one. The file is removed when the driver exits; one that a killed driver left behind is removed at the next start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tailrace.status.events import Event, StandingBy, Started
 
 
 class ReadyFile:
-    """A file, or none where nobody asked for one."""
+    """The ready file; does nothing without a path."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -41,10 +41,10 @@ class ReadyFile:
         try:
             self._path.unlink(missing_ok=True)
             if not self._path.parent.is_dir():
-                raise FileNotFoundError(f"{self._path.parent} is no folder")
+                raise FileNotFoundError(f"{self._path.parent} is not a folder")
         except OSError as error:
             raise ConfigInvalid(
-                f"the ready file {self._path} cannot be there: {error.strerror or error}",
+                f"the ready file {self._path} cannot be used: {error.strerror or error}",
                 kept="nothing was read or written",
-                then="name a file in a folder that exists and can be written to",
+                then="name a file in an existing, writable folder",
             ) from error

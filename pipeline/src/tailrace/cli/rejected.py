@@ -1,4 +1,4 @@
-"""`tailrace rejected`: look at what a pipeline could not take, and send it back when the cause is mended."""
+"""`tailrace rejected`: inspect a pipeline's rejected records, and send them back once the cause is fixed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NOTHING_DONE = "nothing was read or written"
 FileArgument = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="The pipeline's configuration.")]
 MixedArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[FILE] [PARTITION:OFFSET]...", help="The pipeline's configuration; places of records."),
+    typer.Argument(metavar="[FILE] [PARTITION:OFFSET]...", help="The pipeline's configuration; records."),
 ]
 TopicOption = Annotated[str | None, typer.Option("--topic", "-t", help="The rejected topic, instead of a FILE.")]
 
@@ -39,7 +39,7 @@ def _target(
 ) -> Target:
     if (file is None) == (topic is None):
         raise OptionRefused(
-            "name either the pipeline's FILE or its rejected topic with --topic, one of them",
+            "name either the pipeline's FILE, or its rejected topic with --topic",
             kept=_NOTHING_DONE,
             then="tailrace rejected list pipeline.yaml, or: tailrace rejected list -t NAME.rejected -b HOST:PORT",
         )
@@ -56,7 +56,7 @@ def list_(
     topic: TopicOption = None,
     bootstrap: BootstrapOption = None,
     reason_: Annotated[str | None, typer.Option("--reason", help="Only records with this reason.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="Show the newest so many.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="Show at most this many, the newest.")] = 50,
     properties: PropertiesOption = None,
     option: KafkaOption = None,
     output: OutputOption = Output.TEXT,
@@ -100,12 +100,12 @@ def show(
     what: MixedArgument = None,
     topic: TopicOption = None,
     bootstrap: BootstrapOption = None,
-    size: Annotated[int, typer.Option("--bytes", min=1, help="Show at most so many bytes of key and value.")] = 4096,
+    size: Annotated[int, typer.Option("--bytes", min=1, help="Maximum bytes of key and value to show.")] = 4096,
     properties: PropertiesOption = None,
     option: KafkaOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show rejected records with their headers, key and value: text, or a hex dump of what is not text."""
+    """Show rejected records with headers, key and value, as text or hex dump."""
     file, places = split(what)
     target = _target(file, topic, bootstrap, properties, option)
     if not places:
@@ -136,31 +136,32 @@ def replay(
     topic: TopicOption = None,
     bootstrap: BootstrapOption = None,
     reason_: Annotated[str | None, typer.Option("--reason", help="Replay the records with this reason.")] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Replay every record that was not replayed yet.")] = False,
-    to: Annotated[str | None, typer.Option("--to", help="Send to this topic; by default where it came from.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Replay every record not replayed yet.")] = False,
+    to: Annotated[str | None, typer.Option("--to", help="Send to this topic; the default is the source topic.")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     properties: PropertiesOption = None,
     option: KafkaOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Send rejected records back to their source topic, with their own key, value and headers, in one transaction.
+    """Send rejected records back to their source topic, in one transaction.
 
-    What was replayed is marked in that transaction, so a repeated replay sends no record twice. The marks are offsets
-    of the group tailrace.NAME.replay, and last as long as the broker keeps those (offsets.retention.minutes).
+    They keep their own key, value and headers. The same transaction marks them as replayed, so a repeated replay sends
+    no record twice. The marks are offsets of the group tailrace.NAME.replay, and last as long as the broker keeps them
+    (offsets.retention.minutes).
     """
     file, places = split(what)
     target = _target(file, topic, bootstrap, properties, option)
     if sum((bool(places), reason_ is not None, all_)) != 1:
         raise OptionRefused(
-            "say what to replay: records as PARTITION:OFFSET, --reason REASON or --all, one of them",
+            "name what to replay: either records as PARTITION:OFFSET, or --reason REASON, or --all",
             kept="nothing was sent",
-            then="`tailrace rejected list` shows what there is",
+            then="`tailrace rejected list` shows the records",
         )
     if not yes and not interactive():
         raise OptionRefused(
-            "a replay asks before it sends, and there is no terminal to ask on",
+            "a replay needs confirmation, and there is no terminal to ask on",
             kept="nothing was sent",
-            then="give --yes",
+            then="add --yes",
         )
 
     def wanted(message: Message) -> bool:
@@ -200,5 +201,5 @@ def _replayed(sent: Selection, before: int, output: Output, target: Target) -> N
     if before:
         line += f"; {before} were replayed before"
     if sent.homeless:
-        line += f"; {len(sent.homeless)} do not say where they came from, and need --to TOPIC"
+        line += f"; {len(sent.homeless)} do not name their source, and need --to TOPIC"
     done(line)

@@ -1,7 +1,7 @@
-"""Leaving when a certificate was renewed, for where something starts the driver anew.
+"""Graceful exit after a certificate is renewed, for environments that restart the driver.
 
-Kafka's clients read their certificates when they are made, and some of a driver's live as long as it does. A driver
-that outlives its certificate is refused at its next connection, so it is better gone before.
+Kafka clients read their certificates when they are created, and some of a driver's clients live as long as it does. A
+driver that outlives its certificate is refused at its next connection, so it exits before that.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Self
 
 from tailrace.config import Pipeline
 
-LOOK = 10.0  # seconds; a kubelet takes a minute or so to bring what a Secret holds now
+LOOK = 10.0  # seconds; a kubelet takes about a minute to update a Secret's files
 
 
 def certificates(pipeline: Pipeline) -> tuple[Path, ...]:
-    """The files that the connections are made with."""
+    """Return the files that the connections use."""
     options = (*pipeline.kafka.options.items(), *pipeline.offsets.options.items())
     return tuple(sorted({Path(value) for name, value in options if name.endswith(".location")}))
 
 
 class Renewal:
-    """Inside, the files are looked at; when one has other contents, `stop` is called with the reason, once."""
+    """Context manager that watches the files, and calls `stop` once with the reason when one changes."""
 
     def __init__(self, files: tuple[Path, ...], stop: Callable[[str], None], look: float = LOOK) -> None:
         self._files, self._stop, self._look = files, stop, look
         self._ended = threading.Event()
-        self._seen = {file: _digest(file) for file in files}
+        self._digests = {file: _digest(file) for file in files}
         self._thread = threading.Thread(target=self._watch, name="tailrace-renewal", daemon=True)
 
     def __enter__(self) -> Self:
@@ -47,7 +47,7 @@ class Renewal:
 
     def _watch(self) -> None:
         while not self._ended.wait(self._look):
-            for file, before in self._seen.items():
+            for file, before in self._digests.items():
                 now = _digest(file)
                 if now is not None and now != before:
                     self._stop(f"{file} was renewed")
@@ -55,7 +55,7 @@ class Renewal:
 
 
 def _digest(file: Path) -> bytes | None:
-    """What tells two contents apart; None while the file cannot be read, which is for those who need it to say."""
+    """Digest the contents; None while the file cannot be read, which its clients report."""
     try:
         return hashlib.sha256(file.read_bytes()).digest()
     except OSError:

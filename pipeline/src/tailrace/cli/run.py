@@ -1,4 +1,4 @@
-"""`tailrace run`: run a pipeline until it is told to stop."""
+"""`tailrace run`: run a pipeline until it is stopped."""
 
 from __future__ import annotations
 
@@ -21,46 +21,49 @@ from tailrace.status.events import BatchWritten, Emit, Event, to_each
 
 def run(
     file: Annotated[Path, typer.Argument(help="The pipeline's configuration, a YAML file.")],
-    batch: Annotated[bool, typer.Option("--batch", help="Read what is there now, then end.")] = False,
+    batch: Annotated[bool, typer.Option("--batch", help="Process the records present now, then exit.")] = False,
     standby: Annotated[
-        bool, typer.Option("--standby", help="Make ready beside the driver that runs, and take over when it has gone.")
+        bool, typer.Option("--standby", help="Warm up next to the running driver, and take over when it is gone.")
     ] = False,
     ready_file: Annotated[
         Path | None,
-        typer.Option("--ready-file", help="A file that is there while the driver runs, or stands by and is ready."),
+        typer.Option("--ready-file", help="File that exists while the driver runs, or is a ready standby."),
     ] = None,
     until_renewed: Annotated[
         bool,
         typer.Option(
-            "--until-renewed", help="Leave when a certificate of kafka.options was renewed; something starts it anew."
+            "--until-renewed", help="Exit when a certificate in kafka.options is renewed, to be restarted from outside."
         ),
     ] = False,
-    output: Annotated[Output, typer.Option("--output", help="text, or json: one object for each event.")] = Output.TEXT,
+    output: Annotated[Output, typer.Option("--output", help="text, or json: one object per event.")] = Output.TEXT,
 ) -> None:
-    """Run a pipeline. Ctrl-C or SIGTERM finishes the batch that is under way, and leaves.
+    """Run a pipeline. Ctrl-C or SIGTERM finishes the batch in progress, then exits.
 
     A second signal gives the batch up; the next start finishes it.
     """
     if batch and standby:
-        raise typer.BadParameter("--standby waits for its turn to go on for ever; --batch ends", param_hint="--standby")
+        raise typer.BadParameter(
+            "--standby waits to take over a pipeline that runs until stopped; --batch ends by itself",
+            param_hint="--standby",
+        )
     loaded = load(file)
     ready = ReadyFile(ready_file)
     log_to_stderr()
-    from tailrace.startup.run import Stop  # brings Spark, which --help should not wait for
+    from tailrace.startup.run import Stop  # imports Spark, which --help should not wait for
     from tailrace.startup.run import run as drive
 
     stop = Stop()
 
-    def told(number: int, frame: FrameType | None) -> None:
+    def on_signal(number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         if not stop.event.is_set():
             stop(f"{name} was received")
             return
         stop.hurry(f"{name} was received twice")
-        signal.signal(number, signal.SIG_DFL)  # a third one ends the process, if even that is stuck
+        signal.signal(number, signal.SIG_DFL)  # a third one ends the process, even if it is stuck
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, told)
+        signal.signal(number, on_signal)
     with ready, Renewal(certificates(loaded.pipeline) if until_renewed else (), stop):
         if output is Output.JSON:
             emit = to_each(_as_json, ready.heard)

@@ -1,4 +1,4 @@
-"""`tailrace status`: what the driver's status page says, in the terminal."""
+"""`tailrace status`: the driver's status page in the terminal."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tailrace.errors import DriverUnreachable
 
 EVERY: Final = 2.0
 _PATIENCE = 5.0  # seconds for one answer
-_NEAR = 16  # ports after that of the configuration in which a driver is looked for
-_PARTITIONS, _BATCHES = 12, 10  # as many lines of each
+_NEAR = 16  # ports to try, beginning with the configured one
+_PARTITIONS, _BATCHES = 12, 10  # maximum lines of each
 
-Told = Mapping[str, Any]
+Status = Mapping[str, Any]
 
 
 def status(
@@ -31,31 +31,31 @@ def status(
         str | None,
         typer.Argument(
             metavar="[FILE or URL]",
-            help="The pipeline's configuration, or its driver's address; without it, the usual port on this machine.",
+            help="The pipeline's configuration or its driver's address; default: the usual port on this machine.",
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Show it once, also on a terminal.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Show it once, even on a terminal.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show what a running pipeline is doing: lag, rates, the last batches, its gateways.
 
-    On a terminal the picture is live until Ctrl-C; elsewhere, and as JSON, it is written once.
+    On a terminal the display is live until Ctrl-C; elsewhere, and as JSON, it is written once.
     """
     url = found(where)
-    told = ask(url)
+    state = ask(url)
     if output is Output.JSON:
-        emit(told)
+        emit(state)
         return
     if once or not sys.stdout.isatty():
-        show(blocks(told))
+        show(blocks(state))
         note(f"next: {url} in a browser")
         return
     try:
         with Screen() as screen:
             while True:
-                screen.show(blocks(told))
+                screen.show(blocks(state))
                 time.sleep(EVERY)
-                told = ask(url)
+                state = ask(url)
     except KeyboardInterrupt:
         return
 
@@ -64,7 +64,7 @@ def status(
 
 
 def found(where: str | None) -> str:
-    """The address of the driver that is meant."""
+    """Return the driver's address: given, or searched for on the ports from the configured one on."""
     if where is not None and "://" in where:
         return where.rstrip("/") + "/"
     if where is not None and not Path(where).exists() and _is_address(where):
@@ -79,12 +79,12 @@ def found(where: str | None) -> str:
     answers = []
     for number in range(chosen.port, min(chosen.port + _NEAR, 65536)):
         try:
-            told = ask(f"http://{host}:{number}/")
+            state = ask(f"http://{host}:{number}/")
         except DriverUnreachable:
             continue
-        if name in {None, told.get("pipeline")}:
-            answers.append((told.get("phase") != "leading", number))
-            if told.get("phase") == "leading":
+        if name in {None, state.get("pipeline")}:
+            answers.append((state.get("phase") != "leading", number))
+            if state.get("phase") == "leading":
                 break
     return f"http://{host}:{min(answers)[1]}/" if answers else first
 
@@ -95,12 +95,12 @@ def _is_address(text: str) -> bool:
 
 
 def ask(url: str) -> dict[str, Any]:
-    """What the driver there says."""
-    # Without the proxies of the environment: a driver is near.
+    """Fetch the driver's status; raise DriverUnreachable if none answers."""
+    # Skip the environment's proxies: a driver is near.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{url}status", timeout=_PATIENCE) as answer:
-            told = json.load(answer)
+            state = json.load(answer)
     except (OSError, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
@@ -108,59 +108,59 @@ def ask(url: str) -> dict[str, Any]:
         raise DriverUnreachable(
             f"no driver answers at {url} ({why})",
             kept="nothing was changed",
-            then="look at what the driver said when it started (`status page: …`), then: tailrace status URL",
+            then="find the address in the driver's first lines (`status page: …`), then: tailrace status URL",
         ) from error
-    if not isinstance(told, dict) or "pipeline" not in told:
+    if not isinstance(state, dict) or "pipeline" not in state:
         raise DriverUnreachable(
-            f"what answers at {url} is no driver of Tailrace",
+            f"the server at {url} is not a Tailrace driver",
             kept="nothing was changed",
-            then="tailrace status URL, with the address that the driver said when it started",
+            then="tailrace status URL, with the address that the driver logged when it started",
         )
-    return told
+    return state
 
 
 # -- showing it ------------------------------------------------------------------------------------
 
 
-def blocks(told: Told) -> list[Block]:
-    """The picture: the pipeline in a few lines, its source partitions, its gateways, its last batches."""
-    shown = [Block(lines=_heading(told))]
-    lag = told["lag"]
+def blocks(state: Status) -> list[Block]:
+    """Lay out the screen: the pipeline in a few lines, its source partitions, gateways and last batches."""
+    shown = [Block(lines=_heading(state))]
+    lag = state["lag"]
     if lag is not None and lag["partitions"]:
         worst = sorted(lag["partitions"], key=lambda each: -each["lag"])[:_PARTITIONS]
         rows = [(f"{each['topic']}-{each['partition']}", each["position"], each["end"], each["lag"]) for each in worst]
-        rest = lag["count"] - len(worst)
+        more = lag["count"] - len(worst)
         shown.append(Block(columns=("source partition", "read to", "end", "lag"), rows=rows))
-        if rest:
-            shown[-1] = Block((f"and {rest} more source partitions with less lag:",), shown[-1].columns, rows)
-    if told["gateways"]:
-        gateways = [(each["name"], each["address"], spans(each["sinks"])) for each in told["gateways"]]
+        if more:
+            shown[-1] = Block((f"and {more} more source partitions with less lag:",), shown[-1].columns, rows)
+    if state["gateways"]:
+        gateways = [(each["name"], each["address"], spans(each["sinks"])) for each in state["gateways"]]
         shown.append(Block(columns=("gateway", "metrics", "sink partitions"), rows=gateways))
-    if told["batches"]:
+    if state["batches"]:
         last = [
             (each["batch"], each["in"], each["out"], each["rejected"], each["seconds"], each["lag"])
-            for each in told["batches"][-_BATCHES:]
+            for each in state["batches"][-_BATCHES:]
         ]
         shown.append(Block(columns=("batch", "in", "out", "rejected", "seconds", "lag"), rows=last))
-    if told["warnings"]:
-        shown.append(Block(lines=[f"warning: {each}" for each in told["warnings"]]))
+    if state["warnings"]:
+        shown.append(Block(lines=[f"warning: {each}" for each in state["warnings"]]))
     return shown
 
 
-def _heading(told: Told) -> list[str]:
-    totals, lag, batch = told["totals"], told["lag"], told["batch"]
-    since = duration(told["now"] - told["since"])
-    lines = [f"{told['pipeline']}: {told['phase']} for {since}, run {told['run']}, tailrace {told['tailrace']}"]
-    if told["stalled"]:
-        lines.append(f"STALLED: {told['stalled']}")
+def _heading(state: Status) -> list[str]:
+    totals, lag, batch = state["totals"], state["lag"], state["batch"]
+    since = duration(state["now"] - state["since"])
+    lines = [f"{state['pipeline']}: {state['phase']} for {since}, run {state['run']}, tailrace {state['tailrace']}"]
+    if state["stalled"]:
+        lines.append(f"STALLED: {state['stalled']}")
     if lag is not None:
         lines.append(f"lag: {lag['records']:,} records, the oldest {duration(lag['seconds'])} old")
     if batch is not None:
         lines.append(
-            f"last batch: {batch['number']}, {duration(told['now'] - batch['finished'])} ago, "
-            f"{batch['sinks']} sink partitions" + (", and one is under way" if batch["busy"] else "")
+            f"last batch: {batch['number']}, {duration(state['now'] - batch['finished'])} ago, "
+            f"{batch['sinks']} sink partitions" + (", and one in progress" if batch["busy"] else "")
         )
-    rates = told["rates"]
+    rates = state["rates"]
     lines.append(f"rates: {rates['input']:,.0f} records/s arriving, {rates['processed']:,.0f} records/s processing")
     lines.append(
         f"this run: {totals['batches']:,} batches, {totals['consumed']:,} consumed, {totals['produced']:,} delivered, "
@@ -168,17 +168,17 @@ def _heading(told: Told) -> list[str]:
     )
     if totals["reasons"]:
         lines.append("rejected: " + ", ".join(f"{number:,} {why}" for why, number in sorted(totals["reasons"].items())))
-    if told.get("planning"):
-        planning = told["planning"]
+    if state.get("planning"):
+        planning = state["planning"]
         why = f": {', '.join(planning['reasons'])}" if planning["reasons"] else ""
         lines.append(f"plan: {planning['frame']}{why}")
-    if told["executors"]:
-        lines.append(f"executors: {told['executors']['present']} of {told['executors']['wanted']}")
+    if state["executors"]:
+        lines.append(f"executors: {state['executors']['present']} of {state['executors']['wanted']}")
     return lines
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Numbers in their order, those that follow each other as a span: 0-3, 7."""
+    """Write sorted numbers with runs as spans: 0-3, 7."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and number == parts[-1][1] + 1:
@@ -189,7 +189,7 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time as a person says it."""
+    """Format a duration for people."""
     for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"

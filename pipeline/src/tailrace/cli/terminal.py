@@ -1,6 +1,6 @@
-"""How Tailrace speaks to a person and to a program: the only user of rich.
+"""Terminal and machine-readable output, and the only user of rich.
 
-Data goes to stdout and chatter to stderr, so that a pipe carries nothing but data. What moves, moves only on a
+Data goes to stdout and progress to stderr, so that a pipe carries nothing but data. Live tables appear only on a
 terminal; elsewhere the same rows come as plain lines. rich honours NO_COLOR by itself, and is imported only where
 something is drawn.
 """
@@ -32,7 +32,7 @@ _SHOWN = 15  # rows of a live table
 
 
 class Output(StrEnum):
-    """For whom the result is written."""
+    """The format of the result: for people or for programs."""
 
     TEXT = "text"
     JSON = "json"
@@ -42,7 +42,7 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Write the 
 
 
 def requested(arguments: Sequence[str]) -> Output:
-    """The output that a command line asks for, also where it was not understood as a whole."""
+    """Return the output format a command line asks for, even if the rest of it is invalid."""
     for before, each in zip(("", *arguments), arguments, strict=False):
         if each in {"--output=json", "-ojson"} or (before in {"--output", "-o"} and each == "json"):
             return Output.JSON
@@ -50,59 +50,59 @@ def requested(arguments: Sequence[str]) -> Output:
 
 
 def console(stream: TextIO) -> Console:
-    """A console that prints text as it is: no markup, no guessed colours, no wrapping where nobody looks."""
+    """Return a console that prints text as it is: no markup, no guessed colours, no wrapping outside a terminal."""
     from rich.console import Console
 
     return Console(file=stream, markup=False, highlight=False, emoji=False, soft_wrap=not stream.isatty())
 
 
 def interactive() -> bool:
-    """Whether a person can be asked."""
+    """Return whether a person can be asked."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str) -> bool:
-    """Ask on stderr; only after `interactive()` said that there is someone to answer."""
+    """Ask on stderr; call this only if `interactive()` is true."""
     return typer.confirm(question, default=False, err=True)
 
 
 def say(text: str = "") -> None:
-    """A line of the result."""
+    """Write a line of the result."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def emit(result: Mapping[str, Any]) -> None:
-    """The result as one JSON object on one line."""
+    """Write the result as one JSON object on one line."""
     say(json.dumps(result, ensure_ascii=False, default=str))
 
 
 def note(text: str) -> None:
-    """A line of progress or advice, beside the result."""
+    """Write a line of progress or advice to stderr."""
     _styled(sys.stderr, text, "dim")
 
 
 def done(line: str, then: str = "") -> None:
-    """The closing line, and the command to try next."""
+    """Write the closing line, and the command to try next."""
     say(line)
     if then:
         note(f"next: {then}")
 
 
 def fail(error: TailraceError, output: Output) -> int:
-    """Show an error where it belongs, and return the exit code."""
+    """Show an error, as JSON on stdout or as text on stderr, and return the exit code."""
     if output is Output.JSON:
         emit(error.as_dict())
     else:
-        first, *rest = str(error).split("\n")
+        first, *others = str(error).split("\n")
         _styled(sys.stderr, first, "bold red")
-        for line in rest:
+        for line in others:
             _styled(sys.stderr, line)
     return error.exit_code
 
 
 def log_to_stderr() -> None:
-    """Tailrace's own log, if TAILRACE_LOG asks for one; at debug it has a line for each batch."""
+    """Log to stderr at the level in TAILRACE_LOG, if it is set; debug has a line per batch."""
     level = os.environ.get("TAILRACE_LOG", "").upper()
     if level in logging.getLevelNamesMapping():
         handler = logging.StreamHandler(sys.stderr)
@@ -113,7 +113,7 @@ def log_to_stderr() -> None:
 
 
 def cell(value: object) -> str:
-    """A value as a table shows it, on one line."""
+    """Format a value for a table, on one line."""
     if value is None or value == "":
         return NOTHING
     if isinstance(value, float):
@@ -124,7 +124,7 @@ def cell(value: object) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table of the result: drawn on a terminal, aligned and uncut elsewhere."""
+    """Write a table of the result: drawn on a terminal, aligned and uncut elsewhere."""
     texts = [[cell(value) for value in row] for row in rows]
     if sys.stdout.isatty():
         console(sys.stdout).print(_drawn(columns, texts))
@@ -135,7 +135,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 class LiveTable:
-    """Rows as they come, on stderr: a table that is drawn anew on a terminal, plain lines elsewhere.
+    """Rows as they come, on stderr: a table that is redrawn on a terminal, plain lines elsewhere.
 
     A row is printed when it is complete; the last rows stay on the screen when the table ends.
     """
@@ -165,7 +165,7 @@ class LiveTable:
             self._live = None
 
     def row(self, *values: object) -> None:
-        """Add a row; as many values as there are columns."""
+        """Add a row, with one value per column."""
         texts = [cell(value) for value in values]
         if len(texts) != len(self._columns):
             raise ValueError(f"a row of {len(texts)} values for {len(self._columns)} columns {self._columns}")
@@ -181,7 +181,7 @@ class LiveTable:
         self._line(texts)
 
     def note(self, text: str) -> None:
-        """A line between the rows: it scrolls above a live table."""
+        """Write a line between the rows; it scrolls above a live table."""
         if self._live is not None:
             self._live.console.print(text, style="dim")
         elif not self._quiet:
@@ -193,7 +193,7 @@ class LiveTable:
 
 
 def _styled(stream: TextIO, text: str, style: str = "") -> None:
-    """A line in a style where someone looks, and the bare line elsewhere."""
+    """Write a line, styled on a terminal and plain elsewhere."""
     if stream.isatty():
         console(stream).print(text, style=style, soft_wrap=True)
     else:
@@ -219,7 +219,7 @@ def _drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> RichTable:
 
 @dataclass(frozen=True)
 class Block:
-    """A part of a screen: lines, or a table with its heading."""
+    """Part of a screen: lines, or a table with its heading."""
 
     lines: Sequence[str] = ()
     columns: Sequence[str] = ()
@@ -227,7 +227,7 @@ class Block:
 
 
 def show(blocks: Sequence[Block]) -> None:
-    """Blocks as the result, below each other."""
+    """Write blocks as the result, one below another."""
     for number, block in enumerate(blocks):
         if number:
             say()
@@ -238,7 +238,7 @@ def show(blocks: Sequence[Block]) -> None:
 
 
 class Screen:
-    """Blocks that are drawn anew in place, on stdout; only for a terminal."""
+    """Blocks redrawn in place on stdout; for terminals only."""
 
     def __enter__(self) -> Self:
         from rich.live import Live
@@ -253,7 +253,7 @@ class Screen:
         self._live.stop()
 
     def show(self, blocks: Sequence[Block]) -> None:
-        """Draw these in the place of those before."""
+        """Draw these blocks in place of the previous ones."""
         from rich.console import Group
         from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""`tailrace verify`: the proof, for any two topics."""
+"""`tailrace verify`: the exactly-once proof for any two topics."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from tailrace.config import Isolation
 from tailrace.errors import OptionRefused, RecordsDiffer
 
 _MEBIBYTE = 1024 * 1024
-_HOW = "Where a record's id stands: key, header:NAME or json:$.path."
+_HOW = "Where to find a record's id: key, header:NAME or json:$.path."
 
 
 def verify(
-    input_topic: Annotated[str, typer.Argument(metavar="INPUT", help="The topic that the records went into.")],
-    output_topic: Annotated[str, typer.Argument(metavar="OUTPUT", help="The topic that they must have come out of.")],
+    input_topic: Annotated[str, typer.Argument(metavar="INPUT", help="The topic the records went into.")],
+    output_topic: Annotated[str, typer.Argument(metavar="OUTPUT", help="The topic they must have come out of.")],
     bootstrap: BootstrapOption = None,
     by: Annotated[str, typer.Option("--by", help=_HOW)] = "key",
-    in_by: Annotated[str | None, typer.Option("--in-by", help="The same, for the input only.")] = None,
-    out_by: Annotated[str | None, typer.Option("--out-by", help="The same, for the output only.")] = None,
+    in_by: Annotated[str | None, typer.Option("--in-by", help="Like --by, for the input only.")] = None,
+    out_by: Annotated[str | None, typer.Option("--out-by", help="Like --by, for the output only.")] = None,
     rejected: Annotated[
-        str | None, typer.Option("--rejected", help="The topic of rejected records, which count as delivered.")
+        str | None, typer.Option("--rejected", help="The topic of rejected records; these count as delivered.")
     ] = None,
     isolation: Annotated[
-        Isolation, typer.Option("--isolation", help="Whether records of open and aborted transactions are read.")
+        Isolation, typer.Option("--isolation", help="Whether to read records of open and aborted transactions.")
     ] = Isolation.READ_COMMITTED,
-    memory: Annotated[int, typer.Option("--memory", min=1, help="MiB for the comparison; the rest is on disk.")] = 64,
+    memory: Annotated[
+        int, typer.Option("--memory", min=1, help="MiB of memory for the comparison; beyond that it uses disk.")
+    ] = 64,
     limit: Annotated[float, typer.Option("--limit", min=1, help="Give up after this many seconds of silence.")] = 60.0,
     properties: PropertiesOption = None,
     option: KafkaOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Count what is lost or duplicated between two topics.
+    """Count the records lost or duplicated between two topics.
 
-    Both are read by a plain consumer from their beginnings to their present ends, so let the pipeline drain first. Each
-    input record must have come out once, or been rejected once. Exit code 1 if that is not so.
+    A plain consumer reads both from the beginning to the current end, so let the pipeline drain first. Each input
+    record must have come out once, or been rejected once; otherwise the exit code is 1.
     """
     went_in, came_out = _identity(in_by or by, "--in-by" if in_by else "--by"), _identity(out_by or by, "--out-by")
     kafka = connection(bootstrap, properties, option)
@@ -60,7 +62,7 @@ def verify(
 
 
 def report(found: Comparison, output: Output, what: str) -> None:
-    """Write the line of the proof; RecordsDiffer if it failed."""
+    """Write the result; raise RecordsDiffer if the proof failed."""
     if output is Output.JSON:
         emit(found.as_dict())
         if not found.exact:
@@ -70,7 +72,7 @@ def report(found: Comparison, output: Output, what: str) -> None:
     if not found.exact:
         raise RecordsDiffer(
             f"{what}: {found}{_examples(found)}",
-            kept="both topics are as they were; this command only reads",
+            kept="both topics are unchanged; this command only reads",
             then=_advice(found),
         )
 
@@ -96,7 +98,9 @@ def _examples(found: Comparison) -> str:
 
 def _advice(found: Comparison) -> str:
     if found.unidentified:
-        return "say where the id stands with --by, --in-by and --out-by, and name the rejected topic with --rejected"
+        return "name the id's place with --by, --in-by and --out-by, and the rejected topic with --rejected"
     if found.lost and not (found.duplicated or found.unexpected):
-        return "if the pipeline still runs, let it drain and verify again; name its rejected topic with --rejected"
-    return "look for the ids above in the output topic, and at the pipeline's log from that time"
+        return (
+            "if the pipeline is still running, let it drain and verify again; name its rejected topic with --rejected"
+        )
+    return "look for the ids above in the output topic, and in the pipeline's log from that time"

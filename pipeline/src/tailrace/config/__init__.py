@@ -1,6 +1,6 @@
 """The configuration: one schema for the YAML file, the environment, Python and the Kubernetes resource.
 
-Importing it imports neither Spark nor Kafka. `file` reads the file and the environment.
+Importing this package imports neither Spark nor Kafka. `file` reads the file and the environment.
 """
 
 from tailrace.config.kafka import Kafka, Registry

@@ -1,4 +1,4 @@
-"""The sections `kafka` and `registry`: how brokers and a schema registry are reached."""
+"""The sections `kafka` and `registry`: how to connect to the brokers and a schema registry."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Kafka(Section):
         default="localhost:9092",
         alias="bootstrap.servers",
         min_length=1,
-        description="Addresses of one or more brokers: host:port, separated by commas.",
+        description="Addresses of one or more brokers: host:port, comma-separated.",
     )
     options: Options = Field(
         default_factory=dict,
         repr=False,  # passwords
-        description="Options of the connection, as librdkafka names them: security.protocol, ssl.*, sasl.*.",
+        description="Connection options, as librdkafka names them: security.protocol, ssl.*, sasl.*.",
     )
 
     @field_validator("options")
@@ -30,7 +30,7 @@ class Kafka(Section):
 
 
 class Registry(Section):
-    """A schema registry in Confluent's protocol."""
+    """A schema registry that speaks Confluent's protocol."""
 
     url: str = Field(description="The registry's address.")
     options: Options = Field(
@@ -44,5 +44,5 @@ class Registry(Section):
     def _options(cls, options: KafkaOptions) -> KafkaOptions:
         check_options(options, REGISTRY_OPTIONS, "registry.options")
         if options.get("bearer.auth.credentials.source", "STATIC_TOKEN") != "STATIC_TOKEN":
-            raise ValueError("bearer.auth.credentials.source is STATIC_TOKEN; tokens are fetched from nowhere")
+            raise ValueError("bearer.auth.credentials.source must be STATIC_TOKEN; Tailrace does not fetch tokens")
         return options

@@ -1,7 +1,7 @@
-"""The Kafka options that pass through Tailrace, and why the others do not.
+"""The Kafka options that Tailrace passes on, as allow lists.
 
-Tailrace hands on what changes how much and how fast is read and written, and how to connect. What it does not know
-could take back what the delivery promises, so there are lists of what is allowed, and none of what is forbidden.
+Tailrace passes on options for throughput and for the connection. An option that it does not know could break the
+delivery guarantee, so these lists say what is allowed rather than what is forbidden.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KafkaOptions = dict[str, str]
 
 
 def _as_text(value: object) -> object:
-    """YAML reads `true` and `5242880` where Kafka wants text."""
+    """Turn booleans and numbers into text: YAML reads `true` and `5242880` where Kafka wants text."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int | float) else value
@@ -26,7 +26,7 @@ OptionText = Annotated[str, BeforeValidator(_as_text)]
 Options = dict[str, OptionText]
 
 
-# Options of the connection, for every client.
+# Connection options, for every client.
 CONNECTION_OPTIONS = frozenset({
     "client.dns.lookup", "connections.max.idle.ms", "metadata.max.age.ms", "reconnect.backoff.max.ms",
     "reconnect.backoff.ms", "request.timeout.ms", "sasl.mechanism", "sasl.password", "sasl.username",
@@ -34,13 +34,13 @@ CONNECTION_OPTIONS = frozenset({
     "ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem",
     "ssl.endpoint.identification.algorithm", "ssl.key.location", "ssl.key.password", "ssl.key.pem",
 })  # fmt: skip
-# Options of reading, as Kafka's Java consumer names them, which is what Spark's source reads with.
+# Consumer options, as named by Kafka's Java consumer, which Spark's source uses.
 SOURCE_OPTIONS = frozenset({
     "check.crcs", "client.rack", "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes",
     "max.partition.fetch.bytes", "max.poll.records", "receive.buffer.bytes", "request.timeout.ms",
     "default.api.timeout.ms",
 })  # fmt: skip
-# Options of writing, as librdkafka names them.
+# Producer options, as librdkafka names them.
 SINK_OPTIONS = frozenset({
     "acks", "batch.num.messages", "batch.size", "compression.level", "compression.type", "delivery.timeout.ms",
     "enable.idempotence", "linger.ms", "max.in.flight.requests.per.connection", "message.max.bytes",
@@ -48,36 +48,36 @@ SINK_OPTIONS = frozenset({
     "queue.buffering.max.ms", "request.timeout.ms", "retries", "retry.backoff.ms", "retry.backoff.max.ms",
     "socket.send.buffer.bytes", "sticky.partitioning.linger.ms", "transaction.timeout.ms",
 })  # fmt: skip
-# Options of the connection to a ZooKeeper that keeps offsets.
+# Options for connecting to a ZooKeeper that stores offsets.
 STORE_OPTIONS = frozenset({
     "digest.password", "digest.username", "sasl.mechanism", "sasl.password", "sasl.username",
     "ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "timeout.ms",
 })  # fmt: skip
-# Options of confluent-kafka's registry client. Of those that read a file only the certificates; none that calls another
-# address, or code, for a token.
+# Options of confluent-kafka's registry client. Only certificates may be read from files, and no option may fetch a
+# token from another address or from code.
 REGISTRY_OPTIONS = frozenset({
     "basic.auth.user.info", "bearer.auth.credentials.source", "bearer.auth.identity.pool.id",
     "bearer.auth.logical.cluster", "bearer.auth.token", "cache.capacity", "cache.latest.ttl.sec", "max.retries",
     "retries.max.wait.ms", "retries.wait.ms", "ssl.ca.location", "ssl.certificate.location", "ssl.key.location",
     "ssl.key.password", "timeout",
 })  # fmt: skip
-# Settings of Spark from which its Kafka connector takes options for its clients, past the lists above.
+# Spark settings through which its Kafka connector takes client options, bypassing the lists above.
 SPARK_KAFKA = "spark.kafka."
-SPARK_KAFKA_CONSUMERS = "spark.kafka.consumer."  # only how long and how many of them are kept
+SPARK_KAFKA_CONSUMERS = "spark.kafka.consumer."  # only the number of cached consumers and for how long
 SECRET_OPTION = re.compile(
     r"password|secret|\.key\.pem|\.certificate\.pem|keystore\.key|jaas|token|user\.info", re.IGNORECASE
 )
 
 
 class Delivery(StrEnum):
-    """How often a record may come out."""
+    """The delivery guarantee."""
 
     EXACTLY_ONCE = "exactly-once"
     AT_LEAST_ONCE = "at-least-once"
 
 
 class OptionsUnknown(ValueError):
-    """A map of Kafka options has names that are not on its list."""
+    """Raised for Kafka options that are not on their list."""
 
     def __init__(self, what: str, names: list[str], allowed: frozenset[str]) -> None:
         self.names = names
@@ -87,7 +87,7 @@ class OptionsUnknown(ValueError):
 
 
 def check_options(options: KafkaOptions, allowed: frozenset[str], what: str) -> KafkaOptions:
-    """The options as they were, if all are on the list."""
+    """Return the options unchanged, or raise OptionsUnknown for those that are not on the list."""
     unknown = [name for name in options if name not in allowed]
     if unknown:
         raise OptionsUnknown(what, unknown, allowed)
@@ -95,17 +95,17 @@ def check_options(options: KafkaOptions, allowed: frozenset[str], what: str) -> 
 
 
 def contradictions(options: KafkaOptions, delivery: Delivery) -> None:
-    """Raise ValueError if an option takes back what the delivery promises."""
+    """Raise ValueError if an option contradicts the delivery guarantee."""
     acks = options.get("acks")
     if acks is not None and acks not in {"all", "-1", "1", "0"}:
-        raise ValueError(f"acks is all, 1 or 0, not {acks!r}")
+        raise ValueError(f"acks must be all, 1 or 0, not {acks!r}")
     if delivery is Delivery.EXACTLY_ONCE and acks not in {None, "all", "-1"}:
         raise ValueError(
             f"acks={acks} contradicts delivery exactly-once, which needs acks=all; "
             "leave it out, or choose at-least-once"
         )
     if delivery is Delivery.AT_LEAST_ONCE and acks == "0":
-        raise ValueError("acks=0 contradicts delivery at-least-once: a record that nobody acknowledges may be lost")
+        raise ValueError("acks=0 contradicts delivery at-least-once: an unacknowledged record may be lost")
     idempotence = options.get("enable.idempotence")
     if delivery is Delivery.EXACTLY_ONCE and idempotence not in {None, "true"}:
         raise ValueError("enable.idempotence=false contradicts delivery exactly-once")
@@ -116,5 +116,5 @@ def contradictions(options: KafkaOptions, delivery: Delivery) -> None:
 
 
 def redact(options: KafkaOptions) -> KafkaOptions:
-    """The options as they may be printed: secrets are replaced."""
+    """Return the options with secrets replaced, safe to print."""
     return {name: "***" if SECRET_OPTION.search(name) else value for name, value in options.items()}

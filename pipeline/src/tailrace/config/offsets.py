@@ -1,7 +1,7 @@
-"""The part of the schema that says where the input offsets are kept: for other tools to see, and to begin from.
+"""The section `offsets`: where the input offsets are published for other tools, and where a new pipeline begins.
 
-What a pipeline has delivered is known by its ledger; the section `offsets` is about everybody else. It is one part of
-tailrace.config, which is where to import it from.
+The ledger knows what a pipeline has delivered; the section `offsets` serves everything else. Import it from
+tailrace.config.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NODE = re.compile(r"(/[^/\0]+)+")  # a path in ZooKeeper
 
 
 class StoreKind(StrEnum):
-    """Where the input offsets are kept for others to see, and to begin from."""
+    """Where the input offsets are published for other tools, and where a new pipeline begins."""
 
     KAFKA = "kafka"
     ZOOKEEPER = "zookeeper"
@@ -27,33 +27,32 @@ class StoreKind(StrEnum):
 
 
 class Offsets(Section):
-    """Where the input offsets are kept for others to see, and where a pipeline that has no plan yet begins."""
+    """Where the input offsets are published for other tools, and where a pipeline without a plan begins."""
 
     store: StoreKind = Field(
         default=StoreKind.KAFKA,
-        description="kafka (the group `tailrace.<pipeline>`), zookeeper or file. What was delivered is known by the "
-        "ledger alone; a store that disagrees is reported.",
+        description="kafka (the group `tailrace.<pipeline>`), zookeeper or file. Only the ledger decides what was "
+        "delivered; a store that disagrees is reported.",
     )
     from_: str | None = Field(
         default=None,
         alias="from",
         min_length=1,
-        description="kafka: the consumer group whose offsets the pipeline begins from, when it starts for the first "
-        "time.",
+        description="kafka: the consumer group from whose offsets the pipeline begins on its first start.",
     )
     servers: str | None = Field(
-        default=None, min_length=1, description="zookeeper: host:port, separated by commas; a chroot may follow."
+        default=None, min_length=1, description="zookeeper: host:port, comma-separated; a chroot may follow."
     )
     path: str | None = Field(
         default=None,
         min_length=1,
-        description="zookeeper: the node of a topic's offsets, `/tailrace/<pipeline>/offsets/{topic}` by default; "
-        "`{topic}` may be left out if one topic is read. file: the file, a JSON document.",
+        description="zookeeper: the node of a topic's offsets, by default `/tailrace/<pipeline>/offsets/{topic}`; "
+        "`{topic}` may be omitted if only one topic is read. file: the path of a JSON document.",
     )
     options: Options = Field(
         default_factory=dict,
         repr=False,  # passwords
-        description="zookeeper: how to connect: digest.username and digest.password, sasl.*, ssl.*, timeout.ms.",
+        description="zookeeper: connection options: digest.username and digest.password, sasl.*, ssl.*, timeout.ms.",
     )
 
     @field_validator("options")
@@ -64,11 +63,11 @@ class Offsets(Section):
             if (f"{scheme}.username" in options) != (f"{scheme}.password" in options):
                 raise ValueError(f"{scheme}.username and {scheme}.password go together")
         if not re.fullmatch(r"[1-9]\d{0,6}", options.get("timeout.ms", "1")):
-            raise ValueError("timeout.ms is a number of milliseconds")
+            raise ValueError("timeout.ms must be a number of milliseconds")
         return options
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _consistent(self) -> Self:
         if self.store is not StoreKind.KAFKA and self.from_ is not None:
             raise ValueError("`from` names a consumer group, so it goes with store kafka")
         if self.store is StoreKind.KAFKA and self.path is not None:
@@ -80,5 +79,5 @@ class Offsets(Section):
         if self.store is StoreKind.FILE and self.path is None:
             raise ValueError("store file needs a `path`")
         if self.store is StoreKind.ZOOKEEPER and self.path is not None and not NODE.fullmatch(self.path):
-            raise ValueError("the `path` of a node begins with /, does not end with one, and has no empty part")
+            raise ValueError("the `path` of a node begins with /, does not end with /, and has no empty part")
         return self

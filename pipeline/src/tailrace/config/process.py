@@ -1,4 +1,4 @@
-"""The section `process`: the user's function, on DataFrames or on Arrow batches, and what goes with it."""
+"""The section `process`: the user's function, on DataFrames or on Arrow batches, and its settings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tailrace.config.section import Section
 
 
 class Process(Section):
-    """What happens to the rows."""
+    """How the rows are processed."""
 
     function: str | None = Field(
         default=None,
-        description="The function from DataFrame to DataFrame: `file.py:name` or `package.module:name`; without one, "
-        "rows pass as they are.",
+        description="A function from DataFrame to DataFrame: `file.py:name` or `package.module:name`. Without a "
+        "function, rows pass unchanged.",
     )
     arrow: str | None = Field(
         default=None,
@@ -26,22 +26,22 @@ class Process(Section):
     validate_: dict[str, str] = Field(
         default_factory=dict,
         alias="validate",
-        description="Conditions that a decoded record must meet, as SQL, by name; a record that does not is rejected "
-        "with that name.",
+        description="Named SQL conditions that a decoded record must meet; a record that fails one is rejected with "
+        "its name as the reason.",
     )
     partitions: int | None = Field(
         default=None,
         ge=1,
         le=10_000,
-        description="Spread the records over this many tasks before the function, by key; by default they stay where "
-        "they were read.",
+        description="Shuffle the records by key into this many tasks before the function; by default they stay in the "
+        "task that read them.",
     )
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _consistent(self) -> Self:
         if self.arrow is not None and self.function is not None:
             raise ValueError(
-                "`function` works on DataFrames and `arrow` on Arrow record batches; a pipeline has one of them"
+                "`function` works on DataFrames and `arrow` on Arrow record batches; a pipeline takes only one of them"
             )
         if self.arrow is not None and self.partitions is not None:
             raise ValueError("`partitions` is a shuffle, which only Spark can do; leave it out, or use `function`")

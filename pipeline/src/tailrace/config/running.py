@@ -19,32 +19,32 @@ class Batch(Section):
         default=0.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds from the beginning of one batch to that of the next; 0: as soon as the last is done.",
+        description="Seconds from the start of one batch to the start of the next; 0: as soon as the last is done.",
     )
     max_records: int = Field(
         default=200_000,
         ge=1,
-        description="At most this many records in one batch, whatever the target.",
+        description="Maximum number of records in a batch, whatever the target.",
     )
     target: Seconds = Field(
         default=5.0,
         ge=0,
         allow_inf_nan=False,
-        description="How long a batch may take: seconds, or 500ms, 1s, 2m. How many records that are is learned from "
-        "the batches before. 0: `max_records` alone counts.",
+        description="How long a batch should take: seconds, or 500ms, 1s, 2m. The number of records that fit is "
+        "learned from previous batches. 0: only `max_records` limits a batch.",
     )
     max_bytes: Bytes = Field(
         default=256_000_000,
         ge=1,
-        description="A batch takes no more records than make up about so many bytes of keys and values, by the size "
-        "of those before: a number, or 500kB, 64MB, 1GiB.",
+        description="Approximate maximum size of a batch, in bytes of keys and values, estimated from previous "
+        "batches: a number, or 500kB, 64MB, 1GiB.",
     )
     drain: float = Field(
         default=120.0,
         ge=0,
         allow_inf_nan=False,
-        description="Seconds that the batch under way may still take after SIGTERM or Ctrl-C; then it is given up, and "
-        "the next start finishes it.",
+        description="Seconds that the batch in progress may still take after SIGTERM or Ctrl-C; then it is abandoned, "
+        "and the next start finishes it.",
     )
 
 
@@ -52,77 +52,84 @@ class Ledger(Section):
     """The topic that holds plans and, as its group's offsets, markers."""
 
     topic: str = Field(
-        default=LEDGER_TOPIC, min_length=1, description="The ledger topic; pipelines of a cluster share one."
+        default=LEDGER_TOPIC, min_length=1, description="The ledger topic; pipelines of a cluster can share it."
     )
     partitions: int = Field(
         default=LEDGER_PARTITIONS,
         ge=1,
-        description="Its partitions, when Tailrace creates it; at least as many as any pipeline has sink partitions.",
+        description="Number of partitions, if Tailrace creates it; at least as many as any pipeline has sink "
+        "partitions.",
     )
     replication: int = Field(
         default=-1,
         ge=-1,
-        description="Its replication factor, when Tailrace creates it; -1 is the broker's default.",
+        description="Replication factor, if Tailrace creates it; -1 is the broker's default.",
     )
     lease: float = Field(
         default=6.0,
         ge=1,
         le=1800,
-        description="Seconds after which a driver that has died without a word counts as gone, and a standby takes "
-        "over. The broker allows what is between its group.min.session.timeout.ms (6 s by default) and its "
+        description="Seconds without a heartbeat after which a driver counts as dead and a standby takes over. The "
+        "broker allows values between its group.min.session.timeout.ms (6 s by default) and its "
         "group.max.session.timeout.ms.",
     )
 
 
 class Executors(Section):
-    """How many executors there are, where they are pods: as many as the backlog asks for, between two numbers."""
+    """Scaling of executors that run as pods: as many as the backlog needs, between a minimum and a maximum."""
 
-    min: int = Field(default=1, ge=1, description="Never fewer.")
+    min: int = Field(default=1, ge=1, description="Minimum number of executors.")
     max: int | None = Field(
-        default=None, ge=1, description="Never more. Left out, the number stays what `spark.executor.instances` says."
+        default=None,
+        ge=1,
+        description="Maximum number of executors; if omitted, the number stays at `spark.executor.instances`.",
     )
     backlog: Seconds = Field(
         default=60.0,
         gt=0,
-        description="How long it may take to read what waits. Where it would take longer, there are more executors; "
-        "where it takes less than a quarter of that for `settle`, there is one fewer.",
+        description="How long reading the backlog may take: seconds, or 1m. If it would take longer, executors are "
+        "added; if it has taken less than a quarter of this for `settle`, one is removed.",
     )
     settle: Seconds = Field(
-        default=300.0, gt=0, description="How long it must have been calm before an executor goes: seconds, or 5m."
+        default=300.0,
+        gt=0,
+        description="How long the backlog must stay low before an executor is removed: seconds, or 5m.",
     )
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _consistent(self) -> Self:
         if self.max is not None and self.max < self.min:
-            raise ValueError(f"executors.max is {self.max}, fewer than executors.min, {self.min}")
+            raise ValueError(f"executors.max is {self.max}, less than executors.min, which is {self.min}")
         return self
 
 
 class Metrics(Section):
-    """How a pipeline lets itself be watched: the HTTP ports of the driver and of the executors' gateways."""
+    """Monitoring: the HTTP ports of the driver and of the executors' gateways."""
 
     enabled: bool = Field(default=True, description="Serve metrics, health and the status page.")
     host: str = Field(
         default="127.0.0.1",
         min_length=1,
-        description="The address at which driver and gateways serve; 0.0.0.0: at all addresses. Nothing there asks who "
-        "is asking, and nothing can be changed there.",
+        description="The address that the driver and the gateways listen on; 0.0.0.0: all addresses. The endpoints are "
+        "read-only and have no authentication.",
     )
     port: int = Field(
         default=9760,
         ge=0,
         le=65535,
-        description="The driver's port; 0: any free one. Where it is taken, the next free one, which the driver says.",
+        description="The driver's port; 0: any free port. If it is taken, the next free one is used and logged.",
     )
     gateways: int = Field(
-        default=9770, ge=0, le=65535, description="The port of each executor's gateway; chosen as the driver's is."
+        default=9770, ge=0, le=65535, description="The port of each executor's gateway, chosen like the driver's."
     )
     statistics: Seconds = Field(
-        default=10.0, ge=0, description="How often each producer tells its statistics: seconds, or 5s, 1m; 0: never."
+        default=10.0,
+        ge=0,
+        description="Interval between each producer's statistics reports: seconds, or 5s, 1m; 0: never.",
     )
     stalled: Seconds = Field(
         default=300.0,
         gt=0,
-        description="A driver with lag that has finished no batch for so long (and batch.trigger) is stalled: /healthz "
-        "says 503.",
+        description="A driver with lag that has finished no batch for this long (plus batch.trigger) is stalled: "
+        "/healthz returns 503.",
     )

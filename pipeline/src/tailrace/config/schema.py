@@ -1,8 +1,8 @@
 """The one schema of a pipeline: for the YAML file, the environment, Python and the Kubernetes resource.
 
 What is valid here is valid everywhere, so every rule that does not need Kafka, Spark or the user's function is
-stated here or, for Kafka options, in `kafka_options`; what passed is not checked again. Importing it imports neither
-Spark nor Kafka.
+stated here or, for Kafka options, in `kafka_options`; nothing is checked again later. Importing this module imports
+neither Spark nor Kafka.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Pipeline(Section):
     pipeline: str = Field(
         min_length=1,
         max_length=100,
-        description="The pipeline's name: lower-case letters, digits and dashes. Ids and groups derive from it.",
+        description="The pipeline's name: lower-case letters, digits and dashes. Ids and group names derive from it.",
     )
     kafka: Kafka = Field(default_factory=Kafka)
     source: Source
@@ -47,13 +47,13 @@ class Pipeline(Section):
     executors: Executors = Field(default_factory=Executors)
     checkpoint: str = Field(
         default="ledger",
-        description="`ledger` for a stateless pipeline, which needs no other store; for a stateful one where its state "
-        "is kept: a folder, `file:/…`, or `s3a://bucket/prefix` on S3, MinIO and their like.",
+        description="`ledger` for a stateless pipeline, which needs no other store; for a stateful one, where its "
+        "state is kept: a folder, `file:/…`, or `s3a://bucket/prefix` on S3, MinIO or a compatible store.",
     )
     spark: Options = Field(
         default_factory=dict,
         repr=False,  # keys of object stores
-        description="Settings of Spark (spark.*).",
+        description="Spark settings (spark.*).",
     )
 
     @field_validator("pipeline")
@@ -84,31 +84,31 @@ class Pipeline(Section):
     def _spark(cls, settings: dict[str, str]) -> dict[str, str]:
         for name in settings:
             if not name.startswith("spark."):
-                raise ValueError(f"{name!r} is not a setting of Spark: those begin with `spark.`")
+                raise ValueError(f"{name!r} is not a Spark setting: those begin with `spark.`")
             if name.startswith(SPARK_KAFKA) and not name.startswith(SPARK_KAFKA_CONSUMERS):
-                raise ValueError(f"{name!r} would give Kafka's clients options that are not checked; use kafka.options")
+                raise ValueError(f"{name!r} would give Kafka's clients unchecked options; use kafka.options")
         return settings
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _consistent(self) -> Self:
         ours = {self.rejected_topic, self.ledger.topic}
         for topic in self.source.topics:
             if topic in ours:
                 raise ValueError(f"the pipeline writes to {topic!r} itself, so it cannot be among the source topics")
             if topic == self.sink.topic:
-                raise ValueError(f"source and sink are both {topic!r}: the pipeline would read its own output for ever")
+                raise ValueError(f"source and sink are both {topic!r}: the pipeline would read its own output forever")
         if self.ledger.topic in {self.sink.topic, self.rejected_topic}:
             raise ValueError(f"{self.ledger.topic!r} is the ledger; nothing else may be written to it")
         path = self.offsets.path or "{topic}"
         if self.offsets.store is StoreKind.ZOOKEEPER and "{topic}" not in path and len(self.source.topics) != 1:
-            raise ValueError("offsets.path must hold {topic}: the pipeline may read several topics, each has a node")
+            raise ValueError("offsets.path must contain {topic}: each of the pipeline's topics needs a node of its own")
         if self.offsets.from_ in {f"tailrace.{self.pipeline}", f"tailrace.{self.pipeline}.markers"}:
-            raise ValueError(f"offsets.from is another job's group; {self.offsets.from_!r} is the pipeline's own")
+            raise ValueError(f"offsets.from must be another job's group; {self.offsets.from_!r} is the pipeline's own")
         if self.executors.max is not None and not self.spark.get("spark.master", "").startswith("k8s://"):
-            raise ValueError("executors.max is for executors that are pods, and spark.master is not k8s://…")
+            raise ValueError("executors.max needs executors that are pods, but spark.master is not k8s://…")
         return self
 
     @property
     def rejected_topic(self) -> str:
-        """The topic of rejected records."""
+        """Return the topic of rejected records."""
         return self.rejected or f"{self.pipeline}.rejected"

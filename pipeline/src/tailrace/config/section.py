@@ -1,4 +1,4 @@
-"""What every part of the schema is made from; a module of its own, so that the schema can have several."""
+"""The base class and the types shared by every section of the schema."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.config import units
 
 
 def _written(read: Callable[[str], float | None], kind: str) -> Callable[[object], object]:
-    """Text in a unit as a number; what is no text is left to the schema."""
+    """Return a validator that reads text with a unit as a number; other values are left to the schema."""
 
     def validate(value: object) -> object:
         if not isinstance(value, str):
@@ -34,9 +34,9 @@ Bytes = Annotated[int, BeforeValidator(_written(units.size, "size")), _or_text("
 
 
 class Section(BaseModel):
-    """What all parts of the schema have in common: no unknown keys, no change after validation."""
+    """Base class of all sections: no unknown keys, no change after validation."""
 
-    # Pydantic's own message would show what it was given, passwords included.
+    # Pydantic's own message would show its input, passwords included.
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
 
     @field_validator("*", mode="before")

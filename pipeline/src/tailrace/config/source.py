@@ -1,4 +1,4 @@
-"""The section `source`: what is read, from where, and what a record's value is."""
+"""The section `source`: which topics are read, from where, and the format of a record's value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.config.section import Section
 
 
 class Format(StrEnum):
-    """How a record's value is written."""
+    """How a record's value is encoded."""
 
     RAW = "raw"
     JSON = "json"
@@ -22,14 +22,14 @@ class Format(StrEnum):
 
 
 class Reset(StrEnum):
-    """Where to begin where nothing is stored, or where what is stored is out of range."""
+    """Where to begin if no offset is stored, or the stored one is out of range."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class OnDataLoss(StrEnum):
-    """What to do when the next offset to read is gone."""
+    """What to do if the next offset to read is gone."""
 
     STOP = "stop"
     RESET = "reset"
@@ -43,11 +43,11 @@ class Isolation(StrEnum):
 
 
 class Source(Section):
-    """What is read, and how its bytes become rows."""
+    """What is read, and how it is decoded."""
 
     topics: list[str] = Field(default_factory=list, description="The topics to read.")
     pattern: str | None = Field(
-        default=None, description="A Java regular expression of topics to read, instead of `topics`."
+        default=None, description="A Java regular expression that matches the topics to read, instead of `topics`."
     )
     format: Format = Field(default=Format.RAW, description="raw, json or avro.")
     schema_: str | None = Field(
@@ -57,17 +57,16 @@ class Source(Section):
     )
     registry: Registry | None = Field(
         default=None,
-        description="avro: records are in the Confluent wire format, their schemas in this registry.",
+        description="avro: records are in the Confluent wire format, with their schemas in this registry.",
     )
     auto_offset_reset: Reset = Field(
         default=Reset.EARLIEST,
         alias="auto.offset.reset",
-        description="Where to begin where nothing is stored, or where what is stored is out of range: earliest or "
-        "latest.",
+        description="Where to begin if no offset is stored, or the stored one is out of range: earliest or latest.",
     )
     on_data_loss: OnDataLoss = Field(
         default=OnDataLoss.STOP,
-        description="When the next offset to read is gone: stop with an error, or reset as auto.offset.reset says and "
+        description="If the next offset to read is gone: stop with an error, or reset as auto.offset.reset says and "
         "report the gap.",
     )
     isolation: Isolation = Field(default=Isolation.READ_COMMITTED, description="read_committed or read_uncommitted.")
@@ -75,12 +74,10 @@ class Source(Section):
         default=None,
         ge=1,
         le=10_000,
-        description="Read with at least this many tasks; long ranges are split where there are fewer. By default one "
-        "task for a small batch, up to the number of slots for a large one.",
+        description="Minimum number of tasks that read; long ranges are split to reach it. By default one task for a "
+        "small batch, up to the number of slots for a large one.",
     )
-    options: Options = Field(
-        default_factory=dict, description="Options of reading, as Kafka's Java consumer names them."
-    )
+    options: Options = Field(default_factory=dict, description="Consumer options, as Kafka's Java consumer names them.")
 
     @field_validator("options")
     @classmethod
@@ -98,9 +95,9 @@ class Source(Section):
         return pattern
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _consistent(self) -> Self:
         if bool(self.topics) == (self.pattern is not None):
-            raise ValueError("name either `topics` or a `pattern`, one of them")
+            raise ValueError("set either `topics` or `pattern`, and not both")
         if self.format is Format.JSON and self.schema_ is None:
             raise ValueError("format json needs a `schema`")
         if self.format is Format.AVRO and self.schema_ is None:

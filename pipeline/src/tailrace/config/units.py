@@ -1,6 +1,6 @@
 """Times and sizes as people write them: `1s`, `500ms`, `2m`; `64MB`, `1GiB`.
 
-The configuration and the command line read them alike.
+The configuration and the command line read them the same way.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _WRITTEN = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
 
 
 def seconds(text: str) -> float | None:
-    """The time that a text says, a bare number being seconds; None where it says none."""
+    """Return the time in seconds, or None if the text is not a time; a bare number means seconds."""
     found = _WRITTEN.fullmatch(text.strip())
     factor = _TIMES.get(found[2]) if found else None
     return None if found is None or factor is None else float(found[1]) * factor
 
 
 def size(text: str) -> int | None:
-    """The bytes that a text says; None where it says none, or parts of a byte."""
+    """Return the size in bytes, or None if the text is not a size or not a whole number of bytes."""
     found = _WRITTEN.fullmatch(text.strip())
     factor = _SIZES.get(found[2].lower()) if found else None
     if found is None or factor is None:

@@ -1,7 +1,7 @@
-"""What the events of several drivers, one after the other, add up to.
+"""Progress across successive drivers, added up from their events.
 
-A killed driver leaves a batch open and its successor plans it again, so events are counted by batch number and never by
-their number.
+A killed driver leaves a batch open and its successor plans it again, so batches are counted by batch number, not by
+the number of events.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Row:
 
 
 class Batches:
-    """Which batch is open, and how many input records the written ones hold."""
+    """The open batch, and the input records of those written."""
 
     def __init__(self) -> None:
         self.open: int | None = None
@@ -37,7 +37,7 @@ class Batches:
         self._records: dict[int, int] = {}
 
     def apply(self, event: Event) -> Row | None:
-        """Take an event in; the table's row if it closes a batch."""
+        """Apply an event; return the table's row if it closes a batch."""
         kind = event.get("event")
         if kind == "planned":
             self.open = int(event["batch"])
@@ -53,21 +53,21 @@ class Batches:
         return None
 
     def ended(self) -> None:
-        """The driver is gone; whatever it had open is open no more in its name."""
+        """Forget the open batch of a driver that has ended."""
         self.open = None
         self.idle = False
 
     @property
     def consumed(self) -> int:
-        """The input records of every batch up to the last that was written.
+        """The input records of every batch up to the last one written.
 
-        A batch below it whose end nobody reported is delivered too: no driver goes on before it is.
+        An earlier batch whose end no driver reported is delivered too: no driver continues before it is.
         """
         return sum(records for batch, records in self._records.items() if batch <= self.written)
 
 
 def row_of(event: Event) -> Row:
-    """The row that a written batch has in the table."""
+    """Return the table's row for a written batch."""
     commit = event.get("commit_ms")
     return Row(
         batch=int(event["batch"]),

@@ -1,7 +1,7 @@
-"""One driver process: `tailrace run` in a session of its own, its events as they come, and its end.
+"""One driver process: `tailrace run` in its own session, its events as they come, and its end.
 
 The session keeps Ctrl-C in the terminal from reaching the driver before the supervisor has decided what to do, and
-makes the whole family of processes known by one number.
+identifies the driver and all its descendants by one id.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Heard:
 
 
 class Process:
-    """A child in a session of its own whose log goes to a file, and what it prints too unless it is `heard`."""
+    """A child in its own session. Its log goes to a file, and so does its output unless `heard` is set."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], folder: Path, name: str, *, heard: bool = False
@@ -67,24 +67,24 @@ class Process:
         return self._process.poll()
 
     def ask_to_stop(self) -> None:
-        """SIGTERM: finish what is begun, then leave."""
+        """Send SIGTERM: the process finishes its work, then exits."""
         if self.code is None:
             self._process.send_signal(signal.SIGTERM)
 
     def wait(self, limit: float) -> int | None:
-        """The exit code, or None if the process has not ended in time."""
+        """Return the exit code, or None if the process has not ended in time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(limit)
         return None
 
     def kill(self) -> int:
-        """Kill −9 the process with its whole family; returns how many processes that were."""
+        """Kill (kill -9) the process and all its descendants, and return how many processes that were."""
         count = kill_tree(self.pid, self.born)
         self._process.wait(END_LIMIT)
         return count
 
     def end(self, limit: float) -> None:
-        """Whatever it takes: first ask, then kill. Nothing of the session is left afterwards."""
+        """End every process of the session: ask first, then kill."""
         self.ask_to_stop()
         self.wait(limit)
         self.kill()
@@ -93,7 +93,7 @@ class Process:
                 self._process.stdin.close()
 
     def last_lines(self, count: int = LOG_LINES) -> str:
-        """The end of the log."""
+        """Return the end of the log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join("    " + line for line in lines[-count:])
 
@@ -109,13 +109,13 @@ class Driver(Process):
         self._reader.start()
 
     def next(self, limit: float) -> Heard | None:
-        """The next event, or None if none comes in time."""
+        """Return the next event, or None if none comes in time."""
         with contextlib.suppress(queue.Empty):
             return self._heard.get(timeout=max(limit, 0.0))
         return None
 
     def rest(self) -> list[Heard]:
-        """What a driver that has ended said and nobody has heard yet."""
+        """Return the unread events of a driver that has ended."""
         self.kill()  # a child that outlived the driver would hold the other end of its output
         self._reader.join(END_LIMIT)
         left = []
@@ -124,7 +124,7 @@ class Driver(Process):
         return left
 
     def failure(self) -> TailraceError:
-        """Why the driver ended by itself: its own error, or what its log says."""
+        """Return why the driver ended by itself: its own error, or the end of its log."""
         code = self.wait(END_LIMIT)
         self.rest()
         kinds = {kind.code: kind for kind in all_errors()}
@@ -135,7 +135,7 @@ class Driver(Process):
         return QueryFailed(
             f"the driver ended by itself with exit code {code}; the end of its log:\n{self.last_lines()}",
             kept="what was committed stays delivered",
-            then="tailrace demo --keep, then look into driver.log of the folder that it names",
+            then="tailrace demo --keep, then read driver.log in the folder it names",
         )
 
     def _read(self) -> None:
@@ -144,7 +144,7 @@ class Driver(Process):
             return
         with stdout:
             for line in stdout:
-                # A driver that is killed may leave half a line.
+                # A killed driver may leave half a line.
                 with contextlib.suppress(ValueError):
                     event = json.loads(line)
                     if isinstance(event, dict):

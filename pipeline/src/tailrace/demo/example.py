@@ -1,4 +1,4 @@
-"""Finds the examples: beside the package in a checkout, under the environment's `share` where it is installed."""
+"""Finds the examples: next to the package in a checkout, under the environment's `share` if installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INSTALLED = Path(sysconfig.get_path("data")) / "share" / "tailrace" / "examples"
 
 @dataclass(frozen=True)
 class Example:
-    """One example: its folder, and what must come out of its input."""
+    """One example: its folder, and the expected output for its input."""
 
     folder: Path
     expected: Callable[[Iterable[Message]], Expected]
@@ -48,7 +48,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Shown:
-    """An example as the demo runs it: its topics, and what its records are called."""
+    """An example as the demo runs it: its topics, and the name of its records."""
 
     example: Example
     source: str
@@ -60,7 +60,7 @@ class Shown:
 
 
 def shown(name: str) -> Shown:
-    """An example with one sink topic, as its own configuration has it."""
+    """Return an example with one sink topic, with the topics from its configuration."""
     chosen = example(name)
     pipeline = configured(chosen.pipeline).pipeline
     stateful = pipeline.checkpoint != "ledger"
@@ -70,14 +70,14 @@ def shown(name: str) -> Shown:
         sink=pipeline.sink.topic or "",
         rejected=pipeline.rejected_topic,
         records=pipeline.source.topics[0],
-        # The order of two partitions is nobody's: an event of the slower one could come too late for its window.
+        # Order across partitions is not guaranteed: an event of the slower one could come too late for its window.
         partitions=1 if stateful else PARTITIONS,
         stateful=stateful,
     )
 
 
 def example(name: str) -> Example:
-    """The example of this name."""
+    """Return the example with this name."""
     folder = next((each / name for each in (IN_CHECKOUT, INSTALLED) if (each / name / "pipeline.yaml").is_file()), None)
     if folder is None:
         raise FunctionMissing(
@@ -90,7 +90,7 @@ def example(name: str) -> Example:
 
 
 def load(path: Path) -> ModuleType:
-    """A module of an example, under a name that no other module has."""
+    """Import a module of an example under a unique name."""
     name = f"tailrace_example_{path.parent.name.replace('-', '_')}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -1,7 +1,7 @@
-"""Writes records to Kafka at a steady rate: what the examples' generators have in common.
+"""Load generator that writes records to Kafka at a steady rate, shared by the examples.
 
-A generator is an iterator of messages that its seed determines; this module brings it to Kafka, as a function and as a
-script's `main`. The producer is idempotent, so that a retry never makes a duplicate that the proof would count.
+An example supplies an iterator of messages determined by a seed; this module writes them to Kafka, as a function and
+as a script's `main`. The producer is idempotent, so a retry never makes a duplicate that the proof would count.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
 
 TICK = 0.01  # seconds between two turns of the pacing loop
-BURST = 2_000  # records in one turn, at most
+BURST = 2_000  # maximum records in one turn
 FLUSH_LIMIT = 60.0
 PARTITIONS = 4
 
@@ -45,9 +45,9 @@ def feed(
     count: int | None = None,
     stop: threading.Event | None = None,
 ) -> int:
-    """Write until the time is over, the number is reached or `stop` is set; returns how many were acknowledged.
+    """Write until the time is over, the number is reached or `stop` is set; return how many were acknowledged.
 
-    Without a rate, as fast as Kafka takes them. What was written is flushed in each case.
+    Without a rate, write as fast as Kafka accepts. In each case everything written is flushed.
     """
     stop = stop or threading.Event()
     failed: list[str] = []
@@ -92,12 +92,12 @@ def feed(
 
 
 def kafka_at(bootstrap: str) -> Kafka:
-    """The connection to the brokers at an address, without more options."""
+    """Return a connection to the brokers at an address, without other options."""
     return Kafka.model_validate({"bootstrap.servers": bootstrap})
 
 
 def due(elapsed: float, rate: float) -> int:
-    """How many records should have been written after so many seconds."""
+    """Return how many records should have been written after `elapsed` seconds."""
     return int(elapsed * rate)
 
 
@@ -118,7 +118,7 @@ def create_topics(bootstrap: str, topics: Iterable[str], partitions: int = PARTI
 
 
 def count_of(bootstrap: str, topic: str) -> int:
-    """How many offsets the topic holds: as many as records, where no transaction wrote them."""
+    """Return the topic's offset count, which is its record count if no transaction wrote to it."""
     cluster = Cluster(kafka_at(bootstrap))
     places = [(topic, number) for number in range(cluster.require([topic], "topic")[topic])]
     return sum(cluster.latest(places).values()) - sum(cluster.earliest(places).values())
@@ -131,11 +131,11 @@ def main(
     creates: Sequence[str] = (),
     arguments: Sequence[str] | None = None,
 ) -> None:
-    """A generator as a script. SIGTERM and Ctrl-C flush what was written and end it."""
+    """Run a generator as a script. SIGTERM and Ctrl-C flush the records and end it."""
     parser = argparse.ArgumentParser(description=f"Write the example's input to Kafka, by default to {topic}.")
     parser.add_argument("--bootstrap", default="localhost:9092", metavar="HOST:PORT")
     parser.add_argument("--topic", default=topic)
-    parser.add_argument("--rate", type=float, help="records per second; by default as fast as Kafka takes them")
+    parser.add_argument("--rate", type=float, help="records per second; by default as fast as Kafka accepts")
     parser.add_argument("--seconds", type=float, help="stop after this time")
     parser.add_argument("--count", type=int, help="stop after this many records")
     parser.add_argument("--seed", type=int, default=0, help="the same records for the same seed")
@@ -162,6 +162,6 @@ def main(
 
 
 def _stop_with_stdin(stop: threading.Event) -> None:
-    # Whoever started the generator holds the other end; however they ended, the generator ends too.
+    # The parent process holds the other end: however it ends, the generator ends too.
     sys.stdin.read()
     stop.set()

@@ -1,7 +1,7 @@
-"""When a kill is due, and how a driver is killed with everything that it started.
+"""Schedule of kills, and killing a driver with every process it started.
 
-A kill is to land in mid-batch: it is armed when a batch is planned, and goes off after a part, drawn at random, of the
-time that such a batch takes. If the batch is written first, the kill is put off, and the next draw is shorter.
+A kill must land mid-batch: it is armed when a batch is planned, and fires after a random fraction of the usual batch
+time. If the batch is written first, the kill is postponed, and the next delay is shorter.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections import deque
 import psutil
 
 REMEMBERED = 5  # batches whose duration is remembered
-FIRST_GUESS = 0.3  # seconds that the first batch of a driver takes, while nothing is known
-EARLIEST, LATEST = 0.02, 0.9  # the part of a batch after which a kill may come
+FIRST_GUESS = 0.3  # seconds assumed for a driver's first batch before any was measured
+EARLIEST, LATEST = 0.02, 0.9  # fraction of a batch after which a kill may come
 SHORTER = 0.7
 GONE_LIMIT = 15.0
 
 
 class KillSchedule:
-    """Spreads the kills over the run and draws the moment of each. It is told what happens; it does nothing itself."""
+    """Spreads the kills over the run and draws the moment of each. It only decides; the supervisor kills."""
 
     def __init__(self, wanted: int, seconds: float, chance: random.Random) -> None:
         self.wanted = wanted
@@ -45,11 +45,11 @@ class KillSchedule:
         return self.landed >= self.wanted
 
     def began(self, now: float) -> None:
-        """The run's clock starts."""
+        """Start the run's clock."""
         self._began = now
 
     def planned(self, now: float) -> None:
-        """A batch was begun; from now on a kill would land in it."""
+        """Note that a batch was begun: from now on a kill would land in it."""
         self._planned = now
         self.at = None
         if self.done or self._began is None or now < self._began + self._seconds * (self.landed + 0.5) / self.wanted:
@@ -61,7 +61,7 @@ class KillSchedule:
         self.at = now + typical * self._scale * self._chance.uniform(EARLIEST, LATEST)
 
     def written(self, now: float) -> None:
-        """The batch is written; a kill now would not land in it."""
+        """Note that the batch is written: a kill now would not land in it."""
         if self._planned is not None:
             (self._usual if self._since_start else self._first).append(now - self._planned)
         if self.at is not None:
@@ -70,21 +70,21 @@ class KillSchedule:
         self._planned = self.at = None
 
     def killed(self, in_batch: bool) -> None:
-        """The driver was killed, in mid-batch or between two; another one will start."""
+        """Note that the driver was killed, mid-batch or between two; another one will start."""
         if in_batch:
             self.landed += 1
             self._scale = 1.0
         self._planned = self.at = None
         self._since_start = 0
-        # Some kills hit the very batch that the last one left open, others a driver that has found its pace.
+        # Some kills hit the very batch the last kill left open, others a driver at its normal pace.
         self._settled = self._chance.choice((0, 1, 2, 4))
 
 
 def family(root: int, born: float) -> list[psutil.Process]:
-    """The process, all its descendants, and whatever else is in the session that it leads.
+    """Return the process, all its descendants, and every other process of the session it leads.
 
-    A number is given to another process some time after its owner has ended, so it counts only with the time at which
-    the owner was born. While anybody is left in its session, nobody else gets the number.
+    A process id may be reused some time after its owner has ended, so it is checked together with the time of birth.
+    While any process is left in its session, the id is not reused.
     """
     found: dict[int, psutil.Process] = {}
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -101,14 +101,14 @@ def family(root: int, born: float) -> list[psutil.Process]:
 
 
 def kill_tree(root: int, born: float) -> int:
-    """Kill −9 the process and its whole family; returns how many processes that were.
+    """Kill (kill -9) the process and its family, and return how many processes that were.
 
-    They are stopped first, the parent before its children: a stopped process starts none that would be missed.
+    Stop them first, the parent before its children: a stopped process cannot start one that would be missed.
     """
     _signal(family(root, born), signal.SIGSTOP)
     processes = family(root, born)
     _signal(processes, signal.SIGKILL)
-    # The leader is the caller's own child, and the caller waits for it.
+    # The leader is the caller's own child, so the caller waits for it.
     psutil.wait_procs([each for each in processes if each.pid != root], timeout=GONE_LIMIT)
     return len(processes)
 

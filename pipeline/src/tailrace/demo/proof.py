@@ -1,7 +1,7 @@
-"""The proof: what came out is compared with what must come out, record by record, in plain Python.
+"""The proof: actual against expected output, record by record, in plain Python.
 
-An example says what must come out (`expected`) and by which name an output is counted (`identity`). Everything here is
-pure; `tailrace.kafka.reader` brings the records.
+An example defines its expected output (`expected`) and the name by which an output is counted (`identity`). Everything
+here is pure; `tailrace.kafka.reader` reads the records.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from tailrace.kafka.reader import Message
 from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
 
-SHOWN = 5  # how many of the wrong records are named
+SHOWN = 5  # wrong records named, at most
 
 
 class Place(NamedTuple):
-    """Where an input record stands; a rejected record names it in its headers."""
+    """An input record's place; a rejected record names it in its headers."""
 
     topic: str
     partition: int
@@ -25,13 +25,13 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, record: Message) -> Place:
-        """The record's own place."""
+        """Return the record's own place."""
         return cls(record.topic, record.partition, record.offset)
 
 
 @dataclass
 class Expected:
-    """What must come out: how often each output, by its identity, and the place of each rejected record."""
+    """The expected output: a count per output identity, and the place of each rejected record."""
 
     outputs: Counter[str] = field(default_factory=Counter)
     rejected: Counter[Place] = field(default_factory=Counter)
@@ -39,7 +39,7 @@ class Expected:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the comparison found."""
+    """The result of the comparison."""
 
     read: int
     written: int
@@ -55,7 +55,7 @@ class Verdict:
         return self.lost == self.duplicated == self.unexpected == 0
 
     def line(self) -> str:
-        """The closing line."""
+        """Return the closing line."""
         counts = (
             f"{self.read} in, {self.written} out, {self.lost} lost, {self.duplicated} duplicated,"
             f" {self.rejected} rejected"
@@ -66,7 +66,7 @@ class Verdict:
 
 
 def source_of(rejected: Message) -> Place:
-    """Where a rejected record came from, by its headers; a place that no record has if they do not say."""
+    """Return a rejected record's source, from its headers; an impossible place if they do not name it."""
     topic, partition, offset = (rejected.text(name) or "" for name in (HEADER_TOPIC, HEADER_PARTITION, HEADER_OFFSET))
     if not (partition.isdecimal() and offset.isdecimal()):
         return Place(topic, -1, rejected.offset)
@@ -74,7 +74,7 @@ def source_of(rejected: Message) -> Place:
 
 
 def compare(read: int, expected: Expected, outputs: Counter[str], rejected: Counter[Place]) -> Verdict:
-    """Count what is missing, what is there too often, and what should not be there at all."""
+    """Count the records that are missing, the surplus copies, and the records that should not exist."""
     lost: Counter[str] = Counter()
     duplicated: Counter[str] = Counter()
     unexpected: Counter[str] = Counter()

@@ -1,6 +1,6 @@
 """The demo's job with Spark's own Kafka sink, to show the difference: `python -m tailrace.demo.spark FILE CHECKPOINT`.
 
-The stages are the same; only the sink and its checkpoint folder are Spark's. The events are read off that folder: Spark
+The stages are the same; only the sink and its checkpoint folder are Spark's. The events come from that folder: Spark
 writes `offsets/N` before batch N and `commits/N` after it.
 """
 
@@ -38,29 +38,29 @@ from tailrace.startup.session import session
 from tailrace.telemetry import metrics
 
 LOOK = 0.01  # seconds between two looks into the checkpoint folder
-PROGRESS_LIMIT = 0.05  # seconds that a written batch waits for Spark's own counts
+PROGRESS_LIMIT = 0.05  # seconds to wait for Spark's own counts of a written batch
 FINISH_LIMIT = 30.0
 
 
 def emit(event: dict[str, Any]) -> None:
-    """An event on standard output, as `tailrace run --output json` writes it."""
+    """Write an event to standard output, as `tailrace run --output json` does."""
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
 
 
 def numbers(folder: Path) -> list[int]:
-    """The batches that a log of the checkpoint folder holds."""
+    """List the batches in one log of the checkpoint folder."""
     return sorted(int(each.name) for each in folder.iterdir() if each.name.isdigit()) if folder.is_dir() else []
 
 
 class CheckpointLog:
-    """What Spark's checkpoint folder says about its batches, as events, each once."""
+    """Turns Spark's checkpoint folder into events about its batches, each once."""
 
     def __init__(self, folder: Path) -> None:
         self._offsets, self._commits = folder / "offsets", folder / "commits"
         self._committed = max(numbers(self._commits), default=-1)
         self._planned = self._committed
-        # What is planned and not committed when a driver starts is written once more.
+        # A batch that is planned but not committed when a driver starts is written again.
         self._replay = max(numbers(self._offsets), default=-1)
 
     @property
@@ -69,7 +69,7 @@ class CheckpointLog:
         return self._planned > self._committed
 
     def events(self) -> list[dict[str, Any]]:
-        """What happened since the last look."""
+        """Return the events since the last call."""
         found: list[dict[str, Any]] = []
         # Commits first: a batch is planned only when the one before it is committed.
         for batch in [each for each in numbers(self._commits) if each > self._committed]:
@@ -96,7 +96,7 @@ class CheckpointLog:
 
 
 def both(assembly: Assembly, records: DataFrame) -> DataFrame:
-    """Return good and rejected rows side by side, as a job of Spark's own would have them."""
+    """Return good and rejected rows in one frame, as a plain Spark job would."""
     pipeline = assembly.pipeline
     decoded = validate(decode(records, pipeline.source, assembly.folder), pipeline.process.validate_)
     good = accepted(decoded)
@@ -113,7 +113,7 @@ def both(assembly: Assembly, records: DataFrame) -> DataFrame:
 
 
 def for_kafka(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """The sink's rows with the columns that Spark's Kafka sink takes; rejected rows go to their topic."""
+    """Return the rows with the columns Spark's Kafka sink expects; rejected rows go to their topic."""
     topic = F.coalesce(F.col("topic"), F.lit(pipeline.sink.topic))
     return rows.select(
         F.when(F.col("reason").isNotNull(), F.lit(pipeline.rejected_topic)).otherwise(topic).alias("topic"),
@@ -125,7 +125,7 @@ def for_kafka(rows: DataFrame, pipeline: Pipeline) -> DataFrame:
 
 
 def start(pipeline: Pipeline, folder: Path, checkpoint: Path) -> StreamingQuery:
-    """The query, with Spark's own sink."""
+    """Start the query with Spark's own sink."""
     spark = session(pipeline, connector=True)
     records = spark_source.stream(
         spark, pipeline, source.beginning(pipeline, Cluster(pipeline.kafka)), pipeline.batch.max_records
@@ -136,7 +136,7 @@ def start(pipeline: Pipeline, folder: Path, checkpoint: Path) -> StreamingQuery:
 
 
 def follow(query: StreamingQuery, log: CheckpointLog, stop: threading.Event) -> None:
-    """Report until told to stop, and then until no batch is open."""
+    """Report events until a stop is requested, and then until no batch is open."""
     until: float | None = None
     while query.isActive:
         for event in log.events():
@@ -149,7 +149,7 @@ def follow(query: StreamingQuery, log: CheckpointLog, stop: threading.Event) -> 
 
 
 def counts(query: StreamingQuery, batch: int) -> dict[str, Any]:
-    """What Spark has counted in a batch; nothing if it is slow to say."""
+    """Return Spark's counts of a batch; empty if they do not come in time."""
     until = time.monotonic() + PROGRESS_LIMIT
     while time.monotonic() < until:
         progress = query.lastProgress

@@ -1,6 +1,6 @@
-"""Runs the demo: Kafka, a generator that outlives every driver, drivers that may be killed, and at the end the proof.
+"""Runs the demo: Kafka, a generator that outlives every driver, drivers that may be killed, and the final proof.
 
-The supervisor decides nothing about the picture: it tells a `Watcher` what happens, and returns a `Result`.
+The supervisor draws nothing: it reports to a `Watcher`, and returns a `Result`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tailrace.kafka.reader import Message, read
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 START_LIMIT = 120.0
-STILL_LIMIT = 180.0  # seconds without a written batch while the rest is read
-KILL_LIMIT = 90.0  # seconds that one kill, with the restart and the way back into a batch, may take
-QUIET = 5.0  # seconds of an idle driver after which there is nothing more to come
+STILL_LIMIT = 180.0  # seconds without a written batch while the remaining records are read
+KILL_LIMIT = 90.0  # seconds for one kill, including the restart until the next batch
+QUIET = 5.0  # seconds of an idle driver after which nothing more is expected
 SETTLED = 10.0  # seconds without a batch after which Spark has moved the watermark and closed its windows
 POLL = 0.1
 
 
 class SinkKind(StrEnum):
-    """Whose sink writes."""
+    """The sink that writes."""
 
     TAILRACE = "tailrace"
     SPARK = "spark"
@@ -44,7 +44,7 @@ class SinkKind(StrEnum):
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """What may be chosen."""
+    """The options of the demo."""
 
     seconds: float = 30.0
     rate: float = 1000.0
@@ -58,7 +58,7 @@ class DemoOptions:
 
 @dataclass(frozen=True)
 class Result:
-    """What the demo has to show."""
+    """The result of the demo."""
 
     verdict: Verdict
     kills: int
@@ -73,13 +73,13 @@ class Result:
 
 
 class Watcher(Protocol):
-    """Who is told what happens."""
+    """Receives what happens."""
 
     def says(self, text: str) -> None:
-        """A line about what the demo does now."""
+        """Take a line about the demo's current step."""
 
     def wrote(self, row: Row) -> None:
-        """A batch was written."""
+        """Take the row of a written batch."""
 
 
 class Supervisor:
@@ -101,12 +101,12 @@ class Supervisor:
         self._heard_at = 0.0
 
     def run(self) -> Result:
-        """The whole demo. However it ends, no process and, unless it is to be kept, no file stays behind."""
+        """Run the demo. However it ends, it leaves no process and, unless asked to keep them, no files."""
         began = time.monotonic()
         with ExitStack() as stack:
             if not self.options.keep:
                 stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
-            self._watcher.says("starting a Kafka of its own")
+            self._watcher.says("starting an embedded Kafka")
             kafka = stack.enter_context(EmbeddedKafka(EmbeddedOptions(folder=self._folder / "kafka")))
             self._bootstrap = kafka.bootstrap_servers
             what = self._shown
@@ -129,7 +129,7 @@ class Supervisor:
             )
 
     def _place(self) -> str | None:
-        """Where the state goes: under the given place, each run of the demo has a folder of its own."""
+        """Return where the state goes: a separate folder per run, under the given place."""
         if not self._shown.stateful:
             return None
         given = self.options.checkpoint
@@ -143,17 +143,17 @@ class Supervisor:
         self._generator = self._start_generator()
         began = time.monotonic()
         self._kills.began(began)
-        self._watcher.says(f"writing {options.rate:g} {self._shown.records} a second for {options.seconds:g} s")
+        self._watcher.says(f"writing {options.rate:g} {self._shown.records} per second for {options.seconds:g} s")
         self._follow(
             lambda: time.monotonic() - began >= options.seconds and self._kills.done,
             options.seconds + KILL_LIMIT * options.kills + START_LIMIT,
-            f"{options.kills} kills to land in mid-batch",
+            f"{options.kills} kills to land mid-batch",
         )
         self._stop_generator(self._generator)
         total = count_of(self._bootstrap, self._shown.source)
         stopped = time.monotonic()
         name = self._shown.records
-        self._watcher.says(f"the generator has written {total} {name}; the pipeline reads the rest")
+        self._watcher.says(f"the generator has written {total} {name}; the pipeline reads what remains")
         what = f"another batch of the {total} {name} to be written"
         self._follow(lambda: self._drained(total, stopped), STILL_LIMIT, what, while_written=True)
         self._stop_driver()
@@ -170,10 +170,9 @@ class Supervisor:
         return batches.idle and time.monotonic() - max(stopped, self._idle_since) > QUIET
 
     def _follow(self, reached: Callable[[], bool], limit: float, what: str, *, while_written: bool = False) -> None:
-        """Take events in, and kill when it is time, until the condition holds.
+        """Handle events, and kill when it is time, until the condition holds.
 
-        With `while_written` the limit begins anew with each written batch: how long all of them take is the machine's
-        affair.
+        With `while_written` the limit restarts with each written batch: the total time depends on the machine.
         """
         until, written = time.monotonic() + limit, self._batches.written
         while not reached():
@@ -185,7 +184,7 @@ class Supervisor:
                     f"the demo waited {limit:.0f} s for {what}; the end of the driver's log:\n"
                     f"{self._running().last_lines()}",
                     kept="what was committed stays delivered",
-                    then="tailrace demo --keep, then look into driver.log of the folder that it names",
+                    then="tailrace demo --keep, then read driver.log in the folder it names",
                 )
             self._check_generator()
             at = self._kills.at
@@ -219,7 +218,7 @@ class Supervisor:
         if row is not None:
             self._watcher.wrote(row)
 
-    def _take_rest(self, driver: Driver) -> None:
+    def _take_remaining(self, driver: Driver) -> None:
         for heard in driver.rest():
             row = self._batches.apply(heard.event)
             if row is not None:
@@ -228,18 +227,18 @@ class Supervisor:
     def _kill(self) -> None:
         driver = self._running()
         count = driver.kill()
-        # What it said before it died decides whether the kill came in mid-batch.
-        self._take_rest(driver)
+        # Its last events decide whether the kill came mid-batch.
+        self._take_remaining(driver)
         batch = self._batches.open
         self._batches.ended()
         self._kills.killed(batch is not None)
         driver.end(0.0)
         if batch is None:
-            self._watcher.says(f"killed {count} processes between two batches; that does not count")
+            self._watcher.says(f"killed {count} processes between two batches, which does not count")
         else:
             self._watcher.says(
-                f"kill {self._kills.landed} of {self._kills.wanted}: killed -9 the driver and all it started,"
-                f" {count} processes, in batch {batch}; starting it again"
+                f"kill {self._kills.landed} of {self._kills.wanted}: kill -9 of the driver and all it started,"
+                f" {count} processes, in batch {batch}; restarting it"
             )
         self._start_driver()
 
@@ -253,7 +252,7 @@ class Supervisor:
         environment = {
             "TAILRACE_KAFKA__BOOTSTRAP_SERVERS": self._bootstrap,
             "PYTHONUNBUFFERED": "1",
-            "TMPDIR": str(scratch),  # killed drivers leave theirs behind
+            "TMPDIR": str(scratch),  # killed drivers leave temporary files behind
             "SPARK_LOCAL_DIRS": str(scratch),
         }
         if self._checkpoint is not None:
@@ -293,7 +292,7 @@ class Supervisor:
             if code is not None:
                 raise driver.failure()
             raise QueryFailed(f"the driver had not ended {STOP_LIMIT:.0f} s after SIGTERM")
-        self._take_rest(driver)
+        self._take_remaining(driver)
         self._driver = None
         driver.end(0.0)
 
@@ -309,7 +308,7 @@ class Supervisor:
 
 
 def prove(bootstrap: str, chosen: Shown) -> Verdict:
-    """Read the three topics with plain consumers and compare."""
+    """Read the three topics with plain consumers, and compare them."""
     kafka = kafka_at(bootstrap)
     count = 0
 

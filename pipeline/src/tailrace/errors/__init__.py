@@ -1,14 +1,14 @@
 """Every error that Tailrace raises, in one place.
 
-An error says four things: a code, what happened with its values, what was kept safe, and the next
-command. The docstring of each class is what `tailrace explain CODE` prints, so it is written for the
-person who is reading it at three in the morning.
+An error has four parts: a code, what happened with its values, what was kept safe, and the next
+command. `tailrace explain CODE` prints the docstring of the class, so it is written for someone
+reading it at three in the morning.
 
     TailraceError
     ├── ConfigError        exit 2   the configuration, the function or a schema is wrong
-    ├── KafkaError         exit 3   the brokers or their topics are not as they must be
-    ├── DeliveryError      exit 4   going on could lose or duplicate a record (TR-301, fenced: exit 7)
-    ├── RunError           exit 5   the pipeline stopped while it ran
+    ├── KafkaError         exit 3   Kafka refused a request, or a broker or topic is missing
+    ├── DeliveryError      exit 4   continuing could lose or duplicate a record (TR-301, fenced: exit 7)
+    ├── RunError           exit 5   the pipeline stopped while it was running
     ├── EnvironmentError_  exit 6   this machine lacks something
     └── VerifyError        exit 1   the proof failed: records are lost or duplicated
 """
@@ -135,7 +135,7 @@ __all__ = [
 
 
 def all_errors() -> list[type[TailraceError]]:
-    """Every error that has a code, in the order of the codes."""
+    """Return every error class that has a code, sorted by code."""
 
     def walk(kind: type[TailraceError]) -> Iterator[type[TailraceError]]:
         for sub in kind.__subclasses__():

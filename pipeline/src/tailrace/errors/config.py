@@ -1,4 +1,4 @@
-"""Errors of what the author of a pipeline wrote: found before a record is read."""
+"""Errors in the configuration, the function or a schema, found before a record is read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class ConfigError(TailraceError):
 class ConfigInvalid(ConfigError):
     """The pipeline's configuration does not fit its schema.
 
-    The message names the file and the line, what stands there and what may stand there; for a key that
-    does not exist it names the nearest one that does. Nothing was read from or written to Kafka.
+    The message gives the file and line, the value found and the values allowed; for an unknown key it
+    suggests the nearest one that exists. Nothing was read from or written to Kafka.
     """
 
     code = "TR-101"
@@ -25,7 +25,7 @@ class ConfigInvalid(ConfigError):
 class FunctionMissing(ConfigError):
     """The pipeline's function could not be loaded.
 
-    `process.function` is written as `file.py:name` (relative to the configuration file) or
+    Write `process.function` as `file.py:name` (relative to the configuration file) or
     `package.module:name`. The file must exist, be importable, and define a callable of that name that takes
     one DataFrame and returns one.
     """
@@ -35,11 +35,11 @@ class FunctionMissing(ConfigError):
 
 
 class FunctionInvalid(ConfigError):
-    """The pipeline's function raised while it was being put together, or returned something unusable.
+    """The pipeline's function raised when it was called to build the pipeline, or returned something unusable.
 
     The function is called once on the driver, before the first record is read, with a DataFrame that has the
-    right schema; it must return a DataFrame whose columns the sink's format can write. See
-    docs/reference/function.md for the columns that it gets and the columns that it may return.
+    right schema. It must return a DataFrame whose columns the sink's format can write.
+    docs/reference/function.md lists the columns that it receives and those that it may return.
     """
 
     code = "TR-103"
@@ -60,10 +60,9 @@ class SchemaInvalid(ConfigError):
 class OptionRefused(ConfigError):
     """A Kafka option may not be set here.
 
-    Tailrace passes on the Kafka options that change how much and how fast is read and written, and those
-    that say how to connect. It refuses the options that would break exactly-once delivery (for example
-    `acks` other than `all`, `enable.idempotence=false`, `transactional.id`) and those that it owns.
-    `docs/reference/configuration.md` has the lists.
+    Tailrace passes on the Kafka options for throughput and for the connection. It refuses the options that
+    would break exactly-once delivery (for example `acks` other than `all`, `enable.idempotence=false`,
+    `transactional.id`) and those that it sets itself. `docs/reference/configuration.md` lists both.
     """
 
     code = "TR-105"
@@ -71,11 +70,11 @@ class OptionRefused(ConfigError):
 
 
 class SinkColumnsInvalid(ConfigError):
-    """The columns that reach the sink do not fit it.
+    """The sink cannot write the columns that reach it.
 
-    A record needs a topic: `sink.topic` in the configuration (the option `topic`), or a column `topic` of type
-    string. `key` and `value` are strings or binary, `headers` is array<struct<key string, value binary>>,
-    `partition` is an int, `timestamp` a timestamp.
+    Every record needs a topic: set `sink.topic` in the configuration (the option `topic`), or return a column
+    `topic` of type string. `key` and `value` are strings or binary, `headers` is
+    array<struct<key string, value binary>>, `partition` is an int, `timestamp` a timestamp.
     """
 
     code = "TR-106"
@@ -85,8 +84,9 @@ class SinkColumnsInvalid(ConfigError):
 class KeyUnreadable(ConfigError):
     """A certificate or a private key cannot be read.
 
-    `ssl.certificate.location` and `ssl.key.location` name PEM files that this process may read; `ssl.key.password` is
-    the key's own password, if it has one. The message never shows the key. Keys in PKCS 1, SEC 1 and PKCS 8 are read.
+    `ssl.certificate.location` and `ssl.key.location` must name PEM files that this process may read;
+    `ssl.key.password` is the key's own password, if it has one. Keys may be in PKCS 1, SEC 1 or PKCS 8. The message
+    never shows the key.
     """
 
     code = "TR-107"

@@ -1,4 +1,4 @@
-"""Errors that keep delivery exact: where going on could lose or duplicate a record, the pipeline stops."""
+"""Errors that protect exactly-once delivery: the pipeline stops rather than lose or duplicate a record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _AGAIN = "start the pipeline again (tailrace run FILE); if that repeats: tailrac
 
 
 class DeliveryError(TailraceError):
-    """Going on could lose or duplicate a record, so the pipeline stopped."""
+    """Continuing could lose or duplicate a record, so the pipeline stopped."""
 
     exit_code = 4
 
@@ -16,40 +16,40 @@ class DeliveryError(TailraceError):
 class DriverFenced(DeliveryError):
     """Another driver has taken over this pipeline.
 
-    Kafka lets one driver of a pipeline write its plans: the one that started last. This one stops by itself; what
-    it had committed stays, what it had not the other one writes. If you did not start a second one on
-    purpose, look for it: two deployments with the same pipeline name fence each other for ever.
+    Kafka lets only one driver of a pipeline write plans: the one that started last. This one stops. What it had
+    committed stays; the other driver writes the remaining records. If you did not start a second driver on
+    purpose, look for it: two deployments with the same pipeline name fence each other forever.
     """
 
     code = "TR-301"
     title = "fenced by another driver"
-    exit_code = 7  # of its own: who restarts drivers may leave this one alone
+    exit_code = 7  # distinct, so that a supervisor can leave a fenced driver stopped
 
 
 class CutChanged(DeliveryError):
-    """A batch that was begun cannot be cut into the same sink partitions again.
+    """An open batch cannot be divided into the same sink partitions again.
 
-    Some sink partitions of the batch may be delivered already. A replay is exact only if each sink partition
-    reads the same source ranges as before, so a changed number of `partitions` (read, process or write) or another
-    shuffle in the function is refused while a batch is open. So is another `source.format`, schema or
-    `process.validate`: a record could change sides between output and rejected, and be in neither. Start once with the
-    old settings, let it finish the batch (`tailrace run FILE --batch`), then change them.
+    Some sink partitions of the batch may already be delivered. A replay is exact only if each sink partition
+    reads the same source ranges as before, so Tailrace refuses a changed number of `partitions` (read, process or
+    write) or another shuffle in the function while a batch is open. It also refuses another `source.format`, schema
+    or `process.validate`: a record could move from output to rejected, or back, and end up in neither. Start once
+    with the old settings, let the pipeline finish the batch (`tailrace run FILE --batch`), then change them.
     """
 
     code = "TR-302"
-    title = "the cut has changed"
+    title = "replay would differ"
 
 
 class MarkerConflict(DeliveryError):
     """A marker in the ledger contradicts what is about to be written.
 
-    The marker of a sink partition says that a batch was written by another plan, or that a later batch is
-    written already. Either two pipelines share one name, or the ledger's groups were changed by hand, or a driver
-    that was given up is still running. Nothing was written.
+    The marker of a sink partition says that another plan wrote the batch, or that a later batch is already
+    written. Either two pipelines share one name, or the ledger's groups were changed by hand, or an abandoned
+    driver is still running. Nothing was written.
 
-    Two pipelines of one name: rename one of them. A ledger that was restored from an older copy: restore the newest.
-    Where neither can be, look at the output topic yourself, then say where to go on with `tailrace offsets set FILE …
-    --give-up`; the batches' numbers go on beyond those that the markers know.
+    If two pipelines share one name, rename one of them. If the ledger was restored from an older copy, restore the
+    newest. If neither applies, inspect the output topic yourself, then set where to continue with `tailrace offsets
+    set FILE … --give-up`; batch numbers then continue above those in the markers.
     """
 
     code = "TR-303"
@@ -60,8 +60,8 @@ class CommitInDoubt(DeliveryError):
     """The outcome of a transaction's commit is unknown.
 
     The producer was destroyed. The next attempt takes a new epoch, which settles the transaction one way or the
-    other, reads the marker, and then either skips or writes. Spark retries the task; you see this only when the
-    retries are used up, which means that the brokers did not answer for minutes.
+    other, reads the marker, and then either skips or writes. Spark retries the task, so you see this error only
+    when the retries are exhausted: the brokers did not answer for minutes.
     """
 
     code = "TR-304"
@@ -72,8 +72,8 @@ class CommitInDoubt(DeliveryError):
 class LedgerUnusable(DeliveryError):
     """The ledger topic is missing, too small, or holds something that Tailrace did not write.
 
-    The ledger needs as many partitions as any pipeline has sink partitions, `cleanup.policy=compact`, and nobody
-    else who writes to it. Tailrace creates it where the broker allows; otherwise create it as the message says.
+    The ledger needs at least as many partitions as any pipeline has sink partitions, `cleanup.policy=compact`, and
+    no other writers. Tailrace creates it if the broker allows; otherwise create it as the message describes.
     """
 
     code = "TR-305"
@@ -83,16 +83,19 @@ class LedgerUnusable(DeliveryError):
 class ProgressMissing(DeliveryError):
     """The plan or the markers that say what was delivered are gone.
 
-    Either there are markers or offsets of this pipeline, but no plan: the plan was deleted, or the ledger topic was
-    made anew. Or a batch was planned and not noted as done, and markers that would say how much of it was delivered
-    are missing, at a time when they may have expired: they are offsets of a consumer group, and the brokers forget
-    those after `offsets.retention.minutes`. Going on would replay or skip records, so Tailrace does not guess.
+    There are two cases. This pipeline has markers or offsets but no plan: the plan was deleted, or the ledger topic
+    was recreated. Or a batch was planned and not recorded as done, and the markers that would say how much of it was
+    delivered are missing and may have expired: they are offsets of a consumer group, which the brokers delete after
+    `offsets.retention.minutes`. Continuing would replay or skip records, so Tailrace does not guess.
 
-    The choices: restore the ledger. Or look at the output topic yourself, then say where to go on with `tailrace
-    offsets set FILE … --give-up`: from the open batch's beginning (its records may come twice) or from its end (they
-    may be missing). `tailrace offsets show FILE` has both positions. Or give the pipeline a new name and set its
-    start with the section `offsets` or `auto.offset.reset`; for a stateful pipeline, whose positions are in its
-    checkpoint, that is the only way, and the checkpoint is a new one, too.
+    Choose one:
+
+    - Restore the ledger.
+    - Inspect the output topic yourself, then set where to continue with `tailrace offsets set FILE … --give-up`: at
+      the open batch's start (its records may be duplicated) or at its end (they may be missing). `tailrace offsets
+      show FILE` prints both positions.
+    - Give the pipeline a new name and set its start with the section `offsets` or `auto.offset.reset`. A stateful
+      pipeline, whose positions are in its checkpoint, has only this choice, and needs a new checkpoint too.
     """
 
     code = "TR-306"
@@ -100,22 +103,22 @@ class ProgressMissing(DeliveryError):
 
 
 class InputCutOff(DeliveryError):
-    """A task's rows ended before their end, because Spark gave the task up while it was writing.
+    """A task's input was truncated because Spark cancelled the task while it was writing.
 
-    The transaction was aborted and Spark tries the task again. You see this beside the error that made Spark give
-    the task up: another task that failed, a driver or an executor that went away.
+    The transaction was aborted and Spark retries the task. You see this next to the error that made Spark cancel
+    the task: another task failed, or a driver or an executor went away.
     """
 
     code = "TR-308"
-    title = "input cut off"
+    title = "input truncated"
     usual = _AGAIN
 
 
 class CheckpointMismatch(DeliveryError):
-    """The checkpoint folder of a stateful pipeline does not belong to what the ledger says was delivered.
+    """The checkpoint folder of a stateful pipeline does not match what the ledger says was delivered.
 
-    Its state and the markers must be of the same run. Point `checkpoint` to the folder that the pipeline used
-    before; if it is gone, the state is gone too: give the pipeline a new name to start afresh.
+    The state and the markers must come from the same run. Point `checkpoint` to the folder that the pipeline used
+    before. If that folder is gone, the state is gone too: give the pipeline a new name to start over.
     """
 
     code = "TR-307"
@@ -123,11 +126,11 @@ class CheckpointMismatch(DeliveryError):
 
 
 class OffsetStoreUnusable(DeliveryError):
-    """The store of the input offsets cannot be reached, or holds something that is no offsets.
+    """The store of the input offsets cannot be reached, or what it holds cannot be read as offsets.
 
-    At a pipeline's first start the store says where to begin, so nothing begins without it. Later the ledger knows,
-    and a store that fails is reported and tried again with the next batch. ZooKeeper's nodes hold
-    `partition:offset,partition:offset`; the file holds the document that `tailrace offsets export` writes.
+    On a pipeline's first start the store says where to begin, so the pipeline does not start without it. Later the
+    ledger has the positions; a store that fails is reported and tried again with the next batch. A ZooKeeper node
+    holds `partition:offset,partition:offset`; a file holds the document that `tailrace offsets export` writes.
     """
 
     code = "TR-311"
@@ -137,7 +140,7 @@ class OffsetStoreUnusable(DeliveryError):
 class PipelineRunning(DeliveryError):
     """The pipeline's offsets cannot be changed while it runs.
 
-    The running driver knows where it is, and would not notice. Stop it, change the offsets, start it again.
+    The running driver keeps its own position and would not notice. Stop it, change the offsets, start it again.
     """
 
     code = "TR-312"
@@ -145,11 +148,11 @@ class PipelineRunning(DeliveryError):
 
 
 class BatchOpen(DeliveryError):
-    """The pipeline's offsets cannot be changed while a batch is delivered in part, or not known to be delivered.
+    """The pipeline's offsets cannot be changed while a batch is delivered only in part, or possibly so.
 
-    Moving the offsets now would lose what is missing of it, or deliver again what is there. `tailrace run FILE
-    --batch` finishes it. Where that is refused, `--give-up` leaves it as it is: what was delivered stays, and the
-    new offsets alone say what is read next.
+    Moving the offsets now would lose the undelivered records of the batch, or duplicate the delivered ones.
+    `tailrace run FILE --batch` finishes the batch. If that is refused, `--give-up` abandons it as it is: what was
+    delivered stays, and the new offsets alone say what is read next.
     """
 
     code = "TR-313"
@@ -159,35 +162,35 @@ class BatchOpen(DeliveryError):
 class InputUnread(DeliveryError):
     """The function stopped before it had read all of its rows.
 
-    A batch's records are read to their end, or records that were rejected behind the place where the function stopped
+    A batch's input must be read completely, or records that were rejected after the point where the function stopped
     would be lost. The transaction was aborted. A function that takes an iterator of Arrow batches must exhaust it; to
-    leave records out, filter them.
+    drop records, filter them.
     """
 
     code = "TR-309"
-    title = "input not read to its end"
+    title = "input not fully read"
 
 
 class PlanOfAnother(DeliveryError):
     """The last plan in the ledger was made for another sink or for another source topic of the same name.
 
     Either two pipelines share one name, or the pipeline's sink was changed, or a source topic was deleted and created
-    again. The first would deliver the other's open batch into its own sink; the last would skip the first records of
-    the new topic, because offsets of the old one mean nothing in it. So the pipeline stops before it reads or writes.
-    The message names both sides and the command that goes on.
+    again. In the first case one pipeline would deliver the other's open batch into its own sink; in the last, it would
+    skip the first records of the new topic, because offsets of the old topic mean nothing there. So the pipeline stops
+    before it reads or writes. The message names both sides and the command to continue.
     """
 
     code = "TR-310"
-    title = "plan of another sink or source"
+    title = "plan for another sink or source"
 
 
 class VerdictChanged(DeliveryError):
-    """A record that was rejected is accepted now, or the other way round, while its batch is delivered again.
+    """In a replay of a batch, a rejected record is now accepted, or an accepted one rejected.
 
     The function shuffles, so rejected records are committed before the outputs. Reading the batch again must give each
-    record the same verdict, or it would come out twice or not at all. A validator that asks for the time, or a schema
-    registry that was down, gives another one. Bring back what was there when the batch began (the registry, the
-    schema, the code) and start again, or give the batch up with `tailrace offsets set FILE … --give-up`.
+    record the same verdict, or the record would be delivered twice or not at all. A validator that depends on the
+    current time, or a schema registry that was down, can change a verdict. Restore the registry, the schema and the
+    code that the batch began with and start again, or abandon the batch with `tailrace offsets set FILE … --give-up`.
     """
 
     code = "TR-314"

@@ -1,4 +1,4 @@
-"""Errors of the brokers and their topics: what Kafka denies, does not have, or has no longer."""
+"""Errors of the brokers and their topics: refused, missing, or no longer available."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tailrace.errors.root import TailraceError
 
 
 class KafkaError(TailraceError):
-    """The brokers or their topics are not as they must be."""
+    """Kafka refused a request, or a broker or topic is missing."""
 
     exit_code = 3
 
@@ -15,7 +15,7 @@ class BrokerUnreachable(KafkaError):
     """No broker answered at the bootstrap address.
 
     Nothing was read or written. Check the address, the listener's protocol (`security.protocol`) and whether
-    the brokers' advertised addresses can be reached from here; `tailrace doctor FILE` tries each in turn.
+    the brokers' advertised addresses are reachable from here; `tailrace doctor FILE` tries each in turn.
     """
 
     code = "TR-201"
@@ -25,8 +25,8 @@ class BrokerUnreachable(KafkaError):
 class TopicUnknown(KafkaError):
     """A topic that the pipeline names does not exist.
 
-    Tailrace creates its own topics (the rejected topic and the ledger) where the broker allows it, and never the
-    pipeline's input and output topics: a typing error would otherwise become a topic.
+    Tailrace creates its own topics (the rejected topic and the ledger) if the broker allows it, but never the
+    pipeline's input and output topics: a typo would otherwise become a topic.
     """
 
     code = "TR-202"
@@ -36,7 +36,7 @@ class TopicUnknown(KafkaError):
 class NotAuthorized(KafkaError):
     """The broker denied an operation to the pipeline's principal.
 
-    The message names the right that is lacking, and the command by which an administrator grants it. A pipeline needs
+    The message names the missing permission and the command with which an administrator grants it. A pipeline needs
     Read on its source topics; Write on its output topics and the rejected topic; Read and Write on the ledger; Read on
     the group `tailrace.<pipeline>` and on the groups with the prefix `tailrace.<pipeline>.`; Write on the transactional
     ids with that prefix. `tailrace doctor FILE` tries each. docs/how-to/secure-the-connection.md has the list.
@@ -49,9 +49,9 @@ class NotAuthorized(KafkaError):
 class RecordTooLarge(KafkaError):
     """A record is larger than the producer or the topic allows.
 
-    The transaction that it belonged to was aborted, so nothing of this batch's sink partition was delivered and
-    nothing is lost: the pipeline stops at this batch and takes it up again when it is started. Raise
-    `sink.options: {message.max.bytes: …}` and the topic's `max.message.bytes`, or make the function emit less.
+    Its transaction was aborted, so no record of this sink partition was delivered and none is lost: the pipeline
+    stops at this batch and retries it at the next start. Raise `sink.options: {message.max.bytes: …}` and the
+    topic's `max.message.bytes`, or make the function emit smaller records.
     """
 
     code = "TR-204"
@@ -59,10 +59,10 @@ class RecordTooLarge(KafkaError):
 
 
 class OffsetsOutOfRange(KafkaError):
-    """What the pipeline would read next is no longer in the topic.
+    """The next records that the pipeline would read are no longer in the topic.
 
     Either the topic's retention removed records before the pipeline read them, or the topic was deleted and
-    created again. Tailrace never skips silently. With `source.on_data_loss: reset` the pipeline goes on where
+    created again. Tailrace never skips silently. With `source.on_data_loss: reset` the pipeline continues where
     `auto.offset.reset` says (earliest or latest), and reports each gap with its offsets; with `stop` (the
     default) it stops here, and the decision is yours.
     """
@@ -74,8 +74,8 @@ class OffsetsOutOfRange(KafkaError):
 class SourceChanged(KafkaError):
     """A source topic was deleted, or lost partitions, while the pipeline ran or was down.
 
-    What was delivered stays delivered; what had not been read is gone with the topic. Restore the topic, or take
-    it out of `source.topics`.
+    What was delivered stays delivered; unread records are gone with the topic. Restore the topic, or remove it
+    from `source.topics`.
     """
 
     code = "TR-206"
@@ -83,11 +83,12 @@ class SourceChanged(KafkaError):
 
 
 class NotAuthenticated(KafkaError):
-    """The brokers did not let the client in.
+    """The client could not authenticate with the brokers.
 
-    The password, the certificate or the mechanism is not what the listener at this address takes, or its certificate is
-    not one that `ssl.ca.location` vouches for. The message has the client's own words. Nothing was read or written.
-    Check that the port belongs to the listener of this `security.protocol`, and that nobody has changed the user.
+    The listener at this address does not accept the password, the certificate or the mechanism, or no certificate
+    authority in `ssl.ca.location` signed the listener's certificate. The message quotes the client's error. Nothing was
+    read or written. Check that the port belongs to the listener of this `security.protocol`, and that the Kafka user
+    has not changed.
     """
 
     code = "TR-208"
@@ -95,9 +96,9 @@ class NotAuthenticated(KafkaError):
 
 
 class KafkaFailed(KafkaError):
-    """Kafka answered with an error that Tailrace has no better word for.
+    """Kafka answered with an error that has no code of its own in Tailrace.
 
-    The message carries Kafka's own code and text. Nothing that was not committed has been delivered.
+    The message has Kafka's own code and text. Nothing uncommitted has been delivered.
     """
 
     code = "TR-207"

@@ -1,4 +1,4 @@
-"""Errors of the machine: what Tailrace needs beside Python and is not there."""
+"""Errors of the machine or cluster: something that Tailrace needs besides Python is missing."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class EnvironmentError_(TailraceError):  # noqa: N801 - the plain name is Python
 class JavaMissing(EnvironmentError_):
     """No Java runtime of version 17 or newer was found.
 
-    Spark 4 and the embedded Kafka need one, with the module jdk.incubator.vector, which the JDKs of
-    the usual distributions have. Set JAVA_HOME or put `java` on the PATH.
+    Spark 4 and the embedded Kafka need one that includes the module jdk.incubator.vector, as the JDKs of
+    the usual distributions do. Set JAVA_HOME or put `java` on the PATH.
     """
 
     code = "TR-501"
@@ -23,10 +23,10 @@ class JavaMissing(EnvironmentError_):
 
 
 class JarsMissing(EnvironmentError_):
-    """The jars could not be fetched, or one of them is not the one that is listed.
+    """The jars could not be downloaded, or one does not match its listed checksum.
 
-    Spark's Kafka connector and the embedded broker are fetched once from Maven Central, by the Ivy that PySpark
-    carries, and each is compared with its listed checksum. `TAILRACE_JARS` names a folder to keep them in.
+    Spark's Kafka connector and the embedded broker are downloaded once from Maven Central by PySpark's own Ivy, and
+    each jar is checked against its listed checksum. `TAILRACE_JARS` names the folder to keep them in.
     """
 
     code = "TR-502"
@@ -34,9 +34,9 @@ class JarsMissing(EnvironmentError_):
 
 
 class BrokerDidNotStart(EnvironmentError_):
-    """The embedded Kafka did not come up.
+    """The embedded Kafka did not start.
 
-    The message names its log. Usual causes: no memory, a full disk, a Java runtime that is too old.
+    The message names its log. Usual causes: out of memory, a full disk, a Java runtime that is too old.
     """
 
     code = "TR-503"
@@ -44,12 +44,12 @@ class BrokerDidNotStart(EnvironmentError_):
 
 
 class GatewayUnavailable(EnvironmentError_):
-    """The gateway, the process on each executor that owns its producers, cannot be started or has gone.
+    """The gateway, the process on each executor that owns its producers, could not start or has ended.
 
-    A worker starts the gateway if there is none, and finds it in a folder under TMPDIR that only this user may read. A
-    task whose gateway ended is retried: the next attempt finds a new gateway, which fences the old one's transactions
-    and reads the markers. You see this error when the retries are used up. The executor's log says why the gateway
-    ended: out of memory, a full disk, or a TMPDIR that cannot be written.
+    A worker starts the gateway if none is running, and finds it through a folder under TMPDIR that only this user may
+    read. A task whose gateway ended is retried: the next attempt gets a new gateway, which fences the old one's
+    transactions and reads the markers. You see this error when the retries are exhausted. The executor's log says why
+    the gateway ended: out of memory, a full disk, or a TMPDIR that is not writable.
     """
 
     code = "TR-504"
@@ -59,10 +59,10 @@ class GatewayUnavailable(EnvironmentError_):
 class PortUnusable(EnvironmentError_):
     """The driver's HTTP port cannot be opened.
 
-    The driver serves its metrics, its health and its status page at `metrics.host` and `metrics.port`; where the port
-    is taken it tries those after it. You see this when `metrics.host` is no address of this machine, the port needs
-    rights that the driver has not got, or all of them are taken. An executor's gateway that finds no port logs this and
-    goes on.
+    The driver serves its metrics, health and status page at `metrics.host` and `metrics.port`; if the port is taken, it
+    tries the ports after it. You see this error when `metrics.host` is not an address of this machine, the port needs
+    privileges that the driver lacks, or all those ports are taken. An executor's gateway that finds no port logs this
+    and continues.
     """
 
     code = "TR-505"
@@ -70,10 +70,10 @@ class PortUnusable(EnvironmentError_):
 
 
 class DriverUnreachable(EnvironmentError_):
-    """No driver answers where `tailrace status` looked for it.
+    """No driver answers at the address that `tailrace status` tried.
 
-    The driver of the pipeline is not running, or its port is another one: it takes the next free one when that of the
-    configuration is taken, and says so when it starts. On Kubernetes ask its service, or forward a port to the pod.
+    The pipeline's driver is not running, or it listens on another port: if the configured port is taken, it uses the
+    next free one and logs that at startup. On Kubernetes use its service, or forward a port to the pod.
     """
 
     code = "TR-506"
@@ -81,11 +81,11 @@ class DriverUnreachable(EnvironmentError_):
 
 
 class DriverPodUnknown(EnvironmentError_):
-    """The executors are to be pods, and the driver does not know its own pod.
+    """The executors are to run as pods, but the driver does not know its own pod.
 
-    With `spark.master: k8s://…` the executors connect to the driver's address and belong to its pod. The variables
-    POD_IP and POD_NAME say which that is; the chart sets them. A driver that is no pod sets `spark.driver.host` to an
-    address that pods can reach.
+    With `spark.master: k8s://…` the executors connect to the driver's address and are owned by its pod. The variables
+    POD_IP and POD_NAME identify that pod; the chart sets them. For a driver outside a pod, set `spark.driver.host` to
+    an address that pods can reach.
     """
 
     code = "TR-507"
@@ -93,12 +93,12 @@ class DriverPodUnknown(EnvironmentError_):
 
 
 class ExecutorsMissing(EnvironmentError_):
-    """Not one executor came.
+    """No executor registered.
 
-    The driver has asked Kubernetes for pods, and none of them has registered within five minutes. The message has what
-    Kubernetes says: an image that cannot be pulled, no node with room, a quota, a policy that refuses the pod, or a
-    right that the driver lacks. A pod that runs and does not register cannot reach the driver: look at NetworkPolicies
-    and at the executor's log. Nothing was read or written.
+    The driver asked Kubernetes for pods, and none registered within five minutes. The message quotes Kubernetes'
+    reason: an image that cannot be pulled, no node with room, a quota, a policy that refuses the pod, or a permission
+    that the driver lacks. A pod that runs but does not register cannot reach the driver: check NetworkPolicies and the
+    executor's log. Nothing was read or written.
     """
 
     code = "TR-508"
@@ -106,13 +106,13 @@ class ExecutorsMissing(EnvironmentError_):
 
 
 class CertificateExpired(EnvironmentError_):
-    """The certificate that the client shows the brokers has expired.
+    """The client certificate for the brokers has expired.
 
-    The message has the file, whose certificate it is, and until when it was valid. Brokers refuse such a client, so
-    none was asked; nothing was read or written. Put a new certificate and its key where the old ones are. With Strimzi
-    the user operator renews a KafkaUser's Secret by itself: if it did not, it is not running, or `renewalDays` is too
-    small; `kubectl annotate secret NAME strimzi.io/force-renew=true` asks for a new one. A pod has the new files a
-    minute later. If the certificate is a new one, the clock of this machine is wrong.
+    The message names the file, the certificate's subject and its expiry date. Brokers reject such a client, so Tailrace
+    did not connect; nothing was read or written. Replace the certificate and its key. With Strimzi the user operator
+    renews a KafkaUser's Secret by itself: if it did not, it is not running, or `renewalDays` is too small; `kubectl
+    annotate secret NAME strimzi.io/force-renew=true` requests a new one. A pod has the new files a minute later. If the
+    certificate is new, the clock of this machine is wrong.
     """
 
     code = "TR-509"

@@ -1,4 +1,4 @@
-"""The error of the proof, which is a verdict and not a fault of the command that finds it."""
+"""The error of a failed proof: the result of `verify` or `demo`, not a fault of the command."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class VerifyError(TailraceError):
 
 
 class RecordsDiffer(VerifyError):
-    """The output does not hold each record exactly once.
+    """The output does not contain each record exactly once.
 
     `tailrace verify` and `tailrace demo` read both topics with plain consumers, at read_committed, and count. With
-    Spark's own sink this is expected after a kill: it is at-least-once. With Tailrace's it is a defect.
+    Spark's own sink, which is at-least-once, expect this after a kill. With Tailrace's sink it is a defect.
     """
 
     code = "TR-601"

@@ -1,4 +1,4 @@
-"""The root of the errors: the parts of a message, and the way from a worker to the driver."""
+"""The base class of the errors: the parts of a message, and pickling from a worker to the driver."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import ClassVar
 
 
 class TailraceError(Exception):
-    """The root of all errors of Tailrace."""
+    """The base class of all Tailrace errors."""
 
     code: ClassVar[str] = ""
     title: ClassVar[str] = ""
     exit_code: ClassVar[int] = 1
-    usual: ClassVar[str] = ""  # the next command, where nothing more particular is known
+    usual: ClassVar[str] = ""  # the next command, unless the raiser gives a more specific one
 
     def __init__(self, what: str, *, kept: str = "", then: str = "") -> None:
         super().__init__(what)
@@ -33,7 +33,7 @@ class TailraceError(Exception):
         return (_rebuild, (type(self), self.what, self.kept, self.then))
 
     def as_dict(self) -> dict[str, object]:
-        """The error as JSON output shows it."""
+        """Return the error as JSON output shows it."""
         return {
             "error": self.code,
             "title": self.title,

@@ -1,8 +1,8 @@
-"""Who owns the producers and carries rows to Kafka: one process on each executor, and the way to it.
+"""The gateway: the process on each executor that owns its Kafka connections, and the types for talking to it.
 
-Spark gives a task to any idle Python worker, so producers that live in the workers are found again in a part of the
-tasks only, and every miss is a new producer: that is how brokers were brought down. So a worker streams its rows to the
-executor's gateway process (`host`) and gets back what was written.
+Spark gives a task to any idle Python worker. Producers kept in the workers would be reused by only some of the tasks,
+and every miss creates a new producer: that is how brokers were brought down. So a worker streams its rows to the
+executor's gateway process (`server`) and gets back what was written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tailrace.telemetry.garbage import Vitals
 
 @dataclass(frozen=True)
 class Assignment:
-    """One sink partition of one batch: all that a gateway needs to know."""
+    """One sink partition of one batch: everything that a gateway needs to know."""
 
     pipeline: str
     batch: BatchId
@@ -30,12 +30,12 @@ class Assignment:
     topic: str | None
     rejected: str | None
     run: str
-    owner: str = ""  # the gateway that has written this sink partition last; empty where nobody knows
+    owner: str = ""  # the gateway that wrote this sink partition last; empty if unknown
     idle: float = 300.0  # seconds after which a producer that no task uses is closed
     by_content: bool = False  # no plan exists: the marker's digest is that of the rows
-    attempt: str = ""  # the task attempt that reads and writes; empty where other tasks read
-    judges: bool = False  # rejected rows come aside; with `verdicts`, they are all that is written
-    verdicts: bool = False  # the sink partition holds the rejected records of a reading task, behind a shuffle
+    attempt: str = ""  # the task attempt that reads and writes; empty if other tasks read
+    judges: bool = False  # rejected rows are handed over separately; with `verdicts`, only they are written
+    verdicts: bool = False  # the sink partition holds a reading task's rejected records, upstream of a shuffle
     vitals: Vitals | None = None  # of the worker that sends the rows
     options: dict[str, Any] = field(repr=False, default_factory=dict)  # connection and producer: may hold secrets
 
@@ -45,21 +45,21 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Written:
-    """What became of one sink partition of a batch."""
+    """The outcome of one sink partition of a batch."""
 
     partition: SinkPartition
     skipped: bool
     out: int = 0
     rejected: int = 0
     size: int = 0
-    fresh: bool = False  # a producer was created for it
+    fresh: bool = False  # a new producer was created for it
     commit_ms: float = 0.0
-    gateway: str = ""  # the gateway process that did it
-    address: str = ""  # where its metrics are
-    reasons: Mapping[str, int] = field(default_factory=dict)  # of the rejected
+    gateway: str = ""  # the gateway process that wrote it
+    address: str = ""  # where that gateway serves its metrics
+    reasons: Mapping[str, int] = field(default_factory=dict)  # rejected records by reason
     read: int = 0  # records that were read for it
     read_size: int = 0  # bytes of their keys and values
-    lost: tuple[str, ...] = ()  # planned ranges that no longer existed, where `on_data_loss: reset` allows that
+    lost: tuple[str, ...] = ()  # planned ranges that no longer existed; `on_data_loss: reset` only
 
 
 RECORD_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
@@ -72,16 +72,16 @@ class ReadRequest:
     pipeline: str
     ranges: tuple[Range, ...]
     isolation: str
-    reset: bool  # go on behind offsets that no longer exist, and count them
+    reset: bool  # continue after offsets that no longer exist, and count them
     columns: tuple[str, ...] = RECORD_COLUMNS
-    rows: int = 10_000  # of one Arrow batch, at most
-    share: int = 1  # source partitions of the pipeline: the bound on prefetched data is shared between them
-    lane: int = 0  # requests of one lane share a consumer; tasks that read parts of one source partition must not
+    rows: int = 10_000  # at most, per Arrow batch
+    share: int = 1  # source partitions of the pipeline, which share the bound on prefetched data
+    lane: int = 0  # requests in one lane share a consumer; tasks reading the same source partition need different lanes
     options: dict[str, Any] = field(repr=False, default_factory=dict)  # connection and consumer: may hold secrets
 
     @property
     def key(self) -> Hashable:
-        """Requests of one key can share a consumer."""
+        """The key of the consumer: requests with equal keys can share one."""
         options = frozenset((name, str(value)) for name, value in self.options.items())
         return self.pipeline, self.isolation, self.share, self.lane, options
 
@@ -99,12 +99,12 @@ class Gateway(Protocol):
     """Carries the rows of one sink partition to Kafka."""
 
     def write(self, task: Assignment, batches: Iterator[Any]) -> Written:
-        """Write all rows (Arrow batches in the shape of rows.ROW) in one transaction, or skip them if its marker says
+        """Write all rows (Arrow batches with the layout of rows.ROW) in one transaction; skip them if the marker says
         that they are delivered."""
 
 
 def connect() -> Gateway:
-    """The gateway of this executor."""
-    from tailrace.gateway.client import Client  # imports Arrow: only where rows are written
+    """Return a client of this executor's gateway."""
+    from tailrace.gateway.client import Client  # imports Arrow, so only when rows are written
 
     return Client()

@@ -1,6 +1,6 @@
-"""The row in which a task of Spark tells its driver what was written.
+"""The row in which a Spark task reports to the driver what was written.
 
-It is one column of bytes: each task compiles the code that packs its rows.
+It has a single column of bytes, because each task compiles the code that packs its rows.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def answer(written: Written) -> pa.RecordBatch:
 
 
 def written_of(row: bytes) -> Written:
-    """Read the row again."""
+    """Decode such a row."""
     found = pickle.loads(row)
     if not isinstance(found, Written):
-        raise InvariantBroken(f"a task has answered with {type(found).__name__}")
+        raise InvariantBroken(f"a task answered with {type(found).__name__}")
     return found

@@ -1,8 +1,8 @@
-"""What the gateway knows of each task attempt: whether its ranges were read to their end, and what was set aside.
+"""The state of each task attempt: whether its ranges were read completely, and its rejected rows.
 
-Reading, judging and writing are conversations of their own, because Spark may run them in different Python workers. An
-attempt may commit only if its source ranges were read to their end and each record has its verdict: a function that
-stops early would otherwise lose the rejected records behind it.
+Reading, judging and writing are separate conversations, because Spark may run them in different Python workers. An
+attempt may commit only if its source ranges were read completely and every record has a verdict: otherwise a function
+that stops early would lose the rejected records it never reached.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tailrace import errors
 from tailrace.gateway import Assignment, ReadDone
 from tailrace.gateway.schemas import SHAPE
 
-IN_MEMORY = 16_000_000  # bytes of rejected rows that an attempt keeps in memory; the rest goes to a file
-FORGET_AFTER = 3600.0  # seconds; the attempt was given up
+IN_MEMORY = 16_000_000  # bytes of rejected rows that an attempt keeps in memory; more go to a file
+FORGET_AFTER = 3600.0  # seconds until an attempt counts as abandoned
 
 
 class Aside:
-    """The rejected rows of one attempt, until its transaction takes them."""
+    """The rejected rows of one attempt, held until its transaction writes them."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -49,7 +49,7 @@ class Aside:
         self._stream.write_batch(batch)
 
     def rows(self) -> Iterator[Any]:
-        """Yield the rows in the order in which they were added."""
+        """Yield the rows in the order they were added."""
         yield from self._batches
         if self._spilled:
             self._close()
@@ -80,7 +80,7 @@ class Attempt:
 
 
 class Attempts:
-    """The attempts of one gateway; used by one thread for each conversation."""
+    """The attempts of one gateway; each conversation has its own thread."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -95,7 +95,7 @@ class Attempts:
             return self._kept[name]
 
     def read(self, name: str, done: ReadDone) -> None:
-        """Note that the attempt's ranges were read to their end."""
+        """Note that the attempt's ranges were read completely."""
         self._of(name).read = done
 
     def aside(self, name: str, batch: Any) -> None:
@@ -103,16 +103,16 @@ class Attempts:
         self._of(name).aside.add(batch)
 
     def judged(self, name: str) -> None:
-        """Note that each record of the attempt has its verdict."""
+        """Note that every record of the attempt has a verdict."""
         self._of(name).judged = True
 
     def finish(self, name: str) -> Attempt | None:
-        """Return what is known of the attempt and forget it; the caller discards what was set aside."""
+        """Return the attempt's state and forget it; the caller discards its rejected rows."""
         with self._lock:
             return self._kept.pop(name, None)
 
     def sweep(self) -> None:
-        """Forget attempts that were given up."""
+        """Forget abandoned attempts."""
         now = time.monotonic()
         with self._lock:
             old = [name for name, each in self._kept.items() if now - each.since > FORGET_AFTER]
@@ -122,7 +122,7 @@ class Attempts:
 
 
 def completed(attempt: Attempt | None, task: Assignment) -> Attempt:
-    """Return the attempt if it may commit; raise InputUnread if records were not read or not judged."""
+    """Return the attempt if it may commit; raise InputUnread if records are unread or have no verdict."""
     if attempt is None or attempt.read is None or (task.judges and not attempt.judged):
         raise errors.InputUnread(
             f"{task}: the function ended before it had read all of its rows",

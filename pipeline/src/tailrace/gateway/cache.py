@@ -1,7 +1,8 @@
-"""The producers of one executor, with the count of those who use each.
+"""A reference-counted cache of one executor's producers.
 
-None in use is ever closed, however long a task takes: the cache of the write-ups' Spark closed what had not been asked
-for in a while, and tasks of an hour lost their producer. What is retired is closed by the last one who uses it.
+A producer in use is never closed, however long a task takes: the producer cache of the Spark in the write-ups closed
+producers that had not been requested for a while, and hour-long tasks lost theirs. A retired producer is closed by its
+last user.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ log = logging.getLogger(__name__)
 
 
 class Closable(Protocol):
-    """What is kept here."""
+    """Something that the cache can hold."""
 
     name: str
 
     @property
     def queued(self) -> int:
-        """How much waits in it."""
+        """How much is queued in it."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
 
     def listen(self) -> None:
-        """Take note of what has happened meanwhile."""
+        """Process the events since the last call."""
 
 
 P = TypeVar("P", bound=Closable)
-_ANOTHER = "another attempt: it has come while this one was in use"
+_ANOTHER = "another attempt: it started while this one was in use"
 
 
 @dataclass
@@ -44,7 +45,7 @@ class _Kept(Generic[P]):
     idle: float
     owner: str
     users: int = 0
-    since: float = 0.0  # when it was used last
+    since: float = 0.0  # when it was last used
     retired: bool = False
     tended: bool = False
     closed: bool = False
@@ -52,7 +53,7 @@ class _Kept(Generic[P]):
 
 @dataclass(frozen=True)
 class Counts:
-    """What the cache has done so far, and what it holds."""
+    """What the cache has done so far, and what it holds now."""
 
     created: int
     closed: int
@@ -62,7 +63,7 @@ class Counts:
 
 
 class Cache(Generic[P]):
-    """Producers by key; used by many threads."""
+    """Producers by key; thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -82,10 +83,10 @@ class Cache(Generic[P]):
         alone: bool = True,
         owner: str = "",
     ) -> Iterator[tuple[P, bool]]:
-        """The producer of this key, and whether it is a new one; after an exception nobody gets it again.
+        """Lend the producer of this key, and say whether it is new; retire it after an exception.
 
-        With `alone` one user has it at a time: whoever comes meanwhile gets a new one, and the other is retired.
-        `owner` is whose producers it is counted with. A doubt says in a word or two what it is, and more after a colon.
+        With `alone` it has one user at a time: a second user gets a new producer, and the first is retired. It is
+        counted with the producers of `owner`. A doubt is one or two words, with any details after a colon.
         """
         kept, fresh = self._take(key, make, doubt, idle, alone, owner)
         try:
@@ -116,7 +117,7 @@ class Cache(Generic[P]):
         with self._lock:
             self._created[owner] += 1
             other = self._kept.get(key)
-            if other is not None and not alone:  # two have made one at the same time: the first is enough
+            if other is not None and not alone:  # two threads made one at the same time: keep the first
                 other.users += 1
                 made.users, made.retired = 0, True
             else:
@@ -131,7 +132,7 @@ class Cache(Generic[P]):
         return made, True
 
     def _forget(self, key: Hashable, kept: _Kept[P], why: str) -> None:
-        """With the lock held: nobody gets this producer again."""
+        """Retire a producer, so that it is never lent again; the caller holds the lock."""
         if not kept.retired:
             kept.retired = True
             self._retired[kept.owner, why.partition(":")[0]] += 1
@@ -159,7 +160,7 @@ class Cache(Generic[P]):
         kept.producer.close()
 
     def tend(self) -> None:
-        """Close what nobody uses and has not used for its time; let the others take note of what has happened."""
+        """Close producers that were idle for too long; let the other unused ones process their events."""
         now = self._clock()
         with self._lock:
             unused = [(key, kept) for key, kept in self._kept.items() if not kept.users]
@@ -167,7 +168,7 @@ class Cache(Generic[P]):
                 if now - kept.since >= kept.idle:
                     self._forget(key, kept, "idle")
                 else:
-                    kept.tended = True  # may be borrowed meanwhile, and not closed
+                    kept.tended = True  # it may be borrowed meanwhile, but not closed
         for _, kept in unused:
             if kept.tended:
                 kept.producer.listen()
@@ -176,7 +177,7 @@ class Cache(Generic[P]):
             self._close_if_done(kept)
 
     def close(self) -> None:
-        """Retire everything; what is in use is closed by its last user."""
+        """Retire everything; a producer in use is closed by its last user."""
         with self._lock:
             every = list(self._kept.items())
             for key, kept in every:
@@ -191,17 +192,17 @@ class Cache(Generic[P]):
             return self._count(lambda owner: True)
 
     def owners(self) -> dict[str, Counts]:
-        """The same for each owner."""
+        """Return the counts of each owner."""
         with self._lock:
             return {owner: self._count(owner.__eq__) for owner in self._created}
 
     def each(self) -> list[tuple[str, P]]:
-        """The producers that are kept, with their owners."""
+        """Return the cached producers, with their owners."""
         with self._lock:
             return [(kept.owner, kept.producer) for kept in self._kept.values()]
 
     def _count(self, ours: Callable[[str], bool]) -> Counts:
-        """With the lock held."""
+        """Count the producers of these owners; the caller holds the lock."""
         kept = [each for each in self._kept.values() if ours(each.owner)]
         retired: collections.Counter[str] = collections.Counter()
         for (owner, why), number in self._retired.items():

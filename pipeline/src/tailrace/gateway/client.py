@@ -1,4 +1,4 @@
-"""A worker's way to its executor's gateway, which is started where it is missing."""
+"""The client of the executor's gateway, used by Python workers; it starts a gateway if there is none."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tailrace.telemetry.garbage import OWN, Vitals
 from tailrace.telemetry.gateway_settings import ENV
 
 _START_LIMIT = 60.0
-_TRY_AGAIN = 15.0  # seconds after which a gateway that was started and is not there is started once more
+_TRY_AGAIN = 15.0  # seconds until another gateway is started, if the last one did not come up
 _LOOK_EVERY = 0.02
 _RETRIED = "the task is tried again: the next attempt fences what is open, reads the marker, and then skips or writes"
 
 
 class Client:
-    """Hands one task's rows to the gateway. Nothing is kept from one task to the next."""
+    """Hands one task's rows to the gateway. It keeps no state between tasks."""
 
     def write(self, task: Assignment, batches: Iterator[Any]) -> Written:
         """See `Gateway.write`."""
@@ -45,7 +45,7 @@ class Client:
         return written
 
     def stats(self) -> dict[str, Any]:
-        """What the gateway holds and has done."""
+        """Return what the gateway holds and has done."""
         answer = _converse(wire.STATS, None)
         return dict(answer)
 
@@ -53,7 +53,7 @@ class Client:
 def read(attempt: str, request: ReadRequest, batch: int, part: int) -> Generator[Any, None, ReadDone]:
     """Yield the records of the ranges as Arrow batches, and return what was read.
 
-    From then on the attempt counts as read to its end.
+    When this returns, the attempt counts as completely read.
     """
     with _conversation(f"reading for {request.pipeline!r}") as (incoming, outgoing):
         wire.send(outgoing, wire.Reading(attempt, request, batch, part))
@@ -76,9 +76,9 @@ def read(attempt: str, request: ReadRequest, batch: int, part: int) -> Generator
 
 
 class Handing:
-    """Hands rejected rows to the gateway as they are met; `end` says that there are no more.
+    """Hands rejected rows to the gateway as they come; call `end` after the last one.
 
-    With an assignment the gateway writes them in a transaction of their own, and `end` returns when that is committed.
+    With an assignment, the gateway writes them in a transaction of their own, and `end` returns once it is committed.
     """
 
     def __init__(self, question: Assignment | wire.Judging) -> None:
@@ -96,14 +96,14 @@ class Handing:
     def add(self, batch: Any) -> None:
         """Hand over a batch."""
         outgoing = self._open()
-        with contextlib.suppress(BrokenPipeError):  # it has answered already; `end` reads what
+        with contextlib.suppress(BrokenPipeError):  # the gateway has answered already; `end` reads it
             if self._stream is None:
                 outgoing.write(wire.ROWS)
                 self._stream = pa.ipc.new_stream(outgoing, batch.schema)
             self._stream.write_batch(batch)
 
     def end(self) -> Any:
-        """Say that all rows are handed over, and return the answer."""
+        """Report that all rows are handed over, and return the answer."""
         outgoing = self._open()
         with contextlib.suppress(BrokenPipeError):
             if self._stream is None:
@@ -124,7 +124,7 @@ class Handing:
         return answer
 
     def close(self) -> None:
-        """Let go of the conversation; what was not ended is forgotten."""
+        """Close the conversation; without `end`, the gateway forgets the rows."""
         self._stack.close()
 
 
@@ -152,7 +152,7 @@ def _ended(what: str, error: BaseException) -> GatewayUnavailable:
 
 def _converse(question: Any, batches: Iterator[Any] | None) -> Any:
     with _conversation(str(question)) as (incoming, outgoing):
-        with contextlib.suppress(BrokenPipeError):  # it has answered before it had heard everything
+        with contextlib.suppress(BrokenPipeError):  # the gateway answered before it had read everything
             wire.send(outgoing, question)
             if isinstance(question, Assignment) and batches is not None:
                 _send(outgoing, question, batches)
@@ -174,7 +174,7 @@ def _send(outgoing: wire.Stream, task: Assignment, batches: Iterator[Any]) -> No
             stream.write_batch(first)
             for batch in batches:
                 stream.write_batch(batch)
-    # Only now: `batches` raises where the task's input was cut off, and the gateway then hears nothing more.
+    # Only now: `batches` raises if the task's input was cut off, and then the gateway must not get this byte.
     crash_points.at(Point.ROWS_SENT, task.batch, task.partition, outgoing.flush)
     outgoing.write(wire.WHOLE)
     crash_points.at(Point.ROWS_WHOLE, task.batch, task.partition, outgoing.flush)
@@ -214,10 +214,10 @@ def _connected(folder: Path, turn: contextlib.ExitStack) -> socket.socket:
                 raise GatewayUnavailable(
                     f"no gateway answers in {folder} after {_START_LIMIT:.0f} s ({error})",
                     kept="nothing was written",
-                    then="look into the executor's log for what the gateway said",
+                    then="look for the gateway's messages in the executor's log",
                 ) from error
             if (started is None or now - started > _TRY_AGAIN) and not _locked(folder):
-                # Each that is started costs a second of CPU, when all tasks of a first batch want it.
+                # Each start costs a second of CPU, just when all tasks of a first batch need it.
                 if started is not None or _first(folder, turn) is not None:
                     start(folder, wire.executor().pid)
                 started = now
@@ -225,7 +225,7 @@ def _connected(folder: Path, turn: contextlib.ExitStack) -> socket.socket:
 
 
 def _locked(folder: Path) -> bool:
-    """Whether a gateway lives there: it holds the lock from its first moment to its last."""
+    """Return whether a gateway is running: it holds the lock as long as it lives."""
     try:
         with (wire.own(folder) / wire.LOCK).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -235,7 +235,7 @@ def _locked(folder: Path) -> bool:
 
 
 def _first(folder: Path, turn: contextlib.ExitStack) -> IO[str] | None:
-    """Take the turn until the stack ends, if nobody else of this executor is starting a gateway just now."""
+    """Hold the lock on starting a gateway until the stack ends; None if another process of this executor holds it."""
     mine = turn.enter_context((wire.own(folder) / wire.TURN).open("w"))
     try:
         fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -245,9 +245,9 @@ def _first(folder: Path, turn: contextlib.ExitStack) -> IO[str] | None:
 
 
 def start(folder: Path, executor: int) -> None:
-    """Start a gateway for the executor of this number; if several are started, one of them stays.
+    """Start a gateway for the executor with this process id; if several are started, one of them stays.
 
-    It inherits the turn, if nobody has it: while it starts, which takes a second of CPU, no worker starts another.
+    It inherits the start lock, if that is free: while it starts, which takes a second of CPU, no worker starts another.
     """
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     with contextlib.ExitStack() as turn:
@@ -259,4 +259,4 @@ def start(folder: Path, executor: int) -> None:
             stdout=subprocess.DEVNULL,  # a worker's and a daemon's own stdout speaks to the JVM
             pass_fds=() if mine is None else (mine.fileno(),),
         )
-    started.returncode = 0  # it outlives this object, and nobody waits for it
+    started.returncode = 0  # it outlives this object and is never waited for

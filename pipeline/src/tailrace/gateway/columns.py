@@ -1,8 +1,8 @@
 """Fetched messages as Arrow columns, without a Python object for each record.
 
-The public fields of all rd_kafka_message_t are gathered in one call. Timestamps and headers lie behind them, at places
-that librdkafka does not publish: those are used for versions that were looked at and compared with librdkafka's own
-answer for the first and the last message of each batch; with any other version each message is asked.
+The public fields of all rd_kafka_message_t are gathered in one call. Timestamps and headers follow them, at private
+offsets. Those are used only for librdkafka versions that were inspected, and are compared with librdkafka's own answer
+for the first and the last message of each batch. With any other version librdkafka is asked for each message.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ log = logging.getLogger(__name__)
 # The words of rd_kafka_message_t, librdkafka's public layout on every 64-bit machine.
 _ERROR, _VALUE, _VALUE_SIZE, _KEY, _KEY_SIZE, _OFFSET = 0, 3, 4, 5, 6, 7
 _PUBLIC: Final = np.array([_ERROR, _VALUE, _VALUE_SIZE, _KEY, _KEY_SIZE, _OFFSET])
-# Behind it, in versions that were looked at, librdkafka keeps the timestamp's type and the flags in one word, then the
-# timestamp, the parsed headers, and the size and the address of those that are not parsed yet.
+# After it, in versions that were inspected, come the timestamp's type and the flags in one word, then the timestamp,
+# the parsed headers, and the size and the address of headers that are not parsed yet.
 _PRIVATE: Final = np.array([11, 12, 13, 15, 16])
 _PRIVATE_VERSIONS = frozenset({0x021000FF})
 
 
 @dataclass(frozen=True)
 class Messages:
-    """Messages that librdkafka has handed over, with their fields; released by whoever holds them."""
+    """Messages that librdkafka handed over, with their fields; the holder must release them."""
 
     pointers: np.ndarray
     fields: np.ndarray  # one row for each of _PUBLIC
 
     @classmethod
     def of(cls, pointers: np.ndarray) -> Messages:
-        """Read the fields of messages."""
+        """Read the fields of these messages."""
         return cls(pointers, words(pointers, _PUBLIC))
 
     @classmethod
     def joined(cls, parts: Sequence[Messages]) -> Messages:
-        """Put several together, in their order."""
+        """Concatenate several, in their order."""
         if len(parts) == 1:
             return parts[0]
         return cls(np.concatenate([each.pointers for each in parts]), np.hstack([each.fields for each in parts]))
@@ -59,28 +59,28 @@ class Messages:
 
     @property
     def errors(self) -> np.ndarray:
-        """librdkafka's error code of each; 0 for a record."""
+        """librdkafka's error code of each message; 0 for a record."""
         codes: np.ndarray = self.fields[0].astype(np.int32)  # the upper half of the word is padding
         return codes
 
     @property
     def offsets(self) -> np.ndarray:
-        """The offset of each."""
+        """The offset of each message."""
         offsets: np.ndarray = self.fields[5]
         return offsets
 
     @property
     def sizes(self) -> np.ndarray:
-        """The bytes of key and value of each."""
+        """The bytes of key and value of each message."""
         sizes: np.ndarray = self.fields[2] + self.fields[4]
         return sizes
 
     def value(self) -> Any:
-        """The values."""
+        """Copy the values."""
         return copied(self.fields[1], self.fields[2])
 
     def key(self) -> Any:
-        """The keys."""
+        """Copy the keys."""
         return copied(self.fields[3], self.fields[4])
 
 
@@ -95,7 +95,7 @@ def batch(messages: Messages, topic: str, partition: int, columns: Sequence[str]
         "partition": lambda: numbers(np.full(count, partition, np.int32), pa.int32()),
         "offset": lambda: numbers(messages.offsets, pa.int64()),
         "timestamp": lambda: numbers(details().times * 1000, RECORDS.field("timestamp").type),
-        "timestampType": lambda: numbers(details().kinds - np.int32(1), pa.int32()),  # Java's begin one lower
+        "timestampType": lambda: numbers(details().kinds - np.int32(1), pa.int32()),  # Java's start one lower
         "headers": lambda: details().headers(messages.pointers),
     }
     return pa.RecordBatch.from_arrays(
@@ -105,16 +105,16 @@ def batch(messages: Messages, topic: str, partition: int, columns: Sequence[str]
 
 @dataclass(frozen=True)
 class _Details:
-    """What lies behind the public fields: timestamps in milliseconds, their types, and headers."""
+    """The private fields: timestamps in milliseconds, their types, and headers."""
 
     times: np.ndarray
     kinds: np.ndarray
     headed: np.ndarray  # which messages have headers
-    unparsed: tuple[np.ndarray, np.ndarray] | None = None  # where their bytes lie, if that is known, and how many
+    unparsed: tuple[np.ndarray, np.ndarray] | None = None  # addresses and sizes of their bytes, if known
 
     @classmethod
     def of(cls, pointers: np.ndarray) -> _Details:
-        """Gather them where librdkafka's layout is known, else ask for each."""
+        """Gather them if librdkafka's layout is known; otherwise ask for each."""
         if library().version() in _PRIVATE_VERSIONS:
             gathered, ends = cls._gathered(pointers), [0, -1]
             if gathered.fits(ends, cls._asked(pointers[ends])):
@@ -123,12 +123,12 @@ class _Details:
         return cls._asked(pointers)
 
     def fits(self, places: list[int], asked: _Details) -> bool:
-        """Whether librdkafka's own functions give the same for these messages."""
+        """Return whether librdkafka's own functions give the same for these messages."""
         ours = (self.times[places], self.kinds[places], self.headed[places])
         return all(map(np.array_equal, ours, (asked.times, asked.kinds, asked.headed)))
 
     def headers(self, pointers: np.ndarray) -> Any:
-        """The headers of each message; null where it has none."""
+        """Return the headers of each message; null if it has none."""
         if not self.headed.any():
             return pa.nulls(len(pointers), HEADERS)
         found = parsed(self.headed, *self.unparsed) if self.unparsed is not None else None
@@ -144,7 +144,7 @@ class _Details:
     def _gathered(cls, pointers: np.ndarray) -> _Details:
         flags, times, known, size, place = words(pointers, _PRIVATE)
         sizes = size.astype(np.int32).astype(np.int64)  # the upper half of the word is padding
-        # A record without headers has one byte for them, which counts 0.
+        # A record without headers has one byte for them: a count of 0.
         return cls(times, (flags >> 32).astype(np.int32), (known != 0) | (sizes > 1), (place, sizes))
 
     @classmethod

@@ -1,9 +1,9 @@
 """The consumer side of librdkafka's C ABI: fetched messages as an array of addresses, without a Python object each.
 
 The consumer is librdkafka's own (rd_kafka_new), not confluent-kafka's: that one joins a group, merges all partitions
-into one queue, and its handle lies at an offset that changes between versions. This one is the simple consumer: it has
-no group, commits nothing, and keeps a queue per partition, so threads read partitions independently and the prefetch
-bound holds for each. The library is the one that confluent-kafka links, found through its extension module.
+into one queue, and keeps its handle at an offset that changes between versions. This one is the simple consumer: it
+has no group, commits nothing, and keeps a queue per partition, so threads read partitions independently and the
+prefetch bound holds for each. The library is the one that confluent-kafka links, found through its extension module.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tailrace.config.kafka_options import SECRET_OPTION
 POINTER: Final = np.dtype(np.int64)
 _PREFETCH_KB = 65_536  # over all partitions that the pipeline reads
 _LEAST_PREFETCH_KB = 1_024  # per partition: one fetch of the default size
-_PREFETCH_RECORDS = 400_000  # over all partitions: librdkafka keeps about 300 bytes beside each record
+_PREFETCH_RECORDS = 400_000  # over all partitions: librdkafka adds about 300 bytes to each record
 _LEAST_PREFETCH_RECORDS = 5_000
 _CONSUMER, _CONF_OK = 1, 0
 _EVENT_LOG, _EVENT_ERROR = 0x4, 0x8
 _TEXT = 512
 
-# The Java consumer's names in `source.options`, and librdkafka's; None has no meaning here.
+# The Java consumer's names in `source.options`, and librdkafka's; None: no counterpart.
 _JAVA_NAMES: Final[Mapping[str, str | None]] = {
     "default.api.timeout.ms": None,
     "fetch.max.wait.ms": "fetch.wait.max.ms",
@@ -42,10 +42,10 @@ _JAVA_NAMES: Final[Mapping[str, str | None]] = {
 }
 _DEFAULTS: Final[Mapping[str, Any]] = {
     "check.crcs": True,  # as in Java's consumer
-    # A fetch that waits at the broker delays a partition that starts or seeks meanwhile by as much.
+    # A fetch that waits at the broker delays, by as much, a partition that starts or seeks meanwhile.
     "fetch.wait.max.ms": 20,
     "fetch.error.backoff.ms": 20,
-    "fetch.queue.backoff.ms": 10,  # by default a queue that was full is refilled after a second
+    "fetch.queue.backoff.ms": 10,  # by default a full queue is refilled after a second
     "receive.message.max.bytes": 1_000_000_000,  # the topic's own limit decides how large a record may be
 }
 _OURS: Final[Mapping[str, Any]] = {
@@ -75,7 +75,7 @@ def settings(options: Mapping[str, Any], isolation: str, share: int) -> dict[str
 
 @dataclass(frozen=True)
 class Event:
-    """A log line of librdkafka, or an error of the whole client."""
+    """A log line of librdkafka, or an error of the entire client."""
 
     text: str
     error: KafkaError | None = None
@@ -93,7 +93,7 @@ class _Topic(ctypes.Structure):
 
 
 class _Metadata(ctypes.Structure):
-    """The beginning of rd_kafka_metadata."""
+    """The first fields of rd_kafka_metadata."""
 
     _fields_ = (
         ("broker_count", ctypes.c_int),
@@ -153,7 +153,7 @@ class Library:
 
 @functools.cache
 def library() -> Library:
-    """librdkafka, as confluent-kafka has loaded it."""
+    """Return librdkafka, as confluent-kafka loaded it."""
     try:
         return Library()
     except (OSError, AttributeError) as error:
@@ -168,7 +168,7 @@ def release(pointers: np.ndarray) -> None:
 
 
 def message(pointer: int) -> str:
-    """The text of a message that is an error."""
+    """Return the text of a message that is an error."""
     return (library().message_errstr(pointer) or b"").decode(errors="replace")
 
 
@@ -207,7 +207,7 @@ class Consumer:
         return int(handle)
 
     def start(self, topic: str, partition: int, offset: int) -> None:
-        """Fetch a partition from this offset on."""
+        """Start fetching a partition at this offset."""
         if self._library.consume_start(self._topic(topic), partition, offset):
             raise KafkaException(KafkaError(self._library.last_error()))
 
@@ -221,7 +221,7 @@ class Consumer:
         handle, address = self._topic(topic), found.ctypes.data
         count = self._library.consume_batch(handle, partition, 0, address, most)
         if count == 0 and wait:
-            # With more than one to wait for, librdkafka would wait until it has them all.
+            # Asked to wait for more than one, librdkafka would wait for all of them.
             count = self._library.consume_batch(handle, partition, int(wait * 1000), address, 1)
             if count == 1 and most > 1:
                 count += max(0, self._library.consume_batch(handle, partition, 0, address + POINTER.itemsize, most - 1))
@@ -230,7 +230,7 @@ class Consumer:
         return found[:count]
 
     def watermarks(self, topic: str, partition: int, limit: float) -> tuple[int, int]:
-        """Ask the leader for the log start and the end that this consumer's isolation may read to."""
+        """Ask the leader for the log start, and for the end at this consumer's isolation level."""
         low, high = ctypes.c_int64(), ctypes.c_int64()
         code = self._library.query_watermark_offsets(
             self._handle, topic.encode(), partition, ctypes.byref(low), ctypes.byref(high), int(limit * 1000)
@@ -271,7 +271,7 @@ class Consumer:
         return f"{(facility.value or b'').decode()}: {(text.value or b'').decode(errors='replace')}"
 
     def close(self) -> None:
-        """Stop all threads of this instance; every message must be released before."""
+        """Stop all threads of this instance; every message must have been released."""
         for handle in self._topics.values():
             self._library.topic_destroy(handle)
         self._topics.clear()

@@ -1,4 +1,4 @@
-"""What a gateway counts: once for a transaction, a task or a producer, never for a record."""
+"""A gateway's metrics: counted per transaction, task or producer, never per record."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _OF_A_GROUP = (
 
 @dataclass
 class Transaction:
-    """One that is open."""
+    """An open transaction."""
 
     pipeline: str
     group: str
@@ -44,7 +44,7 @@ class Transaction:
 
 
 class Counting:
-    """Counts for one gateway; used by one thread for each task."""
+    """The counters of one gateway; each task has its own thread."""
 
     def __init__(self, measures: Measures, clock: Callable[[], float] = time.monotonic) -> None:
         self.measures = measures
@@ -57,7 +57,7 @@ class Counting:
 
     def _begin(self, task: Assignment) -> tuple[str, str]:
         place = (task.pipeline, group(task.partition))
-        if place not in self._groups:  # all its series from the start: a rate needs to see the first step
+        if place not in self._groups:  # start all its series at 0: a rate must see the first increase
             self._groups[place] = None
             for metric in _OF_A_GROUP:
                 self.measures.begin(metric, *place)
@@ -65,7 +65,7 @@ class Counting:
 
     @contextlib.contextmanager
     def transaction(self, task: Assignment) -> Iterator[Transaction]:
-        """Around a transaction; whoever leaves it without `committed` has aborted it, or does not know."""
+        """Count the transaction in this block; after an exception it counts as aborted, or as in doubt."""
         place = self._begin(task)
         opened, number = Transaction(*place, self._clock()), next(self._numbers)
         with self._lock:
@@ -84,18 +84,18 @@ class Counting:
                 del self._open[number]
 
     def committed(self, opened: Transaction, milliseconds: float) -> None:
-        """The transaction is committed, without a doubt."""
+        """Count a transaction that is committed without doubt."""
         place = (opened.pipeline, opened.group)
         self.measures.add(metrics.COMMITTED, *place)
         self.measures.observe(metrics.TRANSACTION_SECONDS, *place, value=self._clock() - opened.began)
         self.measures.observe(metrics.COMMIT_SECONDS, *place, value=milliseconds / 1000)
 
     def skipped(self, task: Assignment) -> None:
-        """A marker has said that all of it is delivered."""
+        """Count a sink partition that its marker showed to be delivered."""
         self.measures.add(metrics.ALREADY, *self._begin(task))
 
     def delivered(self, task: Assignment, counts: Counts) -> None:
-        """Records that are delivered."""
+        """Count the records that were delivered."""
         place = self._begin(task)
         self.measures.add(metrics.GATEWAY_RECORDS, *place, by=counts.out + counts.rejected)
         self.measures.add(metrics.GATEWAY_BYTES, *place, by=counts.size)
@@ -104,7 +104,7 @@ class Counting:
 
     @contextlib.contextmanager
     def task(self, pipeline: str) -> Iterator[None]:
-        """Around a task."""
+        """Count the task in this block."""
         began = self._clock()
         self._running(pipeline, 1)
         try:
@@ -120,12 +120,12 @@ class Counting:
     # -- looking -----------------------------------------------------------------------------------
 
     def sample(self) -> None:
-        """How old the oldest open transactions are, for their histogram."""
+        """Observe the ages of the oldest open transactions, for their histogram."""
         for place, ages in self._ages().items():
             self.measures.observe(metrics.OPEN_SECONDS, *place, value=max(ages))
 
     def look(self, caches: Mapping[str, Cache[Any]]) -> None:
-        """What is only looked at when somebody asks."""
+        """Set the gauges that are computed only for a scrape."""
         ages = self._ages()
         for place in list(self._groups):
             self.measures.set(metrics.TRANSACTIONS_OPEN, *place, value=len(ages.get(place, [])))

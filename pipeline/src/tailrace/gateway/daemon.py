@@ -1,9 +1,9 @@
-"""The executor's Python daemon (`spark.python.daemon.module`): Spark's own, with the gateway beside it.
+"""The executor's Python daemon (`spark.python.daemon.module`): Spark's own, which also starts the gateway.
 
-It also makes Python workers and their tasks cheap. What all workers import is loaded here, before they are forked: the
-driver names it in an environment variable, because this room knows none above it. And Spark's daemon collects all
-garbage after every task, which with Arrow and pandas loaded takes longer than a small task does: what is loaded here,
-and what a worker holds after its second task, is there to stay, and is frozen.
+It also makes Python workers and their tasks cheap. Modules that all workers import are loaded here, before the workers
+are forked: the driver names them in an environment variable, because this layer may not import those above it. Spark's
+daemon collects all garbage after every task, which with Arrow and pandas loaded takes longer than a small task. So the
+objects loaded here, and those that a worker holds after its second task, are frozen: they are there to stay.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tailrace.gateway import message_protocol as wire
 from tailrace.telemetry import gateway_settings
 from tailrace.telemetry.garbage import OWN
 
-ENV = "TAILRACE_LOADED"  # names of modules, with commas
+ENV = "TAILRACE_LOADED"  # names of modules, separated by commas
 
 _FREEZE_AFTER = 2
 
@@ -32,14 +32,14 @@ _tasks = 0
 
 
 def worker(sock: socket.socket, authenticated: bool) -> int:
-    """Spark's, and what is left by the first tasks is frozen."""
-    global _tasks  # of a process that was forked for this one loop
+    """Run Spark's worker; freeze the objects that the first tasks leave behind."""
+    global _tasks  # of a process forked for this loop alone
     if os.environ.get(gateway_settings.ENV):
         OWN.listen()
     try:
         code = _worker(sock, authenticated)
     except (BrokenPipeError, ConnectionResetError):
-        return 1  # the JVM has given the task up, and has said so; a traceback would hide that
+        return 1  # the JVM has given up the task and reported it; a traceback would hide that
     _tasks += 1
     if _tasks == _FREEZE_AFTER:
         gc.collect()
@@ -48,7 +48,7 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
 
 
 def keep_archives() -> None:
-    """Let nobody read the directories of the archives on the path anew: Spark's own, and its workers ask each task."""
+    """Keep the directories of Spark's archives cached: its workers would read them again for each task."""
     archives = {each for each in sys.path if each.endswith(".zip")}
     forget = zipimport.zipimporter.invalidate_caches
 
@@ -60,7 +60,7 @@ def keep_archives() -> None:
 
 
 def load(names: str) -> None:
-    """Import what is named; what is missing here, a worker will miss where it needs it, and say so."""
+    """Import the named modules; a missing one is left for the worker that needs it to report."""
     for name in filter(None, names.split(",")):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

@@ -1,8 +1,8 @@
-"""The headers of fetched messages: all of a batch parsed at once by numpy, or one message's by librdkafka.
+"""The headers of fetched messages, parsed by numpy for a batch at once, or by librdkafka for one message.
 
-librdkafka keeps headers as they are on the wire until somebody asks, and asking costs several calls for each header. A
-record's headers are a count, and for each the size of the key, the key, the size of the value (-1: null) and the value;
-numbers are zigzag varints.
+librdkafka keeps headers in wire format until they are asked for, and asking costs several calls per header. A record's
+headers are a count, and for each the size of the key, the key, the size of the value (-1: null) and the value; numbers
+are zigzag varints.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def parsed(headed: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> Any 
 
 
 def _varint(cursor: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Read a number at each address, never beyond the end; return the numbers and the addresses behind them."""
+    """Read a number at each address, never beyond the end; return the numbers and the addresses after them."""
     value, more = np.zeros(len(cursor), np.int64), np.ones(len(cursor), bool)
     for number in range(_LONGEST):
         found = octets(np.minimum(cursor, end - 1))

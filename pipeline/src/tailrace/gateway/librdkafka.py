@@ -1,8 +1,8 @@
-"""The one module that talks to librdkafka's C ABI: a whole Arrow batch to a producer, without a Python object a record.
+"""The producer side of librdkafka's C ABI: an Arrow batch in one call, without a Python object for each record.
 
-confluent-kafka's `produce` costs about three times as much for each record as Kafka does (docs/decisions/0010). So the
-addresses and lengths of an Arrow column go to `rd_kafka_produce_batch` as they are; it copies them, and the GIL is free
-meanwhile. The handle is read from confluent-kafka's own object, whose layout is known for the versions listed here;
+confluent-kafka's `produce` costs about three times as much per record as Kafka does (docs/decisions/0010). So the
+addresses and lengths of an Arrow column go to `rd_kafka_produce_batch` as they are; it copies the data and releases the
+GIL meanwhile. The handle is read from confluent-kafka's own object, whose layout is known for the versions listed here;
 with any other version records are produced one by one.
 """
 
@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 log = logging.getLogger(__name__)
 
-# Versions of confluent-kafka whose Producer begins with Python's own header and then librdkafka's handle.
+# Versions of confluent-kafka whose Producer starts with Python's object header, then librdkafka's handle.
 KNOWN = frozenset({"2.16.1"})
 
 MESSAGE = np.dtype(
@@ -36,13 +36,13 @@ MESSAGE = np.dtype(
 _COPY = 0x2
 _ANY_PARTITION = -1
 _QUEUE_FULL: int = KafkaError._QUEUE_FULL
-_EMPTY = ctypes.create_string_buffer(1)  # what an empty value points at: a null pointer would be a tombstone
+_EMPTY = ctypes.create_string_buffer(1)  # where an empty value points: a null pointer would be a tombstone
 
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     if version("confluent-kafka") not in KNOWN or ctypes.sizeof(ctypes.c_void_p) != 8:
-        log.warning("confluent-kafka %s is not known here: records go one by one", version("confluent-kafka"))
+        log.warning("confluent-kafka %s is unknown here: records are produced one by one", version("confluent-kafka"))
         return None
     package = Path(confluent_kafka.__file__).parent
     found = [*package.parent.glob("confluent_kafka.libs/librdkafka*.so*"), *package.glob(".dylibs/librdkafka*.dylib")]
@@ -62,12 +62,12 @@ def _library() -> ctypes.CDLL | None:
 
 
 def available() -> bool:
-    """Whether whole batches can be handed over here."""
+    """Return whether batches can be handed over in one call."""
     return _library() is not None
 
 
 class Handover:
-    """Hands Arrow columns to one producer; its topics' handles live as long as it."""
+    """Hands Arrow columns to one producer; the topic handles live until `close`."""
 
     def __init__(self, producer: Producer) -> None:
         self._library = _library()
@@ -76,16 +76,16 @@ class Handover:
         self._topics: dict[str, int] = {}
 
     def close(self) -> None:
-        """Give the topics back; the producer must not be destroyed before."""
+        """Destroy the topic handles; the producer must still exist."""
         topics, self._topics = self._topics, {}
         for handle in topics.values():
             if self._library is not None:
                 self._library.rd_kafka_topic_destroy(handle)
 
     def offer(self, topic: str, messages: np.ndarray) -> int:
-        """Hand over as many messages as the queue takes, in their order; how many that were.
+        """Hand over as many messages as the queue takes, in their order, and return their number.
 
-        Raises for the first one that the producer refuses for another reason.
+        Raise for the first one that the producer refuses for another reason.
         """
         if self._library is None:
             raise RuntimeError("librdkafka's batches are not available")
@@ -111,10 +111,10 @@ class Handover:
 
 
 def messages(key: Any, value: Any) -> np.ndarray:
-    """The messages of two Arrow columns: pointers into their buffers, so the columns must outlive the array.
+    """Return the messages of two Arrow columns: pointers into their buffers, so the columns must outlive the array.
 
-    Their partitions are the partitioner's: a batch that names one registers the partition -1 with its transaction
-    where the topic is not known yet (librdkafka 2.16.0).
+    The partitioner chooses their partitions: a batch that names one registers partition -1 with its transaction
+    if the topic is not known yet (librdkafka 2.16.0).
     """
     made = np.zeros(len(value), dtype=MESSAGE)
     made["value"], made["value_size"] = _spans(value)
@@ -123,7 +123,7 @@ def messages(key: Any, value: Any) -> np.ndarray:
 
 
 def _spans(column: Any) -> tuple[np.ndarray | int, np.ndarray | int]:
-    """Where each value of a binary column begins, and how long it is; a null begins nowhere."""
+    """Return the address and the length of each value of a binary column; both are 0 for a null."""
     if column.null_count == len(column):
         return 0, 0
     large = pa.types.is_large_binary(column.type)

@@ -1,4 +1,4 @@
-"""Reading the markers of one pipeline: one client for all its sink partitions on an executor."""
+"""The reader of one pipeline's markers: one client for all its sink partitions on an executor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CONNECTION = frozenset(
 
 
 class MarkerReader:
-    """A consumer that consumes nothing: it asks for the offsets of the group of markers."""
+    """A consumer that consumes nothing: it only asks for the offsets of the markers' group."""
 
     def __init__(self, task: Assignment) -> None:
         connection = {k: v for k, v in task.options.items() if k in _CONNECTION or k.startswith(("ssl.", "sasl."))}
@@ -45,18 +45,18 @@ class MarkerReader:
 
     @property
     def queued(self) -> int:
-        """Nothing: it asks, and waits for the answer."""
+        """Always 0: each question waits for its answer."""
         return 0
 
     @property
     def group(self) -> Any:
-        """What a transaction needs to commit offsets for the group."""
+        """The metadata that a transaction needs to commit offsets for the group."""
         return self._consumer.consumer_group_metadata()
 
     def markers(self, partitions: Iterable[int], who: str, limit: float = LIMIT) -> dict[int, Marker]:
-        """The markers of these sink partitions; one that was never written has none.
+        """Return the markers of these sink partitions; one that was never written has none.
 
-        A marker in an open transaction is not told before that has ended, so the answer may take until the limit.
+        A marker in an open transaction is reported only once the transaction ends, so this may wait until the limit.
         """
         places = [TopicPartition(self._topic, number) for number in partitions]
         found = committed(self._consumer, places, f"{who}: reading its marker", self._rights, limit)
@@ -64,15 +64,15 @@ class MarkerReader:
         return {number: marker for number, marker in read.items() if marker is not None}
 
     def all(self, who: str) -> dict[int, Marker]:
-        """The markers of all sink partitions."""
+        """Return the markers of all sink partitions."""
         found = persist(
             lambda: self._consumer.list_topics(self._topic, timeout=_TRY), f"{who}: looking at the ledger", LIMIT
         )
         return self.markers(found.topics[self._topic].partitions, who)
 
     def listen(self) -> None:
-        """It has nothing to say: an answer that fails says so at once."""
+        """Do nothing: a failed request raises at once."""
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._consumer.close()

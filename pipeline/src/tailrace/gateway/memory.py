@@ -1,8 +1,8 @@
-"""This process's memory as numpy and Arrow see it: fields gathered and byte strings copied from raw addresses.
+"""Raw memory access with numpy and Arrow: gather fields and copy byte strings from addresses in this process.
 
-Keys and values are described to Arrow as one binary array over foreign memory, of value and gap in turn, and `take`
-copies the values in C++. The gaps are never read. Numbers go to Arrow as buffers, because `pa.array` and `pa.scalar`
-would import pandas.
+Keys and values are described to Arrow as one binary array over foreign memory, with values and gaps alternating, and
+`take` copies the values in C++. The gaps are never read. Numbers go to Arrow as buffers, because `pa.array` and
+`pa.scalar` would import pandas.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_FIRST: Final = 4096  # below lies nothing, and numpy takes no view of address 0
+_FIRST: Final = 4096  # nothing is mapped below it, and numpy makes no view of address 0
 _SPACE: Final = 1 << 56  # larger than any address of a process
 _WORD: Final = 8
 
 
 class _View:
-    """All of the memory; only what is indexed is ever read."""
+    """The entire address space; only indexed elements are ever read."""
 
     def __init__(self, kind: str, width: int) -> None:
         self.__array_interface__: Mapping[str, Any] = {
@@ -36,7 +36,7 @@ _BYTES: Final = np.asarray(_View("|u1", 1))
 
 
 def words(pointers: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """Gather these words of the structures at these addresses: one row for each place."""
+    """Gather these words of the structures at these addresses: one row per place."""
     found: np.ndarray = _WORDS[((pointers - _FIRST) >> 3) + places[:, None]]
     return found
 
@@ -48,19 +48,19 @@ def octets(addresses: np.ndarray) -> np.ndarray:
 
 
 def numbers(values: np.ndarray, kind: Any) -> Any:
-    """An Arrow array of this type over the numbers."""
+    """Return an Arrow array of this type over the numbers."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def repeated(text: str, count: int) -> Any:
-    """A string array of one text."""
+    """Return a string array that repeats one text."""
     data = text.encode()
     ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(data))
     return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(data * count)])
 
 
 def validity(valid: np.ndarray) -> Any:
-    """The bitmap of an Arrow array in which these are not null."""
+    """Return the validity bitmap of an Arrow array in which these are not null."""
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
@@ -77,7 +77,7 @@ def copied(addresses: np.ndarray, sizes: np.ndarray) -> Any:
     bounds = np.empty(2 * count + 1, np.int64)
     bounds[:-1:2] = addresses - low
     bounds[1::2] = bounds[:-1:2] + sizes
-    # `take` reserves room by the mean size of all 2n values, which it gets from the ends: make that half the sum.
+    # `take` reserves room by the mean size of all 2n values, computed from the ends: make that half the sum.
     bounds[-1] = bounds[0] + 2 * total
     reach = int(bounds.max()) + 1
     spans = pa.LargeBinaryArray.from_buffers(

@@ -1,9 +1,9 @@
-"""What passes between a worker and its executor's gateway, and the folder in which the two find each other.
+"""The message protocol between a worker and its executor's gateway, and the folder in which they find each other.
 
-The gateway says HELLO first, so that a dying one is not taken for a living. A worker sends its assignment, then the
-rows as an Arrow stream, then the word WHOLE; the gateway answers with what was written, or with an error. Without the
-word the rows are not whole, and nothing of them is committed. The folder is its user's own (mode 0700), and so is what
-passes: pickled objects, secrets of the connection among them.
+The gateway sends HELLO first, so that a dying gateway is not mistaken for a live one. A worker sends its assignment,
+then the rows as an Arrow stream, then the byte WHOLE; the gateway answers with what was written, or with an error.
+Without that byte the rows are incomplete, and none of them is committed. The folder belongs to its user alone (mode
+0700), because the messages are pickled objects that include the connection's secrets.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SOCKET = "gateway.sock"
 LOCK = "lock"
 TURN = "turn"
 HELLO, ROWS, NONE, WHOLE = b"H", b"R", b"N", b"W"
-STATS = "stats"  # a question instead of an assignment
-READ = b"D"  # the worker has taken what it asked to read, to the end
+STATS = "stats"  # a request that takes the place of an assignment
+READ = b"D"  # the worker has taken everything that it asked to read
 BUFFER = 1 << 18
 _LONGEST = 100
 
@@ -39,13 +39,13 @@ class Stream(Protocol):
     """Either side's end of the connection."""
 
     def read(self, count: int, /) -> bytes:
-        """So many bytes, fewer at the end."""
+        """Read this number of bytes, fewer at the end."""
 
     def write(self, data: bytes, /) -> int:
-        """Put these bytes on it."""
+        """Write these bytes."""
 
     def flush(self) -> None:
-        """Let them go."""
+        """Send what was written."""
 
 
 @dataclass(frozen=True)
@@ -68,22 +68,22 @@ class Judging:
 
 
 class Closed(Exception):
-    """The other side has gone before it had said everything."""
+    """The other side disconnected before it had sent everything."""
 
 
 def send(stream: Stream, message: Any) -> None:
-    """Put one object on the stream."""
+    """Send one object."""
     data = pickle.dumps(message)
     stream.write(_LENGTH.pack(len(data)) + data)
 
 
 def receive(stream: Stream) -> Any:
-    """The next object of the stream."""
+    """Receive one object."""
     return pickle.loads(take(stream, _LENGTH.unpack(take(stream, _LENGTH.size))[0]))
 
 
 def take(stream: Stream, count: int) -> bytes:
-    """So many bytes, or Closed."""
+    """Read this number of bytes; raise Closed if there are fewer."""
     data = stream.read(count)
     if len(data) < count:
         raise Closed
@@ -91,22 +91,22 @@ def take(stream: Stream, count: int) -> bytes:
 
 
 def executor(pid: int | None = None) -> psutil.Process:
-    """The process that a worker's gateway lives and dies with: the JVM above it, or else its parent."""
+    """Return the process that a worker's gateway lives and dies with: the JVM above it, or else its parent."""
     process = psutil.Process(pid or os.getpid())
     above = process.parents()
     return next((each for each in above if "java" in each.name()), above[0] if above else process)
 
 
 def folder_of(process: psutil.Process) -> Path:
-    """Where the gateway of this executor is found; another executor has another, also one with the same number."""
+    """Return the folder of this executor's gateway; none other has the same, even if the process id is reused."""
     name = Path(f"tailrace-{os.getuid()}", f"{process.pid}-{_born(process)}")
     chosen = Path(tempfile.gettempdir()) / name
-    # The system takes so many bytes for a socket's path, whatever TMPDIR says.
+    # The system limits the length of a socket's path, whatever TMPDIR is.
     return chosen if len(os.fsencode(chosen / SOCKET)) <= _LONGEST else Path("/tmp") / name
 
 
 def _born(process: psutil.Process) -> str:
-    """When a process began, the same for all who ask: the kernel's own count does not move with the clock."""
+    """Return when a process started, the same for every caller: the kernel's count does not move with the clock."""
     try:
         text = Path(f"/proc/{process.pid}/stat").read_text()
     except OSError:
@@ -115,14 +115,14 @@ def _born(process: psutil.Process) -> str:
 
 
 def own(folder: Path) -> Path:
-    """The folder, made where it is missing; refused where somebody else could look into it."""
+    """Return the folder, creating it if it is missing; refuse one that another user can read."""
     for each in (folder.parent, folder):
         each.mkdir(mode=0o700, exist_ok=True)
         state = each.lstat()
         if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o077:
             raise GatewayUnavailable(
-                f"the gateway's folder {each} can be read by others, or belongs to somebody else",
+                f"the gateway's folder {each} belongs to another user, or others can read it",
                 kept="nothing was written",
-                then=f"remove {each}, or set TMPDIR to a folder of this user's own",
+                then=f"remove {each}, or set TMPDIR to a folder that only this user can access",
             )
     return folder

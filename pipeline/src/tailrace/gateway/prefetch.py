@@ -1,4 +1,4 @@
-"""What is known of one source partition: how far it was read, how far it was seen, and the records in between."""
+"""The prefetch state of a source partition: how far it was read, how far it was received, and the records between."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tailrace import errors
 from tailrace.gateway.columns import Messages
 from tailrace.gateway.consuming import message, release
 
-_BATCH_BYTES = 64 << 20  # most bytes of keys and values per Arrow batch
+_BATCH_BYTES = 64 << 20  # bytes of keys and values per Arrow batch, at most
 _END: int = KafkaError._PARTITION_EOF
 
 
 @dataclass
 class Partition:
-    """The position of a consumer in one source partition; changed with the lock held."""
+    """A consumer's position in one source partition; hold the lock to change it."""
 
     topic: str
     number: int
     lock: threading.Lock = field(default_factory=threading.Lock)
-    fetched: bool = False  # librdkafka fetches it, on from `seen`
+    fetched: bool = False  # librdkafka is fetching it, from `seen` on
     turn: int = 0  # counts reads: the latest one owns the position
     readers: int = 0
     used: float = 0.0
@@ -35,13 +35,13 @@ class Partition:
         return f"{self.topic}-{self.number}"
 
     def drop(self) -> None:
-        """Release what is pending."""
+        """Release the pending records."""
         dropped, self.pending = self.pending, []
         for each in dropped:
             release(each.pointers)
 
     def take(self, before: int, rows: int) -> Messages | None:
-        """Detach pending records before this offset, as many as one Arrow batch holds."""
+        """Detach pending records below this offset, as many as one Arrow batch holds."""
         if not self.pending:
             return None
         found = self.pending.pop(0)
@@ -53,7 +53,7 @@ class Partition:
         return found[:count] if count else None
 
     def receive(self, pointers: np.ndarray) -> KafkaError | None:
-        """Take over messages of this partition; return the error among them that ends what can be trusted."""
+        """Add messages of this partition; return the first error among them, after which none can be trusted."""
         if not len(pointers):
             return None
         found, failure = Messages.of(pointers), None
@@ -77,7 +77,7 @@ class Partition:
         return failure
 
     def _new(self, found: Messages) -> Messages:
-        """Drop what was seen before: after a change of the leader a fetch may begin too early."""
+        """Drop records that were already received: after a leader change a fetch may start too early."""
         if not len(found) or int(np.diff(found.offsets, prepend=self.seen - 1).min()) > 0:
             return found
         old = found.offsets < self.seen

@@ -1,7 +1,7 @@
-"""One sink partition's transactional producer, and the at-least-once producer that tasks share.
+"""The transactional producer of a sink partition, and the at-least-once producer that tasks share.
 
-librdkafka's producer retries a lost EndTxn without end and cannot tell its outcome from another's
-(KAFKA-17754), so whatever is not certain ends the producer: a fresh one takes a new epoch, and the marker tells.
+librdkafka's producer retries a lost EndTxn forever and cannot tell its outcome from that of another one
+(KAFKA-17754), so any doubt ends the producer: a fresh one takes a new epoch, and the marker shows what was written.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ T = TypeVar("T")
 TRANSACTION_TIMEOUT_MS = 120_000
 _INIT_LIMIT = 60.0
 _COMMIT_LIMIT = 60.0
-_MARKER_LIMIT = 20.0  # longer than brokers need until another takes the place of one that was killed
-_SLOW_COMMIT_MS = 400.0  # below librdkafka's wait for another coordinator, which is 500 ms
+_MARKER_LIMIT = 20.0  # longer than the brokers need to replace one that was killed
+_SLOW_COMMIT_MS = 400.0  # below librdkafka's wait for a new coordinator, which is 500 ms
 _GLANCE = 2.0
 _QUEUE_WAIT = 0.05
 _FLUSH_STEP = 0.5
-_LOG_INFO = 6  # librdkafka's number: from there on it tells that a connection was closed with a request under way
+_LOG_INFO = 6  # librdkafka's number: from this level on it logs that a connection was closed with a request in flight
 # The states of a connection that has not carried a request yet; its errors cannot hide one of a later state.
 _NEVER_THERE = re.compile(r"in state (TRY_CONNECT|CONNECT)\b")
 _KEPT = "nothing of this attempt is visible to a read_committed reader; the task is tried again"
@@ -59,39 +59,39 @@ del AT_LEAST_ONCE["transaction.timeout.ms"]
 
 
 class _Heard:
-    """What a producer's callbacks have said; it knows nothing of the producer, which can so be freed at once."""
+    """What a producer's callbacks reported. It has no reference to the producer, which can then be freed at once."""
 
     def __init__(self, other: logging.Logger | None = None) -> None:
-        self._other = other  # somebody else who wants to hear the log
+        self._other = other  # another logger that also gets the log
         self.failed: KafkaError | None = None
         self.topic = ""
         self.doubt = ""
         self.fatal = ""
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """A delivery report: only failures are reported."""
+        """Take a delivery report: only failures are reported."""
         if error is not None and self.failed is None and error.code() not in PURGED:
             self.failed, self.topic = error, message.topic() or ""
 
     def error(self, error: KafkaError) -> None:
-        """An error of the whole client; those of single connections are in the log too, where more of them are."""
+        """Take an error of the client; errors of single connections are in the log too, more completely."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN and not _NEVER_THERE.search(error.str()):
             self.doubt = self.doubt or f"connection: {error.name()}: {error.str()}"
 
-    def log(self, level: int, form: str, *told: str) -> None:
-        """A line of librdkafka's log: the one place where it says that requests may have been sent twice."""
-        (self._other or log).log(level if self._other else logging.DEBUG, form, *told)
-        if level > logging.DEBUG and told and resent(told[0], told[-1]):
+    def log(self, level: int, form: str, *arguments: str) -> None:
+        """Take a line of librdkafka's log: only there does it say that requests may have been sent twice."""
+        (self._other or log).log(level if self._other else logging.DEBUG, form, *arguments)
+        if level > logging.DEBUG and arguments and resent(arguments[0], arguments[-1]):
             self.doubt = self.doubt or "connection: a request was not answered, and may have been sent twice"
 
 
 def resent(kind: str, text: str) -> bool:
-    """Whether a line of librdkafka's log says that requests may have been sent twice (docs/decisions/0015)."""
+    """Return whether a line of librdkafka's log says that requests may have been sent twice (docs/decisions/0015)."""
     return kind == "REQTMOUT" or (kind == "FAIL" and not _NEVER_THERE.search(text))
 
 
 class Sender:
-    """What both kinds of producers have in common: taking rows, and noticing the ones that fail."""
+    """The base of both kinds of producers: takes records, and notices the ones that fail."""
 
     def __init__(self, options: Mapping[str, Any], name: str, listener: Listener | None = None) -> None:
         self.name = name
@@ -123,19 +123,19 @@ class Sender:
                 raise translate(error, f"a record of {size} bytes for topic {record['topic']!r}", kept=_KEPT) from error
 
     def listen(self) -> None:
-        """Let librdkafka tell what has happened; a fatal error is one that ends the producer."""
+        """Run librdkafka's callbacks; a fatal error is one that ends the producer."""
         try:
             self.producer.poll(0)
         except KafkaException as error:
             self._heard.fatal = self._heard.fatal or f"fatal: {error.args[0].str()}"
 
     def poll(self) -> None:
-        """Let librdkafka report failures; the first one ends the task."""
+        """Run librdkafka's callbacks, and raise the first failure: it ends the task."""
         self.listen()
         self.check()
 
     def check(self) -> None:
-        """Raise what a delivery report has said."""
+        """Raise the failure that a delivery report brought, if any."""
         if self._heard.failed is not None:
             topic = self._heard.topic
             lacking = [on_topic(Operation.WRITE, topic)]
@@ -143,7 +143,7 @@ class Sender:
 
     @property
     def doubt(self) -> str:
-        """Why this producer should not be used again; empty where nothing speaks against it."""
+        """Why this producer should not be used again; empty if it may be."""
         self.listen()
         if self._heard.failed is not None:
             return f"not delivered: a record was not ({self._heard.failed.name()})"
@@ -151,11 +151,11 @@ class Sender:
 
     @property
     def queued(self) -> int:
-        """Records and reports that wait."""
+        """The number of records and reports that wait."""
         return len(self.producer)
 
     def close(self) -> None:
-        """Let go of what is still queued, and of the connections."""
+        """Drop the records that are still queued, and the connections."""
         self.producer.purge()
         if self._listener is not None:
             self._listener.forget()
@@ -170,7 +170,7 @@ class SinkProducer(Sender):
         options = TRANSACTIONAL | task.options | {"transactional.id": name} | self._ear.options
         super().__init__(options, name, listener)
         self.state = State.UNKNOWN
-        self.last: BatchId | None = None  # the batch that this producer has written, without doubt
+        self.last: BatchId | None = None  # the batch that this producer wrote last, without doubt
         self.run = task.run
         self._began = time.monotonic()
         self._timeout = int(task.options.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)) / 1000
@@ -178,13 +178,13 @@ class SinkProducer(Sender):
         self._place = TopicPartition(task.ledger, task.partition)
         marking = on_groups(task.pipeline), on_topic(Operation.READ, task.ledger)
         self._rights = (on_transactions(task.pipeline), *marking)
-        self.ledger = ledger  # may be another one for each task
+        self.ledger = ledger  # may differ between tasks
         self._handover = Handover(self.producer) if available() else None
 
     def offer(self, topic: str, messages: Any) -> None:
         """Hand over a batch of messages (`librdkafka.messages`), in their order; wait while the queue is full."""
         if self._handover is None:
-            raise errors.InvariantBroken(f"{self._who}: whole batches cannot be handed over here")
+            raise errors.InvariantBroken(f"{self._who}: batches cannot be handed over in one call here")
         while len(messages):
             try:
                 taken = self._handover.offer(topic, messages)
@@ -198,24 +198,24 @@ class SinkProducer(Sender):
 
     @property
     def whole_batches(self) -> bool:
-        """Whether `offer` can be used."""
+        """Whether `offer` can be used: it hands over a batch in one call."""
         return self._handover is not None
 
     def _step(self, event: Event) -> None:
         self.state = after(self.state, event)
 
     def flush(self) -> None:
-        """Wait until the broker has what was sent so far."""
+        """Wait until the broker has acknowledged what was sent so far."""
         self.producer.flush(_COMMIT_LIMIT)
 
     def fence(self) -> None:
-        """Take the transactional id: older owners are fenced, what they left open is aborted."""
+        """Take the transactional id: this fences older owners and aborts what they left open."""
         doing = f"{self._who}: taking its transactional id"
         persist(lambda: self.producer.init_transactions(_INIT_LIMIT), doing, 120, self._rights)
         self._step(Event.FENCE)
 
     def marker(self) -> Marker | None:
-        """What the ledger says was written last; only who has just fenced the others waits for their transactions."""
+        """Read the marker from the ledger; only a producer that has just fenced waits for open transactions."""
         fenced = self.state is State.FENCED
         try:
             found = self.ledger.markers([self._place.partition], self._who, LIMIT if fenced else _GLANCE)
@@ -224,14 +224,14 @@ class SinkProducer(Sender):
                 raise
             self._step(Event.DOUBT)
             raise errors.CommitInDoubt(
-                f"{self._who}: its marker was not told within {_GLANCE:.0f} s: another attempt may hold it open",
+                f"{self._who}: its marker could not be read within {_GLANCE:.0f} s: another attempt may hold it open",
                 kept=_KEPT,
             ) from error
         self._step(Event.READ)
         return found.get(self._place.partition)
 
     def markers(self) -> dict[int, Marker]:
-        """The markers of all sink partitions."""
+        """Read the markers of all sink partitions."""
         found = self.ledger.all(self._who)
         self._step(Event.READ)
         return found
@@ -256,34 +256,34 @@ class SinkProducer(Sender):
         self._step(Event.SEAL)
 
     def commit(self, batch: BatchId) -> float:
-        """Commit, and believe it only without any doubt; how many milliseconds it took."""
+        """Commit, trusting the result only if nothing is in doubt; return the milliseconds it took."""
         started = time.perf_counter()
-        self._attempt("sending its records", self._send_rest)
+        self._attempt("sending its records", self._send_remaining)
         self._step(Event.COMMIT)
         sent = time.perf_counter()
         with self._ear.listening(self.producer, batch, self._place.partition):
             self._attempt("committing its transaction", lambda: self.producer.commit_transaction(_COMMIT_LIMIT))
         crash_points.at(Point.COMMIT_ACKNOWLEDGED, batch, self._place.partition)
-        self.poll()  # what went wrong on the way is only told here
+        self.poll()  # failures of records are reported only here
         self._step(Event.COMMITTED)
         self.last = batch
         ended = time.perf_counter()
-        # Where the coordinator moves, its connection ends without a word, and the next is looked for after 500 ms.
+        # When the coordinator moves, its connection closes silently, and librdkafka looks for the new one after 500 ms.
         if (ended - sent) * 1000 > _SLOW_COMMIT_MS:
             self._heard.doubt = (
                 self._heard.doubt or f"slow commit: its last commit took more than {_SLOW_COMMIT_MS:.0f} ms"
             )
         return (ended - started) * 1000
 
-    def _send_rest(self) -> None:
-        """Wait for the records, while they go; why one does not go is for the commit to say."""
+    def _send_remaining(self) -> None:
+        """Wait as long as records are being sent; if one is stuck, the commit reports why."""
         left, before = len(self.producer), 0
         while left and left != before:
             before, left = left, self.producer.flush(_FLUSH_STEP)
 
     @property
     def doubt(self) -> str:
-        """Why the next transaction may not take the same epoch."""
+        """Why the next transaction may not use the same epoch; empty if it may."""
         return unfit(self.state, super().doubt or self._heard.doubt)
 
     def _attempt(self, doing: str, act: Callable[[], T]) -> T:
@@ -292,7 +292,7 @@ class SinkProducer(Sender):
         except KafkaException as error:
             committing = self.state is State.COMMITTING
             self._step(Event.DOUBT)
-            self.check()  # a record that was refused says more than the transaction that it broke
+            self.check()  # the error of a refused record says more than that of the transaction it broke
             if is_fenced(error):
                 spent, allowed = time.monotonic() - self._began, self._timeout
                 raise errors.CommitInDoubt(
@@ -312,7 +312,7 @@ class SinkProducer(Sender):
             raise translate(error, f"{self._who}: {doing}", kept=_KEPT, rights=self._rights) from error
 
     def close(self) -> None:
-        """Abort what is open, if the broker answers quickly, and let go of the connections."""
+        """Abort an open transaction, if the broker answers quickly, and drop the connections."""
         if self.state in {State.OPEN, State.SEALED}:
             try:
                 self.producer.abort_transaction(5.0)

@@ -1,9 +1,9 @@
 """Exact reads of offset ranges: every visible record of [start, end) once and in order, or an error.
 
-A pipeline's tasks share one consumer, which keeps fetching where the last range of a partition ended: the next range is
-mostly in memory when it is planned. A range is done when the partition has been seen up to its end: by a record, or by
-librdkafka's end-of-partition event, because compaction gaps, control records and aborted transactions have offsets and
-no records.
+A pipeline's tasks share one consumer, which keeps fetching after the last range of a partition: when the next range is
+planned, it is mostly in memory. A range is done when the partition has been received up to its end, as shown by a
+record or by librdkafka's end-of-partition event: compaction gaps, control records and aborted transactions have offsets
+but no records.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 IDLE = 10.0  # seconds without a read after which a partition is no longer prefetched
 LIMIT = 60.0  # seconds without progress after which a read fails
-_STEP = 0.05  # longest wait for a record before the state of the read is looked at
+_STEP = 0.05  # longest wait for a record before the state of the read is checked
 
 
 class Reader:
@@ -60,7 +60,7 @@ class Reader:
         try:
             for span in request.ranges:
                 if (span.topic, span.partition) not in turns and span.start < span.end:
-                    # All partitions are fetched from the start, while the first is read.
+                    # Fetch all partitions from the start, while the first is read.
                     turns[span.topic, span.partition] = self._begin(span)
             for span in request.ranges:
                 if span.start < span.end:
@@ -73,7 +73,7 @@ class Reader:
                     partition.used = self._clock()
 
     def _begin(self, span: Range) -> int:
-        """Take over a partition; the number of this turn."""
+        """Take over a partition; return the number of this turn."""
         with self._lock:
             place = span.topic, span.partition
             partition = self._partitions.setdefault(place, Partition(span.topic, span.partition))
@@ -107,16 +107,16 @@ class Reader:
 
     def _require(self, partition: Partition, turn: int) -> None:
         if self._closed:
-            raise errors.InvariantBroken(f"{partition} is read through a consumer that is closed")
+            raise errors.InvariantBroken(f"{partition} is read through a closed consumer")
         if partition.turn != turn:
             raise errors.InputCutOff(
-                f"another task of {self.name} reads {partition} since",
+                f"another task of {self.name} now reads {partition}",
                 kept="everything that was delivered; this attempt delivers nothing",
-                then="nothing: Spark has started the other attempt in place of this one",
+                then="nothing: Spark started the other attempt in place of this one",
             )
 
     def _position(self, partition: Partition, start: int) -> None:
-        """Continue where the partition is, or fetch it from elsewhere."""
+        """Continue from the partition's position if possible, otherwise seek."""
         if partition.fetched and partition.next <= start <= partition.seen:
             while (passed := partition.take(start, 1 << 30)) is not None:
                 release(passed.pointers)
@@ -137,7 +137,7 @@ class Reader:
         self._halt(partition)
 
     def _halt(self, partition: Partition) -> None:
-        """Fetch no more, and keep what is pending."""
+        """Stop fetching, and keep the pending records."""
         if partition.fetched:
             partition.fetched = False
             self._consumer.stop(partition.topic, partition.number)
@@ -147,23 +147,23 @@ class Reader:
             copied = batch(found, partition.topic, partition.number, columns)
             partition.next = int(found.offsets[-1]) + 1
         except BaseException:
-            self._stop(partition)  # the records are released and not read: the next read seeks
+            self._stop(partition)  # the records are released but unread: the next read seeks
             raise
         finally:
             release(found.pointers)
         return copied
 
     def _fetch(self, partition: Partition, rows: int, stall: Stall, done: ReadDone) -> None:
-        """Receive records; deal with what keeps them from coming."""
+        """Receive records; if none come, find out why and react."""
         failure = None
         if partition.fetched:
             before = partition.seen
             failure = self._receive(partition, rows)
             if failure is not None:
-                self._halt(partition)  # behind an error the prefetch is not to be trusted
+                self._halt(partition)  # after an error the prefetch cannot be trusted
             if partition.seen > before:
                 stall.progress()
-                return  # an error behind these records comes again when it is fetched from there
+                return  # an error after these records comes again when fetching continues there
             if failure is None and not stall.due:
                 return
         else:
@@ -187,11 +187,11 @@ class Reader:
             self._stop(partition)
             raise
 
-    # -- what the cache asks ---------------------------------------------------------------------
+    # -- for the cache ---------------------------------------------------------------------------
 
     @property
     def queued(self) -> int:
-        """Records that were received and are not read yet."""
+        """The number of records that were received and not read yet."""
         with self._lock:
             partitions = list(self._partitions.values())
         return sum(len(each) for partition in partitions for each in list(partition.pending))
@@ -216,14 +216,14 @@ class Reader:
             for event in () if self._closed else self._consumer.events():
                 log.debug("%s: %s", self.name, event.text)
                 if event.error is not None:
-                    told = translate(event.error, f"reading for {self.name}", kept="everything that was delivered")
-                    if isinstance(told, errors.NotAuthenticated):
-                        self._refusal = self._clock(), told
+                    problem = translate(event.error, f"reading for {self.name}", kept="everything that was delivered")
+                    if isinstance(problem, errors.NotAuthenticated):
+                        self._refusal = self._clock(), problem
         finally:
             self._events.release()
 
     def close(self) -> None:
-        """Release everything; a read that is still open raises at its next step."""
+        """Release everything; a read in progress raises at its next step."""
         with self._lock:
             if self._closed:
                 return

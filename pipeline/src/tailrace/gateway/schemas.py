@@ -34,7 +34,7 @@ RECORDS = pa.schema(
 
 
 def shaped(rows: pa.StructArray) -> pa.RecordBatch:
-    """Return rejected rows, as a gate has them, in the shape that the gateway takes."""
+    """Convert a gate's rejected rows to the row layout that the gateway takes."""
     count = len(rows)
     fields = {field.name: column for field, column in zip(rows.type, rows.flatten(), strict=True)}
     columns = [
@@ -45,10 +45,10 @@ def shaped(rows: pa.StructArray) -> pa.RecordBatch:
 
 
 def completed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows with the columns that were spared because they hold nothing but null."""
+    """Add the columns that were not sent because all their values are null."""
     if len(batch.schema) == len(SHAPE):
         return batch
     count = batch.num_rows
-    there = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns = [there[each.name] if each.name in there else pa.nulls(count, each.type) for each in SHAPE]
+    present = dict(zip(batch.schema.names, batch.columns, strict=True))
+    columns = [present[each.name] if each.name in present else pa.nulls(count, each.type) for each in SHAPE]
     return pa.RecordBatch.from_arrays(columns, schema=SHAPE)

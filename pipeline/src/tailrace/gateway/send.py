@@ -1,7 +1,7 @@
-"""From Arrow rows to records: whole batches where nothing speaks against it, one by one where something does.
+"""Sending Arrow rows as records: by batch where possible, otherwise one by one.
 
-librdkafka's batches carry key and value. Rows with headers, a timestamp or a partition of their own, rejected rows, and
-everything without a transaction (where each delivery report must be heard) go one by one.
+librdkafka's batches carry only key and value. Rows with headers, a timestamp or a partition of their own, rejected
+rows, and everything outside a transaction (where every delivery report counts) go one by one.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ NO_TOPIC = "no topic"
 BAD_TOPIC = "not a topic's name"
 
 _COLUMNS = ("topic", "partition", "key", "value", "headers", "timestamp", "reason")
-_POLL_EVERY = 1000  # records between two looks at the delivery reports
+_POLL_EVERY = 1000  # records between two polls for delivery reports
 _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
 @dataclass
 class Counts:
-    """What was handed over."""
+    """What was sent."""
 
     out: int = 0
     rejected: int = 0
     size: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)  # of the rejected
+    reasons: dict[str, int] = field(default_factory=dict)  # rejected records by reason
 
 
 def send(sender: Sender, task: Assignment, batches: Iterator[Any]) -> Counts:
-    """Hand over every row."""
+    """Hand over all rows, and return what was sent."""
     counts = Counts()
     for batch in batches:
-        rest = batch
+        remaining = batch
         if isinstance(sender, SinkProducer) and sender.whole_batches:
-            rest = _by_batch(sender, task, batch, counts)
-        _one_by_one(sender, task, rest, counts)
+            remaining = _by_batch(sender, task, batch, counts)
+        _one_by_one(sender, task, remaining, counts)
         sender.poll()
     return counts
 
 
 def refusal(topic: str | None) -> str | None:
-    """Why no record can go to this topic; None where one can."""
+    """Return why no record can go to this topic; None if one can."""
     if topic is None:
         return NO_TOPIC
     return None if _TOPIC.fullmatch(topic) else BAD_TOPIC
 
 
 def _by_batch(sender: SinkProducer, task: Assignment, batch: Any, counts: Counts) -> Any:
-    """Hand over the rows that can go as a whole; those that cannot come back."""
+    """Hand over the rows that can go in one call, and return the others."""
     good = batch.column("reason").is_null().to_numpy(zero_copy_only=False)
     chosen = {topic: mask & good for topic, mask in _topics(task, batch).items()}
     going = np.logical_or.reduce([*chosen.values(), np.zeros(batch.num_rows, dtype=bool)])
     if not going.any() or _particular(batch, going):
-        return batch  # a particular one sends all one by one, or the others would overtake it
+        return batch  # one particular row sends all one by one: the others would overtake it
     made = messages(batch.column("key"), batch.column("value"))
     for topic, mask in chosen.items():
         part = made[mask]
@@ -76,7 +76,7 @@ def _by_batch(sender: SinkProducer, task: Assignment, batch: Any, counts: Counts
 
 
 def _topics(task: Assignment, batch: Any) -> dict[str, Any]:
-    """The topics that rows of the batch can go to, each with the rows that do."""
+    """Return the valid topics of the batch's rows, each with a mask of its rows."""
     column = batch.column("topic")
     if column.null_count == len(column):
         return (
@@ -91,7 +91,7 @@ def _topics(task: Assignment, batch: Any) -> dict[str, Any]:
 
 
 def _particular(batch: Any, going: Any) -> bool:
-    """Whether a row that would go has headers, a timestamp or a partition of its own."""
+    """Return whether any of these rows has headers, a timestamp or a partition of its own."""
     timestamps = batch.column("timestamp").is_valid().to_numpy(zero_copy_only=False)
     partitions = batch.column("partition").is_valid().to_numpy(zero_copy_only=False)
     lengths = pc.list_value_length(batch.column("headers")).fill_null(0).to_numpy(zero_copy_only=False)
@@ -134,7 +134,7 @@ def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) ->
 
 
 def _where(task: Assignment, reason: str) -> list[tuple[str, bytes]]:
-    """The headers of a rejected record that only the sink knows."""
+    """Return the headers of a rejected record that only the sink knows."""
     known = {
         HEADER_PIPELINE: task.pipeline,
         HEADER_BATCH: str(task.batch),

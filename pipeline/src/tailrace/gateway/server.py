@@ -1,8 +1,8 @@
-"""The gateway process: one on each executor, it owns every Kafka producer there.
+"""The gateway process: one on each executor, it owns every Kafka connection there.
 
-Started with the executor's Python daemon, or by the first task that misses it, it lives as long as the executor's JVM.
-Each task has a connection and a thread of its own. Whatever a task has begun and not said to be whole is aborted, so
-the death of a worker leaves nothing behind.
+It is started by the executor's Python daemon, or by the first task that finds none, and lives as long as the executor's
+JVM. Each task has a connection and a thread of its own. Whatever a task has begun and not completed is aborted, so the
+death of a worker leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Host:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 
     def serve(self, executor: psutil.Process) -> None:
-        """Until the executor has gone, or a signal says so."""
+        """Serve until the executor ends or `stop` is called."""
         path = self.folder / wire.SOCKET
-        path.unlink(missing_ok=True)  # of a gateway that was killed; the lock says that it is gone
+        path.unlink(missing_ok=True)  # left by a gateway that was killed; the lock shows that it is gone
         self._socket.bind(str(path))
         self._socket.listen(_BACKLOG)
         port = self._watch_over(executor)
@@ -91,7 +91,7 @@ class Host:
             cache.close()
 
     def _watch_over(self, executor: psutil.Process) -> Port | None:
-        """Serve the metrics, if somebody wants them; a gateway that finds no port writes all the same."""
+        """Serve the metrics, if they are configured; without a free port the gateway still writes."""
         if self._watched is None:
             return None
         self._watch = Watch(self.measures, self._watched.pipeline, "gateway", "executor-jvm", executor.pid)
@@ -104,7 +104,7 @@ class Host:
                 self._watched.host, self._watched.port, {"/metrics": scraped(self.measures, self._watched.pipeline)}
             )
         except errors.PortUnusable as error:
-            log.warning("this gateway's metrics cannot be seen: %s", error)
+            log.warning("this gateway's metrics are not served: %s", error)
             return None
         self.deliveries.address = port.address
         log.info("gateway %s serves its metrics at %s", self.name, port.address)
@@ -118,7 +118,7 @@ class Host:
         while True:
             try:
                 connection, _ = self._socket.accept()
-            except OSError:  # closed: the end
+            except OSError:  # closed by `serve`
                 return
             threading.Thread(target=self._serve, args=[connection], name="task", daemon=True).start()
 
@@ -132,7 +132,7 @@ class Host:
                     return
                 answer = self._answer(asked, incoming)
             except (wire.Closed, ConnectionError):
-                return  # the worker has died or given up; what it had begun is aborted
+                return  # the worker died or gave up; what it had begun is aborted
             except errors.TailraceError as error:
                 answer = error
             except Exception as error:
@@ -154,7 +154,7 @@ class Host:
             crash_points.at(Point.ASIDE_NOTED, asked.batch, asked.part)
             return None
         if not isinstance(asked, Assignment):
-            raise errors.InvariantBroken(f"the gateway was asked {type(asked).__name__}")
+            raise errors.InvariantBroken(f"the gateway got an unknown request: {type(asked).__name__}")
         if asked.vitals is not None and self._watch is not None:
             self._watch.told(asked.vitals)
         with self.counting.task(asked.pipeline):
@@ -187,7 +187,7 @@ class Host:
             outgoing.flush()
 
     def stats(self) -> dict[str, Any]:
-        """What this process holds and has done."""
+        """Return what this process holds and has done."""
         me = psutil.Process()
         return {
             "gateway": self.name,
@@ -201,12 +201,12 @@ class Host:
 
 
 def _rows(incoming: wire.Stream) -> Iterator[Any]:
-    """The task's batches; Closed where they end without the word that they are whole."""
+    """Yield the task's batches; raise Closed if they end without the byte WHOLE."""
     if wire.take(incoming, 1) == wire.ROWS:
         try:
             with pa.ipc.open_stream(incoming) as stream:
                 yield from map(completed, stream)
-        except (pa.ArrowInvalid, OSError) as error:  # cut off inside a batch
+        except (pa.ArrowInvalid, OSError) as error:  # truncated inside a batch
             raise wire.Closed from error
     if wire.take(incoming, 1) != wire.WHOLE:
         raise wire.Closed
@@ -220,19 +220,19 @@ def _lives(process: psutil.Process) -> bool:
 
 
 class WithoutPandas(MetaPathFinder):
-    """Keeps pyarrow from loading pandas with its first array: seconds of CPU for what this process never uses."""
+    """Keeps pyarrow from importing pandas with its first array: seconds of CPU for what this process never uses."""
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
-        """Say that there is none."""
+        """Raise ModuleNotFoundError for pandas."""
         if fullname == "pandas":
-            raise ModuleNotFoundError("the gateway does without pandas", name=fullname)
+            raise ModuleNotFoundError("the gateway does not use pandas", name=fullname)
 
 
 def main(folder: Path, pid: int) -> int:
-    """Serve in this folder for the executor of this number, unless another gateway does so already."""
+    """Serve in this folder for the executor with this process id, unless another gateway already does."""
     os.umask(0o077)
     sys.meta_path.insert(0, WithoutPandas())
-    # Ctrl-C and the daemon's farewell go to the whole group; the gateway ends after its tasks.
+    # Ctrl-C and the daemon's SIGHUP go to the entire process group; the gateway ends after its tasks.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(

@@ -1,7 +1,7 @@
-"""Why a read makes no progress: whether to wait, to fetch again, to count offsets as lost, or to give up.
+"""Stalled reads: whether to wait, fetch again, count offsets as lost, or give up.
 
-librdkafka retries by itself what may pass and reports some of the rest. What decides here is the leader's own answer
-about the partition: the log start and the end.
+librdkafka retries transient errors by itself and reports some of the others. The decision here rests on the leader's
+own answer about the partition: its log start and its end.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tailrace.kafka.errors import code_of, is_denied, is_retriable, translate
 from tailrace.kafka.rights import Operation, on_topic
 from tailrace.progress.plan import Range
 
-_PATIENCE = 0.3  # seconds without progress until the leader is asked
+_PATIENCE = 0.3  # seconds without progress before the leader is asked
 _AGAIN = 0.5  # seconds between two questions
-_GRACE = 3.0  # seconds that a leader's answer must hold until it ends the read: a new leader may know less at first
-_LOSS = 30.0  # seconds that it must hold until planned offsets count as lost, which nobody can take back
+_GRACE = 3.0  # seconds that a leader's answer must hold before it ends the read: a new leader may know less at first
+_LOSS = 30.0  # seconds that it must hold before planned offsets count as lost, which is final
 _QUESTION = 5.0
 _KEPT = "everything that was delivered; nothing of this batch is delivered in part"
 
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
-_TRUNCATION = "log truncation"  # librdkafka's words, under the code of an offset out of range
+_TRUNCATION = "log truncation"  # librdkafka's words, with the error code of an offset out of range
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 _UNKNOWN_ID = 100  # Kafka's UNKNOWN_TOPIC_ID: the topic was deleted, and perhaps created again
 _PASSING = frozenset(
@@ -49,7 +49,7 @@ class Lost:
 
 
 class Stall:
-    """What is known about a range whose records do not come."""
+    """The state of a range whose records do not come."""
 
     def __init__(
         self, consumer: Consumer, span: Range, reset: bool, limit: float, clock: Callable[[], float] = time.monotonic
@@ -64,7 +64,7 @@ class Stall:
         self.progress()
 
     def progress(self) -> None:
-        """Start over: the read has moved."""
+        """Reset the timers: the read has made progress."""
         self._since = self._clock()
         self._ask_at = self._since + _PATIENCE
         self._missing: float | None = None
@@ -77,7 +77,7 @@ class Stall:
     def look(
         self, position: int, failure: KafkaError | None, refusal: tuple[float, errors.TailraceError] | None
     ) -> Lost | bool:
-        """Ask the leader if it is time. True: fetch on from the position; False: wait. Raise if the read cannot end."""
+        """Ask the leader if due. True: fetch again from the position; False: wait. Raise if the read cannot finish."""
         if failure is not None:
             self._judge(failure, position)
         answer: Lost | bool = False
@@ -120,7 +120,7 @@ class Stall:
                     f"{self._place}: the plan reads {span.start} to {span.end}, the next offset is {position}, "
                     f"and {self._held}",
                     kept=_KEPT,
-                    then=f"set source.on_data_loss: reset to go on at {low}, or restore the topic",
+                    then=f"set source.on_data_loss: reset to continue at {low}, or restore the topic",
                 )
             self.progress()
             return Lost(Range(span.topic, span.partition, position, min(low, span.end)))
@@ -130,7 +130,7 @@ class Stall:
         return True
 
     def _end_if_it_stays(self, position: int, what: str) -> Lost | bool:
-        """Give the rest of the range up, if that is allowed and the answer has been the same for long enough."""
+        """Give up the remaining range if that is allowed and the answer has held for long enough."""
         self._missing = self._clock() if self._missing is None else self._missing
         if self._clock() - self._missing < min(_LOSS if self._reset else _GRACE, self._limit / 2):
             return False
@@ -143,7 +143,7 @@ class Stall:
         return errors.SourceChanged(
             f"{self._place}: the plan reads {self._span.start} to {self._span.end}, and {what}",
             kept=_KEPT,
-            then="restore the topic, or set source.on_data_loss: reset to go on without it",
+            then="restore the topic, or set source.on_data_loss: reset to continue without it",
         )
 
     def _give_up(self, refusal: tuple[float, errors.TailraceError] | None) -> None:
@@ -165,5 +165,5 @@ class Stall:
 
 
 def _passes(error: KafkaException | KafkaError) -> bool:
-    """Whether the same request may succeed a moment later."""
+    """Return whether the same request may succeed a moment later."""
     return code_of(error) in _PASSING or is_retriable(KafkaException(error) if isinstance(error, KafkaError) else error)

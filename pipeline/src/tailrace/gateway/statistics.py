@@ -1,8 +1,7 @@
-"""What librdkafka says of its producers, added up over the producers of a gateway.
+"""librdkafka's statistics, aggregated over the producers of a gateway.
 
-Each producer tells once in `metrics.statistics` seconds, as JSON. What it counts goes on counting when the producer
-has gone; what it holds at the moment goes with it. Brokers are known by number, topics not at all: a row may name any
-topic.
+Each producer reports every `metrics.statistics` seconds, as JSON. Counters keep their totals when a producer is closed;
+its gauges go with it. Brokers are labelled by number, topics not at all: a row may name any topic.
 """
 
 from __future__ import annotations
@@ -27,27 +26,27 @@ _COUNTED: Final = {
     "disconnects": metrics.DISCONNECTS,
 }
 _QUANTILES: Final = {"0.5": "p50", "0.99": "p99", "1": "max"}
-# Ways to a broker whose number is not known: the first one, and that to the coordinator of transactions.
+# Connections to a broker whose number is unknown: the first one, and that to the transaction coordinator.
 BOOTSTRAP: Final = "bootstrap"
 COORDINATOR: Final = "coordinator"
 
 
 @dataclass(frozen=True)
 class Window:
-    """What librdkafka has measured since it told last: so many, with these quantiles."""
+    """librdkafka's measurements since its last report: their number and their quantiles."""
 
     count: int
     quantiles: Mapping[str, float]
 
     @classmethod
-    def of(cls, told: Mapping[str, Any], unit: float = 1.0) -> Window:
-        """As its JSON has it."""
-        return cls(int(told.get("cnt", 0)), {name: told.get(field, 0) * unit for name, field in _QUANTILES.items()})
+    def of(cls, found: Mapping[str, Any], unit: float = 1.0) -> Window:
+        """Read a window of librdkafka's JSON."""
+        return cls(int(found.get("cnt", 0)), {name: found.get(field, 0) * unit for name, field in _QUANTILES.items()})
 
 
 @dataclass(frozen=True)
 class Broker:
-    """A producer's way to one broker."""
+    """A producer's connection to one broker."""
 
     counts: Mapping[str, int]
     in_flight: int
@@ -57,7 +56,7 @@ class Broker:
 
 @dataclass(frozen=True)
 class Told:
-    """What one producer has told last."""
+    """The last report of one producer."""
 
     brokers: Mapping[str, list[Broker]] = field(default_factory=dict)
     batch_bytes: tuple[Window, ...] = ()
@@ -69,7 +68,7 @@ class Told:
 
 
 def read(text: str) -> Told:
-    """The statistics that are used here, of librdkafka's JSON."""
+    """Extract the statistics used here from librdkafka's JSON."""
     found = json.loads(text)
     brokers: dict[str, list[Broker]] = {}
     for each in found.get("brokers", {}).values():
@@ -102,7 +101,7 @@ def _named(broker: Mapping[str, Any]) -> str:
 
 
 def together(windows: Iterable[Window]) -> dict[str, float]:
-    """The quantiles of many windows: the worst of the high ones, and the middle one weighed."""
+    """Combine the quantiles of many windows: the maximum of the high ones, the weighted mean of the median."""
     full = [each for each in windows if each.count]
     if not full:
         return {}
@@ -112,7 +111,7 @@ def together(windows: Iterable[Window]) -> dict[str, float]:
 
 
 class Statistics:
-    """The producers of one gateway."""
+    """The statistics of one gateway's producers."""
 
     def __init__(self, measures: Measures, every: float) -> None:
         self.every = every
@@ -122,29 +121,29 @@ class Statistics:
         self._pipelines: dict[str, None] = {}
 
     def listener(self, pipeline: str) -> Listener:
-        """For one producer."""
+        """Return a listener for one producer."""
         return Listener(self, pipeline)
 
-    def heard(self, listener: Listener, told: Told) -> None:
-        """What a producer has told."""
+    def heard(self, listener: Listener, report: Told) -> None:
+        """Take a producer's report."""
         with self._lock:
             before = self._last.get(listener, Told())
-            self._last[listener] = told
+            self._last[listener] = report
             self._pipelines[listener.pipeline] = None
-        for broker, ways in told.brokers.items():
+        for broker, ways in report.brokers.items():
             old = before.brokers.get(broker, [])
             for name, metric in _COUNTED.items():
                 grown = sum(way.counts[name] for way in ways) - sum(way.counts[name] for way in old)
                 self._measures.add(metric, listener.pipeline, broker, by=max(0, grown))
-        self._measures.add(metrics.EPOCHS, listener.pipeline, by=max(0, told.epochs - before.epochs))
+        self._measures.add(metrics.EPOCHS, listener.pipeline, by=max(0, report.epochs - before.epochs))
 
     def forget(self, listener: Listener) -> None:
-        """The producer has gone."""
+        """Forget a producer that was closed."""
         with self._lock:
             self._last.pop(listener, None)
 
     def look(self) -> None:
-        """What the producers hold now."""
+        """Set the gauges from the latest reports."""
         with self._lock:
             every, pipelines = list(self._last.items()), list(self._pipelines)
         flying: dict[tuple[str, str], float] = {}
@@ -155,14 +154,14 @@ class Statistics:
         idempotence: Counter[tuple[str, str]] = Counter()
         transactions: Counter[tuple[str, str]] = Counter()
         for pipeline in pipelines:
-            told = [each for listener, each in every if listener.pipeline == pipeline]
-            self._measures.set(metrics.QUEUED_BYTES, pipeline, value=sum(each.queued for each in told))
-            idempotence.update((pipeline, each.idempotence) for each in told if each.idempotence)
-            transactions.update((pipeline, each.transaction) for each in told if each.transaction)
-            sizes |= _of(together(window for each in told for window in each.batch_bytes), pipeline)
-            records |= _of(together(window for each in told for window in each.batch_records), pipeline)
-            for broker in {name for each in told for name in each.brokers}:
-                ways = [way for each in told for way in each.brokers.get(broker, [])]
+            reports = [each for listener, each in every if listener.pipeline == pipeline]
+            self._measures.set(metrics.QUEUED_BYTES, pipeline, value=sum(each.queued for each in reports))
+            idempotence.update((pipeline, each.idempotence) for each in reports if each.idempotence)
+            transactions.update((pipeline, each.transaction) for each in reports if each.transaction)
+            sizes |= _of(together(window for each in reports for window in each.batch_bytes), pipeline)
+            records |= _of(together(window for each in reports for window in each.batch_records), pipeline)
+            for broker in {name for each in reports for name in each.brokers}:
+                ways = [way for each in reports for way in each.brokers.get(broker, [])]
                 flying[pipeline, broker] = sum(way.in_flight for way in ways)
                 for name, value in together(way.latency for way in ways).items():
                     latency[pipeline, broker, name] = value
@@ -182,7 +181,7 @@ def _of(quantiles: Mapping[str, float], pipeline: str) -> dict[tuple[str, str], 
 
 
 class Listener:
-    """Hears one producer; it knows nothing of it, which can so be freed at once."""
+    """Receives one producer's statistics. It has no reference to the producer, which can then be freed at once."""
 
     def __init__(self, statistics: Statistics, pipeline: str) -> None:
         self.pipeline = pipeline
@@ -190,13 +189,13 @@ class Listener:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What makes a producer tell."""
+        """The options that make a producer report."""
         return {"statistics.interval.ms": int(self._statistics.every * 1000), "stats_cb": self.heard}
 
     def heard(self, text: str) -> None:
-        """Called by the producer, in the thread that polls it."""
+        """Take a report; the producer calls this in the thread that polls it."""
         self._statistics.heard(self, read(text))
 
     def forget(self) -> None:
-        """It will tell no more."""
+        """Forget this producer: it reports no more."""
         self._statistics.forget(self)

@@ -1,8 +1,8 @@
-"""Which records a reading task has rejected, as a marker can hold it.
+"""The verdicts of a reading task, in a form small enough for a marker.
 
-Behind a shuffle, rejected records are committed before the rows that were accepted go on. A reading that is repeated
-must come to the same verdicts. The marker's metadata is small (the broker's limit is 4 KiB), so the rejected offsets
-are kept as they are where they fit, and as hashes of stretches of offsets where they do not.
+In a pipeline that shuffles, rejected records are committed before the accepted rows continue. A repeated read must give
+the same verdicts. A marker's metadata is small (the broker's limit is 4 KiB), so the rejected offsets are stored as
+they are if they fit, and otherwise as hashes of groups of offsets.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Verdicts:
         """Yield the same batches, noting where each row's record came from."""
         for batch in batches:
             for headers in batch.column("headers").to_pylist():
-                told = {each["key"]: each["value"] for each in headers or ()}
-                place = told[HEADER_TOPIC].decode(), int(told[HEADER_PARTITION]), int(told[HEADER_OFFSET])
+                named = {each["key"]: each["value"] for each in headers or ()}
+                place = named[HEADER_TOPIC].decode(), int(named[HEADER_PARTITION]), int(named[HEADER_OFFSET])
                 self._rejected.add(place)
             yield batch
 
     def text(self) -> str:
-        """Write the verdicts for a marker: a digest, and as much as fits to find a difference by."""
+        """Write the verdicts for a marker: a digest, and as much detail as fits, to locate a difference."""
         digest = hashlib.sha256(json.dumps(sorted(self._rejected)).encode()).hexdigest()[:16]
         listed = json.dumps(self._listed(), separators=(",", ":"))
         if len(listed) <= _LONGEST:
@@ -43,7 +43,7 @@ class Verdicts:
         return f"{digest}~{''.join(self._stretches())}"
 
     def _listed(self) -> dict[str, list[int]]:
-        """List the offsets of each source partition, each after the first as the distance from the one before."""
+        """List each source partition's offsets: the first, then the distances between them."""
         found: dict[str, list[int]] = {}
         last: dict[str, int] = {}
         for topic, partition, offset in sorted(self._rejected):
@@ -63,9 +63,10 @@ class Verdicts:
         if stored.partition("=")[0].partition("~")[0] == self.text()[:16]:
             return
         raise VerdictChanged(
-            f"{who}: {self._difference(stored)}, and was not when the batch was read first",
+            f"{who}: {self._difference(stored)}, and was not when the batch was first read",
             kept="nothing more of the batch was delivered; what was, is not delivered again",
-            then="bring back what was there when the batch began, then start again; tailrace explain TR-314",
+            then="restore the schema registry, schema and code that the batch began with, then start again; "
+            "tailrace explain TR-314",
         )
 
     def _difference(self, stored: str) -> str:
@@ -78,14 +79,14 @@ class Verdicts:
             }
             topic, partition, offset = min(before ^ self._rejected)
             now = "rejected" if (topic, partition, offset) in self._rejected else "accepted"
-            return f"the record {topic}-{partition} offset {offset} is {now} now"
+            return f"the record {topic}-{partition} offset {offset} is now {now}"
         hashes = stored.partition("~")[2]
         for number, mine in enumerate(self._stretches()):
             if hashes[number * 8 : number * 8 + 8] != mine:
                 near = [each for each in sorted(self._rejected) if each[2] % _STRETCHES == number][:1]
                 shown = "".join(f", like {topic}-{partition} offset {offset}" for topic, partition, offset in near)
-                return f"a record whose offset is {number} modulo {_STRETCHES}{shown} has another verdict now"
-        return "a record has another verdict now"
+                return f"a record whose offset is {number} modulo {_STRETCHES}{shown} now has another verdict"
+        return "a record now has another verdict"
 
 
 def _summed(steps: list[int]) -> Iterator[int]:

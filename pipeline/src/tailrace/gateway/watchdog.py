@@ -1,9 +1,9 @@
-"""Whether the gateway still answers, asked by a worker that waits for it.
+"""A watchdog for the gateway, run by each worker that waits for it.
 
-A gateway that has died closes its connections. One that stands still (stopped, or out of reach of the processor) keeps
-them, and its tasks would wait for ever; Spark sees only that they run. Its word of greeting comes from a thread that
-does nothing else: where none comes, the gateway is ended, and the attempt that follows starts another. Should it have
-been about to go on, nothing is lost: whoever comes next fences it and reads the marker.
+A gateway that dies closes its connections. One that hangs (stopped, or starved of CPU) keeps them, and its tasks would
+wait forever: to Spark they look busy. The gateway's greeting comes from a thread of its own. If there is none, the
+worker kills the gateway, and the next attempt starts another. If it was about to recover, nothing is lost: the next
+attempt fences its producers and reads the marker.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 ASK_EVERY = 10.0
 ANSWER_LIMIT = 10.0
-TRIES = 2  # a worker that stood still as well finds its first question too old when it goes on
-_CREDENTIALS = struct.Struct("3i")  # of the process that listens: its number, its user, its group
+TRIES = 2  # a worker that was paused too finds its first question timed out when it resumes
+_CREDENTIALS = struct.Struct("3i")  # of the listening process: its pid, its user, its group
 
 
 def greeted(folder: Path) -> bool:
-    """Whether a gateway that listens there says hello; one that has gone need not be ended, so that is yes."""
+    """Return whether the gateway says hello; True too if it has gone, because then there is nothing to kill."""
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as asking:
         asking.settimeout(ANSWER_LIMIT)
         try:
@@ -42,18 +42,18 @@ def greeted(folder: Path) -> bool:
 
 
 def end(connection: socket.socket) -> None:
-    """End the gateway on the other side."""
+    """Kill the gateway on the other side."""
     pid, *_ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    if pid <= 0:  # nobody: the connection was never made; to the system 0 is the caller's own group
+    if pid <= 0:  # the connection was never made; to `kill`, 0 is the caller's own process group
         return
-    log.warning("the gateway %d has not answered for %.0f s, and is ended", pid, ANSWER_LIMIT)
+    log.warning("gateway %d did not answer within %.0f s: killing it", pid, ANSWER_LIMIT)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def watched(connection: socket.socket, folder: Path) -> Iterator[None]:
-    """While a worker speaks with its gateway: where that stands still, end it, and with it the conversation."""
+    """Watch the gateway while a worker talks to it; kill it if it hangs, which ends the conversation."""
     done = threading.Event()
 
     def look() -> None:

@@ -1,4 +1,4 @@
-"""What the gateway does with one sink partition of one batch: exactly once with its marker, or at least once."""
+"""Writing one sink partition of one batch: exactly once, with its marker, or at least once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FLUSH_LIMIT = 120.0  # seconds without any acknowledgement
 
 
 class Deliveries:
-    """The producers of one gateway process, and what is done with them; used by one thread for each task."""
+    """Reads and writes with the cached clients of one gateway process; each task has its own thread."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Deliveries:
         attempts: Attempts | None = None,
     ) -> None:
         self.name = name
-        self.address = ""  # where this gateway's metrics are
+        self.address = ""  # where this gateway serves its metrics
         self.counting = counting or Counting(Measures(metrics.EXECUTOR))
         self._statistics = statistics
         self._attempts = attempts
@@ -76,7 +76,7 @@ class Deliveries:
         return replace(written, read=done.records, read_size=done.size, lost=lost)
 
     def _completed(self, task: Assignment, batches: Iterator[Any], aside: list[Attempt]) -> Iterator[Any]:
-        """Yield the rows, then those that were set aside; raise InputUnread if the input was not read to its end."""
+        """Yield the rows, then the rejected ones; raise InputUnread if the input was not read completely."""
         yield from batches
         found = self._attempts.finish(task.attempt) if self._attempts is not None else None
         if found is not None:
@@ -87,7 +87,7 @@ class Deliveries:
         if task.delivery is Delivery.AT_LEAST_ONCE:
             return self._at_least_once(task, batches)
         connection = _key(task.options)
-        # One marker reader for a pipeline's sink partitions: it holds connections of its own.
+        # One marker reader for all sink partitions of a pipeline: it has connections of its own.
         with self.readers.borrow(
             (task.pipeline, task.ledger, connection),
             lambda: MarkerReader(task),
@@ -98,7 +98,7 @@ class Deliveries:
             return self._exactly_once(task, batches, reader)
 
     def caches(self) -> dict[str, Cache[Any]]:
-        """What is kept, by kind."""
+        """Return the caches, by kind."""
         return {"sinks": self.sinks, "shared": self.shared, "readers": self.readers, "sources": self.sources}
 
     # -- exactly once ----------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class Deliveries:
             if fresh:
                 sink.fence()
                 crash_points.at(Point.SINK_FENCED, task.batch, task.partition)
-            # Without a doubt since the batch before, nobody else can have written: no need to ask.
+            # With no doubt since the previous batch, no other producer can have written: no need to read the marker.
             known = remembers(sink.last, task.batch)
             if task.by_content:
                 return self._by_content(sink, task, batches, fresh, {} if known else sink.markers())
@@ -123,7 +123,7 @@ class Deliveries:
             if task.verdicts:
                 return self._verdicts(sink, task, batches, fresh, marker)
             if decide(marker, task.batch, task.digest, str(task)) is Decision.SKIP:
-                # Read to the end all the same: a stateful operator before the sink keeps its state only then.
+                # Read to the end all the same: only then does a stateful operator before the sink keep its state.
                 collections.deque(batches, maxlen=0)
                 return self._skipped(task, fresh)
             return self._committed(sink, task, batches, fresh)
@@ -155,7 +155,7 @@ class Deliveries:
     def _verdicts(
         self, sink: SinkProducer, task: Assignment, batches: Iterator[Any], fresh: bool, marker: Marker | None
     ) -> Written:
-        """Commit the rejected records of a reading task; where that was done before, compare the verdicts."""
+        """Commit the rejected records of a reading task; if they are already committed, compare the verdicts."""
         verdicts = Verdicts()
         if decide(marker, task.batch, task.digest, str(task)) is Decision.SKIP and marker is not None:
             collections.deque(verdicts.rows(batches), maxlen=0)
@@ -232,7 +232,7 @@ def _key(options: dict[str, Any]) -> frozenset[tuple[str, str]]:
 
 
 def _flush(sender: Sender, task: Assignment) -> None:
-    """Wait until everything is acknowledged; other tasks may be sending too, so only a standstill is an end."""
+    """Wait until everything is acknowledged; other tasks may be sending too, so only a standstill fails."""
     still = time.monotonic() + _FLUSH_LIMIT
     left = len(sender.producer)
     while left:

@@ -1,1 +1,1 @@
-"""Kafka as a client sees it: configuration of clients, errors, rights, and questions to the brokers."""
+"""The Kafka client layer: client configuration, errors, rights, and requests to the brokers."""

@@ -1,7 +1,7 @@
-"""When a client's certificate ends: the brokers refuse one that has, and what the client then says tells nobody why.
+"""The expiry check of a client's certificate: brokers refuse an expired one, and the client's error does not say why.
 
-It is looked at before anything is asked of Kafka. A run whose certificate ends goes on until its next connection; where
-certificates are renewed, the driver leaves before that (`--until-renewed`).
+The check comes before any request to Kafka. A run whose certificate expires continues until its next connection; where
+certificates are renewed, the driver exits before that (`--until-renewed`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tailrace.errors import CertificateExpired
 
 
 def check(options: Mapping[str, str], now: datetime.datetime) -> None:
-    """Raise if the certificate of these options of a connection has ended; what cannot be read is for others to say."""
+    """Raise CertificateExpired if the connection's certificate has expired; leave an unreadable one to the client."""
     place = options.get("ssl.certificate.location")
     try:
         text = Path(place).read_bytes() if place else options.get("ssl.certificate.pem", "").encode()
@@ -30,6 +30,6 @@ def check(options: Mapping[str, str], now: datetime.datetime) -> None:
     raise CertificateExpired(
         f"{place or 'ssl.certificate.pem'}, the certificate of {whose}, has expired: it was "
         f"valid until {end:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M}",
-        kept="nothing was read or written, and no broker was asked",
+        kept="nothing was read or written, and no broker was contacted",
         then="renew it; with Strimzi: kubectl annotate secret NAME strimzi.io/force-renew=true",
     )

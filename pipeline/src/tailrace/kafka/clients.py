@@ -1,6 +1,6 @@
-"""How librdkafka's clients are configured, and how they are asked: with limits, and again while an error passes.
+"""Configuration of librdkafka's clients, and requests with deadlines and retries.
 
-Spark's source reads with Java's client; `java_client` translates the connection's options for it.
+Spark's source reads with the Java client; `java_client` translates the connection's options for it.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tailrace.kafka.rights import Right
 T = TypeVar("T")
 TopicPartitions = dict[tuple[str, int], int]
 
-ANSWER_LIMIT = 15.0  # seconds until a broker that does not answer is unreachable
+ANSWER_LIMIT = 15.0  # seconds without an answer until a broker counts as unreachable
 SHORT_TRY = 5.0
 
 
 def client_options(kafka: Kafka) -> dict[str, Any]:
-    """The options of the connection for a client of librdkafka."""
+    """Return the connection's options for a librdkafka client."""
     return {
         "bootstrap.servers": kafka.bootstrap_servers,
-        # Undocumented, but without it a new producer waits half a second in one start of four.
+        # Undocumented; without it one new producer in four waits half a second at its start.
         "enable.sparse.connections": False,
         "reconnect.backoff.ms": 10,
         # Otherwise, when all connections are lost at once, librdkafka 2.16.0 forgets its brokers and the requests that
-        # wait for them: a transaction that was adding its marker then waits for ever, whatever its limit.
+        # wait for them: a transaction that was adding its marker then waits forever, whatever its limit.
         "metadata.recovery.strategy": "none",
         "log_level": 2,
         **kafka.options,
@@ -42,7 +42,7 @@ def client_options(kafka: Kafka) -> dict[str, Any]:
 def committed(
     consumer: Consumer, places: Sequence[TopicPartition], doing: str, rights: Sequence[Right], limit: float = 60.0
 ) -> list[TopicPartition]:
-    """A group's offsets. Asked in short tries: that the group is denied, the client tells between them only."""
+    """Return a group's offsets. It asks in short tries, because the client reports a denied group only between them."""
 
     def ask() -> list[TopicPartition]:
         try:
@@ -58,10 +58,10 @@ def committed(
 
 
 def within(limit: float, doing: str, act: Callable[[], T]) -> T:
-    """Do what librdkafka may hold beyond any limit; after ours it is left alone, for it cannot be taken back.
+    """Run a call that may block beyond librdkafka's own limit; after ours, abandon it: it cannot be cancelled.
 
-    Adding offsets to a transaction waits for the group's coordinator, whatever time it is given
-    (librdkafka's issue 5456). Where that broker has gone it may wait until some other connection changes (5511).
+    Adding offsets to a transaction waits for the group's coordinator regardless of its timeout (librdkafka issue
+    5456). If that broker has gone, it may wait until some other connection changes (issue 5511).
     """
     answer: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -80,9 +80,9 @@ def within(limit: float, doing: str, act: Callable[[], T]) -> T:
 
 
 def add_offsets(producer: Producer, places: Sequence[TopicPartition], group: object, limit: float, doing: str) -> None:
-    """Put a group's offsets into a transaction. Where a record breaks it meanwhile, the error is that record's.
+    """Add a group's offsets to a transaction; if a record has broken the transaction, raise that record's error.
 
-    librdkafka says then at first only that it is in the wrong state, and how it came there when it is asked again.
+    librdkafka first reports only that it is in the wrong state; asked again, it reports why.
     """
 
     end = time.monotonic() + limit
@@ -91,7 +91,7 @@ def add_offsets(producer: Producer, places: Sequence[TopicPartition], group: obj
         try:
             producer.send_offsets_to_transaction(list(places), group, limit)
         except KafkaException as error:
-            # After the limit nobody waits for the answer: this must not touch whatever the producer does by then.
+            # After the limit nothing waits for the answer: this must not disturb what the producer does by then.
             if code_of(error) == KafkaError._STATE and time.monotonic() < end:
                 producer.send_offsets_to_transaction(list(places), group, limit)
             raise
@@ -100,7 +100,7 @@ def add_offsets(producer: Producer, places: Sequence[TopicPartition], group: obj
 
 
 def persist(question: Callable[[], T], doing: str, limit: float = ANSWER_LIMIT, rights: Sequence[Right] = ()) -> T:
-    """Ask until there is an answer, while the refusals are of the kind that passes."""
+    """Retry a request until it succeeds; raise the translated error if it is not retriable, or after the limit."""
     end = time.monotonic() + limit
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What the driver and the tools ask the brokers: topics, offsets, and the members of groups."""
+"""Requests to the brokers from the driver and the tools: topics, offsets, and the members of groups."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _listener(refusals: list[KafkaError]) -> Callable[[KafkaError], None]:
 
 
 class Cluster:
-    """What the driver and the tools ask the brokers."""
+    """An admin client for the driver and the tools."""
 
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
@@ -48,16 +48,16 @@ class Cluster:
 
     @property
     def admin(self) -> AdminClient:
-        """The admin client, for the questions of a single module."""
+        """The admin client itself, for requests that only one module makes."""
         return self._admin
 
     def topics(self) -> dict[str, int]:
-        """Every topic, with its number of partitions."""
+        """Return every topic, with its number of partitions."""
         address = self._kafka.bootstrap_servers
         try:
             found = self._admin.list_topics(timeout=ANSWER_LIMIT).topics
         except KafkaException as error:
-            self._admin.poll(0)  # why, the client tells only here
+            self._admin.poll(0)  # the client reports the reason only here
             if self._refusals:
                 what = f"the brokers at {address} do not let us in: {self._refusals[-1].str()}"
                 raise stranger(what, "nothing was read or written") from error
@@ -69,29 +69,29 @@ class Cluster:
         return {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
 
     def require(self, wanted: Iterable[str], what: str, to: Operation = Operation.READ) -> dict[str, int]:
-        """The partitions of each wanted topic; an error names the nearest that exists, or the right that is lacking."""
+        """Return each topic's partition count; an error names the closest existing topic, or the missing right."""
         known = self.topics()
         for topic in wanted:
             if topic not in known:
                 if self.hides(topic):
                     raise denied(
-                        f"{what} {topic!r} may not be seen, if it exists",
+                        f"{what} {topic!r} does not exist, or may not be described",
                         [on_topic(to, topic)],
                         "nothing was read or written",
                     )
                 near = difflib.get_close_matches(topic, known, n=1)
                 raise errors.TopicUnknown(
                     f"{what} {topic!r} does not exist at {self._kafka.bootstrap_servers}"
-                    + (f"; the nearest is {near[0]!r}" if near else ""),
+                    + (f"; the closest name is {near[0]!r}" if near else ""),
                     kept="nothing was read or written",
                     then="create the topic, or correct its name in the configuration",
                 )
         return {topic: known[topic] for topic in wanted}
 
     def hides(self, topic: str) -> bool:
-        """Whether the brokers do not tell us if a topic exists."""
+        """Return whether we may not know if a topic exists."""
         try:
-            # Not by asking for its metadata: where brokers create topics by themselves, that would create it.
+            # Do not request its metadata: if brokers create topics automatically, that would create it.
             asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_LIMIT)
             asked[topic].result(timeout=ANSWER_LIMIT)
         except KafkaException as error:
@@ -99,7 +99,7 @@ class Cluster:
         return False
 
     def matching(self, pattern: str) -> dict[str, int]:
-        """The topics whose whole name matches, as Spark's subscribePattern matches them."""
+        """Return the topics whose full name matches, as Spark's subscribePattern matches them."""
         compiled = re.compile(pattern)
         return {topic: count for topic, count in self.topics().items() if compiled.fullmatch(topic)}
 
@@ -111,7 +111,7 @@ class Cluster:
         settings: Mapping[str, str],
         to: Operation = Operation.WRITE,
     ) -> int:
-        """Create a topic that is Tailrace's own, unless it exists; its number of partitions."""
+        """Create one of Tailrace's own topics unless it exists; return its number of partitions."""
         known = self.topics()
         if topic in known:
             return known[topic]
@@ -121,12 +121,12 @@ class Cluster:
         except KafkaException as error:
             if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                 lacking = [on_topic(Operation.CREATE, topic)]
-                if self.hides(topic):  # it may be there
+                if self.hides(topic):  # it may exist
                     lacking.insert(0, on_topic(to, topic))
                 doing = f"creating the topic {topic!r} with {partitions} partitions"
                 raise translate(error, doing, kept="nothing was read or written", rights=lacking) from error
             if self.hides(topic):
-                what = f"topic {topic!r} exists and may not be seen"
+                what = f"topic {topic!r} exists and may not be described"
                 raise denied(what, [on_topic(to, topic)], "nothing was read or written") from error
         end = time.monotonic() + ANSWER_LIMIT
         while topic not in (known := self.topics()):
@@ -138,10 +138,10 @@ class Cluster:
         return known[topic]
 
     def members(self, group: str) -> list[tuple[str, str]]:
-        """The client's name and the host of each member of a consumer group; none where there is no such group."""
+        """Return the client id and host of each member of a consumer group; empty if there is no such group."""
 
         def ask() -> list[tuple[str, str]]:
-            # In short tries: brokers that never had a group make its topic first, and answer only the next question.
+            # In short tries: brokers that never had a group first create its topic, and answer only the next request.
             asked = self._admin.describe_consumer_groups([group], request_timeout=SHORT_TRY)
             try:
                 found = asked[group].result(timeout=ANSWER_LIMIT)
@@ -159,7 +159,7 @@ class Cluster:
         spec: OffsetSpec,
         level: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> TopicPartitions:
-        """The earliest or latest offset of each partition."""
+        """Return the earliest or latest offset of each partition."""
         asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
         if not asked:
             return {}
@@ -168,13 +168,13 @@ class Cluster:
             try:
                 return self._offsets(asked, level)
             except KafkaException as error:
-                # A partition that is new, or whose leader has just gone, has none for a moment.
+                # A partition that is new, or has just lost its leader, briefly has no offset.
                 if time.monotonic() > end or not (is_retriable(error) or code_of(error) == KafkaError._NOENT):
                     topics = sorted({each.topic for each in asked})
                     rights = [on_topic(Operation.DESCRIBE, topic) for topic in topics]
                     raise translate(error, f"asking for the offsets of {', '.join(topics)}", rights=rights) from error
                 time.sleep(0.05)
-                self.topics()  # the client looks its leaders up in what it has seen last
+                self.topics()  # this refreshes the metadata in which the client looks up leaders
 
     def _offsets(self, asked: dict[TopicPartition, OffsetSpec], level: IsolationLevel) -> TopicPartitions:
         end = time.monotonic() + SHORT_TRY
@@ -185,18 +185,18 @@ class Cluster:
                 for place, future in futures.items()
             }
         except concurrent.futures.TimeoutError:
-            # Where a broker has gone, librdkafka may wait for it beyond its own limit. A new client does not know it.
+            # librdkafka may wait beyond its own limit for a broker that has gone; a new client does not know it.
             self._admin = self._client()
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer, beyond the client's limit")) from None
-        if OFFSET_INVALID in found.values():  # a leader that was killed under the question: told without any error
+        if OFFSET_INVALID in found.values():  # a leader was killed during the request: reported without an error
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "a leader is away"))
         return found
 
     def earliest(self, partitions: Iterable[tuple[str, int]]) -> TopicPartitions:
-        """The first offset of each partition."""
+        """Return the first offset of each partition."""
         return self.offsets(partitions, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
     def latest(self, partitions: Iterable[tuple[str, int]], committed: bool = False) -> TopicPartitions:
-        """The offset after the last record of each partition; with `committed`, before what is in open transactions."""
+        """Return the end of each partition; with `committed`, stop before the first open transaction."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return self.offsets(partitions, OffsetSpec.latest(), level)  # type: ignore[no-untyped-call]

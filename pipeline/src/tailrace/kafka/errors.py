@@ -1,4 +1,4 @@
-"""What Kafka's errors mean: which pass, which fence, and the error of Tailrace that each becomes."""
+"""Kafka's errors: which are retriable, which mean fencing, and which Tailrace error each becomes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _RETRIABLE = frozenset(
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
         KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.OFFSET_NOT_AVAILABLE,  # of a leader that is so new that it does not know yet how far it may tell
+        KafkaError.OFFSET_NOT_AVAILABLE,  # a new leader does not know yet up to where it may answer
         KafkaError.REPLICA_NOT_AVAILABLE,
         KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.FENCED_LEADER_EPOCH,  # the client knows an older leader, or a newer one than the broker does
+        KafkaError.FENCED_LEADER_EPOCH,  # the client knows an older leader than the broker; below: a newer one
         KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.REQUEST_TIMED_OUT,
         KafkaError.UNSTABLE_OFFSET_COMMIT,
@@ -31,7 +31,7 @@ _RETRIABLE = frozenset(
 _FENCED = frozenset(
     {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.FENCED_INSTANCE_ID}
 )
-# Reports of records that were thrown away because their transaction had failed already: that error says more.
+# Reports of records that were dropped because their transaction had already failed: that error says more.
 PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _DENIED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: Resource.TOPIC,
@@ -46,30 +46,30 @@ _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TO
 
 
 def code_of(error: KafkaException | KafkaError) -> int:
-    """Kafka's number for an error."""
+    """Return Kafka's number of an error."""
     cause = error.args[0] if isinstance(error, KafkaException) else error
     return int(cause.code()) if isinstance(cause, KafkaError) else KafkaError._FAIL
 
 
 def is_fenced(error: KafkaException) -> bool:
-    """Whether a newer owner of the transactional id exists."""
+    """Return whether the transactional id has a newer owner."""
     return code_of(error) in _FENCED
 
 
 def is_retriable(error: KafkaException) -> bool:
-    """Whether the same question may be answered a moment later."""
+    """Return whether the same request may succeed a moment later."""
     return code_of(error) in _RETRIABLE
 
 
 def is_denied(error: KafkaException | KafkaError) -> bool:
-    """Whether a right is lacking."""
+    """Return whether a right is missing."""
     return code_of(error) in _DENIED
 
 
 def translate(
     error: KafkaException | KafkaError, doing: str, *, kept: str = "", rights: Sequence[Right] = ()
 ) -> errors.TailraceError:
-    """Kafka's error in Tailrace's words; `doing` says what was tried, with its values, and `rights` what that takes."""
+    """Return the Tailrace error for Kafka's; `doing` is what was tried, with values, and `rights` what it needs."""
     code = code_of(error)
     cause = error.args[0] if isinstance(error, KafkaException) else error
     name = cause.name() if isinstance(cause, KafkaError) else type(cause).__name__
@@ -85,13 +85,13 @@ def translate(
     if code in _UNREACHABLE:
         return errors.BrokerUnreachable(what, kept=kept, then="tailrace doctor FILE")
     if code == KafkaError.INVALID_TIMESTAMP:
-        then = "set the clock of this machine right: the brokers refuse records from too far in the future or the past"
+        then = "correct the clock of this machine: the brokers refuse records from too far in the future or the past"
         return errors.KafkaFailed(what, kept=kept, then=then)
     return errors.KafkaFailed(what, kept=kept, then="tailrace doctor FILE")
 
 
 def denied(what: str, rights: Sequence[Right], kept: str = "") -> errors.NotAuthorized:
-    """The error that names what the principal lacks, and how it is granted."""
+    """Return the error that names the missing rights, and the command that grants the first one."""
     if not rights:
         return errors.NotAuthorized(what, kept=kept, then="tailrace doctor FILE")
     lacking = " or ".join(map(str, rights))
@@ -99,7 +99,7 @@ def denied(what: str, rights: Sequence[Right], kept: str = "") -> errors.NotAuth
 
 
 def stranger(what: str, kept: str = "") -> errors.NotAuthenticated:
-    """The error of a client that was not let in at all."""
+    """Return the error for a client that the brokers did not authenticate."""
     return errors.NotAuthenticated(
         what, kept=kept, then="check security.protocol, sasl.* and ssl.* of kafka.options, then: tailrace doctor FILE"
     )

@@ -1,6 +1,6 @@
-"""The connection's options as Kafka's Java client names them, which reads for Spark's source.
+"""The connection's options in the Java client's names, for Spark's source.
 
-The pipeline states its connection once, as librdkafka names it; this module translates.
+A pipeline configures its connection once, in librdkafka's names; this module translates them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tailrace.config import Kafka
 
 
 def spark_options(kafka: Kafka) -> dict[str, str]:
-    """The options of the connection for Spark's source, whose consumer is Java's."""
+    """Return the connection's options for Spark's source, which uses the Java consumer."""
     java: dict[str, str] = {"bootstrap.servers": kafka.bootstrap_servers}
     given = dict(kafka.options)
     user, password = given.pop("sasl.username", None), given.pop("sasl.password", None)
@@ -55,12 +55,12 @@ def _text(path: str) -> str:
 
 
 def _plain(key: str, password: str | None) -> str:
-    """The key as Java 17 can read it: PKCS 8, and not encrypted, for it does not know how OpenSSL encrypts one."""
+    """Convert the key to what Java 17 can read: PKCS 8, unencrypted, because it cannot read OpenSSL's encryption."""
     from cryptography.hazmat.primitives import serialization
 
     try:
         read = serialization.load_pem_private_key(key.encode(), password.encode() if password else None)
-    except (ValueError, TypeError) as error:  # its text tells nothing of the key
+    except (ValueError, TypeError) as error:  # its text reveals nothing of the key
         raise _unreadable(f"the private key cannot be read with this ssl.key.password ({error})") from None
     form = serialization.PrivateFormat.PKCS8
     return read.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()).decode()

@@ -1,8 +1,8 @@
-"""A plain consumer: every record of a topic, from its beginning to where it ended when asked, and what its id is.
+"""A plain consumer: every record of a topic, from the beginning to the end at the time of the call, and its id.
 
-It is for those who look at topics from outside (the proof, the list of rejected records). It joins no group and
-commits nothing. At read_committed an open transaction before the end is waited for, because stopping there would
-report its records as lost.
+It serves tools that look at topics from outside (the proof, the list of rejected records). It joins no group and
+commits nothing. At read_committed it waits for an open transaction before the end, because stopping there would
+report that transaction's records as lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Range(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A record as it stands in Kafka."""
+    """A record as it is in Kafka."""
 
     topic: str
     partition: int
@@ -50,17 +50,17 @@ class Message(NamedTuple):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
     def header(self, name: str) -> bytes | None:
-        """The value of a header; of several with one name the last counts, as in Kafka's own clients."""
+        """Return a header's value; of several with the same name, the last one, as in Kafka's own clients."""
         return next((value for each, value in reversed(self.headers) if each == name), None)
 
     def text(self, name: str) -> str | None:
-        """The value of a header as text."""
+        """Return a header's value as text."""
         value = self.header(name)
         return None if value is None else value.decode("utf-8", "backslashreplace")
 
 
 class By(StrEnum):
-    """Where a record's id stands."""
+    """Where a record's id is found."""
 
     KEY = "key"
     HEADER = "header"
@@ -76,14 +76,14 @@ class Identity:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The identity that a text names; ValueError says what may stand there."""
-        kind, _, rest = text.partition(":")
+        """Parse the text form; the ValueError lists the valid forms."""
+        kind, _, path = text.partition(":")
         if text == By.KEY:
             return cls(By.KEY)
-        if kind == By.HEADER and rest:
-            return cls(By.HEADER, (rest,))
-        steps = tuple(rest.removeprefix("$.").split("."))
-        if kind == By.JSON and rest.startswith("$.") and all(steps):
+        if kind == By.HEADER and path:
+            return cls(By.HEADER, (path,))
+        steps = tuple(path.removeprefix("$.").split("."))
+        if kind == By.JSON and path.startswith("$.") and all(steps):
             return cls(By.JSON, steps)
         raise ValueError(f"an id is found by `key`, `header:NAME` or `json:$.a.b`, not by {text!r}")
 
@@ -91,7 +91,7 @@ class Identity:
         return ":".join(filter(None, (self.by, ("$." if self.by is By.JSON else "") + ".".join(self.path))))
 
     def of(self, message: Message) -> bytes | None:
-        """The record's id; None where it has none."""
+        """Return the record's id; None if it has none."""
         if self.by is By.KEY:
             return message.key
         if self.by is By.HEADER:
@@ -127,7 +127,7 @@ def read(
     isolation: Isolation = Isolation.READ_COMMITTED,
     limit: float = LIMIT,
 ) -> Iterator[Message]:
-    """The records of a topic; where it ends is fixed by this call, not by the first step of the iteration."""
+    """Yield the records of a topic; this call fixes the end, not the first step of the iteration."""
     cluster = Cluster(kafka)
     places = [(topic, number) for number in range(cluster.require([topic], "topic")[topic])]
     lows, highs = cluster.earliest(places), cluster.latest(places)
@@ -137,7 +137,7 @@ def read(
 
 
 def read_one(kafka: Kafka, topic: str, partition: int, offset: int, *, limit: float = LIMIT) -> Message | None:
-    """The committed record at an offset; None where there is none."""
+    """Return the committed record at an offset; None if there is none."""
     cluster = Cluster(kafka)
     place = (topic, partition)
     if partition >= cluster.require([topic], "topic")[topic]:
@@ -155,7 +155,7 @@ def _options(kafka: Kafka, isolation: Isolation) -> dict[str, Any]:
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
-        # What vanishes under the reader is an error: a proof must not skip.
+        # If records vanish during the read, fail: a proof must not skip any.
         "auto.offset.reset": "error",
         "queued.max.messages.kbytes": 16_384,
     }
@@ -180,7 +180,7 @@ def _records(options: dict[str, Any], topic: str, ranges: Mapping[int, Range], l
                     until = time.monotonic() + limit
                 if raw.error() is None and offset <= ranges[place].end:
                     yield _message(raw)
-                    until = time.monotonic() + limit  # the caller's time does not count
+                    until = time.monotonic() + limit  # the time that the caller takes does not count
                 if offset >= ranges[place].end:
                     waiting.discard(place)
             if waiting and time.monotonic() > until:
@@ -192,7 +192,7 @@ def _records(options: dict[str, Any], topic: str, ranges: Mapping[int, Range], l
 
 
 def _progress(raw: RawMessage, topic: str) -> tuple[int | None, int]:
-    """Which partition came how far: past a record, or to its present end, behind the last transaction's marker."""
+    """Return how far which partition was read: past a record, or to its current end after a transaction's marker."""
     error = raw.error()
     if error is None:
         return raw.partition(), (raw.offset() or 0) + 1
@@ -201,7 +201,7 @@ def _progress(raw: RawMessage, topic: str) -> tuple[int | None, int]:
     if error.retriable() or error.code() in _PASSING:
         return None, 0
     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-        return None, 0  # the group is but a name that the client insists on
+        return None, 0  # the group is only a name that the client requires
     rights = [on_topic(Operation.READ, topic)]
     raise translate(error, f"reading {topic}-{raw.partition()}", kept="nothing was written", rights=rights)
 
@@ -225,8 +225,8 @@ def _bytes(value: object) -> bytes | None:
 def _stalled(topic: str, waiting: Sequence[tuple[int, int, int]], limit: float) -> KafkaFailed:
     left = ", ".join(f"{topic}-{number} at {reached} of {end}" for number, reached, end in waiting[:5])
     return KafkaFailed(
-        f"reading {topic!r}: nothing more came for {limit:g} s, and it is not at its end: {left}"
+        f"reading {topic!r}: no progress for {limit:g} s before its end: {left}"
         + (f" and {len(waiting) - 5} more" if len(waiting) > 5 else ""),
         kept="nothing was written",
-        then="wait until the open transaction that holds readers back has ended, or use --isolation read_uncommitted",
+        then="wait until the open transaction that blocks readers has ended, or use --isolation read_uncommitted",
     )

@@ -1,14 +1,14 @@
-"""The headers that Tailrace puts on a rejected record, named once for those who write and those who read them.
+"""The names of the headers that Tailrace adds to a rejected record, defined once for writers and readers.
 
-The stages write them through Spark; the command line and the verifier read them without it. So the names stand
-here, apart from `tailrace.stages.rows`, and this module imports nothing.
+The stages write them through Spark; the command line and the verifier read them without it. So the names are
+defined here, apart from `tailrace.stages.rows`, and this module imports nothing.
 """
 
 from __future__ import annotations
 
 PREFIX = "tailrace."
 
-# Why, and in which stage.
+# Why it was rejected, and in which stage.
 HEADER_REASON = "tailrace.reason"
 HEADER_DETAIL = "tailrace.detail"
 HEADER_STAGE = "tailrace.stage"
@@ -17,12 +17,12 @@ HEADER_TOPIC = "tailrace.source.topic"
 HEADER_PARTITION = "tailrace.source.partition"
 HEADER_OFFSET = "tailrace.source.offset"
 HEADER_TIMESTAMP = "tailrace.source.timestamp"
-# Where a row would have gone that could not be encoded.
+# The intended topic of a row that could not be encoded.
 HEADER_SINK_TOPIC = "tailrace.sink.topic"
 # The sink adds these, which only it knows.
 HEADER_PIPELINE = "tailrace.pipeline"
 HEADER_BATCH = "tailrace.batch"
 HEADER_AT = "tailrace.at"
 
-# A detail is cut to this many characters: it is a hint to a reader, not a log.
+# A detail is truncated to this many characters: it is a hint to a reader, not a log.
 DETAIL_LENGTH = 1000

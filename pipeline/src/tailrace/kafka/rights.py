@@ -1,7 +1,7 @@
-"""The rights that a pipeline's principal needs of Kafka, each as an access control list names it.
+"""The Kafka rights that a pipeline's principal needs, named as in an access control list.
 
-What is lacking is told in these words, the how-to lists them, and the tests grant exactly these. Kafka grants Describe
-with Read, Write, Delete and Alter, so it is not listed beside them.
+Errors name missing rights in these words, the how-to lists them, and the tests grant exactly these. Read, Write, Delete
+and Alter imply Describe, so it is not listed with them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SPARK_GROUPS = "spark-kafka-source"
 
 
 class Operation(StrEnum):
-    """What is done, as kafka-acls writes it."""
+    """An operation, as kafka-acls names it."""
 
     READ = "Read"
     WRITE = "Write"
@@ -27,7 +27,7 @@ class Operation(StrEnum):
 
 
 class Resource(StrEnum):
-    """What it is done to, as a message says it."""
+    """A type of resource, as messages name it."""
 
     TOPIC = "topic"
     GROUP = "group"
@@ -45,7 +45,7 @@ _OPTIONS = {
 
 @dataclass(frozen=True, order=True)
 class Right:
-    """One entry of an access control list; with `prefix` for every resource whose name begins so."""
+    """One entry of an access control list; with `prefix`, for every resource whose name starts with `name`."""
 
     operation: Operation
     resource: Resource
@@ -61,7 +61,7 @@ class Right:
 
     @property
     def command(self) -> str:
-        """How an administrator grants it."""
+        """The command that grants it."""
         pattern = " --resource-pattern-type prefixed" if self.prefix else ""
         place = "" if self.resource is Resource.CLUSTER else f" {self.name}"
         return (
@@ -71,27 +71,27 @@ class Right:
 
 
 def on_topic(operation: Operation, topic: str) -> Right:
-    """A right on one topic."""
+    """Return a right on one topic."""
     return Right(operation, Resource.TOPIC, topic)
 
 
 def on_group(group: str) -> Right:
-    """To read and commit offsets as this group, and to be a member of it."""
+    """Return the right to read and commit offsets as this group, and to be a member of it."""
     return Right(Operation.READ, Resource.GROUP, group)
 
 
 def on_groups(pipeline: str) -> Right:
-    """The groups of a pipeline: markers, drivers, readers."""
+    """Return the right on a pipeline's groups: markers, drivers, readers."""
     return Right(Operation.READ, Resource.GROUP, f"tailrace.{pipeline}.", prefix=True)
 
 
 def on_transactions(pipeline: str) -> Right:
-    """The transactional ids of a pipeline: its driver's, and one of each sink partition."""
+    """Return the right on a pipeline's transactional ids: the driver's, and one for each sink partition."""
     return Right(Operation.WRITE, Resource.TRANSACTIONAL_ID, f"tailrace.{pipeline}.", prefix=True)
 
 
 def needed(pipeline: Pipeline, sources: Sequence[str] = ()) -> tuple[Right, ...]:
-    """All that a pipeline needs while its own topics exist; `sources` are the topics that a pattern matches."""
+    """Return the rights that a pipeline needs if its own topics exist; `sources` are the topics matching a pattern."""
     name, ledger = pipeline.pipeline, pipeline.ledger.topic
     found = [on_topic(Operation.READ, topic) for topic in sources or pipeline.source.topics]
     if pipeline.sink.topic is not None:
@@ -108,5 +108,5 @@ def needed(pipeline: Pipeline, sources: Sequence[str] = ()) -> tuple[Right, ...]
 
 
 def to_create(pipeline: Pipeline) -> tuple[Right, ...]:
-    """What it needs besides where its own topics do not exist yet."""
+    """Return the additional rights it needs if its own topics do not exist yet."""
     return tuple(on_topic(Operation.CREATE, topic) for topic in (pipeline.ledger.topic, pipeline.rejected_topic))

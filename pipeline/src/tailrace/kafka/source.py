@@ -1,6 +1,6 @@
-"""The source topics as the brokers know them: their partitions, their ends, and where a pipeline begins to read.
+"""The source topics as the brokers know them: their partitions, their ends, and a pipeline's start positions.
 
-Where Spark's reader has its own idea of `auto.offset.reset`, Kafka's holds here.
+Spark's reader interprets `auto.offset.reset` in its own way; here it means what it means in Kafka.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tailrace.kafka.cluster import Cluster
 
 
 def partitions_of(pipeline: Pipeline, cluster: Cluster) -> list[tuple[str, int]]:
-    """Every topic partition that the pipeline reads now."""
+    """Return every topic partition that the pipeline reads now."""
     source = pipeline.source
     if source.pattern is None:
         counts = cluster.require(source.topics, "source topic")
@@ -38,7 +38,7 @@ def partitions_of(pipeline: Pipeline, cluster: Cluster) -> list[tuple[str, int]]
 
 
 def beginning(pipeline: Pipeline, cluster: Cluster) -> TopicPartitions:
-    """Where a pipeline that has nothing stored begins."""
+    """Return where a pipeline without stored offsets begins."""
     places = partitions_of(pipeline, cluster)
     earliest = pipeline.source.auto_offset_reset is Reset.EARLIEST
     return cluster.earliest(places) if earliest else ends(pipeline, places, cluster)
@@ -47,7 +47,7 @@ def beginning(pipeline: Pipeline, cluster: Cluster) -> TopicPartitions:
 def within(
     pipeline: Pipeline, stored: TopicPartitions, cluster: Cluster, where: str = "the ledger"
 ) -> tuple[TopicPartitions, list[str]]:
-    """The stored positions, moved where they are out of range and the pipeline allows it; what was moved is said."""
+    """Return the stored positions and notes on changes: those out of range are moved, if the pipeline allows it."""
     present = set(partitions_of(pipeline, cluster))
     gone = sorted(place for place in stored if place not in present)
     reset = pipeline.source.on_data_loss is OnDataLoss.RESET
@@ -56,7 +56,7 @@ def within(
         raise errors.SourceChanged(
             f"{where} has offsets for {names}, which no longer exist",
             kept="everything that was delivered; nothing more was read",
-            then="restore the topic, or set source.on_data_loss: reset to go on without it",
+            then="restore the topic, or set source.on_data_loss: reset to continue without it",
         )
     here = {place: offset for place, offset in stored.items() if place in present}
     first, last = cluster.earliest(here), ends(pipeline, here, cluster)
@@ -73,20 +73,20 @@ def within(
             raise errors.OffsetsOutOfRange(
                 what,
                 kept="everything that was delivered; nothing more was read",
-                then=f"set source.on_data_loss: reset to go on at {target} "
+                then=f"set source.on_data_loss: reset to continue at {target} "
                 f"(auto.offset.reset: {pipeline.source.auto_offset_reset.value}), or restore the topic",
             )
         here[place] = target
-        notes.append(f"{what}; going on at {target}")
+        notes.append(f"{what}; continuing at {target}")
     return here, notes
 
 
 def ends(pipeline: Pipeline, places: Iterable[tuple[str, int]], cluster: Cluster) -> TopicPartitions:
-    """Where the source can read to now, at its isolation."""
+    """Return where the source can read to now, at its isolation level."""
     return cluster.latest(places, pipeline.source.isolation is Isolation.READ_COMMITTED)
 
 
 def lag(pipeline: Pipeline, positions: TopicPartitions, cluster: Cluster) -> int:
-    """How many offsets are between the positions and the ends of the topics."""
+    """Return the number of offsets between the positions and the ends of the topics."""
     last = ends(pipeline, positions, cluster)
     return sum(max(0, last[place] - offset) for place, offset in positions.items())

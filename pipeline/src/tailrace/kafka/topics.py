@@ -1,4 +1,4 @@
-"""What the brokers say of single topics: their settings, and the ids that tell apart topics of one name."""
+"""Details of single topics: their settings, and the ids that distinguish topics of the same name."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def topic_ids(cluster: Cluster, topics: Iterable[str]) -> dict[str, tuple[str, i
         asked = cluster.admin.describe_topics(TopicCollection(names), request_timeout=SHORT_TRY)
         for name, future in asked.items():
             try:
-                told = future.result(ANSWER_LIMIT)
+                described = future.result(ANSWER_LIMIT)
             except KafkaException as error:
                 if code_of(error) in UNKNOWN_TOPIC:
                     continue
                 raise
-            found[name] = (str(told.topic_id), len(told.partitions))
+            found[name] = (str(described.topic_id), len(described.partitions))
         return found
 
     rights = [on_topic(Operation.DESCRIBE, name) for name in names]

@@ -1,1 +1,1 @@
-"""What has been delivered, and how that is known: plans, markers, and the states of a sink partition."""
+"""Delivery progress and its proof: plans, markers, and the states of a sink partition."""

@@ -1,9 +1,9 @@
-"""Whether a marker that is missing was never written, or has been forgotten by the brokers.
+"""Marker expiry: whether a missing marker was never written, or was deleted by the brokers.
 
-Markers are offsets of a consumer group that has no members, so each expires on its own: `offsets.retention.minutes`
-after it was committed. The markers of a batch are committed after its plan was made; until the retention has passed
-since then, a missing one was never written. An older marker that is still there tells the same at any time: writing
-the batch would have replaced it.
+Markers are offsets of a consumer group without members, so each expires on its own, `offsets.retention.minutes` after
+it was committed. A batch's markers are committed after its plan is made; until the retention has passed since then, a
+missing marker was never written. An older marker that still exists proves the same at any time: writing the batch would
+have replaced it.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _SETTING = "offsets.retention.minutes"
 
 @dataclass(frozen=True)
 class Retention:
-    """How long the brokers keep the offsets of a group that nobody is a member of."""
+    """How long the brokers keep the offsets of a group without members."""
 
     seconds: float
-    note: str = ""  # where it could not be read
+    note: str = ""  # set if it could not be read
 
     @property
     def certain(self) -> float:
-        """The age up to which no marker can have expired, though the clocks of driver and brokers differ."""
+        """The age up to which no marker can have expired, even if the clocks of driver and brokers differ."""
         return self.seconds - min(_LONGEST_MARGIN, self.seconds / 10)
 
 
 def missing(plan: AnyPlan, markers: Mapping[SinkPartition, Marker]) -> list[SinkPartition]:
-    """The sink partitions of an open batch that have no marker at all."""
+    """Return the sink partitions of an open batch that have no marker."""
     if plan.done or plan.delivery is not Delivery.EXACTLY_ONCE:
         return []
     return [SinkPartition(number) for number in range(plan.sinks) if SinkPartition(number) not in markers]
@@ -50,36 +50,36 @@ def missing(plan: AnyPlan, markers: Mapping[SinkPartition, Marker]) -> list[Sink
 def doubtful(
     plan: AnyPlan, markers: Mapping[SinkPartition, Marker], now: float, retention: Retention
 ) -> list[SinkPartition]:
-    """The sink partitions of which nobody can say whether they have written the open batch."""
+    """Return the sink partitions that may or may not have written the open batch."""
     return missing(plan, markers) if now - plan.at >= retention.certain else []
 
 
 _THEN = (
-    "look at the output, then `tailrace offsets set FILE … --give-up` with where to go on; `tailrace explain TR-306` "
-    "has the choices"
+    "check the output, then `tailrace offsets set FILE … --give-up` with the offsets to continue from; "
+    "`tailrace explain TR-306` lists the choices"
 )
 
 
 def check(
     plan: AnyPlan, markers: Mapping[SinkPartition, Marker], now: float, retention: Retention, then: str = _THEN
 ) -> None:
-    """Refuse to go on where a missing marker may be an expired one."""
+    """Raise ProgressMissing if a missing marker may have expired."""
     lost = doubtful(plan, markers, now, retention)
     if not lost:
         return
     numbers = ", ".join(map(str, lost[:8])) + (", …" if len(lost) > 8 else "")
     raise ProgressMissing(
         f"batch {plan.batch} of {plan.pipeline!r} was planned {duration(now - plan.at)} ago and not noted as done; "
-        f"{len(lost)} of its {plan.sinks} sink partitions have no marker ({numbers}), and the brokers forget markers "
+        f"{len(lost)} of its {plan.sinks} sink partitions have no marker ({numbers}), and the brokers delete markers "
         f"after {duration(retention.seconds)} ({_SETTING}{'; ' + retention.note if retention.note else ''}): they may "
-        "have written the batch or not",
+        "or may not have written the batch",
         kept="nothing was read or written",
         then=then,
     )
 
 
 def duration(seconds: float) -> str:
-    """A time as a person says it."""
+    """Format a duration for people."""
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if abs(seconds) >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
@@ -87,7 +87,7 @@ def duration(seconds: float) -> str:
 
 
 def retention(admin: AdminClient) -> Retention:
-    """What the brokers say; the shortest, if they differ. Where we may not ask, Kafka's own default."""
+    """Ask the brokers for the retention, and return the shortest; Kafka's default if we may not read it."""
     try:
         brokers = admin.list_topics(timeout=ANSWER_LIMIT).brokers
         minutes = []
@@ -100,4 +100,4 @@ def retention(admin: AdminClient) -> Retention:
         problem = translate(error, f"reading {_SETTING} of the brokers")
         if not isinstance(problem, NotAuthorized):
             raise problem from error
-        return Retention(DEFAULT_RETENTION, "the brokers did not let us read it, so Kafka's default of 7 days is taken")
+        return Retention(DEFAULT_RETENTION, "the brokers did not let us read it, so Kafka's default of 7 days is used")

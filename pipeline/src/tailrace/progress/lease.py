@@ -1,8 +1,8 @@
-"""Who drives a pipeline, and who stands by: the members of the consumer group `tailrace.<pipeline>.drivers`.
+"""Leader election among a pipeline's drivers: the members of the consumer group `tailrace.<pipeline>.drivers`.
 
-Kafka notices within the session's timeout when a member dies, and at once when it leaves, so a standby knows when its
-turn has come. That is all that a lease is for: it says when, and never who may write. That is settled by fencing
-(`progress.ledger`), so a lease that is lost, late or wrong costs time and no record.
+Kafka notices within the session timeout when a member dies, and at once when it leaves, so a standby knows when it is
+its turn. The lease decides only when a driver starts, never which one may write: fencing decides that
+(`progress.ledger`). So a lease that is lost, late or wrong costs time but no record.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tailrace.progress.marker import drivers_group
 
 _POLL = 0.1
 _CLIENT = re.compile(r"(\d+)\.([0-9a-f]+)\.([a-z]+)")
-# What passes, or says nothing that matters: the client connects and joins again by itself.
+# Transient or irrelevant errors: the client reconnects and rejoins by itself.
 _PASSES = frozenset(
     {
         KafkaError._TRANSPORT,
@@ -42,15 +42,15 @@ _PASSES = frozenset(
 
 
 class Phase(StrEnum):
-    """What a driver does."""
+    """The phase of a driver."""
 
     STANDBY = "standby"  # ready, and waiting for its turn
-    LEADING = "leading"  # has the pipeline, or is about to take it
+    LEADING = "leading"  # has taken over the pipeline, or is about to
 
 
 @dataclass(frozen=True)
 class Holder:
-    """One driver that is alive."""
+    """A live driver."""
 
     run: str
     host: str
@@ -59,12 +59,12 @@ class Holder:
 
     @property
     def name(self) -> str:
-        """How it names itself to the brokers."""
+        """Its client id."""
         return f"{int(self.since * 1000)}.{self.run}.{self.phase}"
 
     @classmethod
     def of(cls, client: str, host: str) -> Holder | None:
-        """The driver behind a member of the group; None for somebody else's client."""
+        """Return the driver behind a member of the group; None for any other client."""
         found = _CLIENT.fullmatch(client)
         if found is None or found[3] not in set(Phase):
             return None
@@ -72,38 +72,38 @@ class Holder:
 
 
 def ordered(holders: Sequence[Holder]) -> list[Holder]:
-    """Each driver once, those that lead first, then by age: a driver that takes over is both for a moment."""
+    """Sort leaders first, then by age, each driver once: one that is taking over is briefly in both phases."""
     ranked = sorted(holders, key=lambda each: (each.phase is not Phase.LEADING, each.since, each.run))
     return list({each.run: each for each in reversed(ranked)}.values())[::-1]
 
 
 def next_in_line(holders: Sequence[Holder], run: str) -> bool:
-    """Whether it is this standby's turn: nobody leads, and it is the oldest of those that wait.
+    """Return whether it is this standby's turn: there is no leader, and it is the oldest standby.
 
-    A standby that the brokers do not know of has no turn: what they answer may be old.
+    A standby that the brokers do not list has no turn: their answer may be stale.
     """
     ranked = ordered(holders)
     return bool(ranked) and ranked[0].run == run
 
 
 def running(cluster: Cluster, pipeline: str) -> list[Holder]:
-    """Every driver of a pipeline that is alive: the one that leads, then those that stand by, the oldest first.
+    """Return a pipeline's live drivers: the leader, then the standbys, oldest first.
 
-    A driver that was killed is listed until its session ends (`ledger.lease`).
+    A driver that was killed is listed until its session times out (`ledger.lease`).
     """
     members = cluster.members(drivers_group(pipeline))
     return ordered([holder for client, host in members if (holder := Holder.of(client, host)) is not None])
 
 
 class Lease:
-    """This driver's membership, kept by a thread of its own. Trouble with it is told, and stops nothing."""
+    """This driver's membership, kept by a thread of its own. Problems with it are reported, and stop nothing."""
 
     def __init__(self, pipeline: Pipeline, run: str, trouble: Callable[[str], None] = lambda text: None) -> None:
         self._pipeline = pipeline
         self._run = run
         self._trouble = trouble
-        self._told: set[str] = set()
-        self.problem: TailraceError | None = None  # why the brokers do not take it as a member
+        self._reported: set[str] = set()
+        self.problem: TailraceError | None = None  # why the brokers do not accept it as a member
         self._members: list[_Member] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -118,7 +118,7 @@ class Lease:
         self.close()
 
     def hold(self, phase: Phase) -> None:
-        """Become a member in this phase; an earlier phase is left once the brokers know of the new one."""
+        """Join the group in this phase; leave it in the earlier phase once the brokers know of the new one."""
         holder = Holder(self._run, "", time.time(), phase)
         with self._lock:
             if self._closing.is_set():
@@ -128,7 +128,7 @@ class Lease:
                 self._thread.start()
 
     def close(self) -> None:
-        """Leave at once: a standby sees it with its next question."""
+        """Leave at once: a standby sees that with its next request."""
         with self._lock:
             self._closing.set()
         if self._thread.ident is not None:
@@ -137,7 +137,7 @@ class Lease:
     def _keep(self) -> None:
         while not self._closing.is_set():
             for member in (members := list(self._members)):
-                self._told_of(member.poll(_POLL / len(members)))
+                self._report(member.poll(_POLL / len(members)))
             if len(members) > 1 and members[-1].joined:
                 for older in members[:-1]:
                     older.leave()
@@ -145,14 +145,14 @@ class Lease:
         for member in self._members:
             member.leave()
 
-    def _told_of(self, problem: KafkaError | None) -> None:
-        if problem is None or problem.code() in _PASSES or problem.name() in self._told:
+    def _report(self, problem: KafkaError | None) -> None:
+        if problem is None or problem.code() in _PASSES or problem.name() in self._reported:
             return
-        self._told.add(problem.name())
+        self._reported.add(problem.name())
         name = self._pipeline.pipeline
         error = translate(problem, f"joining the group {drivers_group(name)!r}", rights=[on_groups(name)])
         if problem.code() == KafkaError.INVALID_SESSION_TIMEOUT:
-            error.then = "set ledger.lease to what the broker allows: group.min.session.timeout.ms and its max"
+            error.then = "set ledger.lease between group.min.session.timeout.ms and group.max.session.timeout.ms"
         self.problem = error
         self._trouble(error.what)
 
@@ -176,11 +176,11 @@ class _Member:
         self._consumer.subscribe([pipeline.ledger.topic], on_assign=self._assigned)
 
     def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
-        consumer.assign([])  # whatever the group gives it, nothing is read
+        consumer.assign([])  # whatever the group assigns, nothing is read
         self.joined = True
 
     def poll(self, limit: float) -> KafkaError | None:
-        """Stay a member; what went wrong."""
+        """Stay a member; return the error, if there was one."""
         try:
             message = self._consumer.poll(limit)
         except KafkaException as error:
@@ -189,6 +189,6 @@ class _Member:
         return message.error() if message is not None else None
 
     def leave(self) -> None:
-        """Tell the brokers."""
+        """Leave the group."""
         with contextlib.suppress(KafkaException):
             self._consumer.close()

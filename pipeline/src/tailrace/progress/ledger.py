@@ -1,7 +1,7 @@
-"""The ledger: where the driver writes the plan of each batch before any of it may be delivered.
+"""The ledger: where the driver writes each batch's plan before any of it may be delivered.
 
 The driver's producer is transactional: a second driver of the same pipeline fences the first, whose next plan then
-fails. In the same transaction go the input offsets of the batches before, so that every Kafka tool shows the lag.
+fails. The same transaction holds the input offsets of the earlier batches, so that every Kafka tool shows the lag.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from tailrace.progress.plan import VERSION, Plan, SinkPartition, tampered, unpac
 from tailrace.progress.stream_plan import BEFORE, AnyPlan, StreamPlan
 from tailrace.progress.stream_plan import VERSION as STREAM_VERSION
 
-# Small segments: only closed ones are compacted, and a start reads what is not.
+# Small segments: only closed ones are compacted, and each start reads the others.
 LEDGER_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
-_PLACES = 8  # partitions that plans are spread over, fixed: a ledger that gets more partitions moves no plan
-_LOOK_BACK = 256  # records of the ledger that the first look backwards spans
-_TRANSACTION_TIMEOUT = 30.0  # of a driver's own transactions, which are short while no broker is away
-_READ_LIMIT = 60.0  # longer than an open transaction of a driver that was killed can last
+_PLACES = 8  # partitions that plans are spread over; fixed, so that adding partitions to the ledger moves no plan
+_LOOK_BACK = 256  # ledger records that the first backward search spans
+_TRANSACTION_TIMEOUT = 30.0  # of the driver's own transactions, which are short unless a broker is down
+_READ_LIMIT = 60.0  # longer than a killed driver's transaction can stay open
 _COMMIT_LIMIT = 30.0
-_OFFSETS_LIMIT = 15.0  # longer than brokers need until another takes the place of one that was killed
+_OFFSETS_LIMIT = 15.0  # longer than the brokers need to replace one that was killed
 _ABORT_LIMIT = 5.0
-_HEAR_LIMIT = 0.5  # the report of a record that was refused is there already, or on its way
-_FENCES = 16  # sink partitions that are fenced at the same time
+_HEAR_LIMIT = 0.5  # the report of a refused record has arrived, or is about to
+_FENCES = 16  # sink partitions fenced concurrently
 
 _Ask = Callable[[list[tuple[str, int]]], TopicPartitions]
 
@@ -57,7 +57,7 @@ class Ledger:
         self._ends = (cluster.earliest, cluster.latest)
         self.partitions = cluster.ensure(topic, partitions, replication, LEDGER_SETTINGS, Operation.READ)
         self._check_policy(cluster)
-        # A ledger that grows beyond this many partitions moves the plan once; `latest` then looks everywhere.
+        # A ledger that grows to _PLACES partitions moves the plan once; `latest` then searches every partition.
         self._partition = zlib.crc32(self._name.encode()) % _PLACES if self.partitions >= _PLACES else 0
         self._prepared: Producer | None = None
         self._producer: Producer | None = None
@@ -67,7 +67,7 @@ class Ledger:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Self:
-        """The ledger that a pipeline's configuration names."""
+        """Return the ledger that a pipeline's configuration names."""
         ledger = pipeline.ledger
         return cls(pipeline.pipeline, ledger.topic, pipeline.kafka, ledger.partitions, ledger.replication)
 
@@ -80,7 +80,7 @@ class Ledger:
         self.close()
 
     def prepare(self) -> None:
-        """Connect what `take` needs, and take nothing."""
+        """Create the producer that `take` needs, without taking anything over."""
         if self._prepared is None:
             self._prepared = Producer(
                 self._base
@@ -88,14 +88,14 @@ class Ledger:
                     "transactional.id": driver_id(self._name),
                     "retry.backoff.ms": 5,
                     "linger.ms": 0,
-                    "message.max.bytes": 100_000_000,  # how large a plan may be is for the brokers to say
+                    "message.max.bytes": 100_000_000,  # the brokers limit the size of a plan
                     "transaction.timeout.ms": int(_TRANSACTION_TIMEOUT * 1000),
                     **self._ear.options,
                 }
             )
 
     def take(self) -> None:
-        """Become the pipeline's driver: every older driver is fenced from here on."""
+        """Become the pipeline's driver: this fences every older driver."""
         self.prepare()
         name, producer = driver_id(self._name), self._prepared
         if producer is None:
@@ -115,7 +115,7 @@ class Ledger:
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 10,  # the end of the ledger is told after this, half a second by default
+                "fetch.wait.max.ms": 10,  # the ledger's end is reported after this; the default is half a second
             }
         )
 
@@ -124,8 +124,8 @@ class Ledger:
     def latest(self) -> AnyPlan | None:
         """Return the last plan that was written.
 
-        It is in the pipeline's own partition of the ledger. Where that holds none, every partition is searched: version
-        0.1 chose another one, and so does a ledger that has grown from fewer partitions.
+        It is in the pipeline's own partition of the ledger. If that holds none, search every partition: version 0.1
+        chose another one, and the choice changes when a ledger grows from fewer partitions.
         """
         # The true ends: a reader at read_committed would stop before another pipeline's open transaction.
         earliest, latest = self._ends
@@ -158,7 +158,7 @@ class Ledger:
         return None
 
     def _last_in(self, consumer: Consumer, number: int, start: int, end: int) -> Any:
-        """Return the last record of this pipeline between two offsets."""
+        """Return this pipeline's last record between two offsets."""
         consumer.assign([TopicPartition(self._topic, number, start)])
         found = None
         limit = time.monotonic() + _READ_LIMIT
@@ -171,7 +171,7 @@ class Ledger:
                 if problem.name() == "_PARTITION_EOF":
                     if (message.offset() or 0) >= end:
                         return found
-                    continue  # the end of what is committed: an open transaction hides the rest for a while
+                    continue  # the end of the committed records: an open transaction hides later ones for a while
                 doing, rights = f"reading the ledger {self._topic}-{number}", [self._right(Operation.READ)]
                 raise translate(problem, doing, rights=[*rights, on_groups(self._name)])
             if (message.offset() or 0) >= end:
@@ -181,11 +181,11 @@ class Ledger:
         raise errors.LedgerUnusable(
             f"the ledger {self._topic}-{number} was not read to its end within {_READ_LIMIT:.0f} s",
             kept="nothing was written",
-            then="an open transaction may be holding it up: start again in a minute, or: tailrace doctor FILE",
+            then="an open transaction may be blocking it: start again in a minute, or: tailrace doctor FILE",
         )
 
     def _check_policy(self, cluster: Cluster) -> None:
-        """Refuse a ledger whose plans the brokers would delete."""
+        """Raise LedgerUnusable if the brokers would delete plans."""
         policy = setting(cluster, self._topic, "cleanup.policy")
         if policy is not None and "delete" in policy.split(","):
             raise errors.LedgerUnusable(
@@ -196,7 +196,7 @@ class Ledger:
             )
 
     def write(self, plan: AnyPlan, positions: TopicPartitions) -> None:
-        """Write a plan, and how far the batches before it have read, in one transaction."""
+        """Write a plan, and how far the earlier batches have read, in one transaction."""
         if plan.sinks > self.partitions:
             raise errors.LedgerUnusable(
                 f"batch {plan.batch} has {plan.sinks} sink partitions, and the ledger {self._topic!r} has "
@@ -210,7 +210,7 @@ class Ledger:
         crash_points.at(Point.PLAN_WRITTEN, plan.batch)
 
     def settle(self, plan: AnyPlan | None, positions: TopicPartitions) -> None:
-        """Note that the last plan is done, and how far it has read, where no batch follows that would do it."""
+        """Note the last plan as done and write its positions, if no further batch will do that."""
         if plan is not None:
             with self._lock:
                 self._commit(plan.finished(), positions, Point.DONE_OPEN)
@@ -219,7 +219,7 @@ class Ledger:
     def _commit(self, plan: AnyPlan, positions: TopicPartitions, point: Point) -> None:
         producer, consumer = self._producer, self._consumer
         if producer is None or consumer is None:
-            raise errors.InvariantBroken("the ledger was written before the driver had taken it over")
+            raise errors.InvariantBroken("the ledger was written before the driver took it over")
         doing = f"writing the plan of batch {plan.batch}"
         own = rights = [self._right(Operation.WRITE), on_transactions(self._name)]
         refused: list[KafkaError] = []
@@ -245,25 +245,25 @@ class Ledger:
                 producer.commit_transaction(_COMMIT_LIMIT)
         except KafkaException as error:
             spent = time.monotonic() - began
-            if is_fenced(error) and spent > _TRANSACTION_TIMEOUT:  # Kafka has the same word for both
+            if is_fenced(error) and spent > _TRANSACTION_TIMEOUT:  # Kafka has one error for both
                 raise errors.KafkaFailed(
-                    f"{doing}: it took {spent:.0f} s, and the brokers end a transaction after "
+                    f"{doing}: it took {spent:.0f} s, and the brokers abort a transaction after "
                     f"{_TRANSACTION_TIMEOUT:.0f} s",
                     kept="nothing of the batch was written",
-                    then="start the pipeline again; if that repeats: tailrace doctor FILE",
+                    then="start the pipeline again; if this repeats: tailrace doctor FILE",
                 ) from error
             if is_fenced(error):
                 raise errors.DriverFenced(
                     f"{doing} of pipeline {self._name!r}: a newer driver has taken over",
-                    kept="what this driver had committed stays; the newer driver writes the rest",
-                    then="if no second driver was meant to run, find it: it has the same pipeline name",
+                    kept="what this driver committed stays; the newer driver writes the remaining records",
+                    then="if no second driver should be running, find it: it has the same pipeline name",
                 ) from error
             producer.flush(_HEAR_LIMIT)
-            # The plan's record has broken the transaction, whatever failed then; its report may come later.
+            # The plan's record broke the transaction, whichever call failed; its report may come later.
             if refused or "add partition" in error.args[0].str():
                 rights = own
             if error.args[0].txn_requires_abort():
-                with contextlib.suppress(KafkaException):  # else its offsets hold up every reader until it times out
+                with contextlib.suppress(KafkaException):  # otherwise its offsets block every reader until it times out
                     producer.abort_transaction(_ABORT_LIMIT)
             raise translate(error, doing, kept="nothing of the batch was written", rights=rights) from error
 
@@ -271,7 +271,7 @@ class Ledger:
         return on_topic(operation, self._topic)
 
     def positions(self, places: TopicPartitions) -> TopicPartitions:
-        """How far the stored offsets say that the pipeline has read these partitions."""
+        """Return how far the pipeline has read these partitions, according to the stored offsets."""
         group = offsets_group(self._name)
         consumer = self._reader(group)
         asked = [TopicPartition(topic, number) for topic, number in places]
@@ -285,7 +285,7 @@ class Ledger:
     # -- markers ---------------------------------------------------------------------------------
 
     def markers(self) -> dict[SinkPartition, Marker]:
-        """Every marker of the pipeline."""
+        """Return every marker of the pipeline."""
         consumer = self._reader(markers_group(self._name))
         places = [TopicPartition(self._topic, number) for number in range(self.partitions)]
         try:
@@ -297,8 +297,8 @@ class Ledger:
         return {partition: marker for partition, marker in read.items() if marker is not None}
 
     def fence(self, sinks: int) -> None:
-        """Take each sink partition's transactional id once: open transactions of the dead are aborted, and whoever
-        still writes for an older driver can no longer commit."""
+        """Take each sink partition's transactional id once: this aborts open transactions of dead gateways, and a
+        gateway that still writes for an older driver can no longer commit."""
 
         def one(number: int) -> None:
             name = transactional_id(self._name, SinkPartition(number))
@@ -307,18 +307,18 @@ class Ledger:
             persist(lambda: producer.init_transactions(_COMMIT_LIMIT), f"fencing {name!r}", 60, rights)
 
         if sinks:
-            with ThreadPoolExecutor(min(sinks, _FENCES)) as threads:  # each may wait for an abort, half a second
+            with ThreadPoolExecutor(min(sinks, _FENCES)) as threads:  # each may wait half a second for an abort
                 collections.deque(threads.map(one, range(sinks)), maxlen=0)
 
     def close(self) -> None:
-        """Let go; the transactional id stays taken until the next driver takes it."""
+        """Close the clients; the transactional id stays taken until the next driver takes it."""
         if self._consumer is not None:
             self._consumer.close()
         self._producer = self._consumer = self._prepared = None
 
 
 def read(value: bytes, where: str) -> AnyPlan:
-    """Read a record of the ledger; raise LedgerUnusable if it is no plan that this version knows."""
+    """Read a ledger record; raise LedgerUnusable if it is not a plan that this version knows."""
     try:
         data = unpacked(value)
         version = data["version"]

@@ -1,7 +1,7 @@
-"""The plan of a batch: what it reads and which sink partition reads what, written down before any of it is committed.
+"""The plan of a batch: what it reads and which sink partition reads what, stored before any of it is committed.
 
-The driver makes it once (`driver/choose.py`). A replay is the delivery of the same plan, so nothing about a batch is
-ever computed a second time. The digest names everything that exactness rests on, and each marker carries it.
+The driver makes it once (`driver/choose.py`). A replay delivers the same plan, so nothing about a batch is computed
+twice. The digest covers everything that exactness depends on, and each marker holds it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SinkPartition = NewType("SinkPartition", int)
 Place = tuple[str, int]  # a source partition: topic and number
 
 VERSION = 2
-_COMPRESSED_FROM = 16_384  # characters: larger plans would come near the broker's limit for a message
+_COMPRESSED_FROM = 16_384  # characters: larger plans would approach the broker's limit for a message
 _MAGIC = b"\x02z"
 
 
 @dataclass(frozen=True, order=True)
 class Range:
-    """Offsets of one topic partition: from `start`, up to but without `end`."""
+    """Offsets of one topic partition: from `start`, up to but excluding `end`."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class Range:
 
     @classmethod
     def parse(cls, text: str) -> Range:
-        """Read the range that `str` has written."""
+        """Parse the text form that `str` gives."""
         found = re.fullmatch(r"(.+)-(\d+):(\d+)-(\d+)", text)
         if found is None:
             raise LedgerUnusable(f"{text!r} is not a range")
@@ -64,23 +64,23 @@ class Plan:
     pipeline: str
     batch: BatchId
     sink: str  # the sink topic; empty where each row names its own
-    topics: Mapping[str, str]  # the source topics that are read, with their topic ids
+    topics: Mapping[str, str]  # the source topics it reads, with their topic ids
     parts: tuple[tuple[Range, ...], ...]
     outputs: int
-    ends: Mapping[Place, int]  # where the batch leaves each source partition, including those that it does not read
+    ends: Mapping[Place, int]  # end position of each source partition, including those that it does not read
     shuffles: bool = False
     judges: bool = (
-        False  # behind a shuffle: the reading tasks commit their rejected records in sink partitions of their own
+        False  # with a shuffle: the reading tasks commit their rejected records in sink partitions of their own
     )
     cut: tuple[str, ...] = ()  # the shuffles, as Spark partitions their rows
     run: str = ""
     at: float = 0.0
-    marked: float = 0.0  # when markers of this pipeline were committed last, as far as the driver knows; 0: never
+    marked: float = 0.0  # when this pipeline last committed markers, as far as the driver knows; 0: never
     delivery: Delivery = Delivery.EXACTLY_ONCE
     shape: str = ""  # digest of what decides verdicts: format, schema, conditions
     code: str = ""  # digest of the function's files and arguments
     done: bool = False  # every sink partition is written
-    inherited: str = ""  # the digest of a plan of version 0.1 that is finished in this form; never written down
+    inherited: str = ""  # the digest of a version 0.1 plan that is finished in this form; never stored
 
     @property
     def ranges(self) -> tuple[Range, ...]:
@@ -99,7 +99,7 @@ class Plan:
 
     @cached_property
     def digest(self) -> str:
-        """What a marker names: the same if and only if each sink partition holds the same."""
+        """What a marker names: equal if and only if every sink partition holds the same."""
         if self.inherited:
             return self.inherited
         parts = [[str(each) for each in part] for part in self.parts]
@@ -108,7 +108,7 @@ class Plan:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def to_bytes(self) -> bytes:
-        """Write the plan as the ledger keeps it: JSON, compressed if it is large."""
+        """Serialize the plan for the ledger: JSON, compressed if it is large."""
         text = json.dumps(
             {
                 "version": VERSION,
@@ -137,7 +137,7 @@ class Plan:
 
     @classmethod
     def of(cls, data: Mapping[str, Any], where: str) -> Plan:
-        """Read the plan that the ledger holds at `where`; raise LedgerUnusable if somebody else has changed it."""
+        """Read the plan that the ledger holds at `where`; raise LedgerUnusable if it was changed by somebody else."""
         try:
             plan = cls(
                 pipeline=data["pipeline"],
@@ -168,7 +168,7 @@ class Plan:
         return plan
 
     def finished(self, ends: Mapping[Place, int] | None = None) -> Plan:
-        """Return the plan noted as done; with other ends where the positions were moved after it."""
+        """Return the plan noted as done; with other ends if the positions were moved after it."""
         return replace(self, done=True, ends=self.ends if ends is None else dict(ends))
 
 
@@ -183,7 +183,7 @@ def unpacked(value: bytes) -> Any:
 
 
 def tampered(where: str, why: str) -> LedgerUnusable:
-    """Return the error for a record of the ledger that Tailrace did not write as it is."""
+    """Return the error for a ledger record that was changed after Tailrace wrote it."""
     return LedgerUnusable(
         f"{where} was changed by somebody else: {why}",
         kept="nothing was written",

@@ -1,7 +1,7 @@
-"""Offsets as others write them down, and what it means when two places do not agree about them.
+"""The offset formats of external stores, and the comparison of a store with the ledger.
 
-Everything here is pure. The two forms are that of jobs which keep the offsets of a batch's beginning in a node of
-ZooKeeper (`0:38114984,1:38115057`), and a JSON document for files, export and import.
+All functions here are pure. There are two formats: a ZooKeeper node with the offsets at which a batch begins, as older
+jobs write it (`0:38114984,1:38115057`), and a JSON document for files, export and import.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _KEPT = "nothing was read or written"
 
 
 def named(place: Place) -> str:
-    """A topic partition as messages show it."""
+    """Format a topic partition for messages."""
     return f"{place[0]}-{place[1]}"
 
 
 def to_node(positions: Mapping[int, int]) -> str:
-    """The offsets of one topic's partitions, as a node of ZooKeeper holds them."""
+    """Format the offsets of one topic's partitions for a ZooKeeper node."""
     return ",".join(f"{partition}:{offset}" for partition, offset in sorted(positions.items()))
 
 
 def from_node(text: str, where: str) -> dict[int, int]:
-    """The offsets that a node holds; an empty node holds none."""
+    """Parse the offsets of a node; an empty node has none."""
     content = text.strip()
     if not content:
         return {}
@@ -50,7 +50,7 @@ def from_node(text: str, where: str) -> dict[int, int]:
 
 
 def to_document(pipeline: str, positions: Mapping[Place, int]) -> str:
-    """The document of a file, of export and of import."""
+    """Format the document for files, export and import."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(positions.items()):
         topics.setdefault(topic, {})[str(partition)] = offset
@@ -58,7 +58,7 @@ def to_document(pipeline: str, positions: Mapping[Place, int]) -> str:
 
 
 def from_document(text: str, where: str) -> Positions:
-    """The offsets of a document; what is wrong with it is said with its place."""
+    """Parse the offsets of a document; an error names `where` and what is wrong."""
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -81,7 +81,7 @@ def from_document(text: str, where: str) -> Positions:
 
 
 def begins(plan: AnyPlan, ends: Mapping[Place, int]) -> Positions:
-    """Where a batch begins; `ends` are its own, and where it reads nothing, that is where it begins too."""
+    """Return where a batch begins; a partition that it does not read begins at its own entry in `ends`."""
     found = dict(ends)
     for each in sorted(plan.ranges, reverse=True):
         found[each.topic, each.partition] = min(found.get((each.topic, each.partition), each.start), each.start)
@@ -90,17 +90,17 @@ def begins(plan: AnyPlan, ends: Mapping[Place, int]) -> Positions:
 
 @dataclass(frozen=True)
 class Known:
-    """What the ledger knows: where the pipeline goes on, and where its last batch began."""
+    """The ledger's knowledge: where the pipeline continues, and where its last batch began."""
 
     positions: Mapping[Place, int]
     begins: Mapping[Place, int]
 
 
 def differences(known: Known, stored: Mapping[Place, int]) -> list[str]:
-    """What a store says and the ledger does not, one text for each topic partition.
+    """List where a store contradicts the ledger, one text for each topic partition.
 
-    After a clean end the store holds where the pipeline goes on, after a kill where the last batch began. Anything else
-    was written by somebody else, or not written when it should have been.
+    After a clean end the store holds where the pipeline continues; after a kill, where the last batch began. Anything
+    else was written by somebody else, or not written when it should have been.
     """
     if not stored:
         return ["it has no offsets of this pipeline"]
@@ -110,14 +110,14 @@ def differences(known: Known, stored: Mapping[Place, int]) -> list[str]:
         if place not in ours:
             notes.append(f"it has {named(place)} at {stored[place]}, which the pipeline does not read")
         elif place not in stored:
-            notes.append(f"it has no offset of {named(place)}, which goes on at {known.positions[place]}")
+            notes.append(f"it has no offset of {named(place)}, which continues at {known.positions[place]}")
         elif stored[place] not in {known.positions[place], known.begins.get(place)}:
-            notes.append(f"it has {named(place)} at {stored[place]}, which goes on at {known.positions[place]}")
+            notes.append(f"it has {named(place)} at {stored[place]}, which continues at {known.positions[place]}")
     return notes
 
 
 def changed_by(before: Mapping[Place, int], after: Mapping[Place, int]) -> Iterable[tuple[Place, int | None, int]]:
-    """What a change moves: the partition, from where (None: it had no position), to where."""
+    """Yield what a change moves: the partition, its old position (None: it had none), its new position."""
     for place, offset in sorted(after.items()):
         if before.get(place) != offset:
             yield place, before.get(place), offset

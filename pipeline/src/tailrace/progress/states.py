@@ -1,7 +1,7 @@
-"""The life of one sink partition's producer, as one table.
+"""The state machine of one sink partition's producer, as one table.
 
-Whether a record can be lost or duplicated is decided here: which step may follow which, and what is forgotten
-after a doubt. The gateway acts, this table permits.
+This decides whether a record can be lost or duplicated: which step may follow which, and what is forgotten after a
+doubt. The gateway acts only as this table permits.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tailrace.progress.plan import BatchId
 class State(StrEnum):
     """What is known of the transactional id of a sink partition."""
 
-    UNKNOWN = "unknown"  # no producer, or none that may be believed
+    UNKNOWN = "unknown"  # no producer, or none that can be trusted
     FENCED = "fenced"  # a fresh producer: every older owner is fenced, the marker is not read yet
-    READY = "ready"  # the marker is known, and nobody else can have written since without fencing this producer
+    READY = "ready"  # the marker is known, and no other producer can have written since without fencing this one
     OPEN = "open"  # a transaction has begun
     SEALED = "sealed"  # the marker is in the transaction
-    COMMITTING = "committing"  # the commit is on its way: its outcome is not known
+    COMMITTING = "committing"  # the commit has been sent: its outcome is unknown
 
 
 class Event(StrEnum):
@@ -33,7 +33,7 @@ class Event(StrEnum):
     COMMIT = "commit"
     COMMITTED = "committed"
     ABORTED = "aborted"
-    DOUBT = "doubt"  # anything whose outcome is not certain: the producer is destroyed
+    DOUBT = "doubt"  # anything with an uncertain outcome: the producer is destroyed
 
 
 TRANSITIONS: dict[tuple[State, Event], State] = {
@@ -51,30 +51,30 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 
 
 def after(state: State, event: Event) -> State:
-    """The state that follows; an event that the table does not list must not happen."""
+    """Return the next state; raise InvariantBroken for an event that the table does not list."""
     try:
         return TRANSITIONS[state, event]
     except KeyError:
         raise InvariantBroken(f"a sink partition that is {state} cannot {event}") from None
 
 
-# What a producer that was kept may go on with (docs/decisions/0008).
+# When a cached producer may be used again (docs/decisions/0008).
 
 
 def unfit(state: State, heard: str) -> str:
-    """Why the next transaction may not take the same epoch, by what the producer knows itself; empty where it may."""
+    """Return why the next transaction may not use the same epoch, as the producer knows; empty if it may."""
     return heard or ("" if state is State.READY else f"state: it is {state}")
 
 
 def overtaken(made_in: str, run: str, owner: str, here: str) -> str:
-    """Why a kept producer must be an old one, by what the task says; empty where nothing speaks against it."""
+    """Return why a cached producer is out of date, as the task shows; empty if it is not."""
     if made_in != run:
-        return "earlier run: it was made for that"
+        return "earlier run: it was created for that"
     if owner and owner != here:
         return "moved: another executor has written this sink partition since"
     return ""
 
 
 def remembers(last: BatchId | None, batch: BatchId) -> bool:
-    """Whether the marker need not be read: this very producer has written the batch before."""
+    """Return whether the marker need not be read: this same producer wrote the previous batch."""
     return last is not None and last == batch - 1

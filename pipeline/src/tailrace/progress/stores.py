@@ -1,7 +1,7 @@
-"""Where the input offsets are kept for others to see, and where a pipeline without a plan begins.
+"""External stores of the input offsets, from which a pipeline without a plan may begin.
 
-The ledger stays the only truth about what was delivered. A store gets one write for each batch, the offsets of the
-batch's beginning, after the ledger has taken the plan: a driver that was fenced does not reach its store.
+The ledger remains the only source of truth about what was delivered. A store gets one write per batch, the offsets at
+which the batch begins, after the ledger has the plan: so a fenced driver never writes to its store.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from tailrace.progress.positions import Place, Positions, from_document, to_docu
 
 
 class OffsetStore(Protocol):
-    """One place that keeps a pipeline's input offsets."""
+    """A store of a pipeline's input offsets."""
 
     @property
     def where(self) -> str:
-        """The place, as messages name it; never a secret."""
+        """The store, as messages name it; never contains a secret."""
 
     @property
     def with_the_plan(self) -> bool:
-        """Whether the ledger writes it, in the transaction of the plan."""
+        """Whether the ledger writes it, in the plan's transaction."""
 
     def load(self, places: Sequence[Place]) -> Positions:
-        """What is stored for the topics of these partitions; nothing where nothing is."""
+        """Return what is stored for the topics of these partitions, if anything."""
 
     def begin(self, places: Sequence[Place]) -> Positions:
-        """Where a pipeline without a plan begins, as far as the store says."""
+        """Return where a pipeline without a plan begins, as far as the store knows."""
 
     def save(self, positions: Positions) -> None:
-        """Write them all at once, in place of what was there."""
+        """Replace the stored offsets by these, all at once."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 def open_store(pipeline: Pipeline, folder: Path) -> OffsetStore:
-    """The store that the configuration names; `folder` is where its paths are relative to."""
+    """Open the configured store; its paths are relative to `folder`."""
     settings = pipeline.offsets
     if settings.store is StoreKind.ZOOKEEPER:
         from tailrace.progress.zookeeper import ZooKeeperStore  # needs kazoo, which is an extra
@@ -59,7 +59,7 @@ def open_store(pipeline: Pipeline, folder: Path) -> OffsetStore:
 
 
 class KafkaStore:
-    """The consumer group of the pipeline. It is written in the plan's own transaction, by the ledger."""
+    """The pipeline's consumer group, which the ledger writes in the plan's own transaction."""
 
     with_the_plan = True
 
@@ -74,11 +74,11 @@ class KafkaStore:
         return f"group {self._group}"
 
     def load(self, places: Sequence[Place]) -> Positions:
-        """The group's offsets."""
+        """Return the group's offsets."""
         return self._committed(self._group, places)
 
     def begin(self, places: Sequence[Place]) -> Positions:
-        """The offsets of the group that is named by `offsets.from`."""
+        """Return the offsets of the group named by `offsets.from`."""
         if self._from is None:
             return {}
         found = self._committed(self._from, places)
@@ -86,12 +86,12 @@ class KafkaStore:
             raise OffsetStoreUnusable(
                 f"offsets.from: the group {self._from!r} has no offsets of the source topics",
                 kept="nothing was read or written",
-                then="correct the group's name, or leave it out to begin as auto.offset.reset says",
+                then="correct the group's name, or omit it to begin as auto.offset.reset says",
             )
         return found
 
     def save(self, positions: Positions) -> None:
-        """Nothing to do: the ledger has written them, with the plan."""
+        """Do nothing: the ledger has written them with the plan."""
 
     def close(self) -> None:
         """Nothing is held."""
@@ -108,7 +108,7 @@ class KafkaStore:
 
 
 class FileStore:
-    """A JSON document, replaced as a whole: a reader sees the old one or the new one, also after a loss of power."""
+    """A JSON document, replaced atomically: a reader sees the old one or the new one, even after a power failure."""
 
     with_the_plan = False
 
@@ -122,7 +122,7 @@ class FileStore:
         return f"file {self._file}"
 
     def load(self, places: Sequence[Place]) -> Positions:
-        """What the document holds; a file that does not exist holds nothing."""
+        """Return the document's offsets; a file that does not exist has none."""
         try:
             text = self._file.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -132,11 +132,11 @@ class FileStore:
         return from_document(text, self.where)
 
     def begin(self, places: Sequence[Place]) -> Positions:
-        """What the document holds."""
+        """Return the document's offsets."""
         return self.load(places)
 
     def save(self, positions: Positions) -> None:
-        """Write beside the file, then take its place."""
+        """Write a temporary file, then rename it."""
         try:
             write_whole(self._file, to_document(self._pipeline, positions))
         except OSError as error:
@@ -154,12 +154,12 @@ class FileStore:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Replace a file so that nobody ever sees half of it."""
+    """Replace a file atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            os.fchmod(stream.fileno(), 0o644)  # others are meant to see it
+            os.fchmod(stream.fileno(), 0o644)  # other users may read it
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())

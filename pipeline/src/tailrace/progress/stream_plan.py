@@ -1,8 +1,8 @@
-"""The plan of a batch that Spark has cut: of stateful pipelines and of `exactly_once`.
+"""The plan of a batch that Spark partitions: of stateful pipelines and of `exactly_once`.
 
-A replay is exact only if each sink partition gets the same records again. Spark does not promise that: with four
+A replay is exact only if each sink partition gets the same records again. Spark does not guarantee that: with four
 topic partitions or fewer its source lists them in another order after a restart (docs/decisions/0002). So a sink
-partition is known by its slice, not by Spark's task number. Version 0.1 planned every pipeline in this form.
+partition is identified by its slice, not by Spark's task number. Version 0.1 planned every pipeline in this form.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tailrace.progress.plan import BatchId, Place, Plan, Range, SinkPartition, t
 Slice = NewType("Slice", str)
 
 VERSION = 3
-BEFORE = 1  # of version 0.1, whose rejected records were rows like any others
+BEFORE = 1  # version 0.1, where rejected records were rows like any others
 _THEN = {
     VERSION: "start with the settings of the last run once (`tailrace run FILE --batch`), then change them",
     BEFORE: "finish the batch with version 0.1 (`tailrace run FILE --batch`), then upgrade",
 }
-_HEAD = 2  # lines of an offset log entry before those of the sources: its version, its metadata
+_HEAD = 2  # lines of an offset log entry before those of the sources: its version and its metadata
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class StreamPlan:
     code: str = ""  # the function's files and arguments
     mixes: bool = False  # the function shuffles
     done: bool = False  # every sink partition is written
-    reads: tuple[Range, ...] = ()  # what each task reads whose rejected records are a sink partition of their own
+    reads: tuple[Range, ...] = ()  # what each task reads whose rejected records have their own sink partition
     version: int = VERSION
 
     @property
@@ -57,7 +57,7 @@ class StreamPlan:
 
     @property
     def digest(self) -> str:
-        """What a marker names: the same if and only if each sink partition reads the same."""
+        """What a marker names: equal if and only if every sink partition reads the same."""
         named: list[Any] = [self.pipeline, self.query, self.batch, list(self.slices)]
         text = json.dumps([*named, list(map(str, self.reads))] if self.reads else named)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -73,7 +73,7 @@ class StreamPlan:
         return offsets_of(self.entry)
 
     def to_bytes(self) -> bytes:
-        """Write the plan as the ledger keeps it."""
+        """Serialize the plan for the ledger."""
         text = json.dumps(
             {
                 "version": self.version,
@@ -99,7 +99,7 @@ class StreamPlan:
 
     @classmethod
     def of(cls, data: Mapping[str, Any], where: str) -> StreamPlan:
-        """Read the plan that the ledger holds at `where`; raise LedgerUnusable if somebody else has changed it."""
+        """Read the plan that the ledger holds at `where`; raise LedgerUnusable if it was changed by somebody else."""
         try:
             plan = cls(
                 pipeline=data["pipeline"],
@@ -127,11 +127,11 @@ class StreamPlan:
         return plan
 
     def finished(self, ends: Mapping[Place, int] | None = None) -> StreamPlan:
-        """Return the plan noted as done; with other ends where the positions were moved after it."""
+        """Return the plan noted as done; with other ends if the positions were moved after it."""
         return replace(self, done=True, entry=self.entry if ends is None else replace_offsets(self.entry, ends))
 
     def check_repeatable(self, shape: str, code: str) -> None:
-        """Refuse to finish a batch that is delivered in part if its records could now part in another way."""
+        """Raise CutChanged if a partly delivered batch could now distribute its records in another way."""
         changed = "source.format, its schema or process.validate" if shape != self.shape else ""
         if not changed and self.mixes and code != self.code:
             changed = (
@@ -150,7 +150,7 @@ AnyPlan = Plan | StreamPlan
 
 
 def offsets_json(offsets: Mapping[Place, int]) -> str:
-    """Write offsets as Spark does, in its options and in its offset log."""
+    """Format offsets as Spark does, in its options and in its offset log."""
     nested: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         nested.setdefault(topic, {})[str(partition)] = offset
@@ -158,10 +158,10 @@ def offsets_json(offsets: Mapping[Place, int]) -> str:
 
 
 def offsets_of(entry: str) -> dict[Place, int]:
-    """Return the end offsets that an entry of Spark's offset log holds.
+    """Return the end offsets in an entry of Spark's offset log.
 
-    Below its version and its metadata it has a line for each place where the plan reads the source: two where good and
-    rejected records part. They are one source, asked once for each batch, so the lines are the same.
+    After its version and its metadata it has a line for each place where Spark's plan reads the source: two if good and
+    rejected records branch. They are one source, asked once per batch, so the lines are equal.
     """
     try:
         lines = set(entry.strip().splitlines()[_HEAD:])
@@ -185,7 +185,7 @@ def replace_offsets(entry: str, offsets: Mapping[Place, int]) -> str:
 
 
 def assign(plan: StreamPlan, slices: tuple[Slice, ...]) -> tuple[SinkPartition, ...]:
-    """Return, for each of Spark's tasks that write, the sink partition whose slice it gets."""
+    """Return, for each of Spark's writing tasks, the sink partition whose slice it gets."""
     places: dict[Slice, list[int]] = {}
     for number, each in enumerate(plan.slices):
         places.setdefault(each, []).append(number)

@@ -1,8 +1,8 @@
-"""The offsets in ZooKeeper, as jobs keep them there that were written by hand: a node of each topic, one write a batch.
+"""The offset store in ZooKeeper, in the format of hand-written jobs: a node for each topic, one write per batch.
 
-kazoo is an extra (`tailrace[zookeeper]`), so this module is imported only by a pipeline that asks for it. A node that
-somebody else has changed since this driver wrote it is not overwritten at once: it is reported, and the next batch
-writes it again. So a driver that was paused and fenced meanwhile never puts an old position over a newer one.
+kazoo is an extra (`tailrace[zookeeper]`), so this module is imported only by a pipeline that uses it. If a node was
+changed by somebody else since this driver wrote it, that is reported, and only the next batch overwrites it. So a
+driver that was paused and fenced meanwhile never replaces a newer position with an old one.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _FAILURES = (KazooException, KazooTimeoutError, OSError)
 
 
 def node_of(pipeline: Pipeline, topic: str) -> str:
-    """The node of a topic's offsets."""
+    """Return the node of a topic's offsets."""
     path = pipeline.offsets.path or f"/tailrace/{pipeline.pipeline}/offsets/{{topic}}"
     return path.replace("{topic}", topic)
 
 
 def settings_of(pipeline: Pipeline) -> dict[str, Any]:
-    """What the client is made with. Nothing of it may be shown: it holds the secrets."""
+    """Return the client's settings. They include the secrets, so they must not be shown."""
     options = pipeline.offsets.options
     settings: dict[str, Any] = {
         "hosts": pipeline.offsets.servers,
@@ -59,7 +59,7 @@ def settings_of(pipeline: Pipeline) -> dict[str, Any]:
     elif "sasl.mechanism" in options:
         settings["sasl_options"] = {"mechanism": options["sasl.mechanism"]}
         owned = True
-    if owned:  # whoever logs in owns the nodes that it makes; the offsets are there for others to read
+    if owned:  # an authenticated client owns the nodes that it creates; others may read the offsets
         settings["default_acl"] = [*CREATOR_ALL_ACL, *READ_ACL_UNSAFE]
     given = {
         "ca": options.get("ssl.ca.location"),
@@ -72,18 +72,18 @@ def settings_of(pipeline: Pipeline) -> dict[str, Any]:
 
 
 class ZooKeeperStore:
-    """A node of each topic, which holds `partition:offset,partition:offset`."""
+    """A node for each topic, which holds `partition:offset,partition:offset`."""
 
     with_the_plan = False
 
     def __init__(self, pipeline: Pipeline) -> None:
-        logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # what it says, an event or an error says
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # its messages are reported as events or errors instead
         self._pipeline = pipeline
         self._versions: dict[str, int] = {}
         try:
             self._client = KazooClient(**settings_of(pipeline))
-        except Exception as error:  # kazoo raises what it likes; its text may hold the credentials
-            raise self._unusable(f"its client cannot be made ({type(error).__name__})") from None
+        except Exception as error:  # kazoo may raise any type; the text may contain the credentials
+            raise self._unusable(f"its client cannot be created ({type(error).__name__})") from None
         self._limit = int(pipeline.offsets.options.get("timeout.ms", TIMEOUT_MS)) / 1000
         try:
             self._client.start(timeout=self._limit)
@@ -97,7 +97,7 @@ class ZooKeeperStore:
         return f"zookeeper {self._pipeline.offsets.servers} {node_of(self._pipeline, '{topic}')}"
 
     def load(self, places: Sequence[Place]) -> Positions:
-        """What the nodes of these topics hold; a node that does not exist holds nothing."""
+        """Return the offsets in the nodes of these topics; a node that does not exist has none."""
         found: Positions = {}
         for topic in sorted({topic for topic, _ in places}):
             node = node_of(self._pipeline, topic)
@@ -114,11 +114,11 @@ class ZooKeeperStore:
         return found
 
     def begin(self, places: Sequence[Place]) -> Positions:
-        """What the nodes hold."""
+        """Return the offsets in the nodes."""
         return self.load(places)
 
     def save(self, positions: Positions) -> None:
-        """One write, of all topics together."""
+        """Write all topics in one transaction."""
         if not self._client.connected:
             raise self._unusable("is not connected")
         topics: dict[str, dict[int, int]] = {}
@@ -138,12 +138,12 @@ class ZooKeeperStore:
             raise self._unusable(f"cannot be written ({type(error).__name__}: {error})") from error
 
     def _create(self, node: str) -> None:
-        """The empty node, with all above it; one that exists is left as it is."""
+        """Create an empty node and its parents; leave one that exists as it is."""
         with contextlib.suppress(NodeExistsError):
             self._answer(self._client.create_async(node, b"", makepath=True))
         stat = self._answer(self._client.exists_async(node))
         if stat is None:
-            raise self._unusable(f"{node} was removed while it was made")
+            raise self._unusable(f"{node} was removed while it was being created")
         self._versions[node] = stat.version
 
     def _settle(self, texts: dict[str, bytes], results: list[Any]) -> None:
@@ -151,13 +151,13 @@ class ZooKeeperStore:
         if not failed:
             self._versions |= {node: stat.version for node, stat in zip(texts, results, strict=True)}
             return
-        self._versions.clear()  # asked anew at the next write
+        self._versions.clear()  # read again at the next write
         if any(isinstance(each, BadVersionError) for each in failed):
             raise self._unusable("was changed by somebody else; the next batch writes it again")
         raise self._unusable(f"cannot be written ({', '.join(sorted({type(each).__name__ for each in failed}))})")
 
     def _answer(self, asked: Any) -> Any:
-        return asked.get(timeout=self._limit)  # without a limit, a batch would wait for as long as the servers are away
+        return asked.get(timeout=self._limit)  # without a limit, a batch would wait as long as the servers are down
 
     def close(self) -> None:
         """End the session."""

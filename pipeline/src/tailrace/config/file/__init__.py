@@ -1,12 +1,12 @@
-"""From a pipeline's file and the environment to its configuration, or to every problem that stands in the way.
+"""Load a pipeline's configuration from its file and the environment, or report every problem found.
 
-A wrong configuration is met before anything runs, so its message is worth care: each problem has its file and line
-(or its variable), what stands there and what may stand there, and all of them come at once.
+A wrong configuration is found before anything runs. The message lists all problems at once, each with its file and
+line (or its variable), the value found and the values allowed.
 
     tree         YAML text → nodes that know their lines
-    shape        what the schema knows: keys, variables, kinds of values
+    places       what the schema knows: keys, variables, kinds of values
     environment  TAILRACE_ variables and ${NAME}
-    words        the schema's errors in plain words
+    problems     the schema's errors in plain words
     loading      all of it in order: `load`
 """
 

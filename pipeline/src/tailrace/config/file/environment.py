@@ -1,7 +1,7 @@
-"""What the environment says: TAILRACE_ variables that override the file, and ${NAME} inside its values.
+"""Environment variables: TAILRACE_ variables that override the file, and ${NAME} inside its values.
 
-A variable's name is TAILRACE_ and the path of the key, `__` between the levels and `_` for a dot. In a map of
-options the rest of the name is the option's, so TAILRACE_KAFKA__OPTIONS__SASL_PASSWORD sets `sasl.password`.
+A variable's name is TAILRACE_ and the path of the key, with `__` between levels and `_` for a dot. In a map of
+options the last part is the option's name, so TAILRACE_KAFKA__OPTIONS__SASL_PASSWORD sets `sasl.password`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tailrace.config.file.places import (
 
 REFERENCE = re.compile(r"\$(\$)?\{([^}]*)\}")
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# Kubernetes tells each pod of the services around it; one that is called tailrace would look like our keys.
-# A service's name has no dash at its end, so nothing of Kubernetes' has two underscores there.
+# Kubernetes sets variables in each pod for the services around it; those of a service called tailrace look like our
+# keys. A service's name cannot end with a dash, so Kubernetes' variables never have two underscores there.
 KUBERNETES = re.compile(r"TAILRACE_(\w*[^\W_]_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
 
@@ -46,20 +46,20 @@ class Override:
 
 @dataclass(frozen=True)
 class Refused:
-    """A variable that names no place, or whose value cannot be read."""
+    """A variable that names no key, or whose value cannot be read."""
 
     name: str
     message: str
 
 
 class Substitution:
-    """Replaces ${NAME} inside a value; `$${NAME}` stands for the text itself."""
+    """Replaces ${NAME} inside a value; `$${NAME}` is the literal text."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
 
     def __call__(self, text: str) -> tuple[str, str | None]:
-        """The text with its variables, and what is wrong with them."""
+        """Return the text with its variables replaced, and a message about those that are wrong."""
         wrong: list[str] = []
 
         def one(match: re.Match[str]) -> str:
@@ -67,16 +67,16 @@ class Substitution:
             if escaped:
                 return match.group(0)[1:]
             if not NAME.fullmatch(name):
-                wrong.append("${…} takes the name of a variable; write $${…} for the text itself")
+                wrong.append("${…} takes the name of a variable; write $${…} for the literal text")
             elif name not in self._environment:
-                wrong.append(f"the variable {name} is not set; write $${{{name}}} for the text itself")
+                wrong.append(f"the variable {name} is not set; write $${{{name}}} for the literal text")
             return self._environment.get(name, "")
 
         return REFERENCE.sub(one, text), "; ".join(dict.fromkeys(wrong)) or None
 
 
 def overrides(environment: Mapping[str, str], data: Mapping[str, Any]) -> tuple[list[Override], list[Refused]]:
-    """What the variables set, and those that are wrong; `data` is the file, whose spelling of an option wins."""
+    """Return the valid overrides and the refused variables; `data` is the file, whose spelling of an option wins."""
     good: list[Override] = []
     bad: list[Refused] = []
     for name in sorted(environment):
@@ -95,7 +95,7 @@ def overrides(environment: Mapping[str, str], data: Mapping[str, Any]) -> tuple[
 
 
 def apply(data: dict[str, Any], override: Override) -> list[Place]:
-    """Set the override's value in `data`; the places that had to be made on the way there."""
+    """Set the override's value in `data`; return the places of the mappings created on the way."""
     made: list[Place] = []
     inner: Any = data
     for depth, part in enumerate(override.place[:-1], start=1):
@@ -118,15 +118,15 @@ def _place(name: str, data: Mapping[str, Any]) -> tuple[Place, Kind] | Refused:
         if key is None:
             return _unknown(name)
         place = (*place, key.name)
-        rest = "__".join(parts[index + 1 :])
-        if key.is_map and not rest:
+        below = "__".join(parts[index + 1 :])
+        if key.is_map and not below:
             return Refused(name, f"{dotted(place)} has keys of its own; set those, as {variable(*place)}__…")
         if key.section is not None:
             section = key.section
         elif key.is_map:
-            return (*place, _option(rest, place, key, data)), key.kind
+            return (*place, _option(below, place, key, data)), key.kind
         else:
-            return (place, key.kind) if not rest else _unknown(name)
+            return (place, key.kind) if not below else _unknown(name)
     return _unknown(name)
 
 
@@ -146,7 +146,7 @@ def _option(name: str, place: Place, key: Key, data: Mapping[str, Any]) -> str:
         written = written.get(part) if isinstance(written, dict) else None
     known = [*(written if isinstance(written, dict) else ()), *sorted(ALLOWED_OPTIONS.get(place, ()))]
     spelt = next((option for option in known if folded(option) == name.lower()), None)
-    # Capitals are the manner of variables; a name with small letters means its capitals.
+    # Variables are usually all capitals; in a name that has lower-case letters, capitals are deliberate.
     own = name.lower() if name.isupper() else name
     return spelt or (own.replace("_", ".") if dots else own)
 
@@ -171,6 +171,6 @@ def _unknown(name: str) -> Refused:
     hint = (
         f"; did you mean {PREFIX}{near}?"
         if near
-        else "; a variable is TAILRACE_ and the path of a key, with __ between"
+        else "; a variable is TAILRACE_ and the path of a key, with __ between its levels"
     )
-    return Refused(name, f"no key of the configuration has this variable{hint}")
+    return Refused(name, f"this variable matches no configuration key{hint}")

@@ -1,4 +1,4 @@
-"""`load`: the file, then the environment over it, then the schema, and all problems of the three at once."""
+"""`load`: read the file, apply the environment, validate, and report all problems of the three steps at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tailrace.errors import ConfigInvalid
 
 @dataclass(frozen=True)
 class Loaded:
-    """A pipeline's configuration, and the file and folder that its relative names start from."""
+    """A pipeline's configuration, its file, and the folder that relative paths start from."""
 
     pipeline: Pipeline
     path: Path
@@ -30,7 +30,7 @@ class Loaded:
 
 @dataclass(frozen=True, order=True)
 class _Problem:
-    """One line of the message; problems of the file come in its order, those of variables after them."""
+    """One line of the message; problems in the file come first, in line order, then those of variables."""
 
     is_variable: bool
     line: int
@@ -42,7 +42,7 @@ class _Problem:
 
 
 def load(path: Path, environment: Mapping[str, str] | None = None) -> Loaded:
-    """The configuration in `path`, under the variables of `environment` (by default this process's own)."""
+    """Load the configuration in `path`, overridden by `environment` (by default this process's own)."""
     env = os.environ if environment is None else environment
     path = Path(path)
     root = _mapping(path, _read(path))
@@ -59,7 +59,7 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Loaded:
         texts[override.place] = shown(override.value)
     problems += [_Problem(True, 0, refused.name, refused.message) for refused in bad]
 
-    # A place that is wrong already needs no second complaint from the schema.
+    # A place already reported needs no second message from the schema.
     settled = {fault.place for _, fault in walk.faults if fault.place not in set_by}
     try:
         pipeline = Pipeline.model_validate(data)
@@ -110,7 +110,7 @@ def _in_file(path: Path, line: int, fault: Fault) -> _Problem:
 def _placed(
     path: Path, lines: Mapping[Place, int], set_by: Mapping[Place, str], fault: Fault, data: Mapping[str, Any]
 ) -> _Problem:
-    """The fault at its line or its variable; one of a whole section at the key that its message names first."""
+    """Place the fault at its line or variable; a section's fault goes to the first key that its message names."""
     for place in (*_named(fault, data), *(fault.place[:depth] for depth in range(len(fault.place), 0, -1))):
         if place in set_by:
             return _Problem(True, 0, set_by[place], str(fault))
@@ -141,7 +141,7 @@ def _unreadable(path: Path, what: str) -> ConfigInvalid:
     return ConfigInvalid(
         f"{path}: {what}",
         kept="nothing was read from or written to Kafka",
-        then="name the pipeline's YAML file; docs/reference/configuration.md says what goes into it",
+        then="pass the pipeline's YAML file; docs/reference/configuration.md describes its contents",
     )
 
 

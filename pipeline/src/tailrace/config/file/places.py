@@ -1,6 +1,6 @@
 """What the schema knows about a place in the configuration: its keys, its variable, the kind of its value.
 
-The file, the environment, the messages and the generated reference all ask here, so that they agree.
+The file, the environment, the messages and the generated reference all use this module, so they agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tailrace.config import (
 Place = tuple[str | int, ...]
 
 PREFIX = "TAILRACE_"
-# Variables that other parts of Tailrace read; they are no keys of the configuration.
+# Variables that other parts of Tailrace read; they are not configuration keys.
 RESERVED = frozenset(
     {
         "TAILRACE_JARS",
@@ -52,7 +52,7 @@ ALLOWED_OPTIONS: dict[Place, frozenset[str]] = {
 
 
 class Kind(Enum):
-    """What sort of value a key takes."""
+    """The kind of value that a key takes."""
 
     SECTION = auto()
     OPTIONS = auto()  # option → text, where the option's name has dots
@@ -64,7 +64,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a section, as the file has it, and what it takes."""
+    """A key of a section, as spelled in the file, and the kind of value that it takes."""
 
     name: str
     field: str
@@ -79,7 +79,7 @@ class Key:
 
 @cache
 def keys(section: type[Section]) -> dict[str, Key]:
-    """The keys of a section, by the name that the file has."""
+    """Return the keys of a section, by their names in the file."""
     found = {}
     for field, info in section.model_fields.items():
         kind, inner = _kind(info.annotation)
@@ -106,13 +106,13 @@ def _is_section(kind: Any) -> bool:
 
 
 def key_of(section: type[Section], name: str) -> Key | None:
-    """The key that `name` means: its own name or the one that Python uses."""
+    """Return the key called `name`, in the file's spelling or Python's; None if there is no such key."""
     known = keys(section)
     return known.get(name) or next((key for key in known.values() if key.field == name), None)
 
 
 def section_at(place: Place, root: type[Section] = Pipeline) -> type[Section] | None:
-    """The section whose keys are at `place`, if there is one."""
+    """Return the section at `place`, if there is one."""
     section = root
     for part in place:
         key = keys(section).get(str(part))
@@ -123,7 +123,7 @@ def section_at(place: Place, root: type[Section] = Pipeline) -> type[Section] | 
 
 
 def dotted(place: Place) -> str:
-    """The place as messages name it: `source.topics[1]`."""
+    """Return the place as messages write it: `source.topics[1]`."""
     text = ""
     for part in place:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
@@ -131,23 +131,23 @@ def dotted(place: Place) -> str:
 
 
 def is_secret(place: Place) -> bool:
-    """Whether what stands at `place` must not be shown."""
+    """Return whether the value at `place` must not be shown."""
     return any(isinstance(part, str) and SECRET_OPTION.search(part) is not None for part in place)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` was probably meant to be."""
+    """Return the known word closest to `word`, if any is close."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return close[0] if close else None
 
 
 def variable(*names: str) -> str:
-    """The environment variable of a place."""
+    """Return the environment variable of a place."""
     return PREFIX + "__".join(name.replace(".", "_").upper() for name in names)
 
 
 def variables(section: type[Section] = Pipeline, above: tuple[str, ...] = ()) -> Iterator[str]:
-    """Every environment variable that sets a key; those of maps stand for all that begin with them and `__`."""
+    """Yield every environment variable that sets a key; a map's stands for all that add `__` and a name to it."""
     for key in keys(section).values():
         if key.section is not None:
             yield from variables(key.section, (*above, key.name))

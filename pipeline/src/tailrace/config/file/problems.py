@@ -1,7 +1,7 @@
-"""The schema's errors in plain words, each with the place that it is about.
+"""The schema's errors in plain words, each with its place.
 
-Pydantic speaks of inputs and models; whoever wrote the file thinks of keys and values. A value is shown only where
-it is a number, a word out of a list or the like: text may be a secret, and is never shown.
+Pydantic speaks of inputs and models; the author of the file thinks of keys and values. A value is shown only if it
+is a number, a word out of a list or the like: text may be a secret, and is never shown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHOWN_LENGTH = 60
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong at a place of the configuration."""
+    """A problem at a place of the configuration."""
 
     place: Place
     message: str
@@ -32,7 +32,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Given:
-    """What stands at a place, as it may be shown there, and what the schema says about it."""
+    """The value at a place, the form in which it may be shown, and the schema's context for the error."""
 
     value: object
     shown: str
@@ -40,7 +40,7 @@ class Given:
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it."""
+    """Return a value as a message shows it."""
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -76,7 +76,7 @@ def _text(given: Given) -> str:
 
 def _map(given: Given) -> str:
     if given.value is None:
-        return "has no keys; leave it out, or give it some"
+        return "has no keys; remove it, or add some"
     return f"takes keys with values, not {_sort(given.value)}"
 
 
@@ -114,17 +114,17 @@ WORDS: dict[str, Callable[[Given], str]] = {
     "not_a_time": lambda given: f"{given.shown} is not a time; write 1s, 500ms or 2m, or a number of seconds",
     "not_a_size": lambda given: f"{given.shown} is not a size; write 500kB, 64MB or 1GiB, or a number of bytes",
     "finite_number": lambda given: f"{given.shown} is not a finite number",
-    "greater_than_equal": lambda given: f"{given.shown} is too small; it is at least {given.context.get('ge')}",
-    "less_than_equal": lambda given: f"{given.shown} is too large; it is at most {given.context.get('le')}",
+    "greater_than_equal": lambda given: f"{given.shown} is too small; the minimum is {given.context.get('ge')}",
+    "less_than_equal": lambda given: f"{given.shown} is too large; the maximum is {given.context.get('le')}",
     "string_too_short": lambda _: "is empty",
-    "string_too_long": lambda given: f"is too long; it has at most {given.context.get('max_length')} characters",
+    "string_too_long": lambda given: f"is too long; the maximum is {given.context.get('max_length')} characters",
 }
 
 
 def faults(
     error: ValidationError, root: type[Section] = Pipeline, texts: Mapping[Place, str] | None = None
 ) -> list[Fault]:
-    """Every fault that the schema found; `texts` are values as they were written, where that is known."""
+    """Return every fault that the schema found; `texts` are the values as written, where known."""
     found: list[Fault] = []
     for item in error.errors(include_url=False):
         place = tuple(part for part in item["loc"] if part != "[key]")
@@ -145,7 +145,7 @@ def faults(
 
 
 def unknown_options(data: Mapping[str, Any]) -> list[Fault]:
-    """The Kafka options that do not exist; the schema looks at names only once all values are right."""
+    """Return faults for unknown Kafka options; the schema checks names only once all values are valid."""
     found: list[Fault] = []
     for place, allowed in ALLOWED_OPTIONS.items():
         options: Any = data
@@ -161,15 +161,15 @@ def _unknown_option(place: Place, name: str, allowed: frozenset[str]) -> Fault:
 
 
 def unknown(what: str, name: str, known: list[str]) -> str:
-    """The message about a name that does not exist: the nearest one that does, or all of them."""
+    """Return the message about an unknown name: it suggests the nearest known name, or lists them all."""
     near = nearest(name, [*known, *(each.replace(".", "_") for each in known)])
     if near is None:
-        return f"unknown {what}; there are: {', '.join(known)}"
+        return f"unknown {what}; the known ones are: {', '.join(known)}"
     meant = near if near in known else next(each for each in known if each.replace(".", "_") == near)
     return f"unknown {what}; did you mean {meant!r}?"
 
 
 def describe(error: ValidationError) -> str:
-    """The errors of a `Pipeline(...)`, or of a part of one, made in Python: one a line."""
+    """Describe the errors of a `Pipeline(...)`, or of one of its sections, made in Python: one per line."""
     parts: dict[str, type[Section]] = {kind.__name__: kind for kind in Section.__subclasses__()}
     return "\n".join(str(fault) for fault in faults(error, parts.get(error.title, Pipeline)))

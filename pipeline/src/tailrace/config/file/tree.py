@@ -1,7 +1,7 @@
 """YAML text to data, with the line of each key and value.
 
-PyYAML's loader forgets where a value stood and lets a key that is written twice win silently, so this module walks
-its nodes instead. It also hands Kafka options on as they are written: YAML reads 0123 and 1:30 as other numbers.
+PyYAML's loader drops line numbers and silently lets the last of duplicate keys win, so this module walks its nodes
+instead. It also passes Kafka options on as written: YAML would read 0123 and 1:30 as other numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NODE_LIMIT = 100_000
 DEPTH_LIMIT = 50
 NULL, BOOL, TEXT, MERGE = (f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "str", "merge"))
 NUMBERS = {f"tag:yaml.org,2002:{name}" for name in ("int", "float")}
-# What YAML 1.1 reads as something that no key here takes: dates and the lone equals sign.
+# What YAML 1.1 reads as types that no key here takes: dates and the lone equals sign.
 TEXT_AFTER_ALL = {f"tag:yaml.org,2002:{name}" for name in ("timestamp", "value")}
 # The value of one option, in a map of options.
 OPTION = Key("", "", Kind.TEXT)
@@ -39,7 +39,7 @@ class SyntaxFault(Exception):
 
 
 def compose(text: str) -> yaml.Node | None:
-    """The root node of the text; None where the text holds nothing."""
+    """Return the root node of the text, or None if the text is empty."""
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -56,7 +56,7 @@ def _harmless(error: yaml.MarkedYAMLError) -> str:
     problem = error.problem or "the text ends too early"
     if "undefined alias" in problem:
         return "a value that begins with * must be in quotes"
-    # What is quoted there may be a piece of a value; single characters and the names of tokens are not.
+    # A quoted part may be a piece of a value; single characters and token names are not.
     problem = re.sub(r"'([^']*)'", lambda quoted: quoted[0] if _is_token(quoted[1]) else "…", problem)
     return f"{error.context}, {problem}" if error.context and "'" not in error.context else problem
 
@@ -67,7 +67,7 @@ def _is_token(text: str) -> bool:
 
 @dataclass
 class Walk:
-    """One walk over the nodes: the data, and beside it lines, texts and faults."""
+    """One walk over the nodes, which collects the data along with lines, texts and faults."""
 
     substitute: Substitute
     lines: dict[Place, int] = field(default_factory=dict)
@@ -77,7 +77,7 @@ class Walk:
     _count: int = 0
 
     def section(self, node: yaml.MappingNode, section: type[Section], place: Place = ()) -> dict[str, Any]:
-        """The data of a section, its keys by the names that the schema has."""
+        """Return the data of a section, its keys named as in the schema."""
         data = {}
         for name, value in self._pairs(node, place, section):
             key = key_of(section, name)
@@ -94,13 +94,13 @@ class Walk:
                 self._fault(line, place, "a key must be text")
                 continue
             if key_node.tag == MERGE:
-                self._fault(line, place, "the merge key << is not taken; write the keys out")
+                self._fault(line, place, "the merge key << is not supported; write the keys out")
                 continue
             known = key_of(section, key_node.value) if section else None
             name = known.name if known else key_node.value
             if name in pairs:
                 first = self.lines[(*place, name)]
-                self._fault(line, (*place, name), f"written twice; line {first} has it already")
+                self._fault(line, (*place, name), f"duplicate key; line {first} sets it already")
                 continue
             self.lines[(*place, name)] = line
             pairs[name] = value
@@ -112,7 +112,7 @@ class Walk:
         self._count += 1
         if self._count > NODE_LIMIT:
             if self._count == NODE_LIMIT + 1:
-                self._fault(line, place, f"more than {NODE_LIMIT} values, which aliases multiply; write fewer")
+                self._fault(line, place, f"more than {NODE_LIMIT} values after aliases are expanded; use fewer")
             return None
         if id(node) in self._open:
             self._fault(line, place, "an alias contains itself")
@@ -127,7 +127,7 @@ class Walk:
             if isinstance(node, yaml.SequenceNode):
                 return [self._value(each, (*place, index), None) for index, each in enumerate(node.value)]
             if not isinstance(node, yaml.MappingNode):
-                self._fault(line, place, "neither a value, a list nor a mapping")
+                self._fault(line, place, "not a value, a list or a mapping")
                 return None
             if key is not None and key.section is not None:
                 return self.section(node, key.section, place)

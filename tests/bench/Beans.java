@@ -11,8 +11,8 @@ import javax.management.remote.JMXConnectorFactory;
 import javax.management.remote.JMXServiceURL;
 
 /**
- * Looks at a broker over JMX: each line on the standard input is answered with a line of JSON. "gc" asks for a whole
- * collection first, so that the heap is what is really kept. The broker needs no flag for it: the agent is attached.
+ * Reads a broker's counters over JMX: it answers each line on standard input with a line of JSON. "gc" runs a full
+ * collection first, so that the heap holds only live objects. The broker needs no flag: the agent is attached.
  */
 public final class Beans {
   private Beans() {}
@@ -29,7 +29,7 @@ public final class Beans {
         long before = collecting(broker);
         if (line.equals("gc")) {
           memory.gc();
-          asked += collecting(broker) - before; // not the broker's own need
+          asked += collecting(broker) - before; // requested here, not by the broker
         }
         System.out.printf(
             Locale.ROOT,
@@ -67,7 +67,7 @@ public final class Beans {
         try {
           total += ((Number) broker.getAttribute(name, attribute)).doubleValue();
         } catch (javax.management.AttributeNotFoundException absent) {
-          continue; // a bean of the same type that says something else
+          continue; // a bean of the same type with other attributes
         }
       }
     }

@@ -1,10 +1,10 @@
-"""What each way of producing does to a broker and to its client: the scene of the first write-up.
+"""The producer churn benchmark: what each way of producing costs a broker and its client, as in a report of 2017.
 
-Run it with `make bench-churn`; CHURN_BATCHES says how many batches (60), CHURN_WAYS which ways. Each way gets a broker
-of its own, freshly started, and a process of its own; the same records, 64 partitions, a batch every 500 ms or as fast
-as it can; nothing is tuned. The broker is looked at over JMX (Beans.java), the client through psutil. The table and the
-plots are written to docs/benchmarks, or to CHURN_FOLDER, and beside them what was measured, churn.json;
-`python -m bench.churn_report FOLDER` writes the page anew from that.
+Run it with `make bench-churn`; CHURN_BATCHES is the number of batches (60), CHURN_WAYS a list of ways. Each way gets a
+freshly started broker and a client process of its own; the same records, 64 partitions, a batch every 500 ms or as fast
+as it can; nothing is tuned. The broker is observed over JMX (Beans.java), the client through psutil. The page, its
+plots and the measurements (churn.json) go to docs/benchmarks, or to CHURN_FOLDER; `python -m bench.churn_report FOLDER`
+writes the page again from churn.json.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from tailrace.testing.embedded import EmbeddedKafka
 WAYS = ("per-partition", "broadcast", "singleton", "pool", "spark", "tailrace-exactly-once", "tailrace-at-least-once")
 BATCHES = int(os.environ.get("CHURN_BATCHES", "60"))
 VALUE = b"x" * 200
-LOOKS = 10  # at the broker's heap after a collection
+LOOKS = 10  # samples, each with a full collection of the broker's heap
 START_LIMIT = 120.0
 TESTS = Path(__file__).parents[1]
 DOCS = Path(__file__).parents[2] / "docs" / "benchmarks"
 
 
 class Look:
-    """A broker, over JMX."""
+    """Reads a broker's counters over JMX."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def __call__(self, collect: bool = False) -> dict[str, float]:
-        """Its counters now."""
+        """Return the counters now, after a full collection if `collect` is set."""
         if self._process.stdin is None or self._process.stdout is None:
             raise RuntimeError("Beans.java has no pipes")
         self._process.stdin.write("gc\n" if collect else "look\n")
@@ -70,7 +70,7 @@ def looking(pid: int) -> Iterator[Look]:
 
 
 def limit_clients(bootstrap: str) -> None:
-    """Give every client a quota that none reaches: brokers keep metrics of each client where there are quotas."""
+    """Give every client a quota that none reaches, because brokers keep metrics per client only if there are quotas."""
     classpath = os.pathsep.join(map(str, jars.ensure("kafka")))
     command = [str(jars.java()), "-cp", classpath, "kafka.admin.ConfigCommand", "--bootstrap-server", bootstrap]
     command += ["--alter", "--entity-type", "clients", "--entity-default"]
@@ -79,7 +79,7 @@ def limit_clients(bootstrap: str) -> None:
 
 
 def fill(bootstrap: str, topic: str, batches: int) -> None:
-    """As many records as all batches take, the same number in each partition."""
+    """Write the records of all batches, the same number to each partition."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 50})
     for number in range(batches * PER_PARTITION):
         for partition in range(PARTITIONS):
@@ -90,19 +90,19 @@ def fill(bootstrap: str, topic: str, batches: int) -> None:
 
 
 def client(process: psutil.Process) -> dict[str, float]:
-    """Threads, memory and CPU of a process and all below it."""
+    """Measure threads, memory and CPU of a process and its descendants."""
     threads = memory = 0
     for each in [process, *process.children(recursive=True)]:
         try:
             threads += each.num_threads()
             memory += each.memory_info().rss
         except psutil.Error:
-            continue  # it has ended meanwhile
+            continue  # it ended meanwhile
     return {"client_threads": threads, "client_rss": memory, "client_cpu": spent(process)}
 
 
 def spent(process: psutil.Process) -> float:
-    """Seconds of CPU of a process and all below it, those that have ended among them."""
+    """Return the CPU seconds of a process and its descendants, including those that ended."""
     total = 0.0
     for each in [process, *process.children(recursive=True)]:
         with contextlib.suppress(psutil.Error):
@@ -112,7 +112,7 @@ def spent(process: psutil.Process) -> float:
 
 
 class Others:
-    """How busy the machine was with something else: cores, from the beginning on."""
+    """Measures the cores that other programs used since it was created."""
 
     def __init__(self) -> None:
         self._began, self._busy, self._own = self._now()
@@ -123,13 +123,13 @@ class Others:
         return time.monotonic(), sum(all_) - all_.idle - getattr(all_, "iowait", 0.0), spent(psutil.Process())
 
     def __call__(self) -> float:
-        """Until now."""
+        """Return the cores used by other programs until now."""
         now, busy, own = self._now()
         return max(0.0, (busy - self._busy) - (own - self._own)) / (now - self._began)
 
 
 def ride(way: str, batches: int) -> Ridden:
-    """One way, from an empty broker to its end."""
+    """Measure one way on a new broker."""
     ridden = Ridden(way)
     began = time.monotonic()
     with EmbeddedKafka() as kafka, tempfile.TemporaryDirectory() as folder:
@@ -170,19 +170,19 @@ def ride(way: str, batches: int) -> Ridden:
 
 
 def told(process: subprocess.Popen[str], batches: int) -> Iterator[dict[str, Any]]:
-    """What the ride says, batch by batch, until it has said enough."""
+    """Yield the client's report of each batch, up to the last batch."""
     if process.stdout is None:
-        raise RuntimeError("the ride has no pipe")
+        raise RuntimeError("the client process has no pipe")
     for line in process.stdout:
         if line.startswith("{"):
-            said = json.loads(line)
-            yield said
-            if said["batch"] == batches:
+            report = json.loads(line)
+            yield report
+            if report["batch"] == batches:
                 return
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Nothing of a ride is left."""
+    """Kill the client process and its descendants."""
     if process.poll() is None:
         for each in [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]:
             try:
@@ -193,7 +193,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def main() -> None:
-    """Every way in turn, then the pages; a way that fails is said, and the others are measured all the same."""
+    """Measure every way in turn, then write the page; if a way fails, report it and measure the others."""
     ways = os.environ.get("CHURN_WAYS", ",".join(WAYS)).split(",")
     folder = Path(os.environ.get("CHURN_FOLDER", str(DOCS)))
     folder.mkdir(parents=True, exist_ok=True)
@@ -202,7 +202,7 @@ def main() -> None:
         try:
             one = ride(way, BATCHES)
         except (RuntimeError, TimeoutError, subprocess.SubprocessError, TailraceError) as error:
-            sys.stdout.write(f"{way} has failed: {error}\n")
+            sys.stdout.write(f"{way} failed: {error}\n")
             sys.stdout.flush()
             continue
         found.append(one)

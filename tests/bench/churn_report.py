@@ -1,6 +1,6 @@
-"""The page of the churn experiment, made of what was measured: docs/benchmarks/churn.md and its plots.
+"""The page of the churn benchmark, made from its measurements: docs/benchmarks/churn.md and its plots.
 
-`python -m bench.churn_report FOLDER` writes it anew from the folder's churn.json, without measuring again.
+`python -m bench.churn_report FOLDER` writes it again from the folder's churn.json, without measuring.
 """
 
 from __future__ import annotations
@@ -27,43 +27,42 @@ NAMES = {
     "tailrace-at-least-once": "Tailrace, at least once",
 }
 KEPT = "churn.json"
-QUIET = 0.1  # cores: what a machine does by itself
+QUIET = 0.1  # cores that an idle machine uses
 PAGE = """\
-# Producers that come and go: what they do to a broker
+# Producer churn: what short-lived producers do to a broker
 
-*This page and its plots are written by `make bench-churn`; change them in `tests/bench/churn_report.py`.*
+*`make bench-churn` writes this page and its plots; edit `tests/bench/churn_report.py`.*
 
-The scene of a report of 2017: a Spark stream with batches every 500 ms and {partitions} partitions, and a new producer
-for each partition of each batch, as the documentation of the time had it. Within days the brokers did little else than
-collect garbage; their heaps were full of JMX metrics of producers long gone. This is that scene, in small, for each way
-of producing that such reports describe, and for Tailrace's gateway.
+A report of 2017 describes a Spark stream with batches every 500 ms and {partitions} partitions that made a new producer
+for each partition of each batch, as the documentation of the time advised. Within days the brokers did little but
+collect garbage: their heaps were full of JMX metrics of dead producers. This page reproduces that on a small scale, for
+each way of producing that such reports describe, and for Tailrace's gateway.
 
 ## What was measured
 
-{batches} batches of {partitions} × {each} records of 200 bytes, for each way; {cores} cores for broker and client
-together, Spark on two slots, the embedded Kafka with its heap of 256 MB. Each way has a broker of its own, freshly
-started, and the same records. One run. {load}
+{batches} batches of {partitions} × {each} records of 200 bytes for each way; {cores} cores for broker and client
+together, Spark on two slots, the embedded Kafka with its heap of 256 MB. Each way gets a freshly started broker and the
+same records. One run. {load}
 
 At the broker:
 
 {broker}
 
-At the client, which is driver, JVM, Python workers and gateway together:
+At the client (driver, JVM, Python workers and gateway together):
 
 {client}
 
-- *Producers* and *connections* are counted by the broker: names of clients that have produced, or requests for a
-  producer id where those are more; connections accepted. The driver's and Spark's own consumers are among the
-  connections.
-- *Beans* are the broker's JMX metrics that are named for a client (`kafka.server:client-id=…`), those that were there
-  before taken off. *Ids* are the states of idempotent or transactional producers that the broker keeps
-  (`ProducerIdCount`): one for each partition that a producer has written to within a day. Each of Tailrace's
-  {partitions} transactional writers meets each of the {partitions} partitions sooner or later, for the records have no
-  key, and its marker's: {most:,} at most, and no more than that for ever.
-- *Heap* is the broker's after a whole collection, before the first batch and after the last; *GC* is what the broker's
-  own collections took, without those that were asked for in order to look.
-- *CPU* is that of a batch, over the second half of the batches. *Threads* and *memory* of the client are the greatest
-  that were seen. *Batch* is Spark's `triggerExecution` without the first third of the batches, which warm up.
+- *Producers* and *connections* are the broker's counts. Producers: client names that have produced, or requests for a
+  producer id if there were more. Connections: those accepted, including the driver's and Spark's own consumers.
+- *Beans* are the broker's JMX metrics that are named for a client (`kafka.server:client-id=…`), minus those that
+  existed before. *Ids* are the states of idempotent or transactional producers that the broker keeps
+  (`ProducerIdCount`): one for each partition that a producer has written to within a day. The records have no key, so
+  each of Tailrace's {partitions} transactional producers eventually writes to each of the {partitions} partitions, and
+  to its marker's: at most {most:,} ids, a fixed limit.
+- *Heap* is the broker's after a full collection, before the first batch and after the last; *GC* is the time of the
+  broker's own collections, without those that the benchmark requested.
+- *CPU* is per batch, over the second half of the batches. *Threads* and *memory* of the client are the maximum.
+  *Batch* is Spark's `triggerExecution` without the first third of the batches, which are the warm-up.
 
 ![Producers made](churn-producers.svg)
 
@@ -77,53 +76,52 @@ At the client, which is driver, JVM, Python workers and gateway together:
 
 {reading}
 
-## What it is not
+## Limits of this benchmark
 
-- Not days: a broker lets go of a client's beans when it has not heard of it for an hour, and of a producer's id after a
-  day. What grows here grows for that long in a stream that runs, and then stays at that height: with a batch every
-  500 ms, {partitions} partitions and one hour, {hour:,} clients.
-- A broker of today keeps metrics for each client only where quotas are set, as clusters that are shared have them. So
-  every client has a quota here that none reaches.
-- The producers of the first four ways are those of Python users: confluent-kafka's, with its defaults, and numbered as
-  Java's are by default. Under one name there would be fewer beans, and as many connections. Made idempotent, as Java's
-  are, each would wait for a producer id too, half a second with librdkafka's defaults, and leave that behind.
-  Spark's own are Java's, with their defaults.
-- A process of Python for each slot stands where one JVM stood in the reports: a singleton or a pool there is one for
-  each worker. The pool makes a producer when none is idle, up to four; a worker runs one task at a time, so one is what
-  it needs.
-- Consumers are not what is compared: Spark keeps as many for each way as there are partitions
-  ([0025](../decisions/0025-more-consumers-than-sparks-64.md)). With its default they would come and go as well.
-- Ways that are at least once are not compared with exactly once in what they promise, only in what they cost.
+- It does not run for days. A broker drops a client's beans when it has not heard from the client for an hour, and a
+  producer's id after a day. In a continuous stream, what grows here grows for that long and then levels off: with a
+  batch every 500 ms, {partitions} partitions and one hour, at {hour:,} clients.
+- A current broker keeps metrics per client only if quotas are set, as on shared clusters. So every client here has a
+  quota that none reaches.
+- The producers of the first four ways are confluent-kafka's, as Python users have them, with its defaults, and numbered
+  as Java's are by default. With one common name there would be fewer beans, but as many connections. If they were
+  idempotent, as Java's are, each would also wait for a producer id, half a second with librdkafka's defaults, and leave
+  that id behind. Spark's own producers are Java's, with their defaults.
+- The reports had one JVM; here each slot has a Python process, so each worker has its own singleton or pool. The pool
+  makes a producer if none is idle, up to four; a worker runs one task at a time, so it needs only one.
+- Consumers are not compared: for each way Spark keeps as many as there are partitions
+  ([0025](../decisions/0025-more-consumers-than-sparks-64.md)). With its default, consumers would be short-lived, too.
+- At-least-once and exactly-once ways differ in what they promise; this page compares only what they cost.
 
 ## Run it again
 
     make bench-churn
 
-`CHURN_BATCHES` is the number of batches ({batches} here), `CHURN_WAYS` a list of ways, separated by commas. It took
-{minutes:.0f} minutes. What was measured is in [churn.json](churn.json); `PYTHONPATH=tests python -m bench.churn_report
-docs/benchmarks` writes this page from it.
+`CHURN_BATCHES` is the number of batches ({batches} here), `CHURN_WAYS` a list of ways, separated by commas. The
+benchmark took {minutes:.0f} minutes. The measurements are in [churn.json](churn.json); `PYTHONPATH=tests python -m
+bench.churn_report docs/benchmarks` writes this page from them.
 """
 
 
 @dataclass
 class Ridden:
-    """What was measured of one way."""
+    """The measurements of one way."""
 
     way: str
     seconds: list[float] = field(default_factory=list)  # of each batch
-    looks: list[dict[str, float]] = field(default_factory=list)  # with the batch's number
+    looks: list[dict[str, float]] = field(default_factory=list)  # samples, each with its batch's number
     took: float = 0.0
-    others: float = 0.0  # cores that were busy with something else
+    others: float = 0.0  # cores that other programs used
 
 
 def keep(folder: Path, found: Sequence[Ridden], batches: int) -> None:
-    """What was measured so far, as it is."""
-    told = {"batches": batches, "ways": [dataclasses.asdict(each) for each in found]}
-    (folder / KEPT).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    """Save the measurements so far."""
+    document = {"batches": batches, "ways": [dataclasses.asdict(each) for each in found]}
+    (folder / KEPT).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def write(folder: Path, found: Sequence[Ridden], batches: int) -> None:
-    """The page and its plots."""
+    """Write the page and its plots."""
     page = PAGE.format(
         batches=batches,
         partitions=PARTITIONS,
@@ -150,39 +148,39 @@ def write(folder: Path, found: Sequence[Ridden], batches: int) -> None:
 
 
 def load(found: Sequence[Ridden]) -> str:
-    """Whether the machine did something else meanwhile, and what that means."""
+    """State whether other programs were busy meanwhile, and what that affects."""
     low, high = min(each.others for each in found), max(each.others for each in found)
     if high < QUIET:
-        return "The machine did nothing else."
+        return "No other program was busy."
     return (
-        f"Other programs were busy on {low:.1f} to {high:.1f} of the cores meanwhile, by way: what is counted does not "
-        "depend on that, the times of the batches and of the collections do, and the CPU a little."
+        f"Other programs used {low:.1f} to {high:.1f} cores meanwhile, depending on the way. This does not affect the "
+        "counts, only the times of batches and collections, and slightly the CPU."
     )
 
 
 def table(found: Sequence[Ridden], columns: Mapping[str, Callable[[Ridden], str]]) -> str:
-    """One line for each way."""
+    """Return a table with a line for each way."""
     lines = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
     lines += [f"| {' | '.join(show(one) for show in columns.values())} |" for one in found]
     return "\n".join(lines)
 
 
 def reading(found: Sequence[Ridden]) -> str:
-    """What grows with the batches and what does not, by the second half of each run."""
+    """List what grows with each batch, from the second half of each run."""
     lines = []
     for one in found:
         half, last, batches = _second_half(one)
         made, beans = last["producers"] - half["producers"], last["client_beans"] - half["client_beans"]
         heap = (last["heap"] - half["heap"]) / 2**10 / batches
         lines.append(
-            f"- **{NAMES[one.way]}**: in its second half {made / batches:.1f} producers and "
-            f"{beans / batches:.1f} beans with each batch, and {heap:+.0f} kB of the broker's heap."
+            f"- **{NAMES[one.way]}**: {made / batches:.1f} producers, {beans / batches:.1f} beans and "
+            f"{heap:+.0f} kB of the broker's heap per batch, in the second half of the run."
         )
     return "\n".join(lines)
 
 
 def _second_half(one: Ridden) -> tuple[dict[str, float], dict[str, float], float]:
-    """Its first look and its last, and the batches between them."""
+    """Return the first and the last sample of the second half, and the number of batches between them."""
     half = one.looks[len(one.looks) // 2 - 1] if len(one.looks) > 1 else one.looks[0]
     last = one.looks[-1]
     return half, last, max(1.0, last["batch"] - half["batch"])
@@ -218,7 +216,7 @@ def _high(seconds: list[float]) -> float:
 
 
 def _smooth(seconds: list[float]) -> list[tuple[float, float]]:
-    """Medians of five neighbours, so that lines can be told apart."""
+    """Return medians of five neighbours, so that the lines can be distinguished."""
     found = []
     for number in range(len(seconds)):
         near = seconds[max(0, number - 2) : number + 3]
@@ -248,9 +246,9 @@ AT_THE_CLIENT: dict[str, Callable[[Ridden], str]] = {
 
 
 def main(folder: Path) -> None:
-    """The page again, of what was measured then."""
-    told = json.loads((folder / KEPT).read_text(encoding="utf-8"))
-    write(folder, [Ridden(**each) for each in told["ways"]], told["batches"])
+    """Write the page again from the saved measurements."""
+    document = json.loads((folder / KEPT).read_text(encoding="utf-8"))
+    write(folder, [Ridden(**each) for each in document["ways"]], document["batches"])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""One way of producing, ridden for a number of batches: the client's side of the churn experiment (churn.py).
+"""The client process of the churn benchmark (churn.py): one way of producing, for a number of batches.
 
-It is a process of its own, so that its threads and its memory are that way's alone. It says each batch on its standard
-output, and ends when its standard input does.
+Each way has its own process, so that its threads and memory are that way's alone. It reports each batch on standard
+output, and exits when its standard input ends.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PARTITIONS = 64
 PER_PARTITION = 20  # records of each batch
 TRIGGER = 0.5
 SPARK = {"spark.master": "local[2,1]", "spark.ui.enabled": "false", "spark.driver.memory": "1g"}
-# As Spark comes: with its own daemon, over TCP. Tailrace's session differs in these two.
+# Spark's defaults: its own daemon, over TCP. Tailrace's session differs in these two.
 PLAIN = {"spark.python.daemon.module": "pyspark.daemon", "spark.python.unix.domain.socket.enabled": "false"}
 LIMIT = 1800.0
 
 
 class Heard(StreamingQueryListener):
-    """Says each batch, and notices the last."""
+    """Reports each batch, and notices the last."""
 
     def __init__(self, wanted: int) -> None:
         self._left = wanted
@@ -43,10 +43,10 @@ class Heard(StreamingQueryListener):
         self.enough = threading.Event()
 
     def onQueryStarted(self, event: object) -> None:  # noqa: N802 - PySpark's name
-        """Nothing to say."""
+        """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """A batch, or a look at a source that had nothing."""
+        """Report a batch; ignore a trigger without input."""
         progress = event.progress
         if not progress.numInputRows or not self._left:
             return
@@ -59,15 +59,15 @@ class Heard(StreamingQueryListener):
             self.enough.set()
 
     def onQueryIdle(self, event: object) -> None:  # noqa: N802
-        """Nothing to say."""
+        """Do nothing."""
 
     def onQueryTerminated(self, event: object) -> None:  # noqa: N802
-        """The stream has ended, perhaps with an error."""
+        """Stop waiting: the stream has ended, perhaps with an error."""
         self.enough.set()
 
 
 def pipeline(way: str, bootstrap: str, source: str, target: str) -> Pipeline:
-    """Values in, the same values out; also the settings of the session for those that are not Tailrace."""
+    """Return a pipeline that copies values; its session settings serve the ways other than Tailrace, too."""
     own = way.startswith("tailrace")
     return Pipeline.model_validate(
         {
@@ -87,15 +87,15 @@ def pipeline(way: str, bootstrap: str, source: str, target: str) -> Pipeline:
 
 
 def until_told() -> None:
-    """What is measured at the end is measured while everything is still there."""
+    """Wait for the end of standard input, so that the last sample is taken while everything still runs."""
     sys.stdin.read()
 
 
 def plain(way: str, spark: SparkSession, bootstrap: str, source: str, target: str, heard: Heard, folder: str) -> None:
-    """One of Python's ways, or Spark's own sink."""
+    """Run one of the Python ways, or Spark's own sink."""
     read = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", source)
     read = read.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", PARTITIONS * PER_PARTITION)
-    read = read.options(**NO_WAIT)  # as Tailrace reads: what differs is how it is written
+    read = read.options(**NO_WAIT)  # as Tailrace reads: only the writing differs
     write = read.load().select("value").writeStream.option("checkpointLocation", folder)
     write = write.trigger(processingTime=f"{int(TRIGGER * 1000)} milliseconds")
     if way == "spark":
@@ -111,7 +111,7 @@ def plain(way: str, spark: SparkSession, bootstrap: str, source: str, target: st
 
 
 def each_batch(send: Callable[[Iterator[Any]], None]) -> Callable[[DataFrame, int], None]:
-    """Every task of a batch hands its records to the way."""
+    """Return a `foreachBatch` function whose tasks pass their records to `send`."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         send(batches)
@@ -124,7 +124,7 @@ def each_batch(send: Callable[[Iterator[Any]], None]) -> Callable[[DataFrame, in
 
 
 def tailrace(settings: Pipeline, spark: SparkSession, heard: Heard, folder: str) -> None:
-    """The same through the gateway."""
+    """Run the same pipeline through the gateway."""
     stop = run.Stop()
 
     def end() -> None:
@@ -137,7 +137,7 @@ def tailrace(settings: Pipeline, spark: SparkSession, heard: Heard, folder: str)
 
 
 def main(way: str, bootstrap: str, source: str, target: str, batches: str) -> None:
-    """Ride it."""
+    """Run one way until its last batch is done and standard input ends."""
     settings = pipeline(way, bootstrap, source, target)
     spark = session(settings, connector=True)
     heard = Heard(int(batches))
@@ -153,4 +153,4 @@ def main(way: str, bootstrap: str, source: str, target: str, batches: str) -> No
 if __name__ == "__main__":
     main(*sys.argv[1:])
     sys.stdout.flush()
-    os._exit(0)  # producers of the driver's process, if any, are not waited for
+    os._exit(0)  # without waiting for producers in the driver's process

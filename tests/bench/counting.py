@@ -1,4 +1,4 @@
-"""The observer's side of Kafka: how far an output is visible, and whether it is right.
+"""The observer's view of an output topic: how much is visible, and whether it is correct.
 
 A wrong result must not look fast: after each run every output record is read and its number ticked off.
 """
@@ -39,7 +39,7 @@ class Ends:
         self._asked = {TopicPartition(topic, number): latest for number in range(partitions)}
 
     def __call__(self) -> dict[int, int]:
-        """Ask for them; markers of transactions are counted, too."""
+        """Ask for the ends; they count the control records of transactions, too."""
         until = time.monotonic() + ASK_LIMIT
         while True:
             try:
@@ -56,7 +56,7 @@ class Ends:
         return {place.partition: answer.result(ASK_LIMIT).offset for place, answer in asked.items()}
 
     def total(self) -> int:
-        """Add them up."""
+        """Add up the ends."""
         return sum(self().values())
 
 
@@ -119,7 +119,7 @@ def read(bootstrap: str, topic: str, partitions: int, number: Callable[[bytes], 
                     raise BenchFailed(f"reading {topic}: {message.error()}")
                 sample = message.value() or b""
                 found.append(number(sample))
-            # The position passes the markers at a partition's end, which are no messages.
+            # The position moves past the control records at a partition's end, which are no messages.
             for place in consumer.position([TopicPartition(topic, partition) for partition in ends]):
                 if place.offset >= ends[place.partition]:
                     del ends[place.partition]

@@ -1,7 +1,7 @@
-"""Throughput and the time of a batch: a side works off a topic that was filled in advance.
+"""Throughput and batch time: a side drains a topic that was filled in advance.
 
 The first records warm the side and are not counted. The clock starts when their outputs are visible to a read_committed
-consumer, and stops when all outputs are; both moments are seen from outside, in the same way for both sides.
+consumer, and stops when all outputs are; both moments are observed from outside, in the same way for both sides.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.steps import steps
 from bench.workloads import NATIVE, Workload, projected
 
 LOOK_EVERY = 0.05
-QUIET = 1.5  # seconds without a change after which the output has all that comes
+QUIET = 1.5  # seconds without a change after which the output counts as complete
 DRAIN_LIMIT = 900.0
 
 
@@ -49,7 +49,7 @@ def watch(total: Callable[[], int], side: Side, workload: Workload, warm: int, r
             seen, changed = now, time.monotonic()
             if first is None and now >= beginning:
                 first = (now, side.look())
-            if now >= expected:  # markers count as records, so what seems to be all may lack a few
+            if now >= expected:  # control records count, so a few outputs may still be missing
                 last = side.look()
         side.check()
         if time.monotonic() > until:
@@ -103,15 +103,15 @@ def batch_seconds(side: Side, workload: Workload, warm: int) -> list[float]:
     """Return the seconds of each batch that counts.
 
     Native: its own triggerExecution. Tailrace: from the end of one batch to the end of the next while there is a
-    backlog, which is the whole of what a batch costs, with nothing left out between two.
+    backlog, which is the full cost of a batch, including the time between two.
     """
     written = side.written()
     if written and written[-1][1]["in"] != workload.per_batch:
-        written = written[:-1]  # the rest of the backlog, where a batch of the warm-up was smaller
+        written = written[:-1]  # the remaining backlog, if a batch of the warm-up was smaller
     odd = [event["in"] for _, event in written[warm:] if event["in"] != workload.per_batch]
     if odd or len(written) <= warm:
         raise BenchFailed(
-            f"{side.variant} reported {len(written)} whole batches, {warm} of them warm-up, and batches of {odd[:5]} "
+            f"{side.variant} reported {len(written)} complete batches, {warm} for warm-up, and batches of {odd[:5]} "
             f"records instead of {workload.per_batch}"
         )
     if side.variant == NATIVE:

@@ -1,7 +1,7 @@
-"""The load: topics filled in advance, and records at a steady rate from a process of its own.
+"""The load generator: topics filled in advance, and records at a steady rate from a separate process.
 
-The producer has the client's defaults (no compression, linger 5 ms). `python -m bench.feeding …` is the steady one: its
-pace must not depend on what the benchmark does meanwhile.
+The producer has the client's defaults (no compression, linger 5 ms). `python -m bench.feeding …` is the steady load:
+its rate must not depend on what the benchmark does meanwhile.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tailrace.testing.records import QUIET
 
 FLUSH_LIMIT = 120.0
 TOPIC_LIMIT = 30.0
-TICK = 0.001  # seconds between two turns of the steady producer
+TICK = 0.001  # seconds that the steady producer sleeps between bursts
 STAMP = struct.Struct("!dq")  # when a record was sent, and its number
 _REST = b"x" * (SIZE - STAMP.size)
 
 
 def stamped(number: int) -> bytes:
-    """Return a record that tells when it was sent."""
+    """Return a record that holds the time when it was sent."""
     return STAMP.pack(time.time(), number) + _REST
 
 
@@ -39,7 +39,7 @@ def topic(bootstrap: str, name: str, partitions: int) -> Iterator[str]:
     try:
         yield made
     finally:
-        admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})  # kept: its answers end with it
+        admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})  # its futures need it alive
         admin.delete_topics([made])[made].result(TOPIC_LIMIT)
 
 
@@ -90,7 +90,7 @@ def feeder(
 def steady(
     bootstrap: str, name: str, partitions: int, rate: int, seconds: float, first: int, at: float
 ) -> tuple[int, float]:
-    """Write at a steady rate; return how many records and how long it took."""
+    """Write at a steady rate; return the number of records and the seconds taken."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, **QUIET})
     producer.list_topics(name, TOPIC_LIMIT)
     count, sent = int(rate * seconds), 0
@@ -109,7 +109,7 @@ def steady(
 
 
 def main(bootstrap: str, name: str, *numbers: str) -> None:
-    """Write, and print how many records and in how many seconds."""
+    """Write, and print the number of records and the seconds taken."""
     partitions, rate, seconds, first, at = map(float, numbers)
     sent, took = steady(bootstrap, name, int(partitions), int(rate), seconds, int(first), at)
     sys.stdout.write(f"{sent} {took}\n")

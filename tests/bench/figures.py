@@ -1,4 +1,4 @@
-"""The benchmark's figures, pure: what a run measured, ratios per round with their median, slopes with their error."""
+"""The benchmark's figures: measurements of a run, ratios per round with their median, slopes with their error."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from bench.workloads import ARROW, NATIVE, TAILRACE
 
 @dataclass
 class Measured:
-    """What one run of one side measured."""
+    """The measurements of one run of one side."""
 
     workload: str
     variant: str
     round: int
     values: dict[str, float]
     profile: dict[str, float]  # kind of process → CPU µs per record
-    others: float = 0.0  # cores that were busy with something else
+    others: float = 0.0  # cores that other programs used
     curve: list[float] = field(default_factory=list)  # latency by percentile, or the time of each batch
     steps: dict[str, float] = field(default_factory=dict)  # of a batch, ms
 
 
 @dataclass(frozen=True)
 class Aim:
-    """A ratio, Tailrace ÷ native, and what it should be."""
+    """The bound that a ratio, Tailrace ÷ native, should meet."""
 
     workload: str
     value: str
@@ -126,12 +126,12 @@ class Slope:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> Slope:
-    """Fit a line; with fewer than three points, or all at one place, nothing is known of its slope."""
+    """Fit a line; with fewer than three points, or all at the same x, its slope is NaN."""
     count = len(points)
     mean_x, mean_y = (math.fsum(each[axis] for each in points) / max(1, count) for axis in (0, 1))
     width = math.fsum((x - mean_x) ** 2 for x, _ in points)
     if count < 3 or not width:
         return Slope(math.nan, math.nan)
     found = math.fsum((x - mean_x) * (y - mean_y) for x, y in points) / width
-    rest = math.fsum((y - mean_y - found * (x - mean_x)) ** 2 for x, y in points)
-    return Slope(found, math.sqrt(rest / (count - 2) / width))
+    residual = math.fsum((y - mean_y - found * (x - mean_x)) ** 2 for x, y in points)
+    return Slope(found, math.sqrt(residual / (count - 2) / width))

@@ -1,7 +1,7 @@
-"""How long nothing comes out when one driver takes over from another: `tests/bench/handover.py [term] [kill]`.
+"""The output gap of a driver hand-over: `tests/bench/handover.py [term] [kill]`.
 
-A steady load, a driver, a standby; then the driver gets SIGTERM, or is killed with all that it has started. The gap is
-the time between the last output record of the old one and the first of the new one, by the broker's own clock
+Under a steady load, a driver with a standby gets SIGTERM, or is killed with all processes that it started. The gap is
+the time between the old driver's last output record and the new one's first, by the broker's clock
 (message.timestamp.type=LogAppendTime). At the end every record must have come out once. Run it from the repository:
 
     PYTHONPATH=tests .venv/bin/python tests/bench/handover.py term kill term
@@ -39,10 +39,10 @@ def same(frame):
 
 
 def pipeline(folder: Path, kafka: str, source: str, sink: str, number: int) -> Path:
-    """A pipeline with a Python function, as a file."""
+    """Write the configuration of a pipeline with a Python function."""
     (folder / "same.py").write_text(FUNCTION)
     file = folder / "pipeline.yaml"
-    told = {
+    configuration = {
         "pipeline": f"handover-{number}",
         "kafka": {"bootstrap.servers": kafka},
         "source": {"topics": [source]},
@@ -50,28 +50,28 @@ def pipeline(folder: Path, kafka: str, source: str, sink: str, number: int) -> P
         "sink": {"topic": sink, "format": "raw"},
         "spark": {"spark.master": "local[2,4]", "spark.ui.enabled": "false"},
     }
-    file.write_text(yaml.safe_dump(told))
+    file.write_text(yaml.safe_dump(configuration))
     return file
 
 
 def alive(process: subprocess.Popen[bytes], log: Path) -> None:
-    """A driver that has ended by itself is the end of the measurement."""
+    """Raise RuntimeError if the driver has ended by itself."""
     if process.poll() is not None:
         raise RuntimeError(f"{log.name} ended with {process.returncode}:\n{log.with_suffix('.err').read_text()}")
 
 
 def at_least(log: Path, process: subprocess.Popen[bytes], kind: str, number: int) -> None:
-    """Wait for so many events of a kind."""
+    """Wait until the log holds at least `number` events of a kind."""
 
-    def there() -> bool:
+    def reached() -> bool:
         alive(process, log)
         return count(log, kind) >= number
 
-    wait_until(there, f"{number} events {kind!r} in {log.name} were waited for", LIMIT)
+    wait_until(reached, f"{number} events {kind!r} in {log.name}", LIMIT)
 
 
 def measure(kafka: str, topics: Topics, how: str, number: int) -> None:
-    """One hand-over, and a line about it."""
+    """Measure one hand-over, and print a line about it."""
     source, sink = topics("in", PARTITIONS), topics("out", 1, **{"message.timestamp.type": "LogAppendTime"})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -85,7 +85,7 @@ def measure(kafka: str, topics: Topics, how: str, number: int) -> None:
                 asked = time.time()
                 if how == "term":
                     old.send_signal(signal.SIGTERM)
-                    wait_until(lambda: count(logs[0], "stopped"), "the end of the old one", LIMIT, every=0.005)
+                    wait_until(lambda: count(logs[0], "stopped"), "the old driver to stop", LIMIT, every=0.005)
                 else:
                     kill_tree(old)
                 left = time.time()
@@ -99,14 +99,14 @@ def measure(kafka: str, topics: Topics, how: str, number: int) -> None:
         proof = verify(Kafka(bootstrap_servers=kafka), source, sink, Identity.parse("key"))
         steps = [each for each in events(logs[1]) if each["event"] in {"started", "planned", "written"}][:3]
         say(
-            f"{how}: gap {first - last:.2f} s; the old one went on for {last - asked:.2f} s and had left after "
+            f"{how}: gap {first - last:.2f} s; the old driver wrote for another {last - asked:.2f} s and stopped after "
             f"{left - asked:.2f} s (exit {code}), the new one wrote {first - left:.2f} s after that; "
             f"{load.sent} records, {proof}; first batch {steps[-1].get('seconds')} s",
         )
 
 
 def main(ways: list[str]) -> None:
-    """Each way in turn, on one broker."""
+    """Measure each way in turn, on one broker."""
     with EmbeddedKafka(EmbeddedOptions()) as kafka:
         for number, how in enumerate(ways or ["term", "kill"]):
             measure(kafka.bootstrap_servers, Topics(kafka.bootstrap_servers), how, number)

@@ -1,7 +1,7 @@
-"""What a record costs on its way into librdkafka: whole Arrow batches against one call for each record.
+"""The CPU cost per record of handing rows to librdkafka: complete Arrow batches against one call per record.
 
 Run it by hand: `python tests/bench/handover_to_librdkafka.py`. Both ways write the same rows to the same embedded
-Kafka in turns, each in one transaction; CPU is that of this process, which holds the producer.
+Kafka in turn, each in one transaction; CPU is that of this process, which holds the producer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUNDS, BATCHES, ROWS, SIZE = 5, 20, 10_000, 162
 
 
 def batch() -> pa.RecordBatch:
-    """Rows as the sink gives them."""
+    """Make rows as the sink passes them on."""
     values = pa.array([os.urandom(SIZE // 2).hex().encode() for _ in range(ROWS)], pa.binary())
     return pa.RecordBatch.from_arrays(
         [
@@ -48,7 +48,7 @@ def batch() -> pa.RecordBatch:
 
 
 def main() -> None:
-    """Print the microseconds of CPU for each record, both ways, round by round."""
+    """Print the CPU microseconds per record, both ways, round by round."""
     rows = batch()
     found: dict[str, list[float]] = {"batches": [], "one by one": []}
     with EmbeddedKafka() as kafka:
@@ -77,7 +77,7 @@ def main() -> None:
                 spent = (time.process_time() - began) / (BATCHES * ROWS) * 1e6
                 if number:  # the first round is warm-up
                     found[way].append(spent)
-                    sys.stdout.write(f"round {number}  {way:<11} {spent:5.2f} µs of CPU a record\n")
+                    sys.stdout.write(f"round {number}  {way:<11} {spent:5.2f} µs of CPU per record\n")
     medians = {way: statistics.median(each) for way, each in found.items()}
     sys.stdout.write(f"median: {medians}; ratio {medians['one by one'] / medians['batches']:.2f}\n")
 

@@ -1,7 +1,7 @@
-"""Latency: from a record's being produced to its being visible to a read_committed consumer.
+"""Latency, from the call that produces a record until a read_committed consumer sees its output.
 
 Each record holds the time of its produce call; the observer takes the time right after the poll that returned it. Both
-clocks are the same machine's. One run of a side measures every rate in turn, each after a warm-up that is not counted.
+use the same machine's clock. One run of a side measures every rate in turn, each after a warm-up that is not counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tailrace.testing.records import QUIET
 START_LIMIT = 180.0
 ARRIVE_LIMIT = 180.0
 FEEDER_LIMIT = 60.0
-LEAD = 2.0  # seconds that the feeder gets to start
+LEAD = 2.0  # seconds for the feeder to start
 PERCENTILES = tuple(range(1, 100))
 _STAMPED = np.dtype([("sent", ">f8"), ("number", ">i8")])
 
@@ -65,7 +65,7 @@ class Observer:
             first = self._consumer.poll(0.1)
             if first is None:
                 continue
-            # What has come with it is taken at once; a wait for more would be counted as latency.
+            # Take what came with it at once; waiting for more would count as latency.
             messages = [first, *self._consumer.consume(5_000, 0)]
             now = time.time()
             bad = next((each.error() for each in messages if each.error() is not None), None)
@@ -148,4 +148,4 @@ def _arrive(observer: Observer, side: Side, count: int, limit: float) -> None:
             raise BenchFailed(f"the observer of {side.variant}: {observer.error}")
         return observer.seen if observer.seen >= count else 0
 
-    wait_until(seen, f"{count} records through {side.variant}; {observer.seen} were there at first", limit)
+    wait_until(seen, f"{count} records through {side.variant}; {observer.seen} had arrived at first", limit)

@@ -1,4 +1,4 @@
-"""The machine and the versions that a benchmark ran with; no names of hosts, no paths."""
+"""The machine and the versions that a benchmark ran with, without host names or paths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JAVA_LIMIT = 60.0
 
 
 def machine() -> dict[str, str]:
-    """Describe it in words for a table."""
+    """Describe the machine, by name for a table."""
     answer = subprocess.run(
         [str(jars.java()), "-version"], capture_output=True, text=True, check=True, timeout=JAVA_LIMIT
     )
@@ -40,7 +40,7 @@ def machine() -> dict[str, str]:
 
 
 def table(versions: dict[str, str]) -> str:
-    """Return it as a table of Markdown."""
+    """Return the description as a Markdown table."""
     return "\n".join(
         ["| machine | |", "|---|---|", *(f"| {name} | {value} |" for name, value in versions.items() if value)]
     )

@@ -1,7 +1,7 @@
-"""The native side: Spark reads from Kafka and writes with its own at-least-once sink, in a process of its own.
+"""The benchmark's native side: Spark reads from Kafka and writes with its own at-least-once sink, in its own process.
 
 Run as `python -m bench.native FILE`, where FILE holds what `workloads.native` returns. It prints `started`, works until
-SIGTERM, and prints the progress of its last batches only then, so that reporting costs nothing while it is measured.
+SIGTERM, and only then prints the progress of its last batches, so that reporting costs nothing during the measurement.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The dashboards as pages of HTML without Grafana: the same queries, asked of a Prometheus, drawn where the panels are.
+"""The dashboards as HTML pages without Grafana: the same queries to Prometheus, drawn at the panels' positions.
 
-Not what Grafana draws, and not meant to replace it: whoever has no Grafana at hand sees which data the panels show.
+This does not look like Grafana and is not meant to replace it; it shows which data the panels have without one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from support.prometheus import Prometheus
 
-RATE = "15s"  # for scrapes each second
+RATE = "15s"  # for one scrape per second
 LINES, STEPS = 12, 150
 COLUMN, LINE = 62, 30  # pixels of the dashboards' grid
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17a2b8", "#e377c2", "#8c564b", "#7f7f7f", "#bcbd22")
@@ -55,7 +55,7 @@ def _named(legend: str, labels: Mapping[str, str]) -> str:
 
 
 def page(dashboard: Mapping[str, Any], seen: Prometheus, start: float, end: float) -> tuple[str, int]:
-    """All panels of a dashboard, from the one time to the other; and how high the page is."""
+    """Draw all panels of a dashboard between two times; return the page and its height."""
     parts, height = [f'<h1 style="top:12px">{escape(dashboard["title"])}</h1>'], 0
     for panel in dashboard["panels"]:
         place = panel["gridPos"]

@@ -1,7 +1,7 @@
-"""CPU and memory of a side by kind of process: driver, JVM, Python workers, gateway; the broker is counted apart.
+"""CPU and memory of a side by kind of process: driver, JVM, Python workers, gateway; the broker is counted separately.
 
-A side's processes are found by a mark in their environment, which each inherits: a gateway outlives the process that
-started it, so the tree of processes is not enough.
+A side's processes are found by a variable in their environment, which they inherit: a gateway outlives the process that
+started it, so the process tree is not enough.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def live_of(histogram: str) -> float:
 
 
 def end(mark: str) -> None:
-    """Kill what is left of a side."""
+    """Kill the remaining processes of a side."""
     left = family(mark)
     for process in left:
         with contextlib.suppress(psutil.Error):
@@ -91,7 +91,7 @@ def end(mark: str) -> None:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What has been used up to a moment."""
+    """The CPU and memory used up to a moment."""
 
     at: float
     cpu: Mapping[str, float]  # kind → seconds, user and system
@@ -102,11 +102,11 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Used:
-    """What was used between two snapshots."""
+    """The CPU used between two snapshots."""
 
     seconds: float
     cpu: Mapping[str, float]
-    others: float  # cores that were busy with something else
+    others: float  # cores that other programs used
 
     def per_record(self, records: float) -> dict[str, float]:
         """Return the CPU µs per record by kind."""
@@ -114,15 +114,15 @@ class Used:
 
 
 def between(first: Snapshot, last: Snapshot) -> Used:
-    """Subtract; a process that has ended meanwhile never makes a kind negative."""
+    """Subtract two snapshots; a process that ended meanwhile never makes a kind negative."""
     seconds = last.at - first.at
     cpu = {kind: max(0.0, last.cpu[kind] - first.cpu.get(kind, 0.0)) for kind in last.cpu}
-    rest = (last.busy - first.busy) - sum(cpu.values()) - (last.own - first.own)
-    return Used(seconds, cpu, max(0.0, rest) / seconds if seconds else 0.0)
+    others = (last.busy - first.busy) - sum(cpu.values()) - (last.own - first.own)
+    return Used(seconds, cpu, max(0.0, others) / seconds if seconds else 0.0)
 
 
 def spark_cpu(profile: Mapping[str, float]) -> float:
-    """Add up the kinds that belong to Spark and what it started: all but the broker."""
+    """Add up the kinds of Spark and the processes it started: all but the broker."""
     return sum(value for kind, value in profile.items() if kind != BROKER)
 
 
@@ -135,7 +135,7 @@ def snapshot(mark: str, root: int, broker: int) -> Snapshot:
             kind = kind_of(process.cmdline(), process.pid == root)
             cpu[kind] += _spent(process)
             size = float(process.memory_info().rss)
-            # Each kind but the workers is one process; a child between fork and exec shows its parent's memory again.
+            # Each kind but the workers is one process; a child between fork and exec repeats its parent's memory.
             memory[kind] = memory[kind] + size if kind == WORKERS else max(memory[kind], size)
     with contextlib.suppress(psutil.Error):
         cpu[BROKER], memory[BROKER] = _spent(psutil.Process(broker)), psutil.Process(broker).memory_info().rss

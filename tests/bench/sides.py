@@ -1,7 +1,7 @@
-"""One side of the benchmark as a process of its own: started from its configuration, heard, stopped, and ended.
+"""One side of the benchmark as a separate process: start it from a configuration, read its events, stop it.
 
-Tailrace's side is `tailrace run --output json` with a YAML file, so that the benchmark survives what is behind that
-command. Both sides report by lines of JSON and stop on SIGTERM.
+Tailrace's side is `tailrace run --output json` with a YAML file, so that the benchmark does not depend on the internals
+of that command. Both sides report events as lines of JSON and stop on SIGTERM.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG_LINES = 25
 
 
 class BenchFailed(RuntimeError):
-    """A side ended by itself, or wrote something wrong; what it measured does not count."""
+    """A side ended by itself, or wrote something wrong; its measurements do not count."""
 
 
 class Side:
@@ -38,8 +38,8 @@ class Side:
 
     def __init__(self, variant: str, command: list[str], folder: Path, broker: int) -> None:
         self.variant = variant
-        self.rejected = f"{folder.name}.rejected"  # the topic, where the side is Tailrace
-        self.events: list[tuple[float, dict[str, Any]]] = []  # when each came, and what it says
+        self.rejected = f"{folder.name}.rejected"  # the topic, if the side is Tailrace
+        self.events: list[tuple[float, dict[str, Any]]] = []  # each with the time when it came
         self._mark, self._broker = uuid4().hex, broker
         self._log = folder / "log"
         environment = {**os.environ, MARK: self._mark, "PYTHONPATH": str(TESTS)}
@@ -61,7 +61,7 @@ class Side:
                     self.events.append((time.monotonic(), event))
 
     def written(self) -> list[tuple[float, dict[str, Any]]]:
-        """Return the batches that were reported so far."""
+        """Return the batches reported so far."""
         return [each for each in self.events if each[1].get("event") == "written"]
 
     def check(self) -> None:
@@ -88,7 +88,7 @@ class Side:
         return {kind: live_heap(pid) for kind, pid in jvms(self._mark, self._broker).items()}
 
     def stop(self) -> None:
-        """Ask the side to stop, and wait; BenchFailed if it does not, or not in order."""
+        """Ask the side to stop, and wait; raise BenchFailed if it does not, or exits with an error."""
         self.check()
         self._process.send_signal(signal.SIGTERM)
         try:
@@ -112,7 +112,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Stand:
-    """What all runs of a workload share: a broker, a folder, and how much is measured."""
+    """What all runs of a workload share: a broker, a folder, and the scale."""
 
     bootstrap: str
     broker: int  # its process id
@@ -122,7 +122,7 @@ class Stand:
 
     @contextlib.contextmanager
     def running(self, workload: Workload, variant: str, source: str, target: str) -> Iterator[Side]:
-        """Start a side; whatever happens inside, no process of it is left afterwards."""
+        """Start a side; afterwards leave none of its processes behind, whatever happened."""
         name = f"bench-{uuid4().hex[:8]}"
         folder = self.folder / name
         folder.mkdir()

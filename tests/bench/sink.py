@@ -1,9 +1,9 @@
-"""Tailrace's pipelines against Spark's own at-least-once Kafka sink: throughput, CPU, latency, the time of a batch.
+"""The sink benchmark: Tailrace against Spark's own at-least-once Kafka sink in throughput, CPU, latency, batch time.
 
 Run it with `make bench`; QUICK=1 measures less and writes no page. Both sides do the same work on their defaults, each
-in a process of its own, in interleaved rounds whose order alternates (BENCH_ROUNDS, 3), with one embedded Kafka per
-workload. What counts is the ratio within a round, Tailrace ÷ native. BENCH_TUNED=1 sets on the native side what
-Tailrace chooses by default. The page goes to docs/benchmarks, or to BENCH_FOLDER; sink_report.py writes it.
+in its own process, in interleaved rounds whose order alternates (BENCH_ROUNDS, 3), with one embedded Kafka per
+workload. The figures that count are ratios within a round, Tailrace ÷ native. BENCH_TUNED=1 sets on the native side
+what Tailrace chooses by default. The page goes to docs/benchmarks, or to BENCH_FOLDER; sink_report.py writes it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def stand(scale: Scale, tuned: bool) -> Iterator[Stand]:
 
 @contextmanager
 def prepared(place: Stand, workload: Workload) -> Iterator[Run]:
-    """Fill the workload's source, and offer to run one side over it."""
+    """Fill the workload's source, and offer a function that runs one side over it."""
     scale = place.scale
     if workload is LATENCY:
         yield lambda variant, number: measure(place, variant, number)
@@ -81,7 +81,7 @@ def prepared(place: Stand, workload: Workload) -> Iterator[Run]:
 
 
 def variants(workload: Workload, results: Results) -> tuple[str, ...]:
-    """Return the sides that this workload has here; what cannot be measured is noted with its reason."""
+    """Return the sides of this workload; note those that cannot be measured, with the reason."""
     found = (NATIVE, *workload.processes)
     missing = arrow_missing()
     if ARROW in found and missing:
@@ -93,7 +93,7 @@ def variants(workload: Workload, results: Results) -> tuple[str, ...]:
 
 
 def rounds(workload: Workload, results: Results, save: Callable[[], None]) -> bool:
-    """Measure a workload in interleaved rounds; False if a side failed, which ends this workload."""
+    """Measure a workload in interleaved rounds; return False if a side failed, which ends this workload."""
     sides = variants(workload, results)
     began = time.monotonic()
     try:
@@ -129,7 +129,7 @@ def line(one: Measured) -> str:
 
 
 def closing(results: Results) -> list[str]:
-    """Return the ratios, one in a line."""
+    """Return the ratios, one per line."""
     measured = spreads(results.found)
     said = []
     for key, aim in AIMS.items():
@@ -139,9 +139,9 @@ def closing(results: Results) -> list[str]:
 
 
 def main() -> None:
-    """Measure what is named, or all; then print the ratios, and write the page if asked to."""
+    """Measure the named workloads, or all; then print the ratios, and write the page if asked to."""
     parser = argparse.ArgumentParser(description="Measure Tailrace against Spark's own Kafka sink.")
-    parser.add_argument("--quick", action="store_true", help="fewer records and one round: does it work?")
+    parser.add_argument("--quick", action="store_true", help="fewer records and one round, as a smoke test")
     parser.add_argument("--write", action="store_true", help="write the page to docs/benchmarks, or to BENCH_FOLDER")
     parser.add_argument("--only", default=",".join(WORKLOADS), help=f"of {','.join(WORKLOADS)}, separated by commas")
     chosen = parser.parse_args()
@@ -155,17 +155,19 @@ def main() -> None:
     folder = Path(given or DOCS) if chosen.write or given else None
     before = None
     if folder is not None and set(chosen.only.split(",")) != set(WORKLOADS) and (folder / KEPT).exists():
-        before = kept(folder)  # the rest of the page stays
+        before = kept(folder)  # the page keeps its other figures
         if not before.alike(results):
-            parser.error(f"{folder / KEPT} was measured on another machine or in another way; measure all workloads")
+            parser.error(
+                f"{folder / KEPT} was measured on another machine or with other settings; measure all workloads"
+            )
 
-    def whole() -> Results:
+    def combined() -> Results:
         return results if before is None else results.onto(before)
 
     def save() -> None:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            keep(folder, whole())
+            keep(folder, combined())
 
     began = time.monotonic()
     done = [rounds(WORKLOADS[name], results, save) for name in chosen.only.split(",")]
@@ -176,7 +178,7 @@ def main() -> None:
         raise SystemExit(1)
     if folder is not None:
         save()
-        write(folder, whole())
+        write(folder, combined())
         say(f"written: {folder / 'sink.md'}")
 
 

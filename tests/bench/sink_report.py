@@ -1,4 +1,4 @@
-"""The page of the sink benchmark, made of what was measured: docs/benchmarks/sink.md, its plots and sink.json.
+"""The page of the sink benchmark, made from its measurements: docs/benchmarks/sink.md, its plots and sink.json.
 
 `python -m bench.sink_report FOLDER` writes the page again from the folder's sink.json.
 """
@@ -37,7 +37,7 @@ from bench.workloads import (
 )
 
 KEPT = "sink.json"
-BUSY = 0.1  # cores: what an idle machine does
+BUSY = 0.1  # cores that an idle machine uses
 WORKLOADS = ("raw", "json", *RATES, "batch_64")
 MEANING = {
     "throughput_raw": "records/s, raw bytes",
@@ -88,14 +88,14 @@ median over the rounds ({rounds} here) and each round.
 
 ## CPU by kind of process
 
-µs per record, median of the rounds. *Spark and below* adds up all but the broker, and is the CPU of the tables above.
+µs per record, median of the rounds. *Spark and below* is the sum without the broker; it is the CPU in the tables above.
 
 {profiles}
 
 ## Time of a batch by step
 
-ms on Tailrace's side, median of the batches, then of the rounds. A batch lasts from the end of the one before to its
-own end. Its *look* may be a wait for records; *deliver* is the job, with reading, the function and the transactions.
+ms on Tailrace's side, median of the batches, then of the rounds. A batch lasts from the end of the previous one to its
+own end. Its *look* may include a wait for records; *deliver* is the job: reading, the function and the transactions.
 
 {steps}
 
@@ -103,7 +103,7 @@ own end. Its *look* may be a wait for records; *deliver* is the job, with readin
 
 - **raw**: {records:,} records of {size} bytes, 8 partitions, value to value. Tailrace's function selects the value;
   `process.arrow` yields it without leaving Arrow.
-- **json**: as many JSON records of the same size, with the schema `{schema}`.
+- **json**: the same number of JSON records of the same size, with the schema `{schema}`.
   Records pass if `{condition}`; one in {failing:,} does not. The output is JSON with the fields {fields}. Spark's side
   uses `from_json`, `where` and `to_json`, and drops what fails. Tailrace validates, and writes what fails to the
   rejected topic.
@@ -130,14 +130,14 @@ reverse order. {native} {load} {runs}
 
     make bench
 
-`BENCH_ROUNDS` is the number of rounds. `ONLY=latency,json` measures these anew and keeps the rest of the page.
+`BENCH_ROUNDS` is the number of rounds. `ONLY=latency,json` measures these again and keeps the other figures.
 `BENCH_TUNED=1` tunes Spark's side. `QUICK=1` measures less and writes no page.
 The measurements are in [sink.json](sink.json); `PYTHONPATH=tests python -m bench.sink_report docs/benchmarks` writes
 this page from them.
 """
 DEFAULTS = (
-    "Both sides keep their other defaults, so Spark's side takes a whole backlog as one batch, and its fetches wait up "
-    "to 500 ms; in `batch_64` alone both sides are given the number of records per batch."
+    "Both sides keep their other defaults, so Spark's side takes the entire backlog as one batch, and its fetches wait "
+    "up to 500 ms; only in `batch_64` is the number of records per batch set, for both sides."
 )
 TUNED = "Spark's side is tuned with {settings}."
 
@@ -151,12 +151,12 @@ class Results:
     heap: str  # of the broker
     machine: dict[str, str]
     found: list[Measured] = field(default_factory=list)
-    skipped: dict[str, str] = field(default_factory=dict)  # key of a ratio → why
+    skipped: dict[str, str] = field(default_factory=dict)  # key of a ratio → reason
     seconds: dict[str, float] = field(default_factory=dict)  # by workload
-    runs: list[list[str]] = field(default_factory=list)  # the workloads of each run, where they come from several
+    runs: list[list[str]] = field(default_factory=list)  # the workloads of each run, if there were several runs
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON, with what is derived from it first."""
+        """Return the results as JSON data, with derived figures first."""
         return {
             "ratios": ratios(self.found),
             "spreads": spreads(self.found),
@@ -166,24 +166,24 @@ class Results:
         }
 
     def onto(self, before: Results) -> Results:
-        """Return what was measured now together with what this run has not measured, from one before."""
+        """Return these results, completed with those of earlier runs for workloads not measured now."""
         mine, now = {each.workload for each in self.found}, list(self.seconds)
-        rest = [[name for name in run if name not in now] for run in before.by_run]
+        earlier = [[name for name in run if name not in now] for run in before.by_run]
         return dataclasses.replace(
             self,
             found=[each for each in before.found if each.workload not in mine] + self.found,
             skipped=before.skipped | self.skipped,
             seconds=before.seconds | self.seconds,
-            runs=[*(run for run in rest if run), now],
+            runs=[*(run for run in earlier if run), now],
         )
 
     @property
     def by_run(self) -> list[list[str]]:
-        """The workloads of each run that the figures are from."""
+        """The workloads of each run that contributed figures."""
         return self.runs or [list(self.seconds)]
 
     def alike(self, other: Results) -> bool:
-        """Tell whether both measured in the same way on the same kind of machine."""
+        """Tell whether both were measured with the same settings on the same kind of machine."""
         return all(getattr(self, name) == getattr(other, name) for name in ("scale", "tuned", "heap", "machine"))
 
     @classmethod
@@ -197,12 +197,12 @@ class Results:
 
 
 def keep(folder: Path, results: Results) -> None:
-    """Write what was measured so far."""
+    """Save the measurements so far."""
     (folder / KEPT).write_text(json.dumps(results.document(), indent=1) + "\n", encoding="utf-8")
 
 
 def kept(folder: Path) -> Results:
-    """Read what was measured before."""
+    """Load the saved measurements."""
     return Results.of(json.loads((folder / KEPT).read_text(encoding="utf-8")))
 
 
@@ -266,7 +266,7 @@ def by_step(results: Results) -> str:
 
 
 def took(results: Results) -> str:
-    """State how long the benchmark took, and which workloads are from which run."""
+    """State how long the benchmark took, and which run measured which workloads."""
     minutes = [sum(results.seconds[name] for name in run) / 60 for run in results.by_run]
     if len(minutes) == 1:
         return f"The benchmark took {minutes[0]:.0f} minutes."
@@ -284,7 +284,7 @@ def load(found: Sequence[Measured]) -> str:
 
 
 def plots(results: Results) -> dict[str, str]:
-    """Draw the ratios by round, the latencies by percentile, and the batches; by the end of the file's name."""
+    """Draw the ratios by round, the latencies by percentile, and the batches; return each by its file name's suffix."""
     measured = spreads(results.found)
     kinds = {
         "throughput": ("Throughput, Tailrace ÷ Spark's sink", [key for key in AIMS if key.startswith("throughput")]),
@@ -341,7 +341,7 @@ def write(folder: Path, results: Results) -> None:
 
 
 def main(folder: Path) -> None:
-    """Write the page again from what was measured then."""
+    """Write the page again from the saved measurements."""
     write(folder, kept(folder))
 
 

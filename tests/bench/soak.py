@@ -1,8 +1,8 @@
-"""Many batches in a row, and the memory of each kind of process meanwhile: does anything grow?
+"""The soak test: many batches in a row, sampling the memory of each kind of process to find leaks.
 
-Run it with `make bench-soak`, or `python -m bench.soak --batches 10000`. Small batches from a backlog, one after the
-other: what leaks per batch shows soonest that way. The table and the plot go to docs/benchmarks, or to BENCH_FOLDER;
-`python -m bench.soak_report FOLDER` writes the page again from its soak.json.
+Run it with `make bench-soak`, or `python -m bench.soak --batches 10000`. Small batches from a backlog run one after
+another, because a leak per batch shows soonest that way. The page and its plot go to docs/benchmarks, or to
+BENCH_FOLDER; `python -m bench.soak_report FOLDER` writes the page again from its soak.json.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from bench.workloads import QUICK, SOAK, TAILRACE
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 SAMPLES = 200
-HEAPS = 5  # looks at what lives in the heaps; each is a full collection, which a soak would rather not see
+HEAPS = 5  # samples of the live heap; few, because each is a full collection, which disturbs a soak
 START_LIMIT = 180.0
 BATCH_LIMIT = 120.0  # seconds without a batch
 LOOK_EVERY = 0.2
 
 
 def soak(stand: Stand, batches: int) -> Soaked:
-    """Run the batches, sampling memory at regular distances, and check what was written."""
+    """Run the batches, sampling memory at regular intervals, and check the output."""
     per_batch = SOAK.per_batch or 1
     soaked = Soaked(batches, per_batch, 0.0, {}, {})
     with (

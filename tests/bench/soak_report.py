@@ -1,4 +1,4 @@
-"""The page of the soak, made of what was sampled: docs/benchmarks/soak.md, its plot and soak.json.
+"""The page of the soak test, made from its samples: docs/benchmarks/soak.md, its plot and soak.json.
 
 `python -m bench.soak_report FOLDER` writes the page again from the folder's soak.json.
 """
@@ -18,7 +18,7 @@ from bench.svg import chart
 from bench.workloads import SOAK
 
 KEPT = "soak.json"
-WARM = 5  # the first fifth of the batches warms up and is not in the slope
+WARM = 5  # the first fifth of the batches is warm-up and not in the slope
 MB = 2**20
 PAGE = """\
 # Memory over {batches:,} batches
@@ -30,12 +30,12 @@ PAGE = """\
 
 {table}
 
-- *Memory* is the resident set (RSS), for Python workers that of all together. They share pages with the process that
-  forked them; these pages are counted for each worker.
+- *Memory* is the resident set (RSS), for Python workers the sum. They share pages with the process that forked them;
+  these pages are counted for each worker.
 - *Slope* comes from a least-squares line through the samples, without the first fifth of the batches, with its standard
   error. Neighbouring samples are alike, so the true error is larger.
-- The resident set of a JVM grows until its heap has reached its limit, {heap} for both, with or without a leak. What is
-  in use after a full collection tells the one from the other:
+- The resident set of a JVM grows until its heap has reached its limit, {heap} for both, with or without a leak. The
+  memory in use after a full collection shows whether there is one:
 
 {heaps}
 
@@ -58,7 +58,7 @@ Samples = dict[str, list[tuple[float, float]]]  # kind of process → batch and 
 
 @dataclass
 class Soaked:
-    """What was sampled during a soak."""
+    """The samples of a soak."""
 
     batches: int
     per_batch: int
@@ -69,7 +69,7 @@ class Soaked:
     live: Samples = field(default_factory=dict)  # bytes in the heaps, after a full collection
 
     def heaps(self) -> str:
-        """One line for each JVM, with what lives in its heap after each part of the batches."""
+        """Return a table with a line for each JVM: the live heap after each part of the batches."""
         looks = next(iter(self.live.values()), [])
         lines = [
             f"| MB in use after batch | {' | '.join(f'{batch:,.0f}' for batch, _ in looks)} |",
@@ -80,7 +80,7 @@ class Soaked:
         return "\n".join(lines)
 
     def table(self) -> str:
-        """One line for each kind of process that was there."""
+        """Return a table with a line for each kind of process that ran."""
         lines = [
             "| process | first, MB | last, MB | greatest, MB | slope, MB per 1,000 batches | CPU, ms |",
             "|---|---|---|---|---|---|",
@@ -101,7 +101,7 @@ class Soaked:
 
 
 def keep(folder: Path, soaked: Soaked) -> None:
-    """Write what was sampled, as it is."""
+    """Save the samples."""
     (folder / KEPT).write_text(json.dumps(dataclasses.asdict(soaked), indent=1) + "\n", encoding="utf-8")
 
 
@@ -126,7 +126,7 @@ def write(folder: Path, soaked: Soaked) -> None:
 
 
 def main(folder: Path) -> None:
-    """Write the page again from what was sampled then."""
+    """Write the page again from the saved samples."""
     document = json.loads((folder / KEPT).read_text(encoding="utf-8"))
     write(folder, Soaked(**document))
 

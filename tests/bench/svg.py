@@ -1,4 +1,4 @@
-"""Line charts as SVG, for the benchmarks' pages: readable on a light and on a dark page, with nothing from outside."""
+"""Line charts as SVG for the benchmarks' pages: readable on light and dark pages, without external resources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Points = Sequence[tuple[float, float]]
 WIDTH, HEIGHT = 760, 340
 LEFT, RIGHT, TOP, BOTTOM = 70, 190, 40, 46
 GREY = "#888"
-# Told apart also by those who do not see all colours, with the help of the dashes.
+# The dashes distinguish the lines for readers who do not see all colours.
 LINES = (
     ("#d62728", ""), ("#1f77b4", ""), ("#2ca02c", "6 3"), ("#9467bd", "2 3"), ("#ff7f0e", ""), ("#17a2b8", "8 3 2 3"),
     ("#e377c2", "4 2"),
@@ -19,7 +19,7 @@ LINES = (
 
 
 def chart(title: str, across: str, series: Mapping[str, Points], *, logarithmic: bool = False) -> str:
-    """One chart; on a logarithmic axis what is below 1 is drawn at 1."""
+    """Draw one chart; on a logarithmic axis, values below 1 are drawn at 1."""
     most_x = max((x for points in series.values() for x, _ in points), default=1) or 1
     most_y = max((y for points in series.values() for _, y in points), default=1) or 1
     ticks = _powers(most_y) if logarithmic else _steps(most_y)

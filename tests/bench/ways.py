@@ -1,8 +1,8 @@
-"""The ways in which a Spark job may produce to Kafka, as the write-ups have them; none of this is in the product.
+"""The common ways for a Spark job to produce to Kafka, for the churn benchmark; none of them is in the product.
 
-Each way is a function from a task's Arrow batches to nothing: it writes them and waits until they are there. What
-differs is where the producer comes from. All are configured alike; each producer names itself by counting, as Java's
-do. What is kept between tasks is kept by functions of this module: a closure's own globals are pickled with each task.
+Each way is a function of a task's Arrow batches that writes them and waits until they are acknowledged. The ways differ
+in where the producer comes from. All have the same configuration, and producers are numbered, as Java's are. State
+between tasks is kept by functions of this module, because a closure's own globals are pickled with each task.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-POOL = 4  # producers that a pool has at most
+POOL = 4  # maximum number of producers in a pool
 LIMIT = 60.0
-# One process for all tasks of an executor would count in one row; Python has several, so each has its own.
+# Python has several processes per executor, so each has its own counter.
 _numbers = itertools.count(1)
 _by_configuration: dict[frozenset[tuple[str, Any]], Producer] = {}
 _pools: dict[frozenset[tuple[str, Any]], Pool] = {}
@@ -28,13 +28,13 @@ Configuration = dict[str, Any]
 
 
 def producer(configuration: Configuration) -> Producer:
-    """A new one, with librdkafka's defaults but for its name."""
+    """Make a producer with librdkafka's defaults, except for its name."""
     name = f"producer-{os.getpid()}-{next(_numbers)}"
     return Producer({**configuration, "client.id": name})
 
 
 def send(batches: Iterator[Any], topic: str, to: Producer) -> None:
-    """Write a task's records, and wait for the brokers' word."""
+    """Write a task's records, and wait until all are acknowledged."""
     for batch in batches:
         for value in batch.column("value").to_pylist():
             while True:
@@ -49,7 +49,7 @@ def send(batches: Iterator[Any], topic: str, to: Producer) -> None:
 
 
 class Lazy:
-    """What is broadcast: a configuration, of which each process makes its producer when it needs it first."""
+    """The broadcast value: a configuration from which each process makes its producer on first use."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
@@ -60,7 +60,7 @@ class Lazy:
 
     @property
     def producer(self) -> Producer:
-        """The one of this process."""
+        """The producer of this process."""
         if self._made is None:
             self._made = producer(self._configuration)
         return self._made
@@ -75,7 +75,7 @@ def _singleton(configuration: Configuration) -> Producer:
 
 
 class Pool:
-    """As commons-pool has it: the one that was given back last is lent first, and one is made when none is idle."""
+    """A pool like commons-pool: it lends the last producer returned first, and makes one if none is idle."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
@@ -84,7 +84,7 @@ class Pool:
 
     @contextlib.contextmanager
     def borrowed(self) -> Iterator[Producer]:
-        """Inside, it is nobody else's."""
+        """Borrow a producer exclusively."""
         if self._idle.empty() and self._made < POOL:
             self._made += 1
             self._idle.put(producer(self._configuration))
@@ -103,7 +103,7 @@ def _pool(configuration: Configuration) -> Pool:
 
 
 def each_its_own(configuration: Configuration, topic: str, spark: Any) -> Callable[[Iterator[Any]], None]:
-    """The documented way: a producer for each partition of each batch."""
+    """Make a producer for each partition of each batch, the documented way."""
 
     def write(batches: Iterator[Any]) -> None:
         send(batches, topic, producer(configuration))  # it ends with its last reference
@@ -112,7 +112,7 @@ def each_its_own(configuration: Configuration, topic: str, spark: Any) -> Callab
 
 
 def broadcast(configuration: Configuration, topic: str, spark: Any) -> Callable[[Iterator[Any]], None]:
-    """Broadcast, and made on first use."""
+    """Broadcast the producer's configuration, and make the producer on first use."""
     shared = spark.sparkContext.broadcast(Lazy(configuration))
 
     def write(batches: Iterator[Any]) -> None:
@@ -122,7 +122,7 @@ def broadcast(configuration: Configuration, topic: str, spark: Any) -> Callable[
 
 
 def singleton(configuration: Configuration, topic: str, spark: Any) -> Callable[[Iterator[Any]], None]:
-    """A map of producers by configuration, with a hook at the process' end."""
+    """Keep a map of producers by configuration, with a hook at process exit."""
 
     def write(batches: Iterator[Any]) -> None:
         send(batches, topic, _singleton(configuration))
@@ -131,7 +131,7 @@ def singleton(configuration: Configuration, topic: str, spark: Any) -> Callable[
 
 
 def pool(configuration: Configuration, topic: str, spark: Any) -> Callable[[Iterator[Any]], None]:
-    """Borrowed from a pool, and given back."""
+    """Borrow a producer from a pool, and return it."""
 
     def write(batches: Iterator[Any]) -> None:
         with _pool(configuration).borrowed() as lent:

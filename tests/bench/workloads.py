@@ -1,7 +1,7 @@
 """The workloads of the sink benchmark: their records, and what each side does with them.
 
-Both sides do the same work on their defaults. What is set is listed here and nowhere else: the session of Spark, the
-same for both, and for `batch_64` the number of records per batch, the same for both.
+Both sides do the same work on their defaults. The only settings are here, and the same for both: those of the Spark
+session, and for `batch_64` the number of records per batch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tailrace.config import Pipeline
 NATIVE, TAILRACE, ARROW = "native", "tailrace", "tailrace-arrow"
 NAMES = {NATIVE: "Spark's sink", TAILRACE: "Tailrace", ARROW: "Tailrace, process.arrow"}
 SPARK = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "3g"}
-# What a user of Spark's sink may set to catch up with choices that Tailrace makes by default; BENCH_TUNED=1 sets it.
+# Settings with which a user of Spark's sink can match Tailrace's default choices; BENCH_TUNED=1 sets them.
 TUNED_SPARK = {"spark.kafka.consumer.cache.capacity": "1024"}
 TUNED_READER = {"kafka.fetch.max.wait.ms": "5"}
 
@@ -57,7 +57,7 @@ def copy(batches):
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is measured, and how much is processed before that and not counted."""
+    """How much is measured, and how much is processed as warm-up and not counted."""
 
     records: int
     warm_records: int
@@ -74,7 +74,7 @@ QUICK = Scale(600_000, 300_000, 10.0, 6.0, 20, 5, 1)
 
 @dataclass(frozen=True)
 class Workload:
-    """One kind of work; `number` finds in an output record the number that `record` was given."""
+    """One kind of work; `number` recovers from an output record the number that `record` was given."""
 
     name: str
     partitions: int
@@ -88,11 +88,11 @@ class Workload:
     failing: int | None = None  # one record in this many is left out of the output
 
     def accepts(self, number: int) -> bool:
-        """Whether the record with this number belongs to the output."""
+        """Tell whether the record with this number belongs to the output."""
         return self.failing is None or number % self.failing != self.failing - 1
 
     def outputs(self, records: int) -> int:
-        """How many of the first `records` records belong to the output."""
+        """Count the outputs of the first `records` records."""
         return records if self.failing is None else records - records // self.failing
 
 
@@ -122,13 +122,13 @@ def json_number(value: bytes) -> int:
 
 
 def projected(value: bytes) -> dict[str, Any]:
-    """Return what the output for a JSON record must hold."""
-    whole = json.loads(value)
-    return {name: whole[name] for name in FIELDS}
+    """Return the fields that the output for a JSON record must hold."""
+    record = json.loads(value)
+    return {name: record[name] for name in FIELDS}
 
 
 def arrow_missing() -> str:
-    """Say why `process.arrow` cannot be measured; nothing if it can."""
+    """Return why `process.arrow` cannot be measured, or nothing if it can."""
     section: Any = Pipeline.model_fields["process"].annotation
     if "arrow" in getattr(section, "model_fields", {}):
         return ""
@@ -158,13 +158,13 @@ BATCH = Workload(
 )  # fmt: skip
 SOAK = Workload(
     "soak", 4, raw_record, raw_number, {TAILRACE: _PLAIN}, {}, {"format": "raw"}, per_batch=100,
-    spark={**SPARK, "spark.driver.memory": "1g"},  # a heap that is soon full shows sooner what stays in it
+    spark={**SPARK, "spark.driver.memory": "1g"},  # a small heap fills sooner, which shows a leak sooner
 )  # fmt: skip
 WORKLOADS = {each.name: each for each in (RAW, JSON, LATENCY, BATCH)}
 
 
 def order(variants: tuple[str, ...], number: int) -> tuple[str, ...]:
-    """Return the variants in the order of this round: each other round is reversed."""
+    """Return the variants in the order of this round: every other round is reversed."""
     return variants if number % 2 else variants[::-1]
 
 
@@ -189,7 +189,7 @@ def pipeline(workload: Workload, variant: str, name: str, bootstrap: str, source
 
 
 def native(workload: Workload, bootstrap: str, source: str, target: str, tuned: bool) -> dict[str, Any]:
-    """Return what the native side needs to know: see native.py."""
+    """Return the specification of the native side: see native.py."""
     reader = {"kafka.bootstrap.servers": bootstrap, "subscribe": source, "startingOffsets": "earliest"}
     reader |= TUNED_READER if tuned else {}
     if workload.per_batch is not None:

@@ -1,4 +1,4 @@
-"""What the tests of the chart share: each environment is rendered once."""
+"""Fixtures of the chart's tests: each environment, rendered once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _rendered: dict[str, list[Resource]] = {}
 
 @pytest.fixture(params=ENVIRONMENTS)
 def environment(request: pytest.FixtureRequest) -> str:
-    """Each of them."""
+    """Parametrize over the environments."""
     return str(request.param)
 
 
 @pytest.fixture
 def resources(environment: str) -> list[Resource]:
-    """What the environment becomes."""
+    """Return the environment's rendered resources."""
     if environment not in _rendered:
         _rendered[environment] = render(environment)
     return _rendered[environment]
@@ -25,7 +25,7 @@ def resources(environment: str) -> list[Resource]:
 
 @pytest.fixture(scope="session")
 def everything() -> list[Resource]:
-    """All that the chart has, at once: every option that adds an object or a variable is on."""
+    """Render the chart with every option on that adds an object or a variable."""
     return render("dev", EVERYTHING)
 
 

@@ -1,4 +1,4 @@
-"""Every environment renders into what Kubernetes and Strimzi take."""
+"""Every environment renders to resources that Kubernetes and Strimzi accept."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import yaml
 from support import schemas
 from support.helm import CHART, ENVIRONMENTS, LIMIT, SHARED, Resource, helm, of_kind, render, tool
 
-NOT_OURS = {"PodMonitor", "PrometheusRule"}  # no schema of theirs is at hand
+NOT_OURS = {"PodMonitor", "PrometheusRule"}  # without a schema here
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The schemas, made once."""
+    """Write the schemas once."""
     folder = tmp_path_factory.mktemp("schemas")
     definitions = SHARED / "strimzi" / "crds"
     schemas.write(folder, definitions if definitions.is_dir() else None)
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def conform(resources: list[Resource], folder: Path) -> str:
-    """What kubeconform finds wrong."""
+    """Return kubeconform's findings."""
     known = [each for each in resources if each["kind"] not in NOT_OURS]
     if not list(folder.glob("kafka-*")):
         known = [each for each in known if not each["apiVersion"].startswith("kafka.strimzi.io")]
@@ -39,25 +39,25 @@ def conform(resources: list[Resource], folder: Path) -> str:
     return "\n".join(f"{each['kind']} {each['name']}: {each['msg']}" for each in found) or done.stderr
 
 
-def test_an_environment_is_valid(resources: list[Resource], folder: Path) -> None:
-    """By the schemas, in which an unknown field is an error."""
+def test_environment_matches_the_schemas(resources: list[Resource], folder: Path) -> None:
+    """An unknown field is an error."""
     assert conform(resources, folder) == ""
 
 
-def test_everything_at_once_is_valid(everything: list[Resource], folder: Path) -> None:
+def test_all_options_together_match_the_schemas(everything: list[Resource], folder: Path) -> None:
     """Every option that adds something is on."""
     assert conform(everything, folder) == ""
 
 
-def test_the_schemas_refuse_an_unknown_field(everything: list[Resource], folder: Path) -> None:
-    """Or the tests above would prove nothing."""
+def test_schemas_refuse_an_unknown_field(everything: list[Resource], folder: Path) -> None:
+    """Otherwise the tests above would prove nothing."""
     [deployment, *_] = of_kind(json.loads(json.dumps(everything)), "Deployment")
     deployment["spec"]["template"]["spec"]["hostNetwrk"] = True
     assert "hostNetwrk" in conform([deployment], folder)
 
 
-def test_the_templates_of_executors_are_pods(everything: list[Resource], folder: Path) -> None:
-    """Spark reads them as such."""
+def test_executor_templates_are_valid_pods(everything: list[Resource], folder: Path) -> None:
+    """Spark makes the executors from them."""
     made = [
         yaml.safe_load(each["data"]["executor.yaml"])
         for each in of_kind(everything, "ConfigMap")
@@ -68,22 +68,22 @@ def test_the_templates_of_executors_are_pods(everything: list[Resource], folder:
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_lint_finds_nothing(name: str) -> None:
-    """Not even a hint."""
+def test_lint_finds_no_problem(name: str) -> None:
+    """Neither an error nor a warning."""
     done = helm("lint", "--strict", str(CHART), "--values", str(CHART / "environments" / f"{name}.yaml"))
-    # Without a cluster Helm's lint knows no APIs but Kubernetes' own, and says what a user would read.
+    # Without a cluster, lint knows only Kubernetes' own APIs, so the chart's message about Strimzi is expected.
     problems = [line for line in done.stdout.splitlines() if "[ERROR]" in line or "[WARNING]" in line]
     assert all("kafka.strimzi.io/v1" in line for line in problems), done.stdout
 
 
-def test_each_object_has_a_name_of_its_own(everything: list[Resource]) -> None:
-    """Two of one name would be one object."""
+def test_each_object_has_a_unique_name(everything: list[Resource]) -> None:
+    """Two objects with the same name would overwrite each other."""
     names = [(each["apiVersion"], each["kind"], each["metadata"]["name"]) for each in everything]
     assert sorted(names) == sorted(set(names))
 
 
-def test_each_object_says_whose_it_is(everything: list[Resource]) -> None:
-    """By the labels that people and tools look for."""
+def test_each_object_is_labelled_with_its_release(everything: list[Resource]) -> None:
+    """It has the common labels, and the release's namespace."""
     for each in everything:
         labels = each["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == "t", each["metadata"]["name"]
@@ -91,8 +91,8 @@ def test_each_object_says_whose_it_is(everything: list[Resource]) -> None:
         assert each["metadata"]["namespace"] == "streams", each["metadata"]["name"]
 
 
-def test_production_loses_a_broker_and_goes_on() -> None:
-    """Three controllers, three brokers apart; three copies of each record, two of them before it counts."""
+def test_production_survives_the_loss_of_a_broker() -> None:
+    """Three controllers and three brokers on separate nodes; three replicas of each record, two to acknowledge it."""
     made = render("prod")
     [kafka] = of_kind(made, "Kafka")
     config = kafka["spec"]["kafka"]["config"]
@@ -112,8 +112,8 @@ def test_production_loses_a_broker_and_goes_on() -> None:
     assert {each["spec"]["replicas"] for each in of_kind(made, "KafkaTopic")} == {3}
 
 
-def test_what_is_kept_is_declared(environment: str, resources: list[Resource]) -> None:
-    """Kafka outlives a release in staging and production, and nothing else does."""
+def test_only_kafka_outlives_a_release(environment: str, resources: list[Resource]) -> None:
+    """In staging and production; in dev, nothing does."""
     kept = {
         each["kind"]
         for each in resources
@@ -122,22 +122,22 @@ def test_what_is_kept_is_declared(environment: str, resources: list[Resource]) -
     assert kept == (set() if environment == "dev" else {"Kafka", "KafkaNodePool", "KafkaTopic"})
 
 
-def test_topics_do_not_hold_up_an_uninstall(environment: str, resources: list[Resource]) -> None:
-    """Where the cluster goes with the release, its topic operator cannot let go of finalizers any more."""
+def test_topics_do_not_block_an_uninstall(environment: str, resources: list[Resource]) -> None:
+    """If the cluster is deleted with the release, its topic operator can no longer remove finalizers."""
     [kafka] = of_kind(resources, "Kafka")
     variables = kafka["spec"]["entityOperator"]["template"]["topicOperatorContainer"].get("env", [])
     assert variables == ([{"name": "STRIMZI_USE_FINALIZERS", "value": "false"}] if environment == "dev" else [])
 
 
-def test_monitoring_is_there_where_its_api_is() -> None:
-    """A cluster without Prometheus' operator takes the rest."""
+def test_monitoring_is_rendered_only_if_its_api_exists() -> None:
+    """A cluster without Prometheus' operator accepts everything else."""
     values = {"monitoring": {"enabled": True}}
     assert of_kind(render("dev", values), "PodMonitor")
     assert not of_kind(render("dev", values, apis=("kafka.strimzi.io/v1",)), "PodMonitor", "PrometheusRule")
 
 
-def test_rules_and_dashboards_are_those_of_the_folders() -> None:
-    """Each file is one object."""
+def test_each_rule_and_dashboard_file_becomes_one_object() -> None:
+    """No file is left out."""
     made = render("prod")
     rules = {each["metadata"]["name"]: each["spec"] for each in of_kind(made, "PrometheusRule")}
     assert set(rules) == {f"t-{file.stem}" for file in (CHART / "rules").glob("*.yaml")}

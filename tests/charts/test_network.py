@@ -1,4 +1,4 @@
-"""What policies let through is what a release needs, wherever its Kafka, its store and its registry are."""
+"""Network policies allow exactly what a release needs, wherever its Kafka, its store and its registry are."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PLAIN = {"name": "plain", "config": {"source": {"topics": ["tweets"]}, "sink": {
 
 
 def ports(made: list[Resource], name: str) -> set[int]:
-    """Those that a policy lets its pods reach at any address."""
+    """Return the ports that a policy lets its pods reach at any address."""
     rules = named(made, "NetworkPolicy", name)["spec"]["egress"]
     return {port["port"] for rule in rules if "to" not in rule for port in rule["ports"]}
 
 
 def elsewhere(endpoint: str, secret: str = "keys") -> dict[str, Any]:
-    """Values for a Kafka and an object store outside."""
+    """Return values with an external Kafka and object store."""
     return {
         "kafka": {"mode": "external", "external": {"bootstrapServers": "a.example:9096,b.example:9097"}},
         "objectStorage": {"mode": "external", "external": {"endpoint": endpoint, "secret": secret}},
@@ -32,30 +32,30 @@ def elsewhere(endpoint: str, secret: str = "keys") -> dict[str, Any]:
     }
 
 
-def test_the_ports_are_those_of_the_addresses() -> None:
-    """Of the brokers, of the store where there is a checkpoint, of the registry."""
+def test_policies_open_the_ports_of_the_configured_addresses() -> None:
+    """Those of the brokers, of the registry, and of the store if there is a checkpoint."""
     made = render(values=elsewhere("http://minio.example:9000"), apis=())
     assert ports(made, "t-counts-executor") == {9096, 9097, 9000, 8081}
     assert ports(made, "t-plain-executor") == {9096, 9097}
 
 
-def test_an_address_without_a_port_has_its_schemes() -> None:
-    """On AWS there is none at all."""
+def test_address_without_a_port_uses_its_schemes_port() -> None:
+    """An empty endpoint, as on AWS, means HTTPS."""
     assert 80 in ports(render(values=elsewhere("http://minio.example"), apis=()), "t-counts-executor")
     for endpoint in ("https://s3.example", ""):
         assert 443 in ports(render(values=elsewhere(endpoint), apis=()), "t-counts-executor")
 
 
-def test_ports_may_be_said() -> None:
-    """And addresses, where one knows them."""
+def test_kafkas_ports_and_addresses_can_be_set() -> None:
+    """kafka.external.network holds both."""
     values = elsewhere("https://s3.example")
     values["kafka"]["external"]["network"] = {"ports": [9999], "to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]}
     rules = named(render(values=values, apis=()), "NetworkPolicy", "t-plain-executor")["spec"]["egress"]
     assert {"ports": [{"protocol": "TCP", "port": 9999}], "to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}]} in rules
 
 
-def test_an_identity_comes_from_an_agent_on_the_node() -> None:
-    """Where no Secret has the store's keys."""
+def test_node_agent_is_reachable_without_a_secret_for_the_store() -> None:
+    """The pod's identity then comes from an agent on the node."""
     agent = {"ipBlock": {"cidr": "169.254.0.0/16"}}
     for secret, wanted in (("", True), ("keys", False)):
         made = render(values=elsewhere("https://s3.example", secret), apis=())
@@ -64,7 +64,7 @@ def test_an_identity_comes_from_an_agent_on_the_node() -> None:
 
 
 def test_only_pipelines_with_a_checkpoint_get_the_stores_keys() -> None:
-    """A Secret that is not there would hold up pods that have no use for it."""
+    """A missing Secret would block pods that do not need it."""
     made = render(values=elsewhere("https://s3.example"), apis=())
 
     def variables(name: str) -> set[str]:
@@ -75,8 +75,8 @@ def test_only_pipelines_with_a_checkpoint_get_the_stores_keys() -> None:
     assert "AWS_SECRET_ACCESS_KEY" not in variables("t-plain")
 
 
-def test_others_may_be_let_in_to_the_brokers() -> None:
-    """What writes the input and reads the output is no part of the release."""
+def test_other_clients_can_be_admitted_to_the_brokers() -> None:
+    """The clients that write the input and read the output are not part of the release."""
     theirs = {"namespaceSelector": {"matchLabels": {"team": "web"}}, "podSelector": {"matchLabels": {"app": "feed"}}}
     [kafka] = of_kind(render(values={"kafka": {"strimzi": {"clients": [theirs]}}}), "Kafka")
     [listener] = kafka["spec"]["kafka"]["listeners"]
@@ -84,8 +84,8 @@ def test_others_may_be_let_in_to_the_brokers() -> None:
     assert listener["networkPolicyPeers"] == [ours, theirs]
 
 
-def test_dns_may_listen_elsewhere() -> None:
-    """As it does behind the Service of some distributions."""
+def test_dns_ports_can_be_set() -> None:
+    """Some distributions' DNS listens on another port behind its Service."""
     made = render(values={"networkPolicy": {"dnsPorts": [53, 5353]}})
     for policy in ("t-tweets-driver", "t-tweets-executor", "t-tweets-test"):
         rule = named(made, "NetworkPolicy", policy)["spec"]["egress"]

@@ -1,4 +1,4 @@
-"""Values that YAML or Go would read as something else arrive as they were written."""
+"""Values that YAML or Go could misread arrive as they were written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TWEETS = {"source": {"topics": ["tweets"]}, "sink": {"topic": "hashtags"}}
         ('a "b" \\ c', 'a "b" \\ c'), ("<&>", "<&>"), ("", ""),
     ],
 )  # fmt: skip
-def test_a_variable_says_what_the_values_say(value: Any, text: str) -> None:
+def test_variable_arrives_unchanged(value: Any, text: str) -> None:
     """In driver and executors."""
     made = render(values={"pipelineDefaults": {"env": {"LIMIT": value}}})
     [container] = named(made, "Deployment", "t-tweets")["spec"]["template"]["spec"]["containers"]
@@ -27,23 +27,23 @@ def test_a_variable_says_what_the_values_say(value: Any, text: str) -> None:
         assert [each["value"] for each in env if each["name"] == "LIMIT"] == [text]
 
 
-def test_a_setting_says_what_the_values_say() -> None:
-    """Large numbers, too."""
+def test_setting_with_a_large_number_arrives_unchanged() -> None:
+    """Not as 5e+06."""
     made = render(values={"pipelineDefaults": {"config": {"spark": {"spark.network.timeout": 5000000}}}})
     read = yaml.safe_load(named(made, "ConfigMap", "t-tweets")["data"]["pipeline.yaml"])
     assert read["spark"]["spark.network.timeout"] == 5000000
 
 
 @pytest.mark.parametrize("text", ["  x\n y\n", "", "\n\n", "a: {{ b }}\n", "tab\there\n", "no end", "<&> ü\n"])
-def test_a_file_says_what_the_values_say(text: str) -> None:
-    """Also one that begins with a space."""
+def test_file_arrives_unchanged(text: str) -> None:
+    """Even if it begins with a space."""
     made = render(values={"pipelineDefaults": {"files": {"a.txt": text}}})
     assert named(made, "ConfigMap", "t-tweets")["data"]["a.txt"] == text
 
 
 @pytest.mark.parametrize("name", ["2024", "1e3", "true", "null"])
-def test_a_name_that_yaml_takes_for_something_else_is_text(name: str) -> None:
-    """Kubernetes refuses a label that is a number; of the release, and of a pipeline."""
+def test_name_that_yaml_could_misread_stays_text(name: str) -> None:
+    """For a release and a pipeline; Kubernetes refuses a label that is a number."""
     made = render(values={"pipelines": [{"name": name, "config": TWEETS}]}, name=name)
     for each in made:
         assert all(isinstance(value, str) for value in each["metadata"]["labels"].values()), each["metadata"]
@@ -53,7 +53,7 @@ def test_a_name_that_yaml_takes_for_something_else_is_text(name: str) -> None:
 
 
 def test_names_from_the_values_are_text() -> None:
-    """Of Secrets, their keys, and classes of priority."""
+    """Those of Secrets, their keys, and priority classes."""
     more = {"secretEnv": {"A": {"secret": "1", "key": "2"}}, "priorityClassName": {"driver": "3", "executor": "4"}}
     made = render(values={"pipelineDefaults": more})
     spec = named(made, "Deployment", "t-tweets")["spec"]["template"]["spec"]
@@ -62,15 +62,15 @@ def test_names_from_the_values_are_text() -> None:
     assert taken["valueFrom"]["secretKeyRef"] == {"name": "1", "key": "2"}
 
 
-def test_a_release_may_have_a_dot_in_its_name() -> None:
-    """A Service may not."""
+def test_release_name_can_contain_a_dot() -> None:
+    """A Service's name cannot."""
     for each in render(name="my.release"):
         if each["kind"] in {"Service", "Deployment", "KafkaUser", "Kafka"}:
             assert "." not in each["metadata"]["name"]
 
 
-def test_what_is_said_twice_is_there_once() -> None:
-    """A setting of the brokers, and a label, that the chart has as well: whose is clear."""
+def test_setting_that_the_chart_also_has_appears_once() -> None:
+    """The chart wins for its labels; a broker setting appears only once."""
     values = {
         "kafka": {"strimzi": {"config": {"min.insync.replicas": 1, "log.retention.hours": 1}}},
         "commonLabels": {"app.kubernetes.io/name": "mine", "team": "a"},
@@ -85,8 +85,8 @@ def test_what_is_said_twice_is_there_once() -> None:
 
 
 @pytest.mark.parametrize("topic", ["a._raw", "x..y", "a_.b", "_a", "A.B", "a-b.c"])
-def test_a_topic_of_any_name_is_a_resource(topic: str) -> None:
-    """A resource's name has no dot beside another sign; the topic keeps its own."""
+def test_topic_of_any_name_becomes_a_resource(topic: str) -> None:
+    """The resource's name must not have a dot next to another punctuation character; the topic keeps its name."""
     made = render(
         values={"kafka": {"topics": [{"name": topic, "partitions": 1}], "existingTopics": ["tweets", "hashtags"]}}
     )

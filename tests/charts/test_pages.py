@@ -1,4 +1,4 @@
-"""The values that the pages show render as they stand there."""
+"""The values shown in the documentation render as they are."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ VALUES = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path) -> list[dict[str, Any]]:
-    """What a page shows, in its order."""
+    """Return the YAML blocks of a page, in order."""
     return [yaml.safe_load(each) for each in VALUES.findall(page.read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_first_file_of_a_page_is_whole(page: Path) -> None:
-    """Beside dev.yaml it makes a pipeline, its topics and its file."""
+def test_first_block_of_a_page_is_complete(page: Path) -> None:
+    """Together with dev.yaml it makes a pipeline, its topics and its file."""
     made = render(values=blocks(page)[0])
     topics = {each["spec"]["topicName"] for each in made if each["kind"] == "KafkaTopic"}
     assert topics == {"orders", "large-orders", "orders.rejected", "tailrace.ledger"}
@@ -30,8 +30,8 @@ def test_the_first_file_of_a_page_is_whole(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_what_a_page_adds_renders(page: Path) -> None:
-    """Each block beside the first."""
+def test_each_block_of_a_page_renders(page: Path) -> None:
+    """Each is added to the first block."""
     shown = blocks(page)
     for block in shown:
         kafka = shown[0]["kafka"] | block.get("kafka", {})

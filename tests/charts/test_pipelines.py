@@ -1,4 +1,4 @@
-"""A pipeline of the values becomes a driver that runs the same configuration, and is upgraded as it says."""
+"""A pipeline in the values becomes a driver that runs the same configuration and upgrades as configured."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ ENVIRONMENT = {"POD_IP": "10.0.0.1", "POD_NAME": "t-tweets-x", "POD_NAMESPACE": 
 
 
 def configuration(resources: list[Resource], folder: Path, name: str = "t-tweets") -> Any:
-    """The configuration file, as `tailrace run` reads it."""
+    """Read the configuration file as `tailrace run` does."""
     for file, text in named(resources, "ConfigMap", name)["data"].items():
         (folder / file).write_text(text)
     return load(folder / "pipeline.yaml", {}).pipeline
 
 
 def driver(resources: list[Resource], name: str = "t-tweets") -> Any:
-    """The driver's Deployment."""
+    """Return the spec of the driver's Deployment."""
     return named(resources, "Deployment", name)["spec"]
 
 
-def test_an_environments_configuration_is_valid(resources: list[Resource], tmp_path: Path) -> None:
-    """For the code that will read it."""
+def test_environments_configuration_loads(resources: list[Resource], tmp_path: Path) -> None:
+    """The library reads it with the expected values."""
     read = configuration(resources, tmp_path)
     assert read.pipeline == "tweets"
     assert read.kafka.bootstrap_servers == "t-kafka-kafka-bootstrap.streams.svc:9093"
@@ -36,7 +36,7 @@ def test_an_environments_configuration_is_valid(resources: list[Resource], tmp_p
     assert settings(read, ENVIRONMENT)["spark.driver.host"] == "10.0.0.1"
 
 
-def test_each_certificate_that_is_configured_is_mounted(resources: list[Resource], tmp_path: Path) -> None:
+def test_each_configured_certificate_is_mounted(resources: list[Resource], tmp_path: Path) -> None:
     """In driver and executors, at the same path."""
     options = configuration(resources, tmp_path).kafka.options
     paths = {value for name, value in options.items() if name.endswith(".location")}
@@ -52,28 +52,28 @@ def test_each_certificate_that_is_configured_is_mounted(resources: list[Resource
 
 
 def test_hand_over_starts_the_new_driver_first(everything: list[Resource]) -> None:
-    """As a standby, beside the old one."""
+    """It starts as a standby while the old one runs."""
     spec = driver(everything)
     assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
     assert "--standby" in spec["template"]["spec"]["containers"][0]["args"]
 
 
 def test_drain_ends_the_old_driver_first(everything: list[Resource]) -> None:
-    """And the new one need not wait for anybody."""
+    """So the new one is not a standby."""
     spec = driver(everything, "t-counts")
     assert spec["strategy"] == {"type": "Recreate"}
     assert "--standby" not in spec["template"]["spec"]["containers"][0]["args"]
 
 
 @pytest.mark.parametrize(("batch", "seconds"), [({}, 180), ({"drain": 30.5}, 91), ({"drain": 0}, 60)])
-def test_a_batch_may_finish_before_the_pod_is_killed(batch: dict[str, float], seconds: int) -> None:
-    """batch.drain, and a minute to leave."""
+def test_batch_can_finish_before_the_pod_is_killed(batch: dict[str, float], seconds: int) -> None:
+    """The grace period is batch.drain plus a minute."""
     made = render(values={"pipelineDefaults": {"config": {"batch": batch}}})
     assert driver(made)["template"]["spec"]["terminationGracePeriodSeconds"] == seconds
 
 
-def test_readiness_is_the_drivers_own_sign() -> None:
-    """A file, or what its HTTP port says."""
+def test_readiness_is_reported_by_the_driver() -> None:
+    """By a file, or on its HTTP port."""
     [container] = driver(render(values={"http": {"enabled": False}}))["template"]["spec"]["containers"]
     [file] = [each.split("=")[1] for each in container["args"] if each.startswith("--ready-file=")]
     assert container["readinessProbe"]["exec"]["command"] == ["test", "-f", file]
@@ -84,7 +84,7 @@ def test_readiness_is_the_drivers_own_sign() -> None:
     assert {"name": "http", "containerPort": 9760} in container["ports"]
 
 
-def test_metrics_are_served_where_they_are_looked_for(everything: list[Resource], tmp_path: Path) -> None:
+def test_metrics_are_served_where_monitors_expect_them(everything: list[Resource], tmp_path: Path) -> None:
     """At every address of the pod, on the ports that probes, monitors and policies name."""
     read = configuration(everything, tmp_path).metrics
     assert (read.enabled, read.host) == (True, "0.0.0.0")
@@ -95,8 +95,8 @@ def test_metrics_are_served_where_they_are_looked_for(everything: list[Resource]
     assert not of_kind(render(values={"http": {"enabled": False}, "monitoring": {"enabled": True}}), "PodMonitor")[1:]
 
 
-def test_another_configuration_is_another_driver() -> None:
-    """So is another file beside it; the same values are the same driver."""
+def test_changed_configuration_or_file_replaces_the_driver() -> None:
+    """The same values keep the driver."""
 
     def checksum(**values: Any) -> str:
         made = render(values={"pipelineDefaults": values})
@@ -107,14 +107,14 @@ def test_another_configuration_is_another_driver() -> None:
     assert len(set(sums)) == 3
 
 
-def test_files_are_beside_the_configuration(everything: list[Resource], tmp_path: Path) -> None:
-    """As they were."""
+def test_files_are_next_to_the_configuration(everything: list[Resource], tmp_path: Path) -> None:
+    """Unchanged."""
     configuration(everything, tmp_path)
     assert (tmp_path / "upper.py").read_text() == "def upper(rows):\n    return rows\n"
 
 
-def test_a_pipeline_that_is_off_has_no_driver() -> None:
-    """What it knows stays: user, topics, configuration."""
+def test_disabled_pipeline_has_no_driver() -> None:
+    """Its user, topics and configuration stay."""
     made = render(values={"pipelineDefaults": {"enabled": False}})
     assert driver(made)["replicas"] == 0
     assert of_kind(made, "KafkaUser")
@@ -122,7 +122,7 @@ def test_a_pipeline_that_is_off_has_no_driver() -> None:
 
 
 def test_ports_agree(everything: list[Resource], tmp_path: Path) -> None:
-    """Those of Spark's settings are those of the container, and what the policies let through."""
+    """Spark's settings, the container and the policies name the same ports."""
     spark = configuration(everything, tmp_path).spark
     [container] = driver(everything)["template"]["spec"]["containers"]
     ports = {each["name"]: str(each["containerPort"]) for each in container["ports"]}
@@ -133,8 +133,8 @@ def test_ports_agree(everything: list[Resource], tmp_path: Path) -> None:
     assert {str(each["port"]) for each in policy["ports"]} == {ports["spark"], ports["blocks"]}
 
 
-def test_what_is_left_to_a_pipeline_reaches_its_pods(everything: list[Resource]) -> None:
-    """Labels, variables and places, of driver and executors."""
+def test_pod_options_of_a_pipeline_reach_its_pods(everything: list[Resource]) -> None:
+    """Labels, variables and scheduling, for driver and executors."""
     for kind, pod in (("driver", driver(everything)["template"]), ("executor", executor(everything))):
         assert pod["metadata"]["labels"]["cost"] == "a"
         assert pod["metadata"]["annotations"]["note"] == "b"
@@ -149,7 +149,7 @@ def test_what_is_left_to_a_pipeline_reaches_its_pods(everything: list[Resource])
         assert variables["REGISTRY_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "registry-key", "key": "key"}
 
 
-def test_a_stateful_pipeline_gets_the_store_and_its_keys(everything: list[Resource], tmp_path: Path) -> None:
+def test_stateful_pipeline_gets_the_store_and_its_keys(everything: list[Resource], tmp_path: Path) -> None:
     """In driver and executors, which both write there."""
     spark = configuration(everything, tmp_path, "t-counts").spark
     assert spark["spark.hadoop.fs.s3a.endpoint"] == "http://t-object-store.streams.svc:9000"
@@ -159,8 +159,8 @@ def test_a_stateful_pipeline_gets_the_store_and_its_keys(everything: list[Resour
             assert variables[name]["valueFrom"]["secretKeyRef"] == {"name": "t-object-store", "key": key}
 
 
-def test_kafka_may_be_elsewhere(tmp_path: Path) -> None:
-    """With certificates or a password from Secrets; nothing of Strimzi's is made or asked for."""
+def test_kafka_can_be_external(tmp_path: Path) -> None:
+    """Certificates or a password come from Secrets; no Strimzi resource is made or needed."""
     external = {
         "bootstrapServers": "broker.example:9093",
         "options": {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"},
@@ -177,16 +177,16 @@ def test_kafka_may_be_elsewhere(tmp_path: Path) -> None:
     assert [each["secret"]["name"] for each in volume["projected"]["sources"]] == ["brokers"]
 
 
-def test_a_driver_without_certificates_waits_for_none() -> None:
-    """There is nothing that could be renewed, and nothing to mount."""
+def test_driver_without_certificates_waits_for_none() -> None:
+    """There is nothing to renew, and nothing to mount."""
     values = {"kafka": {"mode": "external", "external": {"bootstrapServers": "kafka:9092"}}}
     spec = driver(render(values=values, apis=()))["template"]["spec"]
     assert "--until-renewed" not in spec["containers"][0]["args"]
     assert "kafka" not in {each["name"] for each in spec["volumes"]}
 
 
-def test_executors_may_be_missing_one_at_a_time() -> None:
-    """And a single one never holds up a node's drain."""
+def test_disruption_budget_lets_one_executor_go_at_a_time() -> None:
+    """A single executor never blocks a node's drain."""
     budget = named(render("prod"), "PodDisruptionBudget", "t-tweets-executor")["spec"]
     assert budget["minAvailable"] == 2
     budget = named(render("dev"), "PodDisruptionBudget", "t-tweets-executor")["spec"]
@@ -194,8 +194,8 @@ def test_executors_may_be_missing_one_at_a_time() -> None:
     assert named(render("dev"), "PodDisruptionBudget", "t-tweets")["spec"]["maxUnavailable"] == 1
 
 
-def test_as_many_executors_stay_as_there_may_be_at_least() -> None:
-    """Where their number follows the backlog."""
+def test_disruption_budget_follows_the_minimum_of_scaled_executors() -> None:
+    """If the number of executors follows the backlog."""
     tweets = {
         "name": "tweets",
         "config": {
@@ -209,7 +209,7 @@ def test_as_many_executors_stay_as_there_may_be_at_least() -> None:
 
 
 def test_topics_of_the_pipelines_are_made(everything: list[Resource]) -> None:
-    """The ledger as the product itself would make it, and a topic for what each pipeline rejects."""
+    """The ledger as Tailrace itself would create it, and a topic for each pipeline's rejected records."""
     topics = {each["spec"]["topicName"]: each["spec"] for each in of_kind(everything, "KafkaTopic")}
     assert set(topics) == {"tweets", "hashtags", "tailrace.ledger", "tweets.rejected", "bad.words"}
     assert topics["tailrace.ledger"]["config"] == {"cleanup.policy": "compact"}
@@ -217,7 +217,7 @@ def test_topics_of_the_pipelines_are_made(everything: list[Resource]) -> None:
 
 
 def test_service_and_deployment_select_the_same_pods(everything: list[Resource]) -> None:
-    """Those of one pipeline's driver."""
+    """The pods of one pipeline's driver."""
     service = named(everything, "Service", "t-tweets")["spec"]
     assert service["selector"] == driver(everything)["selector"]["matchLabels"]
     labels = driver(everything)["template"]["metadata"]["labels"]

@@ -1,4 +1,4 @@
-"""Each right in Kafka and in Kubernetes is in the README's tables with its use, and no other is given."""
+"""Each right in Kafka and in Kubernetes is in the README's tables with its use, and no other is granted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = {"topic": "topic", "group": "group", "transactionalId": "transactional i
 
 
 def table(heading: str) -> list[list[str]]:
-    """The rows of the table below a heading, their cells without backticks."""
+    """Return the rows of the table below a heading, without backticks in their cells."""
     section = README.split(f"\n### {heading}\n", 1)[1].split("\n##", 1)[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in lines[2:]]
@@ -44,8 +44,8 @@ def test_every_right_in_kafka_is_explained_by_a_use(everything: list[Resource]) 
     assert given == explained
 
 
-def test_a_user_has_what_the_library_says_that_it_needs(resources: list[Resource]) -> None:
-    """The rights that `tailrace doctor` looks for, those to ask how things are set, and no other."""
+def test_user_has_the_rights_that_the_library_needs(resources: list[Resource]) -> None:
+    """The rights that `tailrace doctor` checks, those to read configurations, and no other."""
     users = of_kind(resources, "KafkaUser")
     assert users
     for user in users:
@@ -64,8 +64,8 @@ def test_a_user_has_what_the_library_says_that_it_needs(resources: list[Resource
         assert asked == {("cluster", ""), ("topic", pipeline.sink.topic), ("topic", pipeline.ledger.topic)}
 
 
-def test_no_right_in_kafka_is_for_everything(everything: list[Resource]) -> None:
-    """No `*`, no `All`, no empty prefix, and none to make or delete."""
+def test_no_right_in_kafka_is_unlimited(everything: list[Resource]) -> None:
+    """No `*`, no `All`, no empty prefix, and none to create or delete."""
     for user in of_kind(everything, "KafkaUser"):
         for acl in user["spec"]["authorization"]["acls"]:
             assert acl["resource"].get("name", "-") not in {"*", ""}
@@ -73,7 +73,7 @@ def test_no_right_in_kafka_is_for_everything(everything: list[Resource]) -> None
 
 
 def test_a_pipelines_rights_do_not_reach_one_with_a_longer_name(everything: list[Resource]) -> None:
-    """`tweets` has nothing of `tweets-eu`: each prefix ends with a dot."""
+    """`tweets` has no right of `tweets-eu`, because each prefix ends with a dot."""
     for user in of_kind(everything, "KafkaUser"):
         for acl in user["spec"]["authorization"]["acls"]:
             if acl["resource"].get("patternType") == "prefix":
@@ -89,7 +89,7 @@ def test_every_right_in_kubernetes_is_explained_by_a_use(everything: list[Resour
         assert given == explained
 
 
-def test_rights_are_given_in_the_namespace_and_to_drivers_alone(everything: list[Resource]) -> None:
+def test_rights_are_granted_only_to_drivers_and_in_the_namespace(everything: list[Resource]) -> None:
     """No ClusterRole, no Secrets, and nothing for executors."""
     assert not of_kind(everything, "ClusterRole", "ClusterRoleBinding")
     for binding in of_kind(everything, "RoleBinding"):

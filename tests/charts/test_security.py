@@ -1,4 +1,4 @@
-"""Every pod that the chart leads to passes the restricted standard, and no more than that is open."""
+"""Every pod of a release meets the restricted Pod Security Standard; tokens, Secrets and the network are limited."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persiste
 
 
 def unrestricted(spec: dict[str, Any]) -> list[str]:
-    """What the restricted Pod Security Standard finds in a pod, and a root file system that can be written to."""
+    """List a pod's violations of the restricted Pod Security Standard, and writable root file systems."""
     found = [name for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name)]
     pod = spec.get("securityContext", {})
     if pod.get("seccompProfile", {}).get("type") not in {"RuntimeDefault", "Localhost"}:
@@ -34,14 +34,14 @@ def unrestricted(spec: dict[str, Any]) -> list[str]:
 
 
 def test_every_pod_is_restricted(resources: list[Resource]) -> None:
-    """Executors too, whose pods Spark makes."""
+    """Including executors, whose pods Spark makes."""
     found = {name: unrestricted(pod["spec"]) for name, pod in pods(resources).items()}
     assert len(found) >= 3
     assert {name: each for name, each in found.items() if each} == {}
 
 
-def test_every_pod_of_everything_is_restricted(everything: list[Resource]) -> None:
-    """Object store, Job and test as well."""
+def test_every_pod_is_restricted_with_all_options(everything: list[Resource]) -> None:
+    """Including object store, Job and test."""
     found = {name: unrestricted(pod["spec"]) for name, pod in pods(everything).items()}
     assert len(found) == 8
     assert {name: each for name, each in found.items() if each} == {}
@@ -56,13 +56,13 @@ def test_every_pod_of_everything_is_restricted(everything: list[Resource]) -> No
         ({"containers": [{"name": "b"}]}, "b: privileges"),
     ],
 )
-def test_the_check_finds_what_it_is_for(everything: list[Resource], change: dict[str, Any], found: str) -> None:
-    """Or the tests above would prove nothing."""
+def test_check_finds_each_violation(everything: list[Resource], change: dict[str, Any], found: str) -> None:
+    """Otherwise the tests above would prove nothing."""
     assert found in unrestricted({**executor(everything)["spec"], **change})
 
 
-def test_strimzis_pods_are_told_to_be_restricted(resources: list[Resource]) -> None:
-    """Their file systems are Strimzi's own affair."""
+def test_strimzis_pods_are_restricted(resources: list[Resource]) -> None:
+    """Except for their root file systems, which Strimzi decides."""
     for pool in of_kind(resources, "KafkaNodePool"):
         template = pool["spec"]["template"]
         assert template["pod"]["securityContext"]["runAsNonRoot"] is True
@@ -73,8 +73,8 @@ def test_strimzis_pods_are_told_to_be_restricted(resources: list[Resource]) -> N
             assert context["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_every_container_asks_for_its_resources(everything: list[Resource]) -> None:
-    """And has a limit of memory; those of executors are Spark's settings."""
+def test_every_container_requests_its_resources(everything: list[Resource]) -> None:
+    """It has a memory limit, too; those of executors are Spark's settings."""
     for name, pod in pods(everything).items():
         for container in pod["spec"]["containers"]:
             if not name.startswith("executor"):
@@ -83,14 +83,14 @@ def test_every_container_asks_for_its_resources(everything: list[Resource]) -> N
 
 
 def test_only_drivers_get_a_token(everything: list[Resource]) -> None:
-    """Nobody else has anything to ask the API."""
+    """No other pod uses the Kubernetes API."""
     with_token = {name for name, pod in pods(everything).items() if pod["spec"]["automountServiceAccountToken"]}
     assert with_token == {"Deployment t-tweets", "Deployment t-counts"}
     assert not any(each["automountServiceAccountToken"] for each in of_kind(everything, "ServiceAccount"))
 
 
 def test_no_secret_is_in_a_config_map_or_an_argument(everything: list[Resource]) -> None:
-    """Values that Secrets hold come as variables or files."""
+    """Values of Secrets come as variables or files."""
     [secret] = of_kind(everything, "Secret")
     values = set(secret["data"].values())
     assert len(values) == 2
@@ -125,34 +125,34 @@ def test_no_secret_is_in_a_config_map_or_an_argument(everything: list[Resource])
         ),
     ],
 )
-def test_a_secret_in_the_values_is_refused(values: dict[str, Any], says: str) -> None:
-    """By the place where it is, and without the secret."""
-    told = refusal(values=values)
-    assert "a secret, which would be readable" in told
-    assert says in told
+def test_secret_in_the_values_is_refused(values: dict[str, Any], says: str) -> None:
+    """The message names its place."""
+    message = refusal(values=values)
+    assert "a secret, which would be readable" in message
+    assert says in message
 
 
-def test_a_secret_in_a_url_or_an_argument_is_refused() -> None:
-    """Both can be read by whoever sees the ConfigMap or the pod."""
+def test_secret_in_a_url_or_an_argument_is_refused() -> None:
+    """Anyone who can see the ConfigMap or the pod could read it."""
     url = {"pipelineDefaults": {"config": {"source": {"registry": {"url": "https://me:x@registry"}}}}}
-    assert "config.source.registry.url has a user in it" in refusal(values=url)
+    assert "config.source.registry.url contains a user" in refusal(values=url)
     embedded = {"image": {"repository": "s3"}, "args": ["--access", "a", "--secret", "b", "posix", "/data"]}
-    told = refusal(values={"objectStorage": {"mode": "embedded", "embedded": embedded}})
-    assert 'objectStorage.embedded.args has "--access"' in told
+    message = refusal(values={"objectStorage": {"mode": "embedded", "embedded": embedded}})
+    assert 'objectStorage.embedded.args has "--access"' in message
 
 
-def test_a_number_of_tokens_is_no_secret() -> None:
-    """An argument of a function may be called so."""
+def test_argument_named_max_tokens_is_not_a_secret() -> None:
+    """A function's argument may have this name."""
     assert render(values={"pipelineDefaults": {"config": {"process": {"arguments": {"max_tokens": 5}}}}})
 
 
-def test_a_variable_takes_a_secrets_place() -> None:
-    """`${NAME}` is what the refusal advises."""
+def test_variable_is_accepted_in_place_of_a_secret() -> None:
+    """The refusal recommends `${NAME}`."""
     assert render(values={"pipelineDefaults": {"config": {"spark": {"spark.hadoop.fs.s3a.secret.key": "${S3_KEY}"}}}})
 
 
 def test_certificates_are_projected_item_by_item(resources: list[Resource]) -> None:
-    """The CA is the cluster's: Strimzi's Secret of a user has a ca.crt as well, which is the clients'."""
+    """The CA must be the cluster's; the ca.crt in Strimzi's Secret of a user is the clients' CA."""
     for name, pod in pods(resources).items():
         sources = [v["projected"]["sources"] for v in pod["spec"]["volumes"] if v["name"] == "kafka"]
         taken = {
@@ -167,7 +167,7 @@ def test_certificates_are_projected_item_by_item(resources: list[Resource]) -> N
         }, name
 
 
-def test_nobody_is_reached_by_default(everything: list[Resource]) -> None:
+def test_traffic_is_denied_by_default(everything: list[Resource]) -> None:
     """One policy selects every pod of the release, and allows nothing."""
     [deny] = [each for each in of_kind(everything, "NetworkPolicy") if each["metadata"]["name"] == "t-default-deny"]
     assert deny["spec"]["policyTypes"] == ["Ingress", "Egress"]
@@ -178,7 +178,7 @@ def test_nobody_is_reached_by_default(everything: list[Resource]) -> None:
 
 
 def test_each_policy_selects_pods_that_exist(everything: list[Resource]) -> None:
-    """A selector that no pod has allows nothing to anybody, in silence."""
+    """A selector that matches no pod silently allows nothing."""
     labels = [pod["metadata"]["labels"].items() for pod in pods(everything).values()]
     for policy in of_kind(everything, "NetworkPolicy"):
         rules = [*policy["spec"].get("ingress", []), *policy["spec"].get("egress", [])]
@@ -190,6 +190,6 @@ def test_each_policy_selects_pods_that_exist(everything: list[Resource]) -> None
                 assert any(wanted.items() <= each for each in labels), (policy["metadata"]["name"], wanted)
 
 
-def test_policies_can_be_left_out() -> None:
-    """Where something else looks after the network."""
+def test_policies_can_be_disabled() -> None:
+    """For clusters in which something else secures the network."""
     assert not of_kind(render(values={"networkPolicy": {"enabled": False}}), "NetworkPolicy")

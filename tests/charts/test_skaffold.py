@@ -1,4 +1,4 @@
-"""skaffold.yaml is valid, and names nothing that does not exist. Skaffold itself is not needed for that."""
+"""skaffold.yaml is valid, and everything that it names exists. The tests do not need Skaffold itself."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from support.helm import CHART, ROOT, SHARED, Resource, helm, of_kind, pods, ren
 
 SCHEMA = SHARED / "skaffold" / "v4beta13.schema.json"
 CONFIG: dict[str, Any] = yaml.safe_load((ROOT / "skaffold.yaml").read_text(encoding="utf-8"))
-# Strimzi makes this one, of the Kafka resource.
+# Strimzi makes this Service from the Kafka resource.
 BOOTSTRAP = re.compile(r"(?P<cluster>.+)-kafka-bootstrap")
 
 
 def releases() -> list[Any]:
-    """Each release, of the configuration and of its profiles."""
+    """Return the releases of the configuration and of its profiles."""
     parts = [CONFIG, *CONFIG["profiles"]]
     return [each for part in parts for each in part.get("deploy", {}).get("helm", {}).get("releases", [])]
 
 
 def given(release: Any) -> dict[str, Any]:
-    """The values that Skaffold would set, with an image's name and tag for its templates."""
-    told = {**release.get("setValues", {}), **release.get("setValueTemplates", {})}
-    return {key: re.sub(r"\{\{\.IMAGE_(REPO|TAG)_\w+\}\}", "x", value) for key, value in told.items()}
+    """Return the values that Skaffold would set, with `x` for each image's name and tag."""
+    values = {**release.get("setValues", {}), **release.get("setValueTemplates", {})}
+    return {key: re.sub(r"\{\{\.IMAGE_(REPO|TAG)_\w+\}\}", "x", value) for key, value in values.items()}
 
 
 def rendered(release: Any) -> list[Resource]:
-    """What Helm makes of a release."""
+    """Render a release with Helm."""
     arguments = ["template", release["name"], str(ROOT / release["chartPath"]), "--namespace", release["namespace"]]
     arguments += [f"--values={ROOT / file}" for file in release["valuesFiles"]]
     arguments += [f"--set={key}={value}" for key, value in given(release).items()]
@@ -42,21 +42,21 @@ def rendered(release: Any) -> list[Resource]:
     return [each for each in yaml.safe_load_all(done.stdout) if each]
 
 
-def test_the_file_meets_skaffolds_schema(tmp_path: Path) -> None:
-    """Helm compares values with a schema, whatever they are."""
+def test_file_matches_skaffolds_schema(tmp_path: Path) -> None:
+    """Helm validates the file as values of an empty chart with that schema."""
     if not SCHEMA.is_file():
-        pytest.skip("Skaffold's schema is not at hand")
+        pytest.skip(f"Skaffold's schema is not at {SCHEMA}: set SHARED_TOOLS")
     (tmp_path / "templates").mkdir()
     (tmp_path / "Chart.yaml").write_text("apiVersion: v2\nname: check\nversion: 0.0.1\n")
     shutil.copy(SCHEMA, tmp_path / "values.schema.json")
     assert helm("template", "t", str(tmp_path), values=CONFIG).returncode == 0
     wrong = {**CONFIG, "build": {**CONFIG["build"], "artefacts": []}}
-    told = helm("template", "t", str(tmp_path), values=wrong).stderr
-    assert "artefacts" in told
+    message = helm("template", "t", str(tmp_path), values=wrong).stderr
+    assert "artefacts" in message
 
 
-def test_each_image_has_a_dockerfile_and_is_built_from_one_before() -> None:
-    """By the argument that its Dockerfile takes."""
+def test_each_image_has_a_dockerfile_and_builds_on_an_earlier_one() -> None:
+    """The earlier image is an argument of its Dockerfile."""
     built: set[str] = set()
     for artifact in CONFIG["build"]["artifacts"]:
         dockerfile = (ROOT / artifact["context"] / artifact["docker"]["dockerfile"]).read_text(encoding="utf-8")
@@ -68,8 +68,8 @@ def test_each_image_has_a_dockerfile_and_is_built_from_one_before() -> None:
     assert named <= {image.replace("-", "_") for image in built}
 
 
-def test_what_an_image_is_built_from_is_in_the_repository() -> None:
-    """Skaffold looks for it before any hook has run, in a fresh clone."""
+def test_sources_of_each_image_are_in_the_repository() -> None:
+    """Skaffold looks for them before any hook has run, in a fresh clone."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
     for artifact in CONFIG["build"]["artifacts"]:
         dockerfile = (ROOT / artifact["docker"]["dockerfile"]).read_text(encoding="utf-8")
@@ -78,8 +78,8 @@ def test_what_an_image_is_built_from_is_in_the_repository() -> None:
                 assert any(file == source or file.startswith(f"{source.rstrip('/')}/") for file in listed), source
 
 
-def test_what_skaffold_would_install_renders() -> None:
-    """With the images that it has built, in every pod."""
+def test_releases_render_with_the_built_images() -> None:
+    """In every pod."""
     assert len(releases()) == 3
     for release in releases():
         made = rendered(release)
@@ -87,7 +87,7 @@ def test_what_skaffold_would_install_renders() -> None:
         assert images == {"x:x"}, release["namespace"]
 
 
-def test_each_forwarded_port_is_a_services() -> None:
+def test_each_forwarded_port_belongs_to_a_service() -> None:
     """In the namespace of the release."""
     [release] = [each for each in releases() if each["namespace"] == "tailrace-dev"]
     made = rendered(release)
@@ -104,7 +104,7 @@ def test_each_forwarded_port_is_a_services() -> None:
 
 
 def test_synchronised_files_reach_the_folder_that_the_driver_reads() -> None:
-    """Which can be written to, and from which the configuration takes the function."""
+    """The folder is writable, and the configuration takes the function from it."""
     [artifact] = [each for each in CONFIG["build"]["artifacts"] if "sync" in each]
     [rule] = artifact["sync"]["manual"]
     assert [file for file in ROOT.glob(rule["src"]) if file.name == "tweets.py"]
@@ -120,8 +120,8 @@ def test_synchronised_files_reach_the_folder_that_the_driver_reads() -> None:
     assert f" {rule['dest']}/\n" in dockerfile
 
 
-def test_profiles_are_those_that_the_documentation_names() -> None:
-    """Each changes the namespace."""
+def test_profiles_are_those_in_the_documentation() -> None:
+    """Each has its own namespace."""
     assert [each["name"] for each in CONFIG["profiles"]] == ["dev", "e2e", "staging"]
     assert len({each["namespace"] for each in releases()}) == 3
     assert CHART.is_dir()

@@ -1,4 +1,4 @@
-"""An upgrade changes what has changed: nothing that Kubernetes keeps as it is, and no broker for nothing."""
+"""An upgrade touches only what has changed: it edits no immutable object, and restarts no broker without need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EMBEDDED = {"mode": "embedded", "embedded": {"image": {"repository": "s3", "tag"
 
 @pytest.fixture
 def newer(tmp_path: Path) -> list[Resource]:
-    """The chart at its next version, with the same images as before."""
+    """Render the chart's next version with the same images."""
     copy = tmp_path / "tailrace"
     shutil.copytree(CHART, copy)
     chart = yaml.safe_load((copy / "Chart.yaml").read_text())
@@ -25,12 +25,12 @@ def newer(tmp_path: Path) -> list[Resource]:
 
 
 def lasting(made: list[Resource]) -> Resource:
-    """Of pods, but for those of `helm test`, which are made for each."""
+    """Return the metadata of all pods but those of `helm test`, which are created for each run."""
     return {name: pod["metadata"] for name, pod in pods(made).items() if not name.endswith("-doctor")}
 
 
-def test_another_version_of_the_chart_restarts_nothing(newer: list[Resource]) -> None:
-    """Labels of pods, and those that Strimzi hands on to brokers, do not have it."""
+def test_new_chart_version_restarts_nothing(newer: list[Resource]) -> None:
+    """It is not in the labels of pods, nor in those that Strimzi passes on to brokers."""
     before = render(values={"objectStorage": EMBEDDED})
     assert lasting(newer) == lasting(before)
     for kind in ("Kafka", "KafkaNodePool"):
@@ -50,8 +50,8 @@ def test_another_version_of_the_chart_restarts_nothing(newer: list[Resource]) ->
         {"jobs": {"resources": {"requests": {"cpu": "1"}}}},
     ],
 )
-def test_a_job_that_is_to_do_another_thing_is_another_job(change: dict[str, Any]) -> None:
-    """What a Job does cannot be changed; an upgrade that tried would fail."""
+def test_changed_job_gets_a_new_name(change: dict[str, Any]) -> None:
+    """A Job's spec is immutable; an upgrade that edits it would fail."""
 
     def job(values: dict[str, Any]) -> Resource:
         storage = EMBEDDED | {"embedded": EMBEDDED["embedded"] | values.get("objectStorage", {}).get("embedded", {})}
@@ -63,8 +63,8 @@ def test_a_job_that_is_to_do_another_thing_is_another_job(change: dict[str, Any]
     assert before["metadata"]["name"] != after["metadata"]["name"]
 
 
-def test_the_bucket_is_not_made_anew_for_nothing(newer: list[Resource]) -> None:
-    """The same Job is the same object."""
+def test_unchanged_bucket_job_is_not_repeated(newer: list[Resource]) -> None:
+    """The same spec keeps the same name."""
     [before] = of_kind(render(values={"objectStorage": EMBEDDED}), "Job")
     [after] = of_kind(newer, "Job")
     assert (before["metadata"]["name"], before["spec"]) == (after["metadata"]["name"], after["spec"])

@@ -1,4 +1,4 @@
-"""The values' schema is the configuration's, and a wrong value is refused by its name."""
+"""The schema of the values matches the configuration, and a wrong value is refused by name."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ EMBEDDED = {"objectStorage": {"mode": "embedded", "embedded": {"image": {"reposi
 HAND_WRITTEN = ROOT / "charts" / "values.schema.yaml"
 
 
-def test_the_schema_is_that_of_the_code() -> None:
-    """`make charts-schema` writes it anew."""
+def test_schema_matches_the_code() -> None:
+    """`make charts-schema` writes it."""
     written, given = (
         yaml.safe_load(file.read_text(encoding="utf-8")) for file in (HAND_WRITTEN, CHART / "values.yaml")
     )
@@ -35,7 +35,7 @@ def test_the_schema_is_that_of_the_code() -> None:
 
 
 def test_every_field_of_the_configuration_is_a_value() -> None:
-    """But for those that the chart writes."""
+    """Except for those that the chart writes."""
     definitions = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))["$defs"]
 
     def compare(section: type[Section], name: str) -> None:
@@ -51,7 +51,7 @@ def test_every_field_of_the_configuration_is_a_value() -> None:
 
 
 def closed(schema: Any, path: str = "") -> list[str]:
-    """The objects of a schema that take any key."""
+    """List the objects of a schema that accept any key."""
     if isinstance(schema, list):
         return [found for each in schema for found in closed(each, path)]
     if not isinstance(schema, dict):
@@ -62,13 +62,13 @@ def closed(schema: Any, path: str = "") -> list[str]:
     return found
 
 
-def test_no_part_of_the_values_takes_an_unknown_key() -> None:
-    """A key that is spelled wrong would be a value that nobody reads."""
+def test_no_part_of_the_values_accepts_an_unknown_key() -> None:
+    """A misspelled key would be silently ignored."""
     assert closed(json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))) == []
 
 
-def test_the_files_of_values_have_no_key_that_the_schema_lacks() -> None:
-    """Nor the schema one that has no default and no description in values.yaml."""
+def test_values_file_and_schema_have_the_same_keys() -> None:
+    """Each key of the schema has its default and description in values.yaml."""
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     given = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
     assert set(schema["properties"]) - {"global"} == set(given)
@@ -117,45 +117,45 @@ def test_the_files_of_values_have_no_key_that_the_schema_lacks() -> None:
         ({"pipelineDefaults": {"env": {"HOME": "/"}}}, ("env or secretEnv has HOME",)),
         (
             {"pipelineDefaults": {"env": {"A": "b"}, "secretEnv": {"A": {"secret": "b", "key": "c"}}}},
-            ("A is in env and in secretEnv",),
+            ("A is in both env and secretEnv",),
         ),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_named(wrong: dict[str, Any], says: tuple[str, ...]) -> None:
-    """Where it is, and what it may be."""
-    told = refusal(values=wrong)
-    assert [each for each in says if each not in told] == [], told
+def test_wrong_value_is_named(wrong: dict[str, Any], says: tuple[str, ...]) -> None:
+    """The message gives its place, and the allowed values."""
+    message = refusal(values=wrong)
+    assert [each for each in says if each not in message] == [], message
 
 
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"source": {"topics": ["a"]}, "sink": {"topic": "hashtags"}}, "the topic a is not made by kafka.topics"),
-        ({"source": {"topics": ["tweets"]}, "sink": {"topic": "b"}}, "the topic b is not made by kafka.topics"),
-        ({"source": {"topics": ["tweets"]}, "sink": {"topic": "tweets"}}, "would read what it has written"),
+        ({"source": {"topics": ["a"]}, "sink": {"topic": "hashtags"}}, "the topic a is not in kafka.topics"),
+        ({"source": {"topics": ["tweets"]}, "sink": {"topic": "b"}}, "the topic b is not in kafka.topics"),
+        ({"source": {"topics": ["tweets"]}, "sink": {"topic": "tweets"}}, "would read its own output"),
         ({"source": {"topics": []}, "sink": {"topic": "hashtags"}}, "neither topics nor a pattern"),
         ({"source": {"topics": ["tweets"], "pattern": "t.*"}, "sink": {"topic": "hashtags"}}, "topics and a pattern"),
     ],
 )
 def test_topics_that_no_driver_could_use_are_refused(config: dict[str, Any], says: str) -> None:
-    """With the pipeline's place; the driver would find it only in its pod."""
-    told = refusal(values={"pipelines": [{"name": "a", "config": config}]})
-    assert "pipelines[0] (a)" in told
-    assert says in told
+    """The message names the pipeline; otherwise the error would appear only in the driver's pod."""
+    message = refusal(values={"pipelines": [{"name": "a", "config": config}]})
+    assert "pipelines[0] (a)" in message
+    assert says in message
 
 
-def test_a_topic_may_be_somebody_elses() -> None:
-    """Where it is named as such."""
+def test_existing_topic_is_accepted() -> None:
+    """If kafka.existingTopics names it."""
     config = {"source": {"topics": ["theirs"]}, "sink": {"topic": "hashtags"}}
     render(values={"pipelines": [{"name": "a", "config": config}], "kafka": {"existingTopics": ["theirs"]}})
 
 
 @pytest.mark.parametrize("names", [("bucket",), ("object-store",), ("dashboard-overview",), ("a", "a-executor")])
-def test_pipelines_do_not_take_the_names_of_other_objects(names: tuple[str, ...]) -> None:
-    """Two objects of one name would be one, and the executors of one pipeline would have the rights of a driver."""
+def test_pipelines_must_not_take_the_names_of_other_objects(names: tuple[str, ...]) -> None:
+    """Objects would overwrite each other, and one pipeline's executors would have the rights of another's driver."""
     config = {"source": {"topics": ["tweets"]}, "sink": {"topic": "hashtags"}}
-    told = refusal(values={"pipelines": [{"name": name, "config": config} for name in names]})
-    assert "Next: rename" in told
+    message = refusal(values={"pipelines": [{"name": name, "config": config} for name in names]})
+    assert "Next: rename" in message
 
 
 @pytest.mark.parametrize(
@@ -170,10 +170,10 @@ def test_pipelines_do_not_take_the_names_of_other_objects(names: tuple[str, ...]
         "spark.kubernetes.executor.secretKeyRef.A",
     ],
 )
-def test_settings_of_spark_that_other_objects_follow_are_the_charts(setting: str) -> None:
-    """A second value would open ports that no policy knows, or make executors that nobody restricts."""
-    told = refusal(values={"pipelineDefaults": {"config": {"spark": {setting: "9999"}}}})
-    assert f"config.spark has {setting}" in told
+def test_spark_settings_that_the_chart_writes_are_refused(setting: str) -> None:
+    """A second value would open ports that no policy covers, or make unrestricted executors."""
+    message = refusal(values={"pipelineDefaults": {"config": {"spark": {setting: "9999"}}}})
+    assert f"config.spark has {setting}" in message
 
 
 @pytest.mark.parametrize(
@@ -183,32 +183,32 @@ def test_settings_of_spark_that_other_objects_follow_are_the_charts(setting: str
         ({"source": {"topics": ["a"]}, "sink": {"format": "json"}}, "topics.write"),
     ],
 )
-def test_rights_that_cannot_be_derived_are_asked_for(config: dict[str, Any], says: str) -> None:
-    """A user without them would be refused by the brokers, at three in the morning."""
+def test_rights_that_cannot_be_derived_are_required(config: dict[str, Any], says: str) -> None:
+    """Without them the brokers would refuse the user at run time."""
     assert says in refusal(values={"pipelines": [{"name": "a", "config": config}]})
 
 
-def test_two_pipelines_of_one_name_are_refused() -> None:
-    """They would take each other's transactions."""
+def test_two_pipelines_with_the_same_name_are_refused() -> None:
+    """They would fence each other's transactions."""
     one = {"name": "a", "config": {"source": {"topics": ["tweets"]}, "sink": {"topic": "hashtags"}}}
-    assert "there are two pipelines of this name" in refusal(values={"pipelines": [one, one]})
+    assert "two pipelines have this name" in refusal(values={"pipelines": [one, one]})
 
 
-def test_without_strimzi_the_message_says_so() -> None:
-    """And what to do, before anything is installed."""
-    told = refusal(apis=())
-    assert "Strimzi's operator (1.0 or newer) is not installed" in told
-    assert "kafka.mode=external" in told
+def test_missing_strimzi_is_reported_before_the_install() -> None:
+    """The message names an alternative."""
+    message = refusal(apis=())
+    assert "Strimzi's operator (1.0 or newer) is not installed" in message
+    assert "kafka.mode=external" in message
 
 
-def test_without_pipelines_the_platform_is_installed() -> None:
-    """The notes say how to go on."""
+def test_platform_installs_without_pipelines() -> None:
+    """No driver is deployed."""
     made = render(values={"pipelines": []})
     assert not [each for each in made if each["kind"] == "Deployment"]
 
 
-def test_the_notes_name_the_next_commands() -> None:
-    """For the release and the namespace that it is in."""
+def test_notes_name_the_next_commands() -> None:
+    """With the release's name and namespace."""
     dev = str(CHART / "environments" / "dev.yaml")
     values = {"kafka": {"mode": "external", "external": {"bootstrapServers": "k:9092"}}}
     done = helm("install", "t", str(CHART), "-n", "streams", "--dry-run=client", "--values", dev, values=values)

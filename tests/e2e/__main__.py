@@ -1,7 +1,7 @@
-"""Run the end-to-end tests: on the cluster that KUBECONFIG names, or on one that kind makes for them and takes away.
+"""Run the end-to-end tests: on the cluster that KUBECONFIG names, or on a temporary one made by kind.
 
-`python -m e2e` (`make e2e`) with what pytest is to be told besides. E2E_LOAD is the command that brings the images
-named after it to the nodes; without it they are there already.
+`python -m e2e` (`make e2e`) passes its arguments on to pytest. E2E_LOAD is the command that loads the images named
+after it onto the nodes; if it is unset, they must be there already.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEEDED = ("kind", "docker", "kubectl")
 
 
 def main(arguments: list[str]) -> int:
-    """As pytest ends."""
+    """Run the tests; return pytest's exit code."""
     command = [sys.executable, "-m", "pytest", str(HERE), "-s", *arguments]
     if os.environ.get("KUBECONFIG"):
         return subprocess.run(command, check=False).returncode
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     if missing:
         sys.stderr.write(
             f"KUBECONFIG is not set, and {', '.join(missing)} is not on the PATH to make a cluster.\n"
-            "Next: set KUBECONFIG, and E2E_LOAD to what loads an image into its nodes; or install kind.\n"
+            "Next: set KUBECONFIG, and E2E_LOAD to the command that loads images onto its nodes; or install kind.\n"
         )
         return 2
     with kind() as variables:
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
 
 @contextmanager
 def kind() -> Iterator[Mapping[str, str]]:
-    """A cluster of kind's, and the variables that name it."""
+    """Make a cluster with kind, and offer the variables that name it."""
     with tempfile.TemporaryDirectory() as folder:
         kubeconfig = str(Path(folder) / "kubeconfig")
         named = ["--name", CLUSTER]

@@ -1,4 +1,4 @@
-"""The cluster, the images on its nodes, and one release that the tests of a module share."""
+"""Fixtures: the cluster, the images on its nodes, and one release that the tests of a module share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CRDS = SHARED / "strimzi" / "crds"
 
 @pytest.fixture(scope="session")
 def kubernetes() -> None:
-    """A cluster whose nodes have the images: E2E_LOAD is the command that loads the images named after it."""
+    """Provide a cluster whose nodes have the images; E2E_LOAD is the command that loads the images named after it."""
     if cluster.missing():
         pytest.skip(cluster.missing())
     load = os.environ.get("E2E_LOAD")
@@ -35,14 +35,14 @@ def kubernetes() -> None:
 
 @pytest.fixture(scope="session")
 def definitions(kubernetes: None) -> Iterator[None]:
-    """Strimzi's definitions: those of the operator that is there (E2E_STRIMZI=real), or files beside the checkout."""
+    """Provide Strimzi's definitions, from its operator (E2E_STRIMZI=real) or from files next to the checkout."""
     if STRIMZI in cluster.kubectl("api-versions").split():
         if not REAL and cluster.kubectl("get", "deployments", "-A", "-l", "app=strimzi", "-o", "name").strip():
-            raise AssertionError("Strimzi's operator is in the cluster, and would answer as well: set E2E_STRIMZI=real")
+            raise AssertionError("Strimzi's operator is in the cluster and would answer, too: set E2E_STRIMZI=real")
         yield
         return
     if REAL:
-        raise AssertionError("E2E_STRIMZI is real, and the cluster does not have Strimzi's operator")
+        raise AssertionError("E2E_STRIMZI is real, but the cluster does not have Strimzi's operator")
     if not CRDS.is_dir():
         pytest.skip(f"Strimzi's definitions are not in {CRDS}: set SHARED_TOOLS")
     cluster.kubectl("apply", "--server-side", "-f", str(CRDS))
@@ -55,13 +55,13 @@ def definitions(kubernetes: None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def release(definitions: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
-    """A namespace in which nothing is installed yet, and what answers to Strimzi's resources there.
+    """Provide an empty namespace, and an operator that handles Strimzi's resources there.
 
-    E2E_NAMESPACE names one that has all of it already, so that one test can be run again and again; it is left there.
+    E2E_NAMESPACE names an existing release to run single tests on repeatedly; it is not removed.
     """
-    there = os.environ.get("E2E_NAMESPACE")
-    if there:
-        yield Release.found(there)
+    existing = os.environ.get("E2E_NAMESPACE")
+    if existing:
+        yield Release.found(existing)
         return
     with cluster.namespace() as namespace:
         made = Release(namespace)

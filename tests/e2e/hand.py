@@ -1,10 +1,11 @@
-"""The hand that feeds and the eye that counts, in a pod beside the brokers: clients that know nothing of Tailrace.
+"""The tests' load generator and checker, run in a pod near the brokers: clients that know nothing of Tailrace.
 
-    hand.py feed tweets FIRST RATE COUNT     write that many; 0: until standard input ends
-    hand.py count tweets hashtags REJECTED   read everything, committed only, and compare
+    hand.py feed tweets FIRST RATE COUNT     write COUNT records; 0: until standard input ends
+    hand.py count tweets hashtags REJECTED   read everything that is committed, and compare
     hand.py silence hashtags SINCE           the longest time between two records since then, in milliseconds
 
-What has to come out is worked out anew from what went in. The last line is JSON. Connection: client.json, beside this.
+It derives the expected output from the input independently. The last line is JSON. client.json, in the same folder,
+holds the connection.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ LIMIT = 120.0
 
 
 def tweet(number: int, schema: Any) -> bytes:
-    """With none, one or two hashtags; now and then it is none."""
+    """Return a tweet with zero to two hashtags; one in BAD_EVERY is not a tweet at all."""
     if number % BAD_EVERY == BAD_EVERY - 1:
         return BAD
     tags = [f"Tag{number % 7}", "Twice"][: number % 3]
@@ -46,13 +47,13 @@ def tweet(number: int, schema: Any) -> bytes:
 
 
 def word(number: int, _: Any) -> bytes:
-    """Each later than the one before it."""
+    """Return a word with an event time that is later than the previous word's."""
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(BEGINNING + number * STEP))
     return json.dumps({"at": f"{at}Z", "word": f"w{number % 3}"}).encode()
 
 
 def feed(topic: str, first: int, rate: float, count: int) -> dict[str, int]:
-    """All of them acknowledged, or an error."""
+    """Write the records; exit with an error unless all are acknowledged."""
     made, schema = (tweet, fastavro.schema.load_schema(str(TWEETS))) if topic == "tweets" else (word, None)
     producer = Producer({**CLIENT, "enable.idempotence": True, "linger.ms": 20, "delivery.timeout.ms": 300_000})
     acknowledged, failed, over = 0, [], threading.Event()
@@ -66,7 +67,7 @@ def feed(topic: str, first: int, rate: float, count: int) -> dict[str, int]:
         threading.Thread(target=_end_of_input, args=(over,), daemon=True).start()
     started, number = time.monotonic(), 0
     while not over.is_set() and (not count or number < count):
-        # One partition for the words, so that their order is that of their times.
+        # One partition for the words, so that they are in the order of their times.
         where = 0 if topic == "words" else -1
         key = f"user-{(first + number) % 50}".encode()
         while True:
@@ -90,7 +91,7 @@ def _end_of_input(over: threading.Event) -> None:
 
 
 def read(topic: str) -> Iterator[Message]:
-    """Everything that is committed now, from every partition."""
+    """Yield everything that is committed now, from every partition."""
     consumer = Consumer(
         {**CLIENT, "group.id": "hand", "isolation.level": "read_committed", "enable.partition.eof": True}
     )
@@ -117,7 +118,7 @@ def read(topic: str) -> Iterator[Message]:
 
 
 def place(message: Message) -> str:
-    """Where a record is; or, of a rejected one, where it was."""
+    """Return a record's position; for a rejected record, its position in the source."""
     headers: dict[str, Any] = dict(message.headers() or [])
     if "tailrace.source.offset" in headers:
         return f"{headers['tailrace.source.partition'].decode()}/{headers['tailrace.source.offset'].decode()}"
@@ -125,7 +126,7 @@ def place(message: Message) -> str:
 
 
 def count(source: str, sink: str, rejected: str) -> dict[str, int]:
-    """What is missing, and what is there more than once."""
+    """Count lost, duplicated and unexpected records."""
     records = list(read(source))
     wanted: Counter[str] = Counter()
     if source == "tweets":
@@ -157,13 +158,13 @@ def count(source: str, sink: str, rejected: str) -> dict[str, int]:
 
 
 def silence(topic: str, since: int) -> dict[str, int]:
-    """As whoever reads the topic has it; a record's time is when it was written."""
+    """Count the records since then, and measure the longest gap between them, by their write times."""
     times = sorted(at for at in (message.timestamp()[1] for message in read(topic)) if at >= since)
     return {"records": len(times), "longest": max((b - a for a, b in itertools.pairwise(times)), default=0)}
 
 
 def _windows(events: list[dict[str, str]]) -> Counter[str]:
-    """The windows that have ended behind the latest event by the delay; the others are still state."""
+    """Count the windows that ended at least DELAY before the latest event; the others are still state."""
     seconds = [_seconds(event["at"]) for event in events]
     latest = max(seconds, default=0)
     counts = Counter((at - at % WINDOW, event["word"]) for at, event in zip(seconds, events, strict=True))

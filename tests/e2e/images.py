@@ -1,4 +1,4 @@
-"""The images that the end-to-end tests need besides those of `images/`: a broker, and an S3 server.
+"""The images that the end-to-end tests need in addition to those of `images/`: a broker, and an S3 server.
 
 `python tests/e2e/images.py` builds them with Docker; DOCKER_BUILD holds options, as for `make images`.
 """
@@ -25,7 +25,7 @@ PRODUCT = tuple(f"tailrace-{name}:{TAG}" for name in ("executor", "example"))
 
 
 def main() -> None:
-    """Both, from a folder each that holds what goes in, and nothing else."""
+    """Build both, each from a folder that holds only its content."""
     for name, image in zip(("broker", "store"), BUILT, strict=True):
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made)

@@ -1,4 +1,4 @@
-"""A release under test: what a test does to it, what it asks it, and what a person would look at when it fails."""
+"""A release under test: the actions and queries of the tests, and diagnostics for when one fails."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ HAND = "hand"
 START_LIMIT = 1200.0
 RATE = 50
 FEED = 100_000
-# Of each pipeline's input: that, where the outputs and the rejected go to.
+# By source topic: the topics of input, output and rejected records.
 TOPICS = {
     "tweets": ("tweets", "hashtags", "tweets.rejected"),
     "words": ("words", "counts", "counts.rejected"),
 }
-# With what every image has, Strimzi's too. All are found first: with the first that dies the container may go.
+# Uses only what every image has, including Strimzi's. Finds all processes first: the container may end with the first.
 _KILL = """
 for folder in /proc/[0-9]*; do
   id=${folder#/proc/}
@@ -51,7 +51,7 @@ CLIENT = {
 
 @dataclass
 class Release:
-    """One release in its namespace, and how many records were written into each topic."""
+    """One release in its namespace, and the number of records written to each topic."""
 
     namespace: str
     sent: Counter[str] = field(default_factory=Counter)
@@ -59,7 +59,7 @@ class Release:
 
     @classmethod
     def found(cls, namespace: str) -> Release:
-        """One that is there already."""
+        """Attach to an existing release."""
         release = cls(namespace, feeds=int(time.time()) % 10_000_000)
         for topic in TOPICS:
             with suppress(AssertionError):
@@ -67,38 +67,38 @@ class Release:
         return release
 
     def helm(self, act: str, *arguments: str, check: bool = True) -> str:
-        """Install or upgrade, with the values of development and those of these tests."""
+        """Install or upgrade, with the values of the dev environment and of these tests."""
         files = (CHART / "environments" / "dev.yaml", ROOT / "tests" / "e2e" / "values.yaml")
         values = [f"--values={file}" for file in files]
         values += ["--set=pipelines[0].config.sink.partitions=2"]  # a small machine runs two tasks at a time
         return cluster.helm(act, NAME, str(CHART), "-n", self.namespace, *values, *arguments, check=check)
 
     def kubectl(self, *arguments: str, check: bool = True, told: str | None = None) -> str:
-        """In the release's namespace."""
+        """Run kubectl in the release's namespace."""
         return cluster.kubectl("-n", self.namespace, *arguments, check=check, told=told)
 
     def pods(self, component: str, pipeline: str = "tweets") -> list[Resource]:
-        """Those of a pipeline's drivers or executors that are not on their way out."""
+        """Return a pipeline's driver or executor pods that are not terminating."""
         select = f"tailrace.dev/component={component},tailrace.dev/pipeline={pipeline}"
         found = cluster.items("pods", self.namespace, "-l", select)
         return [each for each in found if "deletionTimestamp" not in each["metadata"]]
 
     def driver(self, pipeline: str = "tweets") -> str:
-        """The name of the one driver's pod."""
+        """Return the name of the only driver's pod."""
         [pod] = self.pods("driver", pipeline)
         return name(pod)
 
     def settled(self, pipeline: str = "tweets") -> None:
-        """Wait until one driver is there, ready, and leads; and its executors run."""
+        """Wait until there is a single driver, which is ready and leads, with a ready executor."""
 
-        def there() -> bool:
+        def settled() -> bool:
             drivers, executors = self.pods("driver", pipeline), self.pods("executor", pipeline)
             return len(drivers) == 1 and ready(drivers[0]) and any(ready(each) for each in executors)
 
-        self.until(there, f"one driver of {pipeline} that is ready, with an executor")
+        self.until(settled, f"one ready driver of {pipeline}, with an executor")
 
     def until(self, holds: Callable[[], bool], what: str, limit: float = START_LIMIT) -> None:
-        """Wait for it; what a person would look at is in the message if it does not come."""
+        """Wait until the condition holds; on timeout, fail with diagnostics."""
         try:
             wait_until(holds, what, limit=limit, every=1)
         except TimeoutError as error:
@@ -106,7 +106,7 @@ class Release:
 
     @contextmanager
     def feeding(self, topic: str = "tweets", rate: int = RATE) -> Iterator[None]:
-        """Records flow while the block runs, and each has been acknowledged when it ends."""
+        """Feed records while the block runs; all are acknowledged when it ends."""
         first = self._first()
         command = ["kubectl", "-n", self.namespace, "exec", "-i", HAND, "--"]
         command += ["python3", "/hand/hand.py", "feed", topic, str(first), str(rate), "0"]
@@ -117,34 +117,34 @@ class Release:
         finally:
             out, err = process.communicate(timeout=START_LIMIT)
         if process.returncode:
-            raise AssertionError(f"the feed of {topic} has failed: {out}{err}")
+            raise AssertionError(f"the feed of {topic} failed: {out}{err}")
         self.sent[topic] += int(json.loads(out.splitlines()[-1])["sent"])
 
     def feed(self, topic: str, count: int, rate: int = 100_000) -> None:
-        """As many records at once."""
+        """Feed this many records at once."""
         self.hand("feed", topic, str(self._first()), str(rate), str(count))
         self.sent[topic] += count
 
     def _first(self) -> int:
-        """The number of a feed's first record; no feed has as many that it comes to another's."""
+        """Return the number of a new feed's first record; no feed is long enough to reach the next one's."""
         self.feeds += 1
         return self.feeds * FEED
 
     def hand(self, *arguments: str) -> dict[str, int]:
-        """What the client beside the brokers says."""
-        said = self.kubectl("exec", HAND, "--", "python3", "/hand/hand.py", *arguments)
-        found: dict[str, int] = json.loads(said.splitlines()[-1])
+        """Run hand.py in its pod, and return its answer."""
+        output = self.kubectl("exec", HAND, "--", "python3", "/hand/hand.py", *arguments)
+        found: dict[str, int] = json.loads(output.splitlines()[-1])
         return found
 
     def count(self, scenario: str, source: str = "tweets") -> None:
-        """Wait until nothing is missing; then everything is there once, and nothing else."""
+        """Wait until no output is missing; then check that each came out once, and nothing else did."""
         found: dict[str, int] = {}
 
-        def whole() -> bool:
+        def complete() -> bool:
             found.update(self.hand("count", *TOPICS[source]))
             return found["in"] == self.sent[source] and not found["lost"]
 
-        self.until(whole, f"every record of {source}")
+        self.until(complete, f"every record of {source}")
         print(f"{scenario}: {json.dumps(found)}", flush=True)  # noqa: T201
         assert {key: found[key] for key in ("lost", "duplicated", "unexpected")} == {
             "lost": 0,
@@ -153,26 +153,26 @@ class Release:
         }
 
     def events(self, pod: str, previous: bool = False) -> list[dict[str, Any]]:
-        """What a driver has told so far."""
+        """Return the events that a driver has reported so far."""
         more = ["--previous"] if previous else []
         lines = self.kubectl("logs", pod, "-c", "driver", *more, check=False).splitlines()
         return [json.loads(line) for line in lines if line.startswith('{"event"')]
 
     def restarts(self, pipeline: str = "tweets") -> int:
-        """How often the driver's container was started again."""
+        """Return the number of restarts of the driver's container."""
         [pod] = self.pods("driver", pipeline)
         return sum(int(each["restartCount"]) for each in pod["status"].get("containerStatuses", []))
 
     def executors(self, pipeline: str = "tweets") -> set[str]:
-        """The names of the executors' pods that are not on their way out."""
+        """Return the names of the executor pods that are not terminating."""
         return {name(each) for each in self.pods("executor", pipeline)}
 
     def kill(self, pod: str, container: str, what: str) -> None:
-        """End the processes whose command line holds the words, as kill -9 does."""
+        """Kill -9 the processes whose command line contains `what`."""
         self.kubectl("exec", pod, "-c", container, "--", "sh", "-c", _KILL, "kill", what)
 
     def look(self) -> str:
-        """What a person would look at."""
+        """Collect diagnostics: the state, logs and events of the release."""
         select = ("-l", f"tailrace.dev/release={NAME}")
         return "\n".join(
             self.kubectl(*command, check=False)[-12_000:]
@@ -185,18 +185,18 @@ class Release:
 
 
 def name(pod: Resource) -> str:
-    """Of the object."""
+    """Return the pod's name."""
     return str(pod["metadata"]["name"])
 
 
 def ready(pod: Resource) -> bool:
-    """Whether Kubernetes counts it as ready."""
+    """Tell whether the pod is ready."""
     conditions = pod["status"].get("conditions", [])
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def hand(release: Release) -> None:
-    """The pod that feeds and counts, with a user of its own; kafka.strimzi.clients lets it in."""
+    """Create the pod that feeds and counts, with its own user; kafka.strimzi.clients lets it in."""
     secure = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
     rights = [
         ({"type": "topic", "name": "*", "patternType": "literal"}, ["Read", "Write", "Describe"]),
@@ -242,7 +242,7 @@ def hand(release: Release) -> None:
                         "image": "tailrace-example:0.1.0",
                         "imagePullPolicy": "IfNotPresent",
                         "command": ["sleep", "infinity"],
-                        # Else a busy node lets it starve, and the brokers time out on it.
+                        # Otherwise it starves on a busy node, and the brokers time it out.
                         "resources": {"requests": {"cpu": "200m", "memory": "128Mi"}},
                         "securityContext": secure,
                         "volumeMounts": [
@@ -262,7 +262,7 @@ def hand(release: Release) -> None:
 
 @contextmanager
 def standin(namespace: str, log: Path) -> Iterator[None]:
-    """The stand-in for Strimzi's operators, as a process of its own."""
+    """Run the stand-in for Strimzi's operators as a separate process."""
     with log.open("wb") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "e2e.standin", namespace],
@@ -271,12 +271,12 @@ def standin(namespace: str, log: Path) -> Iterator[None]:
     try:
         yield
         if process.poll() is not None:
-            raise AssertionError(f"the stand-in has ended by itself:\n{log.read_text(encoding='utf-8')[-3000:]}")
+            raise AssertionError(f"the stand-in ended by itself:\n{log.read_text(encoding='utf-8')[-3000:]}")
     finally:
         process.terminate()
         process.wait(30)
 
 
 def since(start: float) -> str:
-    """Seconds, for a person."""
+    """Format the seconds since `start`."""
     return f"{time.monotonic() - start:.0f} s"

@@ -1,6 +1,6 @@
-"""A release on a real Kubernetes, from nothing to nothing: every record once, whoever is killed or replaced meanwhile.
+"""A release on a real Kubernetes, from install to uninstall: every record once, whatever is killed or replaced.
 
-The tests are one story and run in this order. After each, a reader that knows nothing of Tailrace counts everything.
+The tests build on each other and run in this order. After each, an independent reader counts everything.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from support.helm import CHART
 pytestmark = [pytest.mark.timeout(3000)]
 
 
-def test_development_is_installed_from_nothing_and_tweets_flow(release: Release) -> None:
-    """Helm waits until the driver is ready, in a namespace that takes restricted pods only."""
+def test_dev_environment_installs_from_nothing_and_tweets_flow(release: Release) -> None:
+    """Helm waits until the driver is ready, in a namespace that accepts only restricted pods."""
     since = time.monotonic()
     try:
         release.helm("install", "--wait", "--timeout=15m")
@@ -38,19 +38,19 @@ def test_development_is_installed_from_nothing_and_tweets_flow(release: Release)
 
 @pytest.fixture
 def running(release: Release) -> Release:
-    """The release, when whatever was done to it before is over."""
+    """Return the release once it has settled after the previous test."""
     release.settled()
     return release
 
 
-def test_helm_test_is_content(release: Release) -> None:
-    """`tailrace doctor` finds nothing wrong, in a pod as the driver's and with its certificate."""
-    said = cluster.helm("test", NAME, "-n", release.namespace, "--logs")
-    assert "Succeeded" in said
+def test_helm_test_succeeds(release: Release) -> None:
+    """`tailrace doctor` finds nothing wrong, in a pod like the driver's and with its certificate."""
+    output = cluster.helm("test", NAME, "-n", release.namespace, "--logs")
+    assert "Succeeded" in output
 
 
-def test_executors_are_the_drivers_own(running: Release) -> None:
-    """They belong to its pod, and have no token."""
+def test_executors_are_owned_by_the_driver(running: Release) -> None:
+    """They are owned by its pod, and have no token."""
     executors = running.pods("executor")
     assert executors
     for each in executors:
@@ -58,19 +58,19 @@ def test_executors_are_the_drivers_own(running: Release) -> None:
         assert each["spec"]["automountServiceAccountToken"] is False
 
 
-def test_a_driver_that_is_killed_is_started_again(running: Release) -> None:
-    """In the same pod, and the executors of its first life are deleted."""
+def test_killed_driver_is_restarted(running: Release) -> None:
+    """The kubelet restarts it in the same pod, and the previous executors are deleted."""
     before, restarts = running.executors(), running.restarts()
     with running.feeding():
         running.kill(running.driver(), "driver", "tailrace run")
-        running.until(lambda: running.restarts() > restarts, "the driver's container to be started again")
+        running.until(lambda: running.restarts() > restarts, "the driver's container to restart")
         running.settled()
     running.count("driver killed")
     assert not running.executors() & before
 
 
-def test_an_executor_that_is_killed_is_replaced(running: Release) -> None:
-    """By its driver, which goes on."""
+def test_killed_executor_is_replaced(running: Release) -> None:
+    """The driver replaces it, and continues."""
     restarts = running.restarts()
     with running.feeding():
         [executor] = running.executors()
@@ -81,10 +81,10 @@ def test_an_executor_that_is_killed_is_replaced(running: Release) -> None:
     assert running.restarts() == restarts
 
 
-def test_a_gateway_that_is_killed_is_started_again(running: Release) -> None:
-    """In the same executor, by the next task."""
+def test_killed_gateway_is_restarted(running: Release) -> None:
+    """The next task restarts it in the same executor."""
     running.feed("tweets", 500)
-    running.count("before a gateway is killed")  # the first task has started it
+    running.count("before a gateway is killed")  # the first task starts it
     [executor], restarts = running.executors(), running.restarts()
     with running.feeding():
         running.kill(executor, "executor", "tailrace.gateway.server")
@@ -93,8 +93,8 @@ def test_a_gateway_that_is_killed_is_started_again(running: Release) -> None:
     assert (running.executors(), running.restarts()) == ({executor}, restarts)
 
 
-def test_a_broker_that_is_killed_is_waited_for(running: Release) -> None:
-    """The only one there is; its container is started again, and has its data."""
+def test_release_survives_the_kill_of_its_only_broker(running: Release) -> None:
+    """The broker's container restarts with its data, and the pipeline waits for it."""
     [broker] = cluster.items("pods", running.namespace, "-l", "strimzi.io/kind=Kafka")
 
     def restarts() -> int:
@@ -104,14 +104,14 @@ def test_a_broker_that_is_killed_is_waited_for(running: Release) -> None:
     before = restarts()
     with running.feeding():
         running.kill(releases.name(broker), "kafka", "kafka.Kafka")
-        running.until(lambda: restarts() > before, "the broker's container to be started again")
+        running.until(lambda: restarts() > before, "the broker's container to restart")
         running.settled()
         running.feed("tweets", 500)
     running.count("broker killed")
 
 
-def test_an_executor_is_evicted_as_a_drained_node_does(running: Release) -> None:
-    """The budget lets it go, and the driver makes another."""
+def test_evicted_executor_is_replaced(running: Release) -> None:
+    """As when a node is drained: the disruption budget permits it, and the driver makes another executor."""
     [executor] = running.executors()
     eviction = {
         "apiVersion": "policy/v1",
@@ -127,8 +127,8 @@ def test_an_executor_is_evicted_as_a_drained_node_does(running: Release) -> None
 
 
 @pytest.mark.parametrize("upgrade", ["hand-over", "drain"])
-def test_an_upgrade_while_records_flow(running: Release, upgrade: str) -> None:
-    """The new driver goes on where the old one has stopped; how long nothing came out is printed."""
+def test_upgrade_keeps_exactly_once_while_records_flow(running: Release, upgrade: str) -> None:
+    """The new driver continues where the old one stopped; the test prints the longest gap in the output."""
     old = running.driver()
     with running.feeding():
         time_before = _now()
@@ -144,8 +144,8 @@ def test_an_upgrade_while_records_flow(running: Release, upgrade: str) -> None:
     print(f"upgrade by {upgrade}: {releases.since(started)}, longest silence {gap:.1f} s", flush=True)  # noqa: T201
 
 
-def test_executors_come_with_a_backlog_and_go_after_it(running: Release) -> None:
-    """One is enough for the calm; what waits for longer than a few seconds brings another."""
+def test_executors_scale_with_the_backlog(running: Release) -> None:
+    """One is enough without a backlog; a backlog of more than a few seconds adds another."""
     at = "--set=pipelines[0].config.executors"
     limits = [f"{at}.{limit}" for limit in ("min=1", "max=2", "backlog=2s", "settle=30s")]
     running.helm("upgrade", "--wait", "--timeout=15m", *limits)
@@ -162,8 +162,8 @@ def test_executors_come_with_a_backlog_and_go_after_it(running: Release) -> None
     assert (max(wishes), wishes[-1]) == (2, 1)
 
 
-def test_a_rollback_takes_an_upgrade_back(running: Release) -> None:
-    """The driver's pod is made from the template before the last upgrade again, while records flow."""
+def test_rollback_restores_the_previous_template(running: Release) -> None:
+    """The driver's pod is made from the template before the last upgrade, while records flow."""
 
     def turn() -> str | None:
         [pod] = running.pods("driver")
@@ -184,10 +184,10 @@ def test_a_rollback_takes_an_upgrade_back(running: Release) -> None:
     print(f"rollback: {releases.since(started)}", flush=True)  # noqa: T201
 
 
-def test_an_expired_certificate_is_refused_and_said(running: Release) -> None:
-    """The driver says which certificate has expired; with a new one it goes on by itself."""
+def test_expired_certificate_is_refused_and_named(running: Release) -> None:
+    """The driver reports which certificate has expired; with a new one it continues by itself."""
     if os.environ.get("E2E_STRIMZI") == "real":
-        pytest.skip("Strimzi's own operator renews a certificate that is put in its place")
+        pytest.skip("Strimzi's own operator would replace the expired certificate")
 
     from e2e.standin.certificates import Signed, issue
 
@@ -208,18 +208,18 @@ def test_an_expired_certificate_is_refused_and_said(running: Release) -> None:
 
     def refused() -> bool:
         select = f"tailrace.dev/component=driver,tailrace.dev/release={NAME}"
-        said = running.kubectl("logs", "-l", select, check=False)
-        return "TR-509" in said and f"CN={user}, has expired" in said
+        log = running.kubectl("logs", "-l", select, check=False)
+        return "TR-509" in log and f"CN={user}, has expired" in log
 
-    running.until(refused, "the driver to say that its certificate has expired")
+    running.until(refused, "the driver to report its expired certificate")
     certificate(30)
     running.settled()
     running.feed("tweets", 500)
     running.count("certificate expired and renewed")
 
 
-def test_a_stateful_pipeline_survives_the_loss_of_its_driver(release: Release) -> None:
-    """Its state is on the object store inside, and the driver's pod is gone for good."""
+def test_stateful_pipeline_survives_the_loss_of_its_driver(release: Release) -> None:
+    """Its state is on the embedded object store; the driver's pod is deleted."""
     more = f"--values={Path(__file__).parent / 'stateful.yaml'}"
     release.helm("upgrade", "--wait", "--timeout=15m", more)
     release.settled("counts")
@@ -235,25 +235,25 @@ def test_a_stateful_pipeline_survives_the_loss_of_its_driver(release: Release) -
     release.count("stateful, driver lost", "words")
 
 
-def test_a_wrong_value_fails_at_install_and_is_named(release: Release) -> None:
-    """A word that nobody knows, and a value that contradicts another; nothing is made."""
+def test_wrong_value_fails_at_install_and_is_named(release: Release) -> None:
+    """An unknown key and a contradictory value both fail, and nothing is created."""
     before = release.kubectl("get", "all", "-o", "name")
     for wrong, named in (
         ("pipelines[0].config.sink.topc=x", "topc"),
         ("kafka.strimzi.replication=3", "kafka.strimzi.replication is 3"),
     ):
-        said = cluster.helm(
+        output = cluster.helm(
             "install", "wrong", str(CHART), "-n", release.namespace,
             f"--values={CHART / 'environments' / 'dev.yaml'}", f"--set={wrong}", check=False,
         )  # fmt: skip
-        assert named in said
+        assert named in output
         print(f"{wrong}: refused", flush=True)  # noqa: T201
     assert "wrong" not in cluster.helm("list", "-n", release.namespace, "-q")
     assert release.kubectl("get", "all", "-o", "name") == before
 
 
-def test_nothing_is_left_of_a_release(release: Release) -> None:
-    """But what Kubernetes puts into each namespace."""
+def test_uninstall_leaves_nothing_behind(release: Release) -> None:
+    """Only the objects that Kubernetes puts into every namespace remain."""
     release.kubectl("delete", "kafkauser/hand", "pod/hand", "configmap/hand", "--wait=true")
     cluster.helm("uninstall", NAME, "-n", release.namespace, "--wait", "--timeout=5m")
 
@@ -276,5 +276,5 @@ def _now() -> int:
 
 
 def _turn() -> str:
-    """A value that makes an upgrade of what changes nothing."""
+    """Return a changed value, so that an upgrade with no other change replaces the driver's pod."""
     return f"--set-string=pipelineDefaults.podAnnotations.turn={_now()}"

@@ -21,15 +21,15 @@ FILE = Path("docs", "benchmarks", "faults.json")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what is asked for; 0 if everything is as expected."""
+    """Run the chosen scenarios; return 0 if every result is as expected."""
     parser = argparse.ArgumentParser(prog="faults", description="Break every part of Tailrace, and count.")
     parser.add_argument("--quick", action="store_true", help="every crash point once, in minutes")
-    parser.add_argument("--only", default="", help="the names of scenarios, with commas")
+    parser.add_argument("--only", default="", help="names of scenarios, separated by commas")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--lanes", type=int, default=2, help="how many scenarios run at the same time")
-    parser.add_argument("--resume", type=Path, help="go on with a campaign, from the file that --json or --write wrote")
-    parser.add_argument("--json", type=Path, help="write what was found into this file")
-    parser.add_argument("--list", action="store_true", help="name the scenarios")
+    parser.add_argument("--lanes", type=int, default=2, help="number of scenarios that run at the same time")
+    parser.add_argument("--resume", type=Path, help="resume a campaign from the file that --json or --write wrote")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    parser.add_argument("--list", action="store_true", help="list the scenarios")
     parser.add_argument("--write", action="store_true", help=f"write the table into {PAGE} and {FILE}")
     chosen = parser.parse_args(arguments)
     known = every()
@@ -40,13 +40,13 @@ def main(arguments: Sequence[str]) -> int:
     wanted = [name for name in chosen.only.split(",") if name]
     unknown = sorted(set(wanted) - {each.name for each in known})
     if unknown:
-        parser.error(f"no scenario is called {', '.join(unknown)}; --list names them")
+        parser.error(f"no scenario is called {', '.join(unknown)}; --list lists them")
     scenarios = [each for each in known if each.name in wanted or (not wanted and (each.quick or not chosen.quick))]
     before = report.from_data(json.loads(chosen.resume.read_text(encoding="utf-8"))) if chosen.resume else None
     if before is not None:
         before = before.without(wanted)
-        there = {each.scenario for each in before.results}
-        scenarios = [each for each in scenarios if each.name not in there]
+        finished = {each.scenario for each in before.results}
+        scenarios = [each for each in scenarios if each.name not in finished]
     archive.use()
     began = time.monotonic()
 
@@ -71,6 +71,6 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    # Whoever ends the campaign ends what it has started: drivers, gateways, brokers.
+    # Ending the campaign must also end what it started: drivers, gateways, brokers.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     sys.exit(main(sys.argv[1:]))

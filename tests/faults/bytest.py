@@ -1,7 +1,7 @@
-"""Tests that count as faults: run by pytest in a process of their own, a row of the table for each.
+"""Fault scenarios made of pytest tests: pytest runs in its own process, and each fault becomes a row of the table.
 
-A test may say more with pytest's `record_property`: records, runs, lost, duplicated, reordered, torn, refused, note.
-One that fails is a scenario that broke.
+A test may report counts with pytest's `record_property`: records, runs, lost, duplicated, reordered, torn, refused,
+note. If a test fails, its scenario broke.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def by_test(
     quick: bool = False,
     expect: Expect = Expect.EXACT,
 ) -> Scenario:
-    """A scenario of tests: each pytest node with the fault's name in the table."""
+    """Make a scenario of tests; `faults` maps each pytest node to its fault's name in the table."""
 
     def act(context: Context) -> Sequence[Result]:
         return run(context, faults, expect)
@@ -39,9 +39,9 @@ def by_test(
 
 
 def run(context: Context, faults: Mapping[str, str], expect: Expect) -> list[Result]:
-    """Run the tests, and read what they say."""
+    """Run the tests and read their report."""
     report = context.folder / "tests.xml"
-    # Only this family of reports has room for what a test says with `record_property`.
+    # Only this family of reports holds the properties of `record_property`.
     command = [sys.executable, "-m", "pytest", "-q", "-o", "junit_family=xunit1", f"--junitxml={report}", *faults]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     with (context.folder / "tests.log").open("wb") as log:
@@ -53,21 +53,21 @@ def run(context: Context, faults: Mapping[str, str], expect: Expect) -> list[Res
 
 
 def rows(report: str, faults: Mapping[str, str], expect: Expect) -> list[Result]:
-    """A result for each fault; a node with parameters adds its runs up. A test that was skipped has struck nothing."""
+    """Return a result for each fault, adding up the runs of a parametrized test; a skipped test counts as no run."""
     found: dict[str, Result] = {}
     for case in ET.fromstring(report).iter("testcase"):
         node = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name', '').partition('[')[0]}"
         fault = next((fault for each, fault in faults.items() if each.partition("[")[0] == node), None)
         if fault is None or case.find("skipped") is not None:
             continue
-        told = {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
+        reported = {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
         result = found.get(fault, Result(fault, runs=0, records=0, expect=expect))
-        counts = {each: int(told[each]) for each in _NUMBERS if each in told}
+        counts = {each: int(reported[each]) for each in _NUMBERS if each in reported}
         counts.setdefault("runs", 1)
         if expect is Expect.REFUSED:
             counts.setdefault("refused", counts["runs"])  # the test passes only if it was refused
-        found[fault] = replace(result.plus(**counts), note=told.get("note", result.note))
+        found[fault] = replace(result.plus(**counts), note=reported.get("note", result.note))
     missing = sorted(set(faults.values()) - set(found))
     if missing:
-        raise RuntimeError(f"no test has told of: {', '.join(missing)}")
+        raise RuntimeError(f"no test reported: {', '.join(missing)}")
     return list(found.values())

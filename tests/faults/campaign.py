@@ -1,4 +1,4 @@
-"""The campaign: scenario after scenario on Kafkas that they share, and what they found."""
+"""The fault campaign: run the scenarios one after another on shared embedded Kafkas, and collect their results."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 Say = Callable[[str], None]
 
-# The coordinator's log is read by the oracle: it must not be compacted under it. Fewer partitions are read faster.
+# The oracle reads the coordinator's log, so it must not be compacted meanwhile. Fewer partitions are faster to read.
 SETTINGS = {"transaction.state.log.num.partitions": "4", "log.cleaner.enable": "false"}
 HEAP = "512m"
 
 
 @dataclass
 class Findings:
-    """What a campaign has found."""
+    """The results of a campaign."""
 
     seed: int
     quick: bool
     results: list[Result] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)  # scenarios that broke, and how
+    failures: dict[str, str] = field(default_factory=dict)  # scenarios that broke, and why
     seconds: float = 0.0
-    sittings: int = 1  # a campaign of which a scenario broke may be gone on with
+    sittings: int = 1  # a campaign in which a scenario broke can be resumed
 
     def without(self, scenarios: Sequence[str]) -> Findings:
-        """What is known but for these scenarios; those that broke are known no more than if they had not been run."""
+        """Drop these scenarios, and all failures: a scenario that broke counts as not run."""
         results = [each for each in self.results if each.scenario not in scenarios]
         return replace(self, results=results, failures={})
 
     def and_then(self, more: Findings, order: Sequence[str]) -> Findings:
-        """With what another sitting has found, in the order of the scenarios."""
+        """Add the findings of another sitting, in the order of the scenarios."""
         results = sorted([*self.results, *more.results], key=lambda each: order.index(each.scenario))
         return replace(
             self,
@@ -50,7 +50,7 @@ class Findings:
 
     @property
     def good(self) -> bool:
-        """Whether each scenario came to its end and each result is as expected."""
+        """Whether no scenario broke and every result is as expected."""
         return bool(self.results) and not self.failures and all(each.as_expected for each in self.results)
 
     @property
@@ -60,17 +60,17 @@ class Findings:
 
     @property
     def runs(self) -> int:
-        """How often a fault has struck Tailrace."""
+        """The number of times a fault struck Tailrace."""
         return sum(each.runs for each in self.ours)
 
     @property
     def records(self) -> int:
-        """How many records of Tailrace's pipelines were at stake, each counted once."""
+        """The records of Tailrace's pipelines that were at stake, each counted once."""
         return sum(each.records - each.again for each in self.ours)
 
 
 def campaign(scenarios: Sequence[Scenario], *, quick: bool, seed: int, say: Say) -> Findings:
-    """Run them all; one that breaks does not keep the others from running."""
+    """Run all scenarios; if one breaks, the others still run."""
     findings = Findings(seed, quick)
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="tailrace-faults-"))
@@ -96,7 +96,7 @@ def _one(scenario: Scenario, kafka: EmbeddedKafka, folder: Path, findings: Findi
     folder.mkdir(parents=True)
     began = time.monotonic()
     say(f"{scenario.name}:")
-    # A scenario's chances depend on its name and the seed alone, not on which others run before it.
+    # A scenario's random choices depend only on its name and the seed, not on which scenarios run before it.
     seed = sum(scenario.name.encode()) * 1_000_003 + findings.seed
     context = Context(kafka, folder, seed, findings.quick, lambda text: say(f"  {text}"))
     try:
@@ -113,7 +113,7 @@ def _one(scenario: Scenario, kafka: EmbeddedKafka, folder: Path, findings: Findi
 
 
 def line(result: Result) -> str:
-    """A result in a line."""
+    """Describe a result in one line."""
     text = f"{result.fault}: {result.runs} runs, {result.records} records"
     for name in ("lost", "duplicated", "reordered", "torn", "lingering", "ids", "refused"):
         count = getattr(result, name)
@@ -122,7 +122,7 @@ def line(result: Result) -> str:
 
 
 def _grouped(scenarios: Sequence[Scenario]) -> list[list[Scenario]]:
-    """Those that share a Kafka, in the order in which the first of each comes."""
+    """Group the scenarios that share a Kafka, in the order of each group's first scenario."""
     groups: dict[object, list[Scenario]] = {}
     for each in scenarios:
         mark = each.name if each.alone else (each.brokers, tuple(sorted(each.settings.items())))

@@ -1,4 +1,4 @@
-"""The oracle's judgement, pure: what went in against what readers saw, record by record, in numpy.
+"""The oracle: a pure, record-by-record comparison of the input with what readers got, in numpy.
 
 It knows nothing of Tailrace's source and sink, so it cannot share their mistakes. Its own tests plant losses,
 duplicates, reorderings and torn transactions (tests/unit/faults/test_checker.py).
@@ -15,22 +15,22 @@ import numpy as np
 from faults.records import HEAD, Fed, is_bad
 
 Array = np.ndarray[Any, Any]
-Seen = Mapping[int, Array]  # for each partition of a topic, the heads in the order in which a reader got them
+Seen = Mapping[int, Array]  # partition of a topic → the heads in the order in which a reader got them
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What one transaction holds: for one sink partition of one batch, spans of the source partitions' numbers."""
+    """The content of one transaction, for one sink partition of one batch: spans of each source partition's numbers."""
 
     batch: int
     sink: int
     spans: tuple[tuple[int, int, int], ...]  # source partition, start, end
-    parted: bool = False  # the good and the rejected records of the spans are in two transactions, not in one
+    parted: bool = False  # the good and the rejected records of the spans are in two separate transactions
 
 
 @dataclass
 class Counts:
-    """What is wrong in a part of the input."""
+    """The errors in a part of the input."""
 
     records: int = 0
     lost: int = 0
@@ -45,27 +45,27 @@ class Counts:
 
     @property
     def wrong(self) -> int:
-        """How much that is."""
+        """The total number of errors."""
         return self.lost + self.duplicated + self.reordered + self.torn
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """For every record of the input, how often it is missing, too many, or behind one that should follow it."""
+    """For every input record: how often it is lost, duplicated, or after a record that should follow it."""
 
     fed: Fed
     lost: Mapping[int, Array]
     duplicated: Mapping[int, Array]
     reordered: Mapping[int, Array]
-    seen: Mapping[int, Array]  # whether it is there at all
+    seen: Mapping[int, Array]  # whether it came out at all
     unexpected: int = 0  # records that never went in
     examples: tuple[str, ...] = field(default=())
 
     def of(self, cuts: Iterable[Cut]) -> Counts:
-        """What is wrong in these transactions."""
+        """Count the errors in these transactions."""
         found = Counts()
         for cut in cuts:
-            there = {True: 0, False: 0}  # of the records to be rejected, and of the others
+            visible = {True: 0, False: 0}  # of the records to be rejected, and of the others
             wanted = {True: 0, False: 0}
             for partition, start, end in cut.spans:
                 span = slice(start, end)
@@ -74,17 +74,17 @@ class Verdict:
                 found.duplicated += int(self.duplicated[partition][span].sum())
                 found.reordered += int(self.reordered[partition][span].sum())
                 seen, bad = self.seen[partition][span], is_bad(np.arange(start, end), self.fed.bad_every)
-                for kind in there:
-                    there[kind] += int(seen[bad == kind].sum())
+                for kind in visible:
+                    visible[kind] += int(seen[bad == kind].sum())
                     wanted[kind] += int((bad == kind).sum())
             if cut.parted:
-                found.torn += sum(0 < there[kind] < wanted[kind] for kind in there)
+                found.torn += sum(0 < visible[kind] < wanted[kind] for kind in visible)
             else:
-                found.torn += 0 < sum(there.values()) < sum(wanted.values())
+                found.torn += 0 < sum(visible.values()) < sum(wanted.values())
         return found
 
     def all(self) -> Counts:
-        """What is wrong in the whole input, torn transactions aside; what never went in counts as duplicated."""
+        """Count the errors in the complete input, without torn transactions; unexpected records count as duplicated."""
         kinds = (self.lost, self.duplicated, self.reordered)
         lost, duplicated, reordered = (sum(int(each.sum()) for each in kind.values()) for kind in kinds)
         return Counts(self.fed.total, lost, duplicated + self.unexpected, reordered)
@@ -98,7 +98,7 @@ class Verdict:
 
 
 def check(fed: Fed, output: Seen, rejected: Seen) -> Verdict:
-    """Compare: every good record once in the output, every bad one once in the rejected topic, each in its order."""
+    """Check that every good record is once in the output and every bad one once in the rejected topic, in order."""
     numbers = {partition: np.arange(count) for partition, count in fed.counts.items()}
     should = {partition: is_bad(each, fed.bad_every) for partition, each in numbers.items()}
     good, unexpected = _times(fed, output)
@@ -106,7 +106,7 @@ def check(fed: Fed, output: Seen, rejected: Seen) -> Verdict:
     lost, duplicated, seen, examples = {}, {}, {}, []
     for partition in fed.counts:
         wanted = should[partition]
-        # A bad record in the output is lost from the rejected topic, and one too many in the output; and so on.
+        # A bad record in the output is lost from the rejected topic and duplicated in the output, and vice versa.
         lost[partition] = ((~wanted & (good[partition] == 0)) | (wanted & (bad[partition] == 0))).astype(np.int64)
         duplicated[partition] = np.maximum(good[partition] - ~wanted, 0) + np.maximum(bad[partition] - wanted, 0)
         seen[partition] = (good[partition] + bad[partition]) > 0
@@ -118,7 +118,7 @@ def check(fed: Fed, output: Seen, rejected: Seen) -> Verdict:
 
 
 def _times(fed: Fed, seen: Seen) -> tuple[dict[int, Array], int]:
-    """How often each record of the input was seen, and how many records were seen that are not of the input."""
+    """Count how often each input record was read, and how many records were read that are not in the input."""
     times = {partition: np.zeros(count, dtype=np.int64) for partition, count in fed.counts.items()}
     strange = 0
     for heads in seen.values():
@@ -133,9 +133,9 @@ def _times(fed: Fed, seen: Seen) -> tuple[dict[int, Array], int]:
 
 
 def _disorder(fed: Fed, seen: Seen) -> dict[int, Array]:
-    """Records that came, for the first time, behind one of the same source partition with a higher number.
+    """Mark records that first came after a record of the same source partition with a higher number.
 
-    A repeated record is a duplicate and no disorder; where it came first counts.
+    A repeated record is a duplicate, not out of order; only its first position counts.
     """
     found = {partition: np.zeros(count, dtype=np.int64) for partition, count in fed.counts.items()}
     for heads in seen.values():
@@ -153,5 +153,5 @@ def _disorder(fed: Fed, seen: Seen) -> dict[int, Array]:
 
 
 def heads(values: Sequence[bytes]) -> Array:
-    """The heads of values in their order."""
+    """Cut the heads off the values, in order."""
     return np.frombuffer(b"".join([each[: HEAD.itemsize] for each in values]), dtype=HEAD)

@@ -1,7 +1,7 @@
-"""The gateway without Spark: this process is the executor, its threads are the tasks.
+"""A harness for the gateway without Spark: this process is the executor, and its threads are the tasks.
 
-A start of Spark costs ten seconds, one of the gateway half a second. So the steps of a transaction, which are the
-gateway's, can be struck by the hundred here; what Spark adds is struck in `faults.driven`.
+Starting Spark takes ten seconds, starting the gateway half a second. The steps of a transaction belong to the gateway,
+so they can be struck hundreds of times here; what Spark adds is struck in `faults.driven`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from tailrace.progress.ledger import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import wait_until
 
-ATTEMPTS = 4  # as Spark is set
+ATTEMPTS = 4  # as in Spark's settings
 CHUNK = 10_000  # rows of an Arrow batch, as Spark makes them
 OUTPUTS = 4
 
 
 class House:
-    """One pipeline's sink partitions, a gateway that may be killed, and readers."""
+    """One pipeline's sink partitions, a gateway that can be killed, and readers."""
 
     def __init__(self, context: Context, rows: int, sinks: int, watch: Watching, name: str, out: str) -> None:
         self.name, self.sinks, self.rows = name, sinks, rows
@@ -57,7 +57,7 @@ class House:
         self._starting = threading.Lock()
 
     def task(self, batch: int, partition: int, run: str = "run") -> Assignment:
-        """What a task of a batch is told."""
+        """Return the assignment of one task of a batch."""
         return Assignment(
             pipeline=self.name,
             batch=BatchId(batch),
@@ -73,7 +73,7 @@ class House:
         )
 
     def batch(self, run: str = "run", number: int | None = None) -> list[Written]:
-        """Write a batch, the next one or one again, every sink partition in a thread of its own."""
+        """Write the next batch, or this one again, with a thread for each sink partition."""
         chosen = self.batches if number is None else number
         with ThreadPoolExecutor(self.sinks) as threads:
             asked = [threads.submit(self._attempts, chosen, partition, run) for partition in range(self.sinks)]
@@ -88,8 +88,8 @@ class House:
             except errors.TailraceError:
                 if attempt == ATTEMPTS:
                     raise
-                # One starts the gateway that is gone, and the others wait: each of them would start one of its own, of
-                # which one stays, and most of the campaign's time would go there.
+                # One thread restarts the dead gateway while the others wait. Otherwise each would start one and all
+                # but one would be thrown away, which would take most of the campaign's time.
                 with self._starting:
                     self.pid()
         raise AssertionError
@@ -100,11 +100,11 @@ class House:
             yield rows.slice(start, CHUNK)
 
     def pid(self) -> int:
-        """The gateway's process."""
+        """Return the gateway's process id, starting the gateway if it is gone."""
         return int(Client().stats()["pid"])
 
     def cuts(self) -> list[Cut]:
-        """What each transaction holds."""
+        """Return the content of each transaction."""
         return [
             Cut(batch, partition, ((partition, batch * self.rows, (batch + 1) * self.rows),))
             for batch in range(self.batches)
@@ -112,7 +112,7 @@ class House:
         ]
 
     def prove(self) -> Proof:
-        """The end: everything is compared."""
+        """Compare everything at the end."""
         fed = Fed(dict.fromkeys(range(self.sinks), self.batches * self.rows))
         return prove(
             self.bootstrap, self.name, fed, self.sink, self.rejected, self._watch.finish(),
@@ -124,7 +124,7 @@ class House:
 def house(
     context: Context, rows: int, sinks: int = 4, crashes: Sequence[crash_points.Crash] = (), marks: Path | None = None
 ) -> Iterator[House]:
-    """Inside, this process is an executor with a gateway that has these crashes before it."""
+    """Make this process an executor whose gateway will meet these crashes."""
     name = f"direct-{uuid.uuid4().hex[:8]}"
     out = context.topic("out", OUTPUTS)
     folder = wire.folder_of(psutil.Process()).with_name(name)
@@ -146,7 +146,7 @@ def _end_gateway(folder: Path) -> None:
 
 
 def killing(pid: int, after: float, number: signal.Signals = signal.SIGKILL) -> Callable[[], bool]:
-    """Kill a process a moment later; call what is returned to wait for it, and learn whether it was still there."""
+    """Kill a process after a delay; the returned function waits for that and tells whether the process still ran."""
     done: list[bool] = []
 
     def kill() -> None:

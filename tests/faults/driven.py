@@ -1,4 +1,4 @@
-"""A pipeline whose drivers are processes of their own: started, struck, started again, and followed by their events."""
+"""A harness for a complete pipeline: start, strike and restart its drivers as processes, and follow their events."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tailrace.progress.ledger import read
 from tailrace.progress.plan import Plan
 from tailrace.progress.stream_plan import AnyPlan
 
-LIMIT = 300.0  # seconds without a start and without a written batch
+LIMIT = 300.0  # seconds without a start or a written batch
 STOP_LIMIT = 120.0
 PARTITIONS = 4
 _MOST_STARTS = 100
@@ -52,7 +52,7 @@ _RANGE = re.compile(r"(.+)-(\d+):(\d+)-(\d+)")
 
 
 class Kind(StrEnum):
-    """Who may be killed."""
+    """The processes that can be killed."""
 
     DRIVER = "driver"  # the driver's Python process alone; its JVM and workers live on for a moment
     JVM = "JVM"
@@ -63,7 +63,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a pipeline is."""
+    """The size of a pipeline's input and topics."""
 
     per_batch: int
     batches: int
@@ -77,7 +77,7 @@ class Shape:
 
 
 class Driven:
-    """One pipeline and its drivers, one after the other."""
+    """One pipeline and its successive drivers."""
 
     def __init__(
         self,
@@ -102,15 +102,15 @@ class Driven:
         self.starts = 0
         self.events: list[Mapping[str, Any]] = []
         self.fed = Fed({}, topic=self.source)
-        self.code: int | None = None  # of the last driver that has ended by itself
+        self.code: int | None = None  # exit code of the last driver that ended by itself
         self.error: Mapping[str, Any] = {}
-        self.before_start: Callable[[], None] | None = None  # done once, before the next start
-        self.sinks: dict[int, int] = {}  # how many sink partitions each batch had, by its plan
+        self.before_start: Callable[[], None] | None = None  # called once, before the next start
+        self.sinks: dict[int, int] = {}  # batch → number of sink partitions in its plan
         self._watch = watch
         self._crashes = crashes
         self._sections = dict(sections)
         self._drivers: list[Driver] = []
-        self._struck = 0  # starts that have a reason to end
+        self._struck = 0  # crashes before this start; -1 if the driver was killed
         self._planned: float | None = None
         self._durations: deque[float] = deque(maxlen=5)
         (self.folder / "plain.py").write_text(PLAIN)
@@ -118,15 +118,15 @@ class Driven:
     # -- input and configuration --------------------------------------------------------------------
 
     def feed(self, per_partition: int | None = None, partitions: int | None = None, first: int = 0) -> None:
-        """More input, behind what is there."""
+        """Append input."""
         start = self.fed.counts.get(first, 0)
         count = self.shape.per_partition if per_partition is None else per_partition
         made = feed(self.context.bootstrap, self.source, count, partitions or self.shape.partitions, start, first=first)
         self.fed = self.fed.more(made)
-        self.batches.idle = False  # what was said before this input was there
+        self.batches.idle = False  # reported before this input existed
 
     def configure(self, **sections: Any) -> None:
-        """Sections of the configuration that are different from here on."""
+        """Change sections of the configuration from the next start on."""
         for name, value in sections.items():
             old = self._sections.get(name)
             self._sections[name] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
@@ -135,7 +135,7 @@ class Driven:
         base: dict[str, Any] = {
             "pipeline": self.name,
             "kafka": {"bootstrap.servers": self.context.bootstrap},
-            # A sink partition for each source partition, however small a batch is: strikes name them.
+            # A sink partition for each source partition, even in a small batch, because strikes name them.
             "source": {"topics": [self.source], "format": "raw", "partitions": self.shape.partitions},
             "process": {"function": "plain.py:plain", "validate": {"good": GOOD}},
             "sink": {"topic": self.sink, "format": "raw"},
@@ -154,11 +154,11 @@ class Driven:
 
     @property
     def driver(self) -> Driver:
-        """The one that runs, or ran last."""
+        """The driver that is running, or ran last."""
         return self._drivers[-1]
 
     def start(self, changed: bool = True) -> None:
-        """A driver, as whoever watches over it would start it; before it, what is to change if anything is."""
+        """Start a driver as a supervisor would, after applying the pending change if there is one."""
         if changed and self.before_start is not None:
             change, self.before_start = self.before_start, None
             change()
@@ -179,18 +179,18 @@ class Driven:
 
     @property
     def happened(self) -> int:
-        """How many of the planned crashes there were."""
+        """The number of planned crashes that have happened."""
         return len(list(self.marks.glob("*.crash")))
 
     def follow(self, until: Callable[[], bool], what: str, limit: float = LIMIT) -> None:
-        """Take events in, and start a driver again whose end has a reason, until the condition holds."""
+        """Take in events until the condition holds, restarting drivers that were struck."""
         ends, before = time.monotonic() + limit, (0, 0)
         while not until():
             self.step()
             if (self.starts, self.batches.written) != before:
                 before, ends = (self.starts, self.batches.written), time.monotonic() + limit
             if time.monotonic() > ends:
-                raise TimeoutError(f"{self.name}: {what} was waited for\n{self.driver.last_lines(40)}")
+                raise TimeoutError(f"{self.name}: waited in vain for {what}\n{self.driver.last_lines(40)}")
 
     def step(self, wait: float = 0.2) -> None:
         """Wait for an event, or for the driver's end."""
@@ -216,12 +216,12 @@ class Driven:
     def _ended(self, code: int) -> None:
         self.code = code
         self.batches.ended()
-        # The native sink's driver may stumble over the one before, whose JVM still writes to the same folder.
+        # The native sink's driver may fail because its predecessor's JVM still writes to the same folder.
         if self.happened == self._struck and not (self.native and self.starts < _MOST_STARTS):
             raise RuntimeError(
                 f"{self.name}: the driver ended by itself: {dict(self.error)}"
             ) from self.driver.failure()
-        # What it left behind lives on for its moment, as it would anywhere.
+        # The processes it left behind live on for a moment, as they would in production.
         self.start()
 
     def drained(self) -> bool:
@@ -231,7 +231,7 @@ class Driven:
         return self.batches.open is None and (self.batches.consumed >= self.fed.total or self.batches.idle)
 
     def _native_end(self) -> int:
-        """How many records are in batches that Spark's checkpoint folder calls committed."""
+        """Count the records in batches that Spark's checkpoint folder lists as committed."""
         folder = self.folder / "checkpoint"
         commits = [int(each.name) for each in (folder / "commits").glob("[0-9]*")] if folder.is_dir() else []
         return sum(self._native_offsets(max(commits)).values()) if commits else 0
@@ -241,7 +241,7 @@ class Driven:
         return dict(json.loads(text.splitlines()[2])[self.source])
 
     def drain(self) -> None:
-        """Until everything has been read, and every planned crash has happened."""
+        """Follow until everything has been read and written, and every planned crash has happened."""
         wanted = sum(each.times for each in self._crashes)
         self.follow(
             lambda: self.happened >= wanted and self.drained(),
@@ -249,26 +249,26 @@ class Driven:
         )
 
     def stop(self) -> None:
-        """SIGTERM; it must end well, unless a planned crash came just then."""
+        """Send SIGTERM; the driver must exit cleanly, unless a planned crash comes just then."""
         self.driver.ask_to_stop()
         while (code := self.driver.wait(STOP_LIMIT)) != 0:
             if code is None:
                 raise self.driver.failure()
             self._ended(code)
-            self.follow(lambda: self.batches.idle, "the driver that was started last to find nothing to do")
+            self.follow(lambda: self.batches.idle, "the restarted driver to become idle")
             self.driver.ask_to_stop()
         while (heard := self.driver.next(0.0)) is not None:
             self._take(heard.at, heard.event)
 
     def close(self) -> None:
-        """Nothing of any driver is left."""
+        """Leave no process of any driver behind."""
         for each in self._drivers:
             each.end(0.0)
 
     # -- kills --------------------------------------------------------------------------------------
 
     def kill(self, kind: Kind) -> bool:
-        """Kill −9 one process of this kind, or the whole tree; whether there was one."""
+        """Kill −9 one process of this kind, or the complete tree; return whether there was one."""
         found = self.processes(kind)
         if kind is Kind.TREE:
             self.driver.kill()
@@ -278,11 +278,11 @@ class Driven:
             with suppress(psutil.NoSuchProcess):
                 self.context.chance.choice(found).send_signal(signal.SIGKILL)
         if kind in {Kind.DRIVER, Kind.JVM, Kind.TREE}:
-            self._struck = -1  # its end has a reason
+            self._struck = -1  # so its end is expected
         return True
 
     def processes(self, kind: Kind) -> list[psutil.Process]:
-        """Those of a kind that live now."""
+        """Find the live processes of this kind."""
         with suppress(psutil.NoSuchProcess):
             root = psutil.Process(self.driver.pid)
             below = root.children(recursive=True)
@@ -291,7 +291,7 @@ class Driven:
                     return [root]
                 case Kind.JVM:
                     return [each for each in below if each.ppid() == root.pid and "java" in each.name()]
-                case Kind.GATEWAY:  # nobody's child any more once the worker that made it is dead
+                case Kind.GATEWAY:  # an orphan once the worker that started it is dead
                     jvms = {str(each.pid) for each in self.processes(Kind.JVM)}
                     return [
                         each
@@ -304,7 +304,7 @@ class Driven:
         return []
 
     def kill_in_batch(self, kind: Kind) -> int:
-        """Kill in the middle of a batch, at a moment drawn at random; the batch."""
+        """Kill at a random moment in the middle of a batch; return the batch."""
         while True:
             self.follow(lambda: self.batches.open is None, "the end of a batch")
             self.follow(lambda: self.batches.open is not None or self.drained(), "the beginning of a batch")
@@ -320,7 +320,7 @@ class Driven:
     # -- the end ------------------------------------------------------------------------------------
 
     def cuts(self) -> list[Cut]:
-        """What each transaction held, by the plans in the ledger."""
+        """Return the content of each transaction, from the plans in the ledger."""
         if self.native:
             return self._native_cuts()
         plans: dict[int, AnyPlan] = {}
@@ -339,7 +339,7 @@ class Driven:
                 spans = [tuple((each.partition, each.start, each.end) for each in part) for part in plan.parts]
                 found += [Cut(batch, sink, mine, plan.judges) for sink, mine in enumerate(spans) if not plan.shuffles]
                 continue
-            # Spark's own cut: good and rejected records come from two branches, each of which reads the same range.
+            # Spark's own cut: good and rejected records come from two branches that each read the same range.
             times = Counter(plan.slices)
             found += [Cut(batch, sink, _spans(text), n > 1) for sink, (text, n) in enumerate(times.items())]
         return found
@@ -356,7 +356,7 @@ class Driven:
         return found
 
     def prove(self, *, ever: int | None = None) -> Proof:
-        """Everything is compared."""
+        """Compare everything."""
         cuts = self.cuts()
         last = max(each.batch for each in cuts)
         ever = ever or max(self.sinks.values(), default=0)
@@ -377,7 +377,7 @@ def _runs(process: psutil.Process, module: str) -> bool:
 
 
 def _spans(text: str) -> tuple[tuple[int, int, int], ...]:
-    """The spans of a slice; none where a shuffle hides them."""
+    """Parse the spans of a slice; return none if a shuffle hides them."""
     found = [_RANGE.fullmatch(part) for part in text.split("+")]
     return tuple((int(each[2]), int(each[3]), int(each[4])) for each in found if each is not None)
 
@@ -391,7 +391,7 @@ def driven(
     crashes: Sequence[crash_points.Crash] = (),
     **sections: Any,
 ) -> Iterator[Driven]:
-    """A pipeline with its input written; whatever happens, no process of it is left."""
+    """Offer a pipeline whose input is written; whatever happens, leave no process behind."""
     topics = context.topic("in", shape.partitions), context.topic("out", shape.outputs)
     with watching(context.bootstrap, topics[1]) as watch:
         one = Driven(context, shape, topics, watch, native=native, crashes=crashes, sections=sections)

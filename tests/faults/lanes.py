@@ -1,7 +1,7 @@
-"""Several scenarios at the same time, each in a process of its own with a Kafka of its own.
+"""Run several scenarios in parallel, each in its own process with its own Kafka.
 
-Much of a scenario is waiting: for a JVM, a session's end, a broker. Processes, not threads, because a scenario may
-replace a part of what it runs in.
+A scenario spends much of its time waiting: for a JVM, a session's end, a broker. Lanes are processes, not threads,
+because a scenario may patch the process it runs in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from faults.campaign import Findings, Say
 from faults.report import as_data, from_data
 from faults.scenario import Scenario
 
-_STAMP = 9  # characters before the text in a line of the campaign's
+_STAMP = 9  # characters before the text in a line of the campaign's output
 
 
 def _long(scenario: Scenario) -> tuple[int, bool, int]:
@@ -28,7 +28,7 @@ def _long(scenario: Scenario) -> tuple[int, bool, int]:
 
 
 def in_lanes(scenarios: Sequence[Scenario], *, quick: bool, seed: int, say: Say, lanes: int) -> Findings:
-    """Run them all, so many at a time; what they found in their own order."""
+    """Run all scenarios, `lanes` at a time; return their findings in the scenarios' order."""
     findings = Findings(seed, quick)
     began = time.monotonic()
     running: list[subprocess.Popen[str]] = []
@@ -44,20 +44,20 @@ def in_lanes(scenarios: Sequence[Scenario], *, quick: bool, seed: int, say: Say,
                 say(f"{scenario.name:<16} {line.rstrip()[_STAMP:]}")
             code = child.wait()
             if not file.exists():
-                broken = {scenario.name: f"its process ended with {code} and told nothing"}
+                broken = {scenario.name: f"its process ended with {code} without a report"}
                 return as_data(Findings(seed, quick, failures=broken))
             return dict(json.loads(file.read_text(encoding="utf-8")))
 
     with ThreadPoolExecutor(lanes) as pool:
         asked = {each.name: pool.submit(one, each) for each in sorted(scenarios, key=_long, reverse=True)}
         try:
-            told = [asked[each.name].result() for each in scenarios]
+            reports = [asked[each.name].result() for each in scenarios]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in running:
                 child.terminate()
             raise
-    for each in told:
+    for each in reports:
         findings.failures |= each["broken"]
         findings.results += from_data(each).results
     findings.seconds = time.monotonic() - began

@@ -1,5 +1,7 @@
-"""The proof of one pipeline: the final reader, the one that read all the time, the brokers' own view of transactions,
-the markers; and what of it belongs to which fault."""
+"""The proof of one pipeline: a concurrent reader, a final reader, the brokers' view of transactions, and the markers.
+
+It also attributes each finding to a fault.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tailrace.kafka.clients import client_options, persist
 
 @dataclass(frozen=True)
 class Strike:
-    """A fault that has struck in a batch."""
+    """A fault that struck in a batch."""
 
     fault: str
     batch: int
@@ -28,19 +30,19 @@ class Strike:
 
 @dataclass(frozen=True)
 class Proof:
-    """What was found at the end of a pipeline."""
+    """The findings at the end of a pipeline."""
 
     verdict: Verdict
-    unsteady: int  # records that the reader who read all the time got otherwise
+    unsteady: int  # records that the concurrent reader got differently
     lingering: tuple[str, ...]
     surplus: tuple[str, ...]  # transactional ids
     markers: tuple[str, ...]  # what is wrong with them
 
     def __str__(self) -> str:
         parts = [str(self.verdict)]
-        parts += [f"{self.unsteady} records seen otherwise by the concurrent reader"] if self.unsteady else []
+        parts += [f"{self.unsteady} records differ in the concurrent reader"] if self.unsteady else []
         parts += [f"still open: {', '.join(self.lingering)}"] if self.lingering else []
-        parts += [f"transactional ids too many: {', '.join(self.surplus)}"] if self.surplus else []
+        parts += [f"surplus transactional ids: {', '.join(self.surplus)}"] if self.surplus else []
         return "; ".join([*parts, *self.markers])
 
 
@@ -58,8 +60,10 @@ def prove(
     ever: int | None = None,
     transactional: bool = True,
 ) -> Proof:
-    """Read everything, and compare; `last` is the batch that every marker must name, `ever` the most sink partitions
-    that a batch has had."""
+    """Read everything, and compare.
+
+    `last` is the batch that every marker must name, `ever` the greatest number of sink partitions of any batch.
+    """
     lingering = open_after(bootstrap, pipeline) if transactional else []
     output, refused = read_heads(bootstrap, sink), read_heads(bootstrap, rejected)
     return Proof(
@@ -72,7 +76,7 @@ def prove(
 
 
 def _markers(bootstrap: str, pipeline: str, ledger: str, last: int, sinks: int) -> list[str]:
-    """What is wrong with the markers: the group's offsets, read as any tool does."""
+    """Describe the wrong markers; they are the group's offsets, read as any tool would."""
     consumer = Consumer(
         client_options(Kafka(bootstrap_servers=bootstrap))
         | {"group.id": f"tailrace.{pipeline}.markers", "enable.auto.commit": False}
@@ -97,9 +101,9 @@ def by_fault(
     native: bool = False,
     expect: Expect = Expect.EXACT,
 ) -> list[Result]:
-    """A result for each fault: what is wrong in the batch that it struck, and in those that followed until the next.
+    """Return a result for each fault: the errors in the batch that it struck, and in those up to the next strike.
 
-    What cannot be said of a batch (open transactions, markers, ids, readers that differ) is in the last one.
+    Errors that belong to no batch (open transactions, markers, ids, differing readers) go to the last result.
     """
     struck = sorted({each.batch for each in strikes})
     if not struck:
@@ -132,10 +136,10 @@ def by_fault(
             )
         )
         counted |= batches
-    # Whatever is outside of every batch must not get lost either.
-    rest = proof.verdict.all()
+    # Errors outside of every batch count, too.
+    overall = proof.verdict.all()
     inside = sum((each.lost + each.duplicated + each.reordered) for each in found.values())
-    left = max(0, rest.lost + rest.duplicated + rest.reordered - inside)
+    left = max(0, overall.lost + overall.duplicated + overall.reordered - inside)
     rows[-1] = rows[-1].plus(
         duplicated=left,
         torn=proof.unsteady + len(proof.markers),

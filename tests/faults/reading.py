@@ -1,7 +1,7 @@
-"""Readers of their own: plain consumers that read a topic while it is written, and once more at the end.
+"""Independent readers: plain consumers that read a topic while it is written, and again at the end.
 
 They share nothing with Tailrace but the address. Both must get the same records in the same order: what a
-read_committed reader has seen is there to stay.
+read_committed consumer has read must never change.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from faults.records import HEAD
 from tailrace.config import Kafka
 from tailrace.kafka.cluster import Cluster
 
-LIMIT = 120.0  # seconds without any progress towards the end
+LIMIT = 120.0  # seconds without progress towards the end
 _MANY = 10_000
 
 
 class Reader:
-    """One consumer over all partitions of a topic, from their beginnings; new partitions are found when asked."""
+    """One consumer of all partitions of a topic, from their beginnings; `finish` picks up new partitions."""
 
     def __init__(
         self, bootstrap: str, topic: str, keep: Callable[[list[Message]], None], isolation: str = "read_committed"
@@ -71,11 +71,11 @@ class Reader:
             except KafkaException:
                 pass
             if time.monotonic() > until:
-                raise TimeoutError(f"the partitions of {self.topic} were asked for")
+                raise TimeoutError(f"waited {LIMIT:g} s for the partitions of {self.topic}")
             time.sleep(0.1)
 
     def step(self, wait: float = 0.2) -> None:
-        """Take what is there."""
+        """Read the records that are available."""
         good = []
         for message in self._consumer.consume(_MANY, wait):
             error = message.error()
@@ -86,12 +86,12 @@ class Reader:
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._position[number] = max(self._position.get(number, 0), offset)
             elif error.code() in {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}:
-                raise RuntimeError(f"records of {self.topic}-{number} have vanished under the reader: {error}")
+                raise RuntimeError(f"records of {self.topic}-{number} vanished while they were read: {error}")
         if good:
             self._keep(good)
 
     def finish(self, limit: float = LIMIT) -> None:
-        """Read to where every partition ends now, for this isolation level."""
+        """Read to the current end of every partition at this isolation level."""
         self._assign()
         cluster = Cluster(Kafka(bootstrap_servers=self._bootstrap))
         places = [(self.topic, number) for number in self._position]
@@ -106,19 +106,19 @@ class Reader:
                 raise TimeoutError(f"{self.topic}: nothing more came for {limit:g} s at {before}; it ends at {ends}")
 
     def close(self) -> None:
-        """Let go."""
+        """Close the consumer."""
         self._consumer.close()
 
 
 class Heads:
-    """Keeps the heads of values, by partition, in their order."""
+    """Keep the heads of values by partition, in order."""
 
     def __init__(self) -> None:
         self._parts: dict[int, list[Array]] = defaultdict(list)
         self.count = 0
 
     def __call__(self, messages: list[Message]) -> None:
-        """Take these in."""
+        """Add these messages."""
         found: dict[int, list[bytes]] = defaultdict(list)
         for message in messages:
             found[message.partition() or 0].append(message.value() or bytes(HEAD.itemsize))
@@ -128,12 +128,12 @@ class Heads:
 
     @property
     def seen(self) -> dict[int, Array]:
-        """All of them."""
+        """All heads so far."""
         return {number: np.concatenate(parts) for number, parts in list(self._parts.items())}
 
 
 def read_heads(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, Array]:
-    """The heads of a topic's records, as a reader gets them who comes now."""
+    """Read the heads of a topic's records as a new consumer gets them now."""
     kept = Heads()
     reader = Reader(bootstrap, topic, kept, isolation)
     try:
@@ -144,7 +144,7 @@ def read_heads(bootstrap: str, topic: str, isolation: str = "read_committed") ->
 
 
 class Watching:
-    """What a reader got that has read all the time."""
+    """A reader that reads all the time, in a thread."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.kept = Heads()
@@ -162,7 +162,7 @@ class Watching:
             self._error = error
 
     def finish(self) -> dict[int, Array]:
-        """Read to the present end, and say what came."""
+        """Read to the current end, and return everything that was read."""
         self._end.set()
         self._thread.join(LIMIT)
         if self._error is not None:
@@ -171,7 +171,7 @@ class Watching:
         return self.kept.seen
 
     def close(self) -> None:
-        """Let go."""
+        """Stop the thread and close the consumer."""
         self._end.set()
         self._thread.join(LIMIT)
         self._reader.close()
@@ -179,7 +179,7 @@ class Watching:
 
 @contextmanager
 def watching(bootstrap: str, topic: str) -> Iterator[Watching]:
-    """Inside, the topic is read while it is written."""
+    """Read the topic while it is written."""
     reader = Watching(bootstrap, topic)
     try:
         yield reader
@@ -188,7 +188,7 @@ def watching(bootstrap: str, topic: str) -> Iterator[Watching]:
 
 
 def differences(one: dict[int, Array], other: dict[int, Array]) -> int:
-    """How many records two readers of the same topic got differently."""
+    """Count the records that two readers of the same topic got differently."""
     found = 0
     for number in {*one, *other}:
         first, second = (each.get(number, np.empty(0, dtype=HEAD)) for each in (one, other))
@@ -198,7 +198,7 @@ def differences(one: dict[int, Array], other: dict[int, Array]) -> int:
 
 
 def whole(bootstrap: str, topic: str, keep: Callable[[Message], Any], isolation: str = "read_uncommitted") -> None:
-    """Every record of a topic, for what is small."""
+    """Pass every record of a small topic to `keep`."""
 
     def every(messages: list[Message]) -> None:
         for each in messages:

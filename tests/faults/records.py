@@ -1,7 +1,7 @@
-"""What goes in: records that know their source partition and their place in it, made by the million.
+"""The input: millions of records, each of which carries its source partition and its position there.
 
-A value begins with HEAD: whether the record is to be rejected, its source partition, its number there. In a topic that
-nobody else writes to the number is also the offset.
+A value begins with HEAD: whether the record is to be rejected, its source partition, and its number there. In a topic
+with no other producer, the number is also the offset.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailrace.gateway.schemas import SHAPE
 
 HEAD = np.dtype([("bad", "u1"), ("partition", ">u2"), ("number", ">u8")])
 SIZE = 100
-BAD_EVERY = 997  # one of so many is to be rejected
+BAD_EVERY = 997  # one record in this many is to be rejected
 KEYS = 64
 # The condition of `process.validate` that a good record meets.
 GOOD = "substring(value, 1, 1) = X'00'"
@@ -27,7 +27,7 @@ GOOD = "substring(value, 1, 1) = X'00'"
 
 @dataclass(frozen=True)
 class Fed:
-    """What is in the input: so many records in each source partition, numbered from 0."""
+    """The content of the input: the number of records in each source partition, numbered from 0."""
 
     counts: Mapping[int, int]
     bad_every: int = BAD_EVERY
@@ -35,11 +35,11 @@ class Fed:
 
     @property
     def total(self) -> int:
-        """All records."""
+        """The number of all records."""
         return sum(self.counts.values())
 
     def more(self, other: Fed) -> Fed:
-        """This and what follows it in the same partitions."""
+        """Add records that follow these in the same partitions."""
         numbers = sorted({*self.counts, *other.counts})
         return Fed(
             {each: self.counts.get(each, 0) + other.counts.get(each, 0) for each in numbers}, self.bad_every, self.topic
@@ -47,12 +47,12 @@ class Fed:
 
 
 def is_bad(numbers: Any, every: int) -> Any:
-    """Which of these numbers belong to records that are to be rejected."""
+    """Tell which of these numbers belong to records that are to be rejected."""
     return numbers % every == every - 1 if every else np.zeros(len(numbers), dtype=bool)
 
 
 def values(partition: int, start: int, end: int, size: int = SIZE, bad_every: int = BAD_EVERY) -> np.ndarray[Any, Any]:
-    """The values of a span of records, one row of bytes for each."""
+    """Make the values of a span of records, one row of bytes for each."""
     numbers = np.arange(start, end)
     made = np.zeros((end - start, size), dtype=np.uint8)
     heads = np.zeros(end - start, dtype=HEAD)
@@ -63,17 +63,17 @@ def values(partition: int, start: int, end: int, size: int = SIZE, bad_every: in
 
 
 def key(number: int) -> bytes:
-    """A record's key: its number's place in a small circle, so that keys spread over the output."""
+    """Return a record's key: its number modulo KEYS, so that keys spread over the output."""
     return b"%02d" % (number % KEYS)
 
 
 def arrow(partition: int, start: int, end: int, size: int = SIZE, bad_every: int = BAD_EVERY) -> Any:
-    """The same as rows of the sink; those that are to be rejected have a reason."""
+    """Make the same records as rows of the sink; those that are to be rejected have a reason."""
     count = end - start
     numbers = np.arange(start, end)
-    circle = np.array([key(each) for each in range(KEYS)])
+    keys = np.array([key(each) for each in range(KEYS)])
     columns = {
-        "key": _binary(circle[numbers % KEYS].tobytes(), count, 2),
+        "key": _binary(keys[numbers % KEYS].tobytes(), count, 2),
         "value": _binary(values(partition, start, end, size, bad_every).tobytes(), count, size),
         "reason": pc.if_else(pa.array(is_bad(numbers, bad_every)), "bad", pa.scalar(None, pa.string())),
     }
@@ -98,7 +98,7 @@ def feed(
     bad_every: int = BAD_EVERY,
     first: int = 0,
 ) -> Fed:
-    """Write so many records into each of the partitions from `first` on; they are acknowledged when this returns."""
+    """Write `per_partition` records to each partition from `first` on; all are acknowledged when this returns."""
     failed: list[str] = []
     producer = Producer(
         {

@@ -1,4 +1,4 @@
-"""The table of a campaign: as text, in docs/guarantees.md between two markers, as JSON; every number from the run."""
+"""The table of a campaign: as text, in docs/guarantees.md between two markers, and as JSON."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _COUNTS = ("runs", "records", "lost", "duplicated", "reordered", "torn")
 
 
 def text(findings: Findings) -> str:
-    """The whole report as Markdown, which a terminal shows as well."""
+    """Return the complete report as Markdown, which also reads well in a terminal."""
     parts = [_sum(findings), _table(findings.ours, "fault")]
     native = [each for each in findings.results if each.native]
     if native:
-        parts.append("The same faults, with Spark's own Kafka sink beside it:\n")
-        parts.append(_beside(native, findings.ours))
+        parts.append("The same faults, with Spark's own Kafka sink next to Tailrace:\n")
+        parts.append(_compared(native, findings.ours))
     return "\n".join(parts)
 
 
 def write(findings: Findings, page: Path, file: Path) -> None:
-    """Put the table into the page, and everything into the file."""
+    """Write the table to the page, and all findings to the file."""
     old = page.read_text(encoding="utf-8")
     found = re.compile(f"{BEGIN}.*{END}", re.DOTALL)
     if not found.search(old):
@@ -40,7 +40,7 @@ def write(findings: Findings, page: Path, file: Path) -> None:
 
 
 def as_data(findings: Findings) -> dict[str, object]:
-    """Everything that was found."""
+    """Return the findings as JSON data."""
     return {
         "seed": findings.seed,
         "quick": findings.quick,
@@ -55,7 +55,7 @@ def as_data(findings: Findings) -> dict[str, object]:
 
 
 def from_data(data: Mapping[str, Any]) -> Findings:
-    """What `as_data` has made of findings, read again."""
+    """Restore the findings that `as_data` returned."""
     results = [Result(**{**row, "expect": Expect(row["expect"])}) for row in data["results"]]
     return Findings(
         data["seed"], data["quick"], results, dict(data["broken"]), data["seconds"], data.get("sittings", 1)
@@ -95,13 +95,13 @@ def _note(result: Result) -> str:
     if result.lingering:
         parts.append(f"{result.lingering} transactions left open")
     if result.ids:
-        parts.append(f"{result.ids} transactional ids too many")
+        parts.append(f"{result.ids} surplus transactional ids")
     if not result.as_expected:
         parts.append("NOT AS EXPECTED")
     return "; ".join(parts)
 
 
-def _beside(native: Iterable[Result], ours: Iterable[Result]) -> str:
+def _compared(native: Iterable[Result], ours: Iterable[Result]) -> str:
     known = {each.fault: each for each in ours}
     shown = ("runs", "records", "lost", "duplicated", "reordered")
     sinks = " | ".join(f"{sink}: {shown[0]} | {' | '.join(shown[1:])}" for sink in ("Spark's sink", "Tailrace"))

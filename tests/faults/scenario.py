@@ -1,6 +1,6 @@
-"""What a fault is: data that says what is done and which promise it attacks, and the result that it returns.
+"""The model of a fault scenario: what it does, which promise it attacks, and the result that it returns.
 
-A module of `faults.scenarios` offers a tuple SCENARIOS; the campaign finds it there, and nobody lists modules twice.
+Each module of `faults.scenarios` offers a tuple SCENARIOS, where the campaign finds it; modules are listed nowhere.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class Expect(StrEnum):
     """What a result must show for the campaign to succeed."""
 
     EXACT = "exact"  # nothing lost, duplicated, reordered or torn, no open transaction, no new transactional id
-    REFUSED = "refused"  # nothing wrong, and the pipeline refused to go on, loudly
-    FAULT = "fault"  # a control run: the fault must show, or the attack is none
-    ANYTHING = "anything"  # another sink, shown beside Tailrace's
+    REFUSED = "refused"  # nothing wrong, and the pipeline refused to continue, with an error
+    FAULT = "fault"  # a control run: the fault must show, or the attack proves nothing
+    ANYTHING = "anything"  # another sink, shown next to Tailrace's
 
 
 @dataclass(frozen=True)
@@ -31,36 +31,36 @@ class Result:
     """One row of the table."""
 
     fault: str
-    runs: int  # how often the fault struck
+    runs: int  # number of times the fault struck
     records: int  # input records of the batches or pipelines that it struck
-    again: int = 0  # of these, how many are in another row too: two faults have struck the same batch
+    again: int = 0  # those of `records` that are in another row, too: two faults struck the same batch
     lost: int = 0
     duplicated: int = 0
     reordered: int = 0
-    torn: int = 0  # transactions of which a part was visible, or whose marker says something else
+    torn: int = 0  # transactions that were visible in part, or whose marker does not match
     lingering: int = 0  # transactions that were still open 10 s after the end
     ids: int = 0  # transactional ids beyond one for each sink partition and the driver's
-    refused: int = 0  # runs that ended with the refusal that is promised
+    refused: int = 0  # runs that ended with the promised refusal
     note: str = ""  # a few words in the table's last column
     native: bool = False  # Spark's own sink
     expect: Expect = Expect.EXACT
-    promise: str = ""  # filled in by the campaign, as the next three
+    promise: str = ""  # this and the next three are filled in by the campaign
     group: str = ""
     scenario: str = ""
     seconds: float = 0.0
 
     def plus(self, **counts: int) -> Result:
-        """The same with more of what is named."""
+        """Add to the named counts."""
         return replace(self, **{name: getattr(self, name) + count for name, count in counts.items()})
 
     @property
     def wrong(self) -> int:
-        """How much there is that must never be."""
+        """The number of findings that must never occur."""
         return self.lost + self.duplicated + self.reordered + self.torn + self.lingering + self.ids
 
     @property
     def as_expected(self) -> bool:
-        """Whether the campaign may succeed with it; a fault that never struck proves nothing."""
+        """Whether the campaign may succeed with this result; a fault that never struck proves nothing."""
         if self.runs < 1:
             return False
         match self.expect:
@@ -76,7 +76,7 @@ class Result:
 
 @dataclass
 class Context:
-    """What a scenario gets to work with. Everything in it is the scenario's alone, but the Kafka."""
+    """The resources of a scenario; all but the Kafka are its own."""
 
     kafka: EmbeddedKafka
     folder: Path
@@ -90,11 +90,11 @@ class Context:
 
     @property
     def bootstrap(self) -> str:
-        """Where the brokers are."""
+        """The brokers' addresses."""
         return self.kafka.bootstrap_servers
 
     def topic(self, name: str, partitions: int = 1, **config: object) -> str:
-        """A topic with a name of its own; returns the name."""
+        """Create a topic with a unique name; return the name."""
         return Topics(self.bootstrap)(name, partitions, **config)
 
 
@@ -104,21 +104,21 @@ class Scenario:
 
     name: str  # for ONLY=name
     group: str  # a part of the table: "Crash points", "Kills", "Network", "Brokers", "Zombies", "Change", "Time"
-    promise: str  # the heading of docs/guarantees.md that it attacks, as an anchor: "exactly-once"
+    promise: str  # anchor of the heading in docs/guarantees.md that it attacks: "exactly-once"
     act: Callable[[Context], Sequence[Result]]
-    quick: bool = True  # whether QUICK=1 runs it (context.quick says how large)
-    brokers: int = 1  # scenarios with the same number and settings share a Kafka; it must run when `act` returns
+    quick: bool = True  # whether QUICK=1 runs it (context.quick reduces its size)
+    brokers: int = 1  # scenarios with equal brokers and settings share a Kafka; it must run when `act` returns
     settings: Mapping[str, str] = field(default_factory=dict)  # of the brokers
-    length: int = 0  # the longer ones begin first, so that no lane is left alone with one of them at the end
-    alone: bool = False  # a Kafka that no other scenario uses, because this one leaves it broken
+    length: int = 0  # longer scenarios start first, so that no lane is still busy with one at the end
+    alone: bool = False  # runs on its own Kafka, because it leaves it broken
 
     def run(self, context: Context) -> list[Result]:
-        """Act, and say in each result where it belongs."""
+        """Act, and label each result with its promise, group and scenario."""
         return [replace(each, promise=self.promise, group=self.group, scenario=self.name) for each in self.act(context)]
 
 
 def every() -> list[Scenario]:
-    """All scenarios of all modules, in the modules' order."""
+    """Collect the scenarios of all modules, in the modules' order."""
     package = importlib.import_module("faults.scenarios")
     found: list[Scenario] = []
     for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda each: each.name):

@@ -1,4 +1,4 @@
-"""What came out of a pipeline that was started again whenever it ended, as a row of the table."""
+"""The result of a supervised pipeline, which is restarted whenever it ends, as a row of the table."""
 
 from __future__ import annotations
 

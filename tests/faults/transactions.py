@@ -1,7 +1,7 @@
-"""What the brokers themselves say of transactions: every transactional id and its state, from their own log.
+"""The brokers' own view of transactions: every transactional id and its state, from their log.
 
-The coordinator's topic `__transaction_state` is read as what it is (Kafka's TransactionLogKey and TransactionLogValue):
-no client's view and no command in between.
+This decodes the coordinator's topic `__transaction_state` directly (Kafka's TransactionLogKey and
+TransactionLogValue), with no client's view and no command in between.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TOPIC = "__transaction_state"
 
 @dataclass(frozen=True)
 class Transaction:
-    """The last that is known of a transactional id."""
+    """The last known state of a transactional id."""
 
     name: str
     producer: int
@@ -44,7 +44,7 @@ class Transaction:
 
 
 def transactions(bootstrap: str, prefix: str) -> dict[str, Transaction]:
-    """Every transactional id that begins so."""
+    """Read every transactional id that begins with the prefix."""
     found: dict[str, Transaction] = {}
 
     def keep(message: Message) -> None:
@@ -58,8 +58,8 @@ def transactions(bootstrap: str, prefix: str) -> dict[str, Transaction]:
         if value is None:
             found.pop(name, None)
             return
-        # Both versions begin alike: version, producer id, epoch, [the previous and next producer's id are tagged
-        # fields at the end], timeout, state.
+        # Both versions begin alike: version, producer id, epoch, timeout, state. The ids of the previous and next
+        # producer are tagged fields at the end.
         _, producer, epoch, _, state = struct.unpack_from(">hqhib", value)
         found[name] = Transaction(name, producer, epoch, _STATES[state])
 
@@ -68,12 +68,12 @@ def transactions(bootstrap: str, prefix: str) -> dict[str, Transaction]:
 
 
 def ids(bootstrap: str, pipeline: str) -> set[str]:
-    """The transactional ids of a pipeline."""
+    """Read the transactional ids of a pipeline."""
     return set(transactions(bootstrap, f"tailrace.{pipeline}."))
 
 
 def open_after(bootstrap: str, pipeline: str, limit: float = 10.0) -> list[str]:
-    """The transactions of a pipeline that are still open after so many seconds."""
+    """Wait until the pipeline has no open transaction; return those still open after `limit` seconds."""
     until = time.monotonic() + limit
     while True:
         left = [each.name for each in transactions(bootstrap, f"tailrace.{pipeline}.").values() if each.open]
@@ -83,6 +83,6 @@ def open_after(bootstrap: str, pipeline: str, limit: float = 10.0) -> list[str]:
 
 
 def beyond(bootstrap: str, pipeline: str, sinks: int) -> list[str]:
-    """Transactional ids that a pipeline with so many sink partitions has no need for."""
+    """Return the transactional ids that a pipeline with this many sink partitions does not need."""
     needed = {f"tailrace.{pipeline}.driver", *(f"tailrace.{pipeline}.{number}" for number in range(sinks))}
     return sorted(ids(bootstrap, pipeline) - needed)

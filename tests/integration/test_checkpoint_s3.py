@@ -206,7 +206,7 @@ def test_the_doctor_tries_the_store(words: Words, store: Minio) -> None:
     """A store that works is said to, and holds nothing more afterwards; a wrong key or bucket is named."""
     before = store.objects()
     right = doctor(words, words.environment(store.endpoint))
-    assert (right["state"], "refuses to overwrite" in right["found"]) == ("ok", True), right
+    assert (right["state"], "honours If-None-Match" in right["found"]) == ("ok", True), right
     assert store.objects() == before
     wrong = doctor(words, words.environment(store.endpoint) | {"AWS_SECRET_ACCESS_KEY": "another"})
     assert wrong["state"] == "fail"

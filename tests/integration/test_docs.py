@@ -115,7 +115,7 @@ def test_the_tests_of_the_how_to_pass(tmp_path: Path) -> None:
     """Both kinds of tests, in a folder with the README's pipeline, each in a pytest of its own."""
     write(tmp_path, section("README.md", "Your own pipeline"), USUAL)
     page = "docs/how-to/test-your-pipeline.md"
-    for heading, file in (("The whole pipeline", "test_totals.py"), ("The function alone", "test_function.py")):
+    for heading, file in (("The complete pipeline", "test_totals.py"), ("The function alone", "test_function.py")):
         found = re.search(r"```python\n(.*?)^```$", section(page, heading), re.MULTILINE | re.DOTALL)
         if found is None:
             pytest.fail(f"{page} shows no test below {heading!r}")

@@ -72,7 +72,7 @@ def test_another_verdict_behind_a_shuffle_stops_the_batch_and_names_the_record(b
     one, sections = prepared(bench)
     fail_behind_the_shuffle(one, sections)
     (one.folder / "strict").unlink()
-    with pytest.raises(errors.VerdictChanged, match=rf"the record {one.source}-[01] offset 1 is accepted now"):
+    with pytest.raises(errors.VerdictChanged, match=rf"the record {one.source}-[01] offset 1 is now accepted"):
         one.run(**sections)
     one.settle()
     assert one.values() == []

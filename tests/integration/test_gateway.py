@@ -156,7 +156,7 @@ def test_only_its_user_can_reach_the_gateway(house: House) -> None:
     assert house.folder.stat().st_mode & 0o777 == 0o700
     assert house.folder.parent.stat().st_mode & 0o777 == 0o700
     house.folder.chmod(0o755)
-    with pytest.raises(errors.GatewayUnavailable, match="can be read by others"):
+    with pytest.raises(errors.GatewayUnavailable, match="others can read it"):
         wire.own(house.folder)
     house.folder.chmod(0o700)
 

@@ -85,7 +85,7 @@ def test_a_transaction_that_took_too_long_is_not_taken_for_a_newer_driver(
                 wait_until(lambda: end() > sent, "the brokers' marker that ends the transaction", limit=60)
 
         monkeypatch.setattr("tailrace.crash_points.at", ended_by_the_brokers)
-        with pytest.raises(errors.KafkaFailed, match="the brokers end a transaction after 1 s") as caught:
+        with pytest.raises(errors.KafkaFailed, match="the brokers abort a transaction after 1 s") as caught:
             ledger.write(plan_of(one, 0), {})
     assert caught.value.code == "TR-207"
     assert not isinstance(caught.value, errors.DriverFenced)

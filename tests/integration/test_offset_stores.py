@@ -162,7 +162,7 @@ def test_a_store_that_disagrees_is_reported_and_the_ledger_counts(bench: MakeBen
     events = one.run(offsets=offsets)
     assert one.values() == numbered(0, 6)
     [what] = said(events)
-    assert f"it has {one.source}-0 at 1, which goes on at 3" in what
+    assert f"it has {one.source}-0 at 1, which continues at 3" in what
     assert zookeeper.get(node(one))[0] == "0:6"
 
 
@@ -220,7 +220,7 @@ def test_the_pipelines_group_that_was_reset_by_a_tool_is_reported(bench: MakeBen
     one.send(numbered(3, 5))
     events = one.run()
     assert one.values() == numbered(0, 5)
-    assert f"it has {one.source}-0 at 0, which goes on at 3" in said(events)[0]
+    assert f"it has {one.source}-0 at 0, which continues at 3" in said(events)[0]
 
 
 def test_offsets_are_kept_in_a_file(bench: MakeBench, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_stateful_pipeline_is_refused(bench: MakeBench) -> None:
 @pytest.mark.parametrize(
     ("place", "kind", "what"),
     [
-        ("{source}:0=9", errors.OffsetsOutOfRange, "9 is asked for, and the topic holds 0 to 2"),
+        ("{source}:0=9", errors.OffsetsOutOfRange, "9 was requested, but the topic holds 0 to 2"),
         ("{source}:7=0", errors.ConfigInvalid, "does not read .*-7"),
         ("nosuch:0=0", errors.ConfigInvalid, "does not read nosuch-0"),
         ("{source}=0", errors.OptionRefused, "not of the form"),
@@ -224,7 +224,7 @@ def test_a_lost_ledger_is_repaired_by_its_owner(bench: MakeBench) -> None:
     one.send(numbered(3, 5))
     with pytest.raises(errors.ProgressMissing):
         one.run()
-    with pytest.raises(errors.ProgressMissing, match="and no plan: what was"):
+    with pytest.raises(errors.ProgressMissing, match="but no plan: what was"):
         call("set", file, f"{one.source}:0=3", "--yes")
     assert answer("show", file)["state"] == "lost"
     call("set", file, f"{one.source}:0=3", "--yes", "--give-up")

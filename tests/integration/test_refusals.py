@@ -29,7 +29,7 @@ def test_no_broker_is_said_before_spark_starts(bench: MakeBench) -> None:
 def test_an_unknown_topic_names_the_nearest_one(bench: MakeBench) -> None:
     """A typing error is not made into a topic."""
     one = bench()
-    with pytest.raises(errors.TopicUnknown, match=f"the nearest is '{one.source}'"):
+    with pytest.raises(errors.TopicUnknown, match=f"the closest name is '{one.source}'"):
         one.run(source={"topics": [one.source + "x"]})
     with pytest.raises(errors.TopicUnknown, match=r"sink topic 'nowhere\.at\.all'"):
         one.run(sink={"topic": "nowhere.at.all"})
@@ -247,7 +247,7 @@ def test_with_reset_the_gap_is_reported_and_the_pipeline_goes_on(bench: MakeBenc
     _forget(one, 20)
     events = one.run(source={"on_data_loss": "reset"})
     assert [each["what"] for each in events_of(events, "reset")] == [
-        f"{one.source}-0: the next offset to read is 10, and the topic holds 20 to 30; going on at 20"
+        f"{one.source}-0: the next offset to read is 10, and the topic holds 20 to 30; continuing at 20"
     ]
     assert one.values() == numbered(0, 10) + numbered(20, 30)
     one.send(numbered(30, 33))

@@ -188,5 +188,5 @@ def test_a_replay_without_a_terminal_needs_yes(setup: Setup) -> None:
 @pytest.mark.parametrize("arguments", [(), ("0:0", "--all"), ("--all", "--reason", "x")])
 def test_a_replay_must_say_what(setup: Setup, arguments: tuple[str, ...]) -> None:
     """Neither nothing nor two selections at once are guessed at."""
-    with pytest.raises(OptionRefused, match="say what to replay"):
+    with pytest.raises(OptionRefused, match="name what to replay"):
         setup.replay(*arguments)

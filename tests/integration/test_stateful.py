@@ -101,7 +101,7 @@ def test_another_verdict_in_a_stateful_pipeline_stops_the_batch_and_names_the_re
     fail_behind_the_state(one, sections)
     before = one.values()
     (one.folder / "strict").unlink()
-    with pytest.raises(errors.VerdictChanged, match=rf"the record {one.source}-[01] offset 1 is accepted now"):
+    with pytest.raises(errors.VerdictChanged, match=rf"the record {one.source}-[01] offset 1 is now accepted"):
         one.run(**sections)
     one.settle()
     assert one.values() == before

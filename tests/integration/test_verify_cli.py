@@ -169,7 +169,7 @@ def test_empty_topics_are_equal(setup: Setup) -> None:
 
 def test_an_unknown_topic_is_named_with_the_nearest(setup: Setup) -> None:
     """A typing error in a topic's name is not an empty topic."""
-    with pytest.raises(TopicUnknown, match=f"the nearest is '{setup.output}'"):
+    with pytest.raises(TopicUnknown, match=f"the closest name is '{setup.output}'"):
         CliRunner().invoke(
             app, ["verify", setup.input, setup.output + "x", "-b", setup.bootstrap], catch_exceptions=False
         )

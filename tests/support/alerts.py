@@ -1,4 +1,4 @@
-"""The alerts' rules for a test that cannot wait as long as they do."""
+"""Alert rules that fire at once, for tests that cannot wait out `for` and `interval`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RULES = Path(__file__).parents[2] / "charts" / "tailrace" / "rules"
 
 
 def hurried(folder: Path) -> list[str]:
-    """Copies of all rules that fire at once: without `for` and without an interval of their own, else as they are."""
+    """Write copies of all rules that fire at once (no `for`, no `interval` of their own); return their glob."""
     folder.mkdir()
     for file in RULES.glob("*.yaml"):
         content = yaml.safe_load(file.read_text(encoding="utf-8"))

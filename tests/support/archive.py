@@ -1,7 +1,7 @@
-"""Spark's classes in a form that a JVM need not read and check anew: half of the time that a session takes to start.
+"""A class data archive (CDS) of Spark's classes: it saves half of the time that a session takes to start.
 
-The JVM writes such an archive when it ends (`-XX:ArchiveClassesAtExit`), and it is good for the same JVM and jars only:
-they are in its name. `make test` and `make faults` have it made where it is missing; without it all is as well, slower.
+The JVM writes such an archive when it exits (`-XX:ArchiveClassesAtExit`). It is valid for the same JVM and jars only;
+its name identifies them. `make test` and `make faults` create it if it is missing; without it tests only start slower.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from pyspark.sql import SparkSession
 from tailrace import jars
 
 _LIMIT = 300.0
-# An archive that does not fit is a warning, which would stand amid the events of a driver on stdout.
+# The JVM's warning about an archive that does not fit would land among a driver's events on stdout.
 _QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 
 
 def place() -> Path:
-    """Where the archive of this JVM and these jars is, or would be."""
-    told = subprocess.run([jars.java(), "-version"], capture_output=True, text=True, check=True, timeout=60).stderr
+    """Return the path of the archive for this JVM and these jars, whether or not it exists."""
+    version = subprocess.run([jars.java(), "-version"], capture_output=True, text=True, check=True, timeout=60).stderr
     names = sorted(str(each) for each in Path(pyspark.__file__).parent.glob("jars/*.jar"))
-    key = hashlib.sha256("\n".join([told, *names]).encode()).hexdigest()[:12]
+    key = hashlib.sha256("\n".join([version, *names]).encode()).hexdigest()[:12]
     return jars.folder().parent / f"classes-{key}.jsa"
 
 
 def use() -> None:
-    """Sessions that start from here on, in whatever process below, take the archive if it is there."""
+    """Let sessions started from now on, by this process or its children, use the archive if it exists."""
     archive = place()
     if archive.is_file() and "SPARK_SUBMIT_OPTS" not in os.environ:
-        # Short runs: what the JVM's second compiler makes faster is over before it has made it.
+        # Runs are short: they end before the JVM's second compiler pays off.
         os.environ["SPARK_SUBMIT_OPTS"] = f"-XX:SharedArchiveFile={archive} -XX:TieredStopAtLevel=1 {_QUIET}"
 
 
 def make() -> None:
-    """Run a little of everything in a session of its own, which leaves the archive."""
+    """Create the archive by running a little of everything in a session of its own."""
     archive = place()
     if archive.is_file():
         return
@@ -50,9 +50,9 @@ def make() -> None:
         archive.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=archive.parent) as folder:  # a JVM that writes too late finds it gone
             draft = Path(folder, archive.name)
-            told = {"SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={draft} {_QUIET}"}
+            options = {"SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={draft} {_QUIET}"}
             subprocess.run(
-                [sys.executable, __file__, "train"], env=os.environ | python | told, check=True, timeout=_LIMIT
+                [sys.executable, __file__, "train"], env=os.environ | python | options, check=True, timeout=_LIMIT
             )
             draft.replace(archive)
     except (OSError, subprocess.SubprocessError) as error:
@@ -60,7 +60,7 @@ def make() -> None:
 
 
 def _train() -> None:
-    """What the sessions of tests do: SQL with a shuffle, and Arrow in Python."""
+    """Do what the sessions of tests do: SQL with a shuffle, and Arrow in Python."""
     settings = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
     settings["spark.ui.showConsoleProgress"] = "false"
     builder = SparkSession.builder
@@ -79,7 +79,7 @@ def _train() -> None:
     spark.stop()
     if gateway is not None and gateway.proc is not None:
         gateway.shutdown()
-        gateway.proc.stdin.close()  # the JVM ends in order, and writes
+        gateway.proc.stdin.close()  # the JVM exits in order, and writes the archive
         gateway.proc.wait(_LIMIT)
 
 

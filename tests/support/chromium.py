@@ -1,4 +1,4 @@
-"""A page as a real browser has it, without a window: its elements after the scripts have run, or a picture of it."""
+"""A page as a headless browser renders it: its elements after the scripts have run, or a screenshot."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from support.packages import program
 
 LIMIT = 120.0
-_SETTLED = 5000  # milliseconds of the page's own time after which it is looked at
+_SETTLED = 5000  # milliseconds of virtual time before the page is captured
 
 
 def _run(folder: Path, url: str, *options: str) -> str:
@@ -20,12 +20,12 @@ def _run(folder: Path, url: str, *options: str) -> str:
 
 
 def dom(folder: Path, url: str) -> str:
-    """The page's elements, as text."""
+    """Return the page's elements as text."""
     return _run(folder, url, "--dump-dom")
 
 
 def picture(folder: Path, url: str, name: str, width: int, height: int, dark: bool = False) -> bytes:
-    """The page as a PNG."""
+    """Return the page as a PNG."""
     file = folder / f"{name}.png"
     scheme = [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
     _run(folder, url, f"--window-size={width},{height}", f"--screenshot={file}", *scheme)

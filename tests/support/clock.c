@@ -1,6 +1,6 @@
-/* A clock that can be set while a process runs: whoever preloads this reads the time of day shifted by the seconds in the
- * file that CLOCK_SHIFT names. What measures durations (the monotonic clock) is left alone, as a real jump leaves it. A
- * wait until a time of day is one until that time by the shifted clock, as it stood when the wait began. */
+/* A clock that can be set while a process runs: a process that preloads this library reads the time of day shifted by
+ * the seconds in the file that CLOCK_SHIFT names. The monotonic clock, which measures durations, is left alone, as by a
+ * real jump. A wait until a time of day ends at that time by the shifted clock, as it stood when the wait began. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

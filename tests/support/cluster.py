@@ -1,4 +1,4 @@
-"""The Kubernetes that KUBECONFIG names, for the end-to-end tests: kubectl, Helm, and a namespace of one's own."""
+"""The Kubernetes cluster that KUBECONFIG names, for the end-to-end tests: kubectl, Helm, and temporary namespaces."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Resource = dict[str, Any]
 
 
 def missing() -> str:
-    """What the tests lack, or nothing."""
+    """Return what the tests lack, or an empty string."""
     if not os.environ.get("KUBECONFIG"):
         return "KUBECONFIG is not set"
     return "" if shutil.which("kubectl") else "kubectl is not on the PATH"
 
 
 def kubectl(*arguments: str, check: bool = True, told: str | None = None) -> str:
-    """What kubectl says; `told` goes to its standard input."""
+    """Run kubectl and return its output; `told` goes to its standard input."""
     return _run("kubectl", *arguments, check=check, told=told)
 
 
 def helm(*arguments: str, check: bool = True) -> str:
-    """What Helm says, and does to the cluster."""
+    """Run Helm on the cluster and return its output."""
     return _run(str(tool("helm")), *arguments, check=check)
 
 
@@ -43,20 +43,20 @@ def _run(*command: str, check: bool, told: str | None = None) -> str:
 
 
 def items(kind: str, namespace: str, *arguments: str) -> list[Resource]:
-    """The objects of a kind in a namespace."""
+    """Return the objects of a kind in a namespace."""
     found = json.loads(kubectl("-n", namespace, "get", kind, "-o", "json", *arguments))["items"]
     return [each for each in found if isinstance(each, dict)]
 
 
 def apply(namespace: str, *objects: Resource) -> None:
-    """Make them, or make them so."""
+    """Create or update the objects."""
     listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
     kubectl("-n", namespace, "apply", "-f", "-", told=json.dumps(listed))
 
 
 @contextmanager
 def namespace() -> Iterator[str]:
-    """A namespace of its own, in which the API server refuses every pod that is not restricted."""
+    """Create a namespace in which the API server refuses every pod that is not restricted; delete it at the end."""
     name = f"tailrace-e2e-{uuid.uuid4().hex[:6]}"
     kubectl("create", "namespace", name)
     try:

@@ -1,4 +1,4 @@
-"""Configuration files as the tests of `configfile` write them, and what is said of those that are wrong."""
+"""Configuration files as the tests of `config.file` write them, and the messages about invalid ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def loaded(text: str, environment: Mapping[str, str] | None = None) -> Loaded:
 
 
 def problems(text: str, environment: Mapping[str, str] | None = None) -> list[str]:
-    """The lines of the message that loading `text` ends with."""
+    """Return the lines of the error message that loading `text` raises."""
     with pytest.raises(ConfigInvalid) as caught:
         loaded(text, environment)
     first, *rest = caught.value.what.split("\n")

@@ -1,4 +1,4 @@
-"""Drivers as processes of their own, killed as Kubernetes or a person would, and a steady load for them."""
+"""Drivers as separate processes, killed as Kubernetes or a person would, and a steady load for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.pipelines import Bench
 
 
 def written_file(one: Bench, **sections: Any) -> Path:
-    """The pipeline's configuration as a file."""
+    """Write the pipeline's configuration to a file."""
     data = one.pipeline(**sections).model_dump(mode="json", by_alias=True, exclude_defaults=True)
     file = one.folder / "pipeline.yaml"
     file.write_text(yaml.safe_dump(data))
@@ -28,13 +28,13 @@ def written_file(one: Bench, **sections: Any) -> Path:
 
 
 def command(file: Path, *more: str) -> list[str]:
-    """The command line as a shell would start it."""
+    """Return the command line as a shell would start it."""
     return [sys.executable, "-m", "tailrace.cli.main", "run", str(file), *more]
 
 
 @contextmanager
 def driver(file: Path, log: Path, *more: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A running driver with its events in a file; whatever happens, nothing of it is left."""
+    """Start a driver with its events in a file; kill its process tree at the end, whatever happens."""
     with log.open("wb") as out, (log.with_suffix(".err")).open("wb") as err:
         process = subprocess.Popen(
             command(file, "--output", "json", *more), stdout=out, stderr=err, start_new_session=True
@@ -47,7 +47,7 @@ def driver(file: Path, log: Path, *more: str) -> Iterator[subprocess.Popen[bytes
 
 
 def kill_tree(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started, at once; one that has ended has left its number to others."""
+    """Kill a process and all its descendants at once, unless it has ended: then its pid may have been reused."""
     if process.poll() is not None:
         return
     try:
@@ -64,17 +64,17 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def events(log: Path) -> list[dict[str, Any]]:
-    """The events so far; a line that is being written is left out."""
+    """Return the events so far, without a line that is still being written."""
     return [json.loads(line) for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def count(log: Path, kind: str) -> int:
-    """How many events of a kind there are."""
+    """Count the events of a kind."""
     return sum(each.get("event") == kind for each in events(log))
 
 
 class Load:
-    """Numbered records, key and value the same, at a steady rate over all partitions, for as long as it is entered."""
+    """Numbered records with equal key and value, at a steady rate over all partitions, while the context is open."""
 
     def __init__(self, kafka: str, topic: str, rate: float) -> None:
         self._producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True, "linger.ms": 5})
@@ -92,11 +92,11 @@ class Load:
         self.stop()
 
     def stop(self) -> None:
-        """The last record is acknowledged when this returns."""
+        """Stop sending, and return once the last record is acknowledged."""
         self._end.set()
         self._thread.join(60)
         if self._producer.flush(60):
-            raise TimeoutError(f"the acknowledgement of {len(self._producer)} records was waited for")
+            raise TimeoutError(f"{len(self._producer)} records were not acknowledged within 60 s")
 
     def _feed(self) -> None:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""Every world that the model of the protocol can come to, and what must hold in each of them."""
+"""Exhaustive search of the protocol model: every world that it can reach, and what must hold in each."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from tailrace.errors import InvariantBroken
 
 
 def check(world: World) -> None:
-    """Never two commits of a record; never half a batch, nor a batch without its marker."""
+    """Raise Broken if a record was committed twice, or a batch in part or without its marker."""
     decided = world.broker.decided
     if len(decided) != len(set(decided)):
         raise Broken(f"committed twice: {decided}")
     marker = world.broker.written
     ahead = 0 if marker is None else int(marker.next)
     if set(decided) != {(batch, number) for batch in range(ahead) for number in range(RECORDS)}:
-        raise Broken(f"torn: {decided} are committed, and the marker says that batches before {ahead} are")
+        raise Broken(f"torn: {decided} are committed, but the marker says that batches before {ahead} are")
 
 
 @dataclass(frozen=True)
 class Explored:
-    """What a walk through all worlds has found."""
+    """The result of a search."""
 
     worlds: int
-    finished: int  # in which every batch is done
+    finished: int  # worlds in which every batch is done
     fault: str = ""
     trace: tuple[str, ...] = ()
 
 
 def explore(protocol: Protocol, limit: int = 2_000_000) -> Explored:
-    """Every world that can be reached, breadth first; the shortest way to a fault if there is one."""
+    """Explore every reachable world, breadth first; report the shortest way to a fault if there is one."""
     first = protocol.start()
     seen: dict[World, tuple[World, str] | None] = {first: None}
     todo, finished = deque([first]), 0

@@ -1,8 +1,8 @@
-"""The gate against a small model, step by step: each record comes out on one side, once, whatever dies.
+"""The gate against a small model, step by step: each record comes out once, on one side, whatever dies.
 
-What decides is Tailrace's own: `decide`, the verdicts in a marker, and `completed`, which says whether an attempt may
-commit. Two records are enough: one that is rejected and one that is accepted, or both of a kind. Every reading may come
-to other verdicts than the one before.
+The decisions are Tailrace's own code: `decide`, the verdicts in a marker, and `completed`, which checks whether an
+attempt may commit. Two records are enough: one rejected and one accepted, or two of a kind. Every reading may reach
+different verdicts from the one before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class World(NamedTuple):
     outputs: Choice = ()
     read_marker: Marker | None = None  # of the reading task's sink partition
     marker: Marker | None = None  # of the writing task's
-    reading: Choice | None = None  # a reading attempt, by the records that it rejects
+    reading: Choice | None = None  # the records that the running reading attempt rejects
     shuffled: Choice | None = None  # accepted rows that a reading has handed on
     read: bool = False  # without a shuffle: whether the attempt has read to its end
     judged: bool = False
@@ -51,7 +51,7 @@ Move = tuple[str, World]
 
 @functools.cache
 def verdicts(rejected: Choice) -> Verdicts:
-    """What the gateway collects of these."""
+    """Return what the gateway collects for these rejected records."""
     found = Verdicts()
     headers = [
         [(HEADER_TOPIC, b"in"), (HEADER_PARTITION, b"0"), (HEADER_OFFSET, str(each).encode())] for each in rejected
@@ -63,7 +63,7 @@ def verdicts(rejected: Choice) -> Verdicts:
 
 
 def accepted(rejected: Choice) -> Choice:
-    """The other records."""
+    """Return the other records."""
     return tuple(each for each in RECORDS if each not in rejected)
 
 
@@ -74,7 +74,7 @@ class BehindAShuffle:
         self._compares, self._commits_first, self._attempts = compares, commits_first, attempts
 
     def moves(self, world: World) -> Iterator[Move]:
-        """What can happen next, with the world after it."""
+        """Yield what can happen next, with the resulting world."""
         if world.end:
             return
         if world.reading is None and world.shuffled is None and world.attempts < self._attempts:
@@ -99,9 +99,9 @@ class BehindAShuffle:
             yield "finds its rejected records delivered", handed
             return
         text = verdicts(choice).text()
-        told = handed._replace(rejected=world.rejected + choice, read_marker=Marker.of(BATCH, "d", 2, text))
-        yield "commits its rejected records, and its rows count", told
-        yield "commits its rejected records and dies", told._replace(shuffled=None)
+        after_commit = handed._replace(rejected=world.rejected + choice, read_marker=Marker.of(BATCH, "d", 2, text))
+        yield "commits its rejected records, and its rows count", after_commit
+        yield "commits its rejected records and dies", after_commit._replace(shuffled=None)
         if not self._commits_first:
             yield "its rows count, nothing is committed", handed
 
@@ -109,9 +109,9 @@ class BehindAShuffle:
         if decide(world.marker, BATCH, "d", "model") is Decision.SKIP:
             yield "finds its outputs delivered", world._replace(end="done")
             return
-        told = world._replace(outputs=world.outputs + rows, marker=Marker.of(BATCH, "d", 2, ""))
-        yield "commits its outputs", told._replace(end="done")
-        yield "commits its outputs, and nobody hears of it", told
+        after_commit = world._replace(outputs=world.outputs + rows, marker=Marker.of(BATCH, "d", 2, ""))
+        yield "commits its outputs", after_commit._replace(end="done")
+        yield "commits its outputs, but the answer is lost", after_commit
 
 
 class InOneTask:
@@ -121,7 +121,7 @@ class InOneTask:
         self._asks, self._attempts = asks, attempts
 
     def moves(self, world: World) -> Iterator[Move]:
-        """What can happen next, with the world after it."""
+        """Yield what can happen next, with the resulting world."""
         if world.end:
             return
         if world.reading is None and world.attempts < self._attempts:
@@ -139,21 +139,21 @@ class InOneTask:
 
     def _commit(self, world: World, choice: Choice) -> Iterator[Move]:
         if decide(world.marker, BATCH, "d", "model") is Decision.SKIP:
-            yield "finds all of it delivered", world._replace(end="done")
+            yield "finds everything delivered", world._replace(end="done")
             return
         try:
             if self._asks:
                 completed(Attempt(Aside(Path("none")), ReadDone() if world.read else None, world.judged), _TASK)
         except InputUnread:
-            yield "is refused: the function has stopped early", world._replace(reading=None)
+            yield "is refused: the function stopped early", world._replace(reading=None)
             return
-        told = world._replace(
+        after_commit = world._replace(
             outputs=world.outputs + (accepted(choice) if world.read else accepted(choice)[:1]),
             rejected=world.rejected + (choice if world.judged else ()),
             marker=Marker.of(BATCH, "d", 1, ""),
         )
-        yield "commits", told._replace(end="done")
-        yield "commits, and nobody hears of it", told._replace(reading=None)
+        yield "commits", after_commit._replace(end="done")
+        yield "commits, but the answer is lost", after_commit._replace(reading=None)
 
 
 _TASK = Assignment(
@@ -174,7 +174,7 @@ _TASK = Assignment(
 
 
 def walk(model: BehindAShuffle | InOneTask) -> tuple[int, str, tuple[str, ...]]:
-    """Every world that can be reached: how many, and the first fault with the way to it."""
+    """Walk every reachable world; return their number, and the first fault with the steps to it."""
     seen: dict[World, tuple[str, ...]] = {World(): ()}
     todo = [World()]
     while todo:

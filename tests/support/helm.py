@@ -1,7 +1,7 @@
-"""Helm and kubeconform for tests, and what the chart renders, as plain dictionaries.
+"""Helm and kubeconform for tests, and the chart's rendered resources as plain dictionaries.
 
-The two are taken from the PATH, from a compressed copy in `shared/cluster/bin` beside the checkout (or in the folder
-that SHARED_TOOLS names), or built from their Go modules; where none of this works the tests fail, and say so.
+Both are taken from the PATH, from a compressed copy in `shared/cluster/bin` next to the checkout (or in the folder
+that SHARED_TOOLS names), or built from their Go modules. If none of these works, the tests fail with a message.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Resource = dict[str, Any]
 
 @functools.cache
 def tool(name: str) -> Path:
-    """The program's path; one that had to be unpacked or built is kept for the next run."""
+    """Return the program's path; keep one that had to be unpacked or built for the next run."""
     found = shutil.which(name)
     if found is not None:
         return Path(found)
@@ -60,11 +60,11 @@ def tool(name: str) -> Path:
 
 
 def helm(*arguments: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run Helm, with more values from a file if there are any."""
+    """Run Helm, with `values` passed in a file if there are any."""
     with tempfile.TemporaryDirectory() as folder:
         more: list[str] = []
         if values is not None:
-            file = Path(folder) / "values.json"  # in which text is text, whoever reads it
+            file = Path(folder) / "values.json"  # as JSON, in which text is text to every reader
             file.write_text(json.dumps(dict(values)), encoding="utf-8")
             more = ["--values", str(file)]
         environment = {
@@ -84,7 +84,7 @@ def template(
     name: str = "t",
     chart: Path = CHART,
 ) -> subprocess.CompletedProcess[str]:
-    """What `helm template` says."""
+    """Run `helm template` and return the finished process."""
     arguments = ["template", name, str(chart), "--namespace", "streams"]
     if environment:
         arguments += ["--values", str(chart / "environments" / f"{environment}.yaml")]
@@ -100,7 +100,7 @@ def render(
     name: str = "t",
     chart: Path = CHART,
 ) -> list[Resource]:
-    """The resources that an environment becomes, with these values beside."""
+    """Return the resources that an environment renders to, with these values added."""
     done = template(environment, values, apis, name, chart)
     if done.returncode:
         raise AssertionError(done.stderr)
@@ -108,34 +108,34 @@ def render(
 
 
 def refusal(values: Mapping[str, Any] | None = None, apis: Sequence[str] = (STRIMZI,)) -> str:
-    """What Helm says to values that it must refuse."""
+    """Return Helm's error for values that it must refuse."""
     done = template("dev", values, apis)
     if not done.returncode:
-        raise AssertionError("Helm took values that it must refuse")
+        raise AssertionError("Helm accepted values that it must refuse")
     return done.stderr
 
 
 def of_kind(resources: Sequence[Resource], *kinds: str) -> list[Resource]:
-    """Those of these kinds."""
+    """Return the resources of these kinds."""
     return [each for each in resources if each["kind"] in kinds]
 
 
 def named(resources: Sequence[Resource], kind: str, name: str) -> Resource:
-    """The one of this kind and name."""
+    """Return the only resource of this kind and name."""
     [found] = [each for each in of_kind(resources, kind) if each["metadata"]["name"] == name]
     return found
 
 
 def executor(resources: Sequence[Resource], name: str = "t-tweets") -> Resource:
-    """A pipeline's pod template of its executors."""
+    """Return the pod template of a pipeline's executors."""
     made = yaml.safe_load(named(resources, "ConfigMap", name)["data"]["executor.yaml"])
     if not isinstance(made, dict):
-        raise AssertionError("the template of executors is no resource")
+        raise AssertionError("the executors' pod template is not a resource")
     return made
 
 
 def pods(resources: Sequence[Resource]) -> dict[str, Resource]:
-    """Every pod that the resources lead to, executors included, by a name for messages: labels and spec."""
+    """Return every pod that the resources create, executors included: labels and spec, by a name for messages."""
     found: dict[str, Resource] = {}
     for each in resources:
         name = f"{each['kind']} {each['metadata']['name']}"

@@ -1,4 +1,4 @@
-"""JSON at the edge of what a record may be, good and bad, for the schema of `unit.test_decode_json`."""
+"""JSON edge cases, valid and invalid, for the schema of `test_decode_json`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ EDGES = [
 BYTES = [
     b'{"s":"\xed\xa0\xbd"}', b'{"s":"\xc0\x80"}', b'{"s":"\xf4\x90\x80\x80"}', b'\xff{"i":', b'\xef\xbb\xbf{"i":1}',
 ]  # fmt: skip
-# Forms that Spark takes, and that are rejected without it on purpose.
+# Forms that Spark accepts, and that are deliberately rejected without Spark.
 ONLY_SPARK = [
     '{"dt":"20"}', '{"t":"12:30"}', '{"t":"T12:30:00"}', '{"t":"2020-01-01 00:00:00 Europe/Paris"}',
     '{"t":"10000-01-01T00:00:00Z"}', '{"t":"0000-01-01T00:00:00Z"}', '{"t":99999999999999}', '{"dt":"180"}',

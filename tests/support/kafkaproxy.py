@@ -1,8 +1,8 @@
-"""A network between Kafka and its clients that a test can break: request by request, or as a whole.
+"""A proxy between Kafka and its clients that lets a test break the network: request by request, or all at once.
 
-Each broker has a listener of its own for the clients that come this way, and advertises the proxy's port for it; so
-nothing has to be rewritten, and the oracle reads past the proxy. The proxy understands of a request who sent it and
-what it is, and of an answer only where it ends.
+Each broker has a second listener for proxied clients and advertises the proxy's port for it, so nothing has to be
+rewritten, and the oracle reads past the proxy. Of a request the proxy understands its sender and its kind; of a
+response, only where it ends.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ LISTENER = "PROXIED"
 
 
 class Fault(Enum):
-    """What happens to a request, or to the answer to it."""
+    """What happens to a request, or to its response."""
 
-    DROP = auto()  # it never arrives, and the connection stays
-    CUT = auto()  # it never arrives, and the connection is closed
-    CUT_ANSWER = auto()  # it arrives; the connection is closed before the answer
-    RESET_ANSWER = auto()  # the same, with a reset in place of an end
-    HOLD = auto()  # the connection is closed; it arrives when the test lets it go
-    DELAY = auto()  # it, and all that follows on the connection, arrive when the test lets it go
-    DELAY_ANSWER = auto()  # it arrives; the answer, and all that follow, come when the test lets them go
-    TWICE = auto()  # it arrives; a copy arrives over another connection when the test lets it go
+    DROP = auto()  # it never arrives; the connection stays open
+    CUT = auto()  # it never arrives; the connection is closed
+    CUT_ANSWER = auto()  # it arrives; the connection is closed before the response
+    RESET_ANSWER = auto()  # the same, with a TCP reset instead of a close
+    HOLD = auto()  # the connection is closed; it arrives when the test releases it
+    DELAY = auto()  # it, and all that follows on the connection, arrive when the test releases it
+    DELAY_ANSWER = auto()  # it arrives; the response, and all later ones, arrive when the test releases it
+    TWICE = auto()  # it arrives; a copy arrives over another connection when the test releases it
 
 
 Judge = Callable[[Request], Fault | None]
 
 
 def nth(api: Api, fault: Fault, number: int = 1, transaction: str | None = None, client: str | None = None) -> Judge:
-    """A fault for the n-th request of a kind, counted from here on; of a transactional id or a client if named."""
+    """Return a judge with a fault for the n-th request of a kind from now on, optionally of one sender only."""
     counted = 0
     lock = threading.Lock()
 
@@ -62,7 +62,7 @@ def nth(api: Api, fault: Fault, number: int = 1, transaction: str | None = None,
 
 @dataclass
 class Held:
-    """A request, or an answer, that waits for `let_go`."""
+    """A request, or a response, that waits for `let_go`."""
 
     request: Request
     fault: Fault
@@ -70,26 +70,26 @@ class Held:
     _done: threading.Event = field(default_factory=threading.Event)
 
     def open(self) -> None:
-        """Let it arrive, and do not wait for that."""
+        """Release it, without waiting for it to arrive."""
         self._gate.set()
 
     def let_go(self, limit: float = 30.0) -> None:
-        """Let it arrive; when this returns the broker has answered it, or the client has its answer."""
+        """Release it; return once the broker has answered it, or the client has its response."""
         self.open()
         if not self._done.wait(limit):
-            raise TimeoutError(f"waited {limit:g} s for the arrival of {self.request}")
+            raise TimeoutError(f"waited {limit:g} s for {self.request} to arrive")
 
     def wait(self) -> None:
-        """For the proxy: until it may go."""
+        """Block the proxy until the test releases it."""
         self._gate.wait()
 
     def arrived(self) -> None:
-        """For the proxy: it is there."""
+        """Record that the proxy has delivered it."""
         self._done.set()
 
 
 class Proxy:
-    """The proxies of all brokers: what they do to requests is told to all of them."""
+    """The proxies of all brokers: a fault set here applies to all of them."""
 
     def __init__(self) -> None:
         self.judge: Judge = lambda request: None
@@ -104,17 +104,17 @@ class Proxy:
         self._refusing = False
         self._closed = False
 
-    # -- what a test says ------------------------------------------------------------------------
+    # -- for the tests ---------------------------------------------------------------------------
 
     def outage(self, *, silent: bool) -> None:
-        """Nothing passes, both ways. Silent: nobody is told. Otherwise connections are cut, and new ones too."""
+        """Let nothing pass either way. Silent: connections stay open. Otherwise all are cut, and so are new ones."""
         self._passable.clear()
         self._refusing = not silent
         if not silent:
             self.cut()
 
     def restore(self) -> None:
-        """The end of an outage. What was on its way in a silent one arrives now, as TCP would have it."""
+        """End an outage. What was in flight in a silent one arrives now, as TCP would deliver it."""
         self._refusing = False
         self._passable.set()
 
@@ -126,12 +126,12 @@ class Proxy:
             link.close()
 
     def count(self, api: Api, transaction: str | None = None) -> int:
-        """How many requests of a kind have come."""
+        """Count the requests of a kind that have come."""
         with self._lock:
             return sum(each.api == api and transaction in {None, each.transaction} for each in self.seen)
 
     def one_held(self, after: Held | None = None, limit: float = 30.0) -> Held:
-        """The request that is held, when it is; one that came after another."""
+        """Wait until a request is held, and return it; with `after`, one held later than that."""
 
         def last() -> Held | None:
             return self.held[-1] if self.held and self.held[-1] is not after else None
@@ -142,23 +142,23 @@ class Proxy:
         return found
 
     def heal(self) -> None:
-        """No faults from here on; whatever was held is let go, and everything that was noted is forgotten."""
+        """Stop all faults, release whatever is held, and forget everything recorded."""
         self.judge = lambda request: None
         self.restore()
         for held in self.held:
             held.open()
         self.held, self.faults, self.seen = [], [], []
 
-    # -- how it is done --------------------------------------------------------------------------
+    # -- for the connections ---------------------------------------------------------------------
 
     def listen(self, broker: int, port: int, target: int) -> None:
-        """Stand before one broker's listener."""
+        """Listen in front of one broker's listener."""
         listening = socket.create_server((HOST, port), backlog=128)
         self._listening.append(listening)
         threading.Thread(target=self._accept, args=[listening, broker, target], daemon=True).start()
 
     def close(self) -> None:
-        """End everything."""
+        """Close every listener and connection."""
         self._closed = True
         self._passable.set()
         for listening in self._listening:
@@ -179,7 +179,7 @@ class Proxy:
                 continue
             try:
                 link = _Link(self, client, broker, target)
-            except OSError:  # the broker is not there
+            except OSError:  # the broker is down
                 client.close()
                 continue
             with self._lock:
@@ -187,12 +187,12 @@ class Proxy:
             link.start()
 
     def forget(self, link: _Link) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
         with self._lock:
             self._links.discard(link)
 
     def verdict(self, request: Request) -> Fault | None:
-        """Note a request, and what happens to it."""
+        """Record a request, and return its fault if it has one."""
         with self._lock:
             self.seen.append(request)
         fault = self.judge(request)
@@ -201,18 +201,18 @@ class Proxy:
         return fault
 
     def hold(self, request: Request, fault: Fault) -> Held:
-        """Something waits from here on."""
+        """Hold a request or a response from now on."""
         held = Held(request, fault)
         self.held.append(held)
         return held
 
     def pass_on(self) -> None:
-        """Wait while nothing passes."""
+        """Wait while an outage lasts."""
         self._passable.wait()
 
 
 class _Link:
-    """One client's connection, and the one to the broker that belongs to it."""
+    """One client's connection, and its counterpart to the broker."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, broker: int, target: int) -> None:
         self._proxy, self._client, self._broker, self._target = proxy, client, broker, target
@@ -220,16 +220,16 @@ class _Link:
         self._server.settimeout(None)
         for each in (self._client, self._server):
             each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._answers: dict[int, tuple[Fault, Request]] = {}  # by correlation id: what happens to the answer
+        self._answers: dict[int, tuple[Fault, Request]] = {}  # by correlation id: what happens to the response
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Pass on what comes, both ways."""
+        """Forward traffic both ways."""
         threading.Thread(target=self._run, args=[self._requests], daemon=True).start()
         threading.Thread(target=self._run, args=[self._replies], daemon=True).start()
 
     def close(self, *, reset: bool = False) -> None:
-        """Cut it."""
+        """Close both ends."""
         self._shut(self._client, reset)
         self._shut(self._server)
         self._proxy.forget(self)
@@ -239,7 +239,7 @@ class _Link:
         with suppress(OSError):
             if reset:
                 end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            # The other thread's recv holds the socket, and must come back before a reset can be sent.
+            # The other thread's recv holds the socket, and must return before a reset can be sent.
             end.shutdown(socket.SHUT_RD if reset else socket.SHUT_RDWR)
         end.close()
 
@@ -293,7 +293,7 @@ class _Link:
                 self._client.sendall(sent)
 
     def _copy(self, sent: bytes, request: Request, fault: Fault) -> None:
-        """Keep a request, and bring it to the broker when it is let go; to the broker the connection is all one."""
+        """Hold a copy of a request, and send it over another connection when released: a broker does not care which."""
         held = self._proxy.hold(request, fault)
 
         def deliver() -> None:
@@ -312,11 +312,11 @@ class ProxiedKafka(EmbeddedKafka):
     def __init__(self, options: EmbeddedOptions | None = None) -> None:
         super().__init__(options)
         self.proxy = Proxy()
-        self._ports: dict[int, tuple[int, int]] = {}  # of each broker: the proxy's, and the listener's behind it
+        self._ports: dict[int, tuple[int, int]] = {}  # per broker: the proxy's port, and that of the listener behind it
 
     @property
     def proxied_servers(self) -> str:
-        """The addresses that lead through the proxy."""
+        """Return the addresses that lead through the proxy."""
         return ",".join(f"{HOST}:{port}" for port, _ in self._ports.values())
 
     def _lay_out(self, java: Sequence[str]) -> None:
@@ -343,13 +343,13 @@ class ProxiedKafka(EmbeddedKafka):
         super()._start_brokers()
 
     def stop(self) -> None:
-        """End the brokers and the proxy."""
+        """Stop the brokers and the proxy."""
         self.proxy.close()
         super().stop()
 
 
 def _two_ports(taken: set[int]) -> tuple[int, int]:
-    """Free ports below those of outgoing connections; nobody else is given one of `taken`."""
+    """Return two free ports below the ephemeral range, and add them to `taken` so that no other broker gets them."""
     from tailrace.testing.embedded import _free_ports
 
     one, two = _free_ports(2, taken)
@@ -359,13 +359,13 @@ def _two_ports(taken: set[int]) -> tuple[int, int]:
 
 @contextmanager
 def proxied(settings: Mapping[str, str] | None = None, brokers: int = 1) -> Iterator[ProxiedKafka]:
-    """A Kafka behind a proxy."""
+    """Run a Kafka behind a proxy."""
     with ProxiedKafka(EmbeddedOptions(brokers=brokers, settings=settings or {})) as kafka:
         yield kafka
 
 
 def outage(proxy: Proxy, seconds: float, *, silent: bool) -> None:
-    """Nothing passes for so long."""
+    """Let nothing pass for this many seconds."""
     proxy.outage(silent=silent)
     try:
         time.sleep(seconds)  # the fault itself, not a wait

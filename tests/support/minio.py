@@ -1,7 +1,7 @@
-"""A real MinIO for tests, and a proxy before it that refuses or cuts off what a test tells it to.
+"""A real MinIO for tests, and a proxy in front of it that refuses or cuts off the requests that a test chooses.
 
-MinIO is a binary. It is taken from the PATH, from a compressed copy in `shared/cluster/bin` beside
-the checkout, or built from its Go module; where none of this works the tests fail, and say so.
+MinIO is a binary: taken from the PATH, from a compressed copy in `shared/cluster/bin` next to the
+checkout, or built from its Go module. If none of these works, the tests fail with a message.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from support.served import free_port, served
 MODULE = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
 KEY, SECRET, BUCKET = "tester", "a-secret-of-the-tests", "checkpoints"
 BUILD_LIMIT = 1200.0
-_BESIDE = Path(__file__).resolve().parents[3] / "shared" / "cluster" / "bin" / "minio.zst"
+_PACKED = Path(__file__).resolve().parents[3] / "shared" / "cluster" / "bin" / "minio.zst"
 
 
 def binary(folder: Path) -> Path:
-    """MinIO's binary; `folder` is where it is unpacked or built."""
+    """Return MinIO's binary; unpack or build it in `folder` if it is not on the PATH."""
     named = shutil.which("minio")
     if named is not None:
         return Path(named)
     built = folder / "minio"
-    if _BESIDE.is_file() and shutil.which("zstd"):
-        subprocess.run(["zstd", "-q", "-d", str(_BESIDE), "-o", str(built)], check=True, timeout=BUILD_LIMIT)
+    if _PACKED.is_file() and shutil.which("zstd"):
+        subprocess.run(["zstd", "-q", "-d", str(_PACKED), "-o", str(built)], check=True, timeout=BUILD_LIMIT)
         built.chmod(0o755)
     elif shutil.which("go"):
         environment = {**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"}
@@ -53,18 +53,18 @@ class Minio:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a pipeline needs to reach it."""
+        """Return what a pipeline needs to reach it."""
         return reach(self.endpoint)
 
     def objects(self, prefix: str = "") -> set[str]:
-        """The names of the bucket's objects, read off MinIO's own folder; without S3A's marks of empty folders."""
+        """Return the names of the bucket's objects, read from MinIO's own folder, without S3A's markers of folders."""
         base = self.data / BUCKET
         found = {str(each.parent.relative_to(base)) for each in (base / prefix).rglob("xl.meta")}
         return {name for name in found if not name.endswith("__XLDIR__")}
 
 
 def reach(endpoint: str, key: str = KEY, secret: str = SECRET) -> dict[str, str]:
-    """The environment of a process that is to use an endpoint."""
+    """Return the environment for a process that uses an endpoint."""
     return {
         "AWS_ACCESS_KEY_ID": key,
         "AWS_SECRET_ACCESS_KEY": secret,
@@ -74,9 +74,9 @@ def reach(endpoint: str, key: str = KEY, secret: str = SECRET) -> dict[str, str]
 
 @contextmanager
 def minio(folder: Path) -> Iterator[Minio]:
-    """Start one on a free port, and end it."""
+    """Run MinIO on a free port."""
     data = folder / "minio-data"
-    (data / BUCKET).mkdir(parents=True)  # a folder in its folder is a bucket
+    (data / BUCKET).mkdir(parents=True)  # a folder in the data folder is a bucket
     port, console = free_port(), free_port()
     command = [str(binary(folder)), "server", "--address", f"127.0.0.1:{port}"]
     command += ["--console-address", f"127.0.0.1:{console}", str(data)]
@@ -87,7 +87,7 @@ def minio(folder: Path) -> Iterator[Minio]:
 
 
 class Fault(StrEnum):
-    """What the proxy may do instead of passing a request on."""
+    """What the proxy may do instead of forwarding a request."""
 
     REFUSE = "503"
     CUT = "cut"
@@ -99,7 +99,7 @@ Judge = Callable[[str, str], Fault | None]
 
 @dataclass
 class Proxy:
-    """Passes requests on to MinIO, but for those that `judge` has a fault for; counts what it did."""
+    """Forwards requests to MinIO, except those that `judge` has a fault for; records what it did."""
 
     endpoint: str
     judge: Judge = lambda method, path: None
@@ -109,7 +109,7 @@ class Proxy:
 
 @contextmanager
 def proxy(before: str) -> Iterator[Proxy]:
-    """A proxy before an endpoint, on a port of its own."""
+    """Run a proxy in front of an endpoint, on a port of its own."""
     target = before.removeprefix("http://")
     found = Proxy("")
 

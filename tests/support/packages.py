@@ -1,4 +1,4 @@
-"""Programs of Debian that tests need: taken from the PATH, or installed where the tests may do that."""
+"""Debian programs that tests need: taken from the PATH, or installed if the tests may do that."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import shutil
 import subprocess
 
 LIMIT = 900.0
-# Nothing is to be started or asked while a package is set up.
+# Setting up a package must neither start a service nor ask a question.
 _QUIET = {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-_PATIENT = ["-o", "DPkg::Lock::Timeout=120"]  # somebody else may be installing something at the same time
+_PATIENT = ["-o", "DPkg::Lock::Timeout=120"]  # another process may hold the lock
 
 
 def program(name: str, package: str) -> str:
-    """Where the program is; where it is missing, its package is installed with apt-get, which needs root."""
+    """Return the program's path; if it is missing, install its package with apt-get, which needs root."""
     found = shutil.which(name)
     if found is not None:
         return found
@@ -32,5 +32,5 @@ def program(name: str, package: str) -> str:
             raise RuntimeError(f"apt-get {' '.join(words)} has failed:\n{done.stderr[-2000:]}")
     found = shutil.which(name)
     if found is None:
-        raise FileNotFoundError(f"the package {package} has brought no {name}")
+        raise FileNotFoundError(f"the package {package} does not contain {name}")
     return found

@@ -1,4 +1,4 @@
-"""Running a pipeline inside a test, with all that it reported."""
+"""Running a pipeline inside a test, and recording everything it reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tailrace.status.events import Emit, Event
 from tailrace.testing import Record, Topics, consume, produce, wait_until
 
 QUIET = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # short runs: starting fast is what counts
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",  # runs are short, so start-up time counts
     "spark.master": "local[2,2]",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -40,21 +40,21 @@ class Bench:
 
     @property
     def kafka(self) -> str:
-        """Where the broker is."""
+        """Return the broker's address."""
         return self.topics.bootstrap_servers
 
     def write(self, file: str, text: str) -> None:
-        """Put a file beside the pipeline."""
+        """Write a file next to the pipeline."""
         (self.folder / file).write_text(textwrap.dedent(text))
 
     def pipeline(self, **sections: Any) -> Pipeline:
-        """A raw pipeline from source to sink; sections are merged into that."""
+        """Return a raw pipeline from source to sink, with these sections merged in."""
         if "function" in sections.get("process", {}):
             sections["process"] = sections["process"] | {"function": self._alone(sections["process"]["function"])}
         base: dict[str, Any] = {
             "pipeline": self.name,
             "kafka": {"bootstrap.servers": self.kafka},
-            # A sink partition for each source partition, however small a batch is.
+            # One sink partition per source partition, however small a batch is.
             "source": {"topics": [self.source], "partitions": self.partitions},
             "sink": {"topic": self.sink, "format": "raw"},
             "ledger": {"topic": f"{self.name}.ledger", "partitions": 8},
@@ -67,7 +67,7 @@ class Bench:
         return Pipeline.model_validate(base)
 
     def _alone(self, function: str) -> str:
-        """The same function in a file whose name no other test has: Spark's workers keep what they have imported."""
+        """Copy the function to a file with a unique name, because Spark's workers keep what they have imported."""
         file, _, name = function.partition(":")
         if not (self.folder / file).is_file():
             return function
@@ -76,7 +76,7 @@ class Bench:
         return f"{alone}:{name}"
 
     def run(self, pipeline: Pipeline | None = None, **sections: Any) -> list[dict[str, Any]]:
-        """Read what is there, then end; the events of this run."""
+        """Read what the source contains, then end; return the events of this run."""
         events: list[dict[str, Any]] = []
         try:
             run(
@@ -91,7 +91,7 @@ class Bench:
         return events
 
     def run_until(self, pipeline: Pipeline, enough: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
-        """Stream until the events are enough."""
+        """Stream until the events are enough, and return them."""
         events: list[dict[str, Any]] = []
         stop = Stop()
 
@@ -100,7 +100,7 @@ class Bench:
             if enough(events):
                 stop("enough")
 
-        limit = threading.Timer(120, lambda: stop("the limit of the test"))
+        limit = threading.Timer(120, lambda: stop("the time limit of the test"))
         limit.daemon = True
         limit.start()
         try:
@@ -109,30 +109,30 @@ class Bench:
             limit.cancel()
             self.events += events
         if stop.reason != "enough":
-            raise TimeoutError(f"the pipeline was waited for; it reported {events[-5:]}")
+            raise TimeoutError(f"the pipeline did not report enough; its last events are {events[-5:]}")
         return events
 
     def settle(self) -> None:
-        """Wait for the tasks of a batch that has failed: Spark lets them go on, and one may still commit."""
+        """Wait for the tasks of a failed batch: Spark lets them continue, and one may still commit."""
         store = self.spark._jsc.sc().statusStore()
 
         def idle() -> bool:
             executors = store.executorList(True)
             return all(executors.apply(number).activeTasks() == 0 for number in range(executors.size()))
 
-        wait_until(idle, "the tasks of the failed batch were waited for", 60)
+        wait_until(idle, "the tasks of the failed batch to end", 60)
 
     def send(self, values: list[bytes | None], partition: int | None = None, key: bytes | None = None) -> None:
-        """Put records into the source topic."""
+        """Write records to the source topic."""
         produce(self.kafka, self.source, [Record(value, key=key, partition=partition) for value in values])
 
     def values(self, topic: str | None = None) -> list[bytes | None]:
-        """What a read_committed reader finds in the sink topic, sorted."""
+        """Return what a read_committed consumer finds in the sink topic, sorted."""
         found = [each.value for each in consume(self.kafka, topic or self.sink)]
         return sorted(found, key=lambda value: value or b"")
 
     def rejected(self) -> list[tuple[bytes | None, dict[str, bytes | None]]]:
-        """Values and headers of the rejected records."""
+        """Return the values and headers of the rejected records."""
         return [(each.value, dict(each.headers)) for each in consume(self.kafka, f"{self.name}.rejected")]
 
 
@@ -146,10 +146,10 @@ def as_json(take: Callable[[dict[str, Any]], object]) -> Emit:
 
 
 def events_of(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    """The events of one kind."""
+    """Return the events of one kind."""
     return [each for each in events if each["event"] == kind]
 
 
 def numbered(start: int, end: int) -> list[bytes | None]:
-    """Values that are all different and sort in their order."""
+    """Return distinct values that sort by their numbers."""
     return [b"%06d" % number for number in range(start, end)]

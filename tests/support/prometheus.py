@@ -1,4 +1,4 @@
-"""A real Prometheus for tests, which finds a driver and its gateways as the documentation says."""
+"""A real Prometheus for tests, which finds a driver and its gateways as the documentation describes."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Prometheus:
-    """A running one."""
+    """A running Prometheus."""
 
     url: str
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """The data of one answer of its API."""
+        """Return the data of one response of its API."""
         query = urllib.parse.urlencode(parameters)
         with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=20) as answer:
             return json.load(answer)["data"]
 
     def query(self, expression: str) -> dict[Labels, float]:
-        """The values of an expression now, by their labels."""
+        """Return the current values of an expression, by their labels."""
         found = self.ask("query", query=expression)["result"]
         return {tuple(sorted(each["metric"].items())): float(each["value"][1]) for each in found}
 
     def one(self, expression: str) -> float | None:
-        """The value of an expression that has one; None where it has none yet."""
+        """Return the value of an expression, or None unless it has exactly one."""
         values = list(self.query(expression).values())
         return values[0] if len(values) == 1 else None
 
     def series(self, match: str) -> set[Labels]:
-        """Every series that there ever was."""
+        """Return every series that ever existed."""
         return {tuple(sorted(each.items())) for each in self.ask("series", **{"match[]": match})}
 
     def up(self) -> set[str]:
-        """The targets that were scraped well."""
+        """Return the components whose last scrape succeeded."""
         return {dict(labels)["component"] for labels, value in self.query("up").items() if value == 1}
 
 
 @contextmanager
 def prometheus(folder: Path, url: str, settings: Mapping[str, Any] | None = None) -> Iterator[Prometheus]:
-    """Start one that asks the driver at this address for its targets, and scrapes them each second."""
+    """Run one that asks the driver at this URL for its targets, and scrapes them every second."""
     binary, port = program("prometheus", "prometheus"), free_port()
     job = {
         "job_name": "tailrace",

@@ -1,4 +1,4 @@
-"""What a PromQL expression names: enough of a parser to hold dashboards and rules to what the code declares."""
+"""The names in a PromQL expression: enough of a parser to check dashboards and rules against the declared metrics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tailrace.telemetry import metrics
 from tailrace.telemetry.metrics import Kind, Metric
 
 DECLARED = {each.name: each for each in metrics.DRIVER + metrics.EXECUTOR + metrics.BOTH}
-# What Prometheus itself makes of a scrape, and labels that the scrape sets.
+# The series that Prometheus adds to a scrape, and the labels that the scrape sets.
 OF_THE_SCRAPE = {"up": frozenset({"job", "instance", "namespace"})}
 SCRAPED = frozenset({"job", "instance", "namespace"})
 MADE = frozenset({"sign"})  # by label_replace
@@ -31,7 +31,7 @@ class Named:
 
 
 def named(expression: str) -> Named:
-    """Read it."""
+    """Parse an expression."""
     text = _TEXT.sub("", expression)
     found: dict[str, frozenset[str]] = {}
     for name, inner in _SELECTOR.findall(text):
@@ -47,7 +47,7 @@ def named(expression: str) -> Named:
 
 
 def declared(name: str) -> Metric | None:
-    """The metric that a series' name belongs to."""
+    """Return the metric that a series belongs to, if it is declared."""
     if name in DECLARED:
         metric = DECLARED[name]
         return None if metric.kind is Kind.HISTOGRAM else metric
@@ -57,7 +57,7 @@ def declared(name: str) -> Metric | None:
 
 
 def faults(expression: str) -> list[str]:
-    """What the expression names that does not exist."""
+    """List what the expression names that does not exist."""
     found = named(expression)
     wrong = [] if found.metrics else [f"no metric in {expression}"]
     known = set(SCRAPED | MADE)

@@ -1,10 +1,10 @@
 """The protocol of a sink partition against a small model of Kafka, step by step, so that every order can be tried.
 
-Tailrace's part is the real one: the transition table (`after`), `decide`, and what a kept producer may skip (`unfit`,
-`overtaken`, `remembers`). Kafka's part is what the protocol rests on: one transactional id with its epoch, its open
+Tailrace's part is the real code: the transition table (`after`), `decide`, and what a kept producer may skip (`unfit`,
+`overtaken`, `remembers`). Kafka's part is what the protocol relies on: one transactional id with its epoch, its open
 transaction, requests to end it that are late, lost or sent twice (as a client without KIP-890 sends them), and markers
-that are written some time after the outcome is decided. `Rules` can take away one rule after the other: then the
-exploration must find what the rule is for.
+that are written some time after the outcome is decided. `Rules` can remove one rule at a time: then the exploration
+must find the fault that the rule prevents.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tailrace.progress.plan import BatchId
 from tailrace.progress.states import Event, State
 from tailrace.progress.stream_plan import Slice, StreamPlan
 
-RECORDS = 2  # of a sink partition in each batch: enough for half a transaction
+RECORDS = 2  # per sink partition and batch: enough for half a transaction
 
 Record = tuple[int, int]  # batch, number
 
 
 class Broken(Exception):
-    """What must never happen has happened."""
+    """Raised when something happened that must never happen."""
 
 
 class Transaction(NamedTuple):
-    """What is open, or decided and not yet written down."""
+    """A transaction that is open, or decided and not yet written down."""
 
     records: tuple[Record, ...] = ()
     marker: Marker | None = None
@@ -40,7 +40,7 @@ class Transaction(NamedTuple):
 
 
 class End(NamedTuple):
-    """A request to commit, on its way."""
+    """A request to commit, in flight."""
 
     epoch: int
     slot: int
@@ -48,7 +48,7 @@ class End(NamedTuple):
 
 
 class Broker(NamedTuple):
-    """One transactional id, and what a read_committed reader sees."""
+    """One transactional id, and what a read_committed consumer sees."""
 
     epoch: int = 0
     open: Transaction | None = None
@@ -59,12 +59,12 @@ class Broker(NamedTuple):
 
     @property
     def decided(self) -> tuple[Record, ...]:
-        """The records whose fate is settled: they are visible, or will be."""
+        """Return the records whose fate is settled: they are visible, or will be."""
         return self.visible + (self.open.records if self.open is not None and self.open.commits else ())
 
     @property
     def written(self) -> Marker | None:
-        """The marker that goes with them."""
+        """Return the marker that goes with them."""
         return self.open.marker if self.open is not None and self.open.commits else self.stored
 
 
@@ -73,7 +73,7 @@ class Slot(NamedTuple):
 
     state: State = State.UNKNOWN
     epoch: int = -1
-    made_in: int = -1  # the run that it was made in
+    made_in: int = -1  # the run that created it
     last: int | None = None
     heard: bool = False
     # the attempt
@@ -81,7 +81,7 @@ class Slot(NamedTuple):
     run: int = -1
     batch: int = -1
     digest: str = ""
-    cleared: bool = False  # it need not ask, or has asked: it writes
+    cleared: bool = False  # it has read the marker, or need not: it may write
     sent: int = 0
     answer: bool | None = None  # to the request to commit
 
@@ -98,7 +98,7 @@ class Step(NamedTuple):
 
 
 class World(NamedTuple):
-    """Everything: what two worlds have in common, they go on with in the same way."""
+    """The state of everything: equal worlds have equal futures."""
 
     broker: Broker = Broker()
     slots: tuple[Slot, ...] = ()
@@ -111,7 +111,7 @@ class World(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """What keeps it exact: Tailrace's own functions, and what they rest on."""
+    """What makes the protocol exact: Tailrace's own functions, and what they rely on."""
 
     after: Callable[[State, Event], State] = states.after
     decide: Callable[[Marker | None, BatchId, str, str], Decision] = decide
@@ -141,7 +141,7 @@ Move = tuple[str, World]
 
 @functools.cache
 def plan_of(driver: int, batch: int) -> StreamPlan:
-    """The plan that a driver makes of a batch; another driver cuts it in another way."""
+    """Return the plan that a driver makes for a batch; another driver cuts it differently."""
     cut = Slice(f"in-0:{batch * RECORDS}-{(batch + 1) * RECORDS}" + f"+#{driver}")
     return StreamPlan("p", "q", BatchId(batch), (), (cut,), "")
 
@@ -154,11 +154,11 @@ class Protocol:
         self.rules = rules or Rules()
 
     def start(self) -> World:
-        """Nothing has happened."""
+        """Return the world in which nothing has happened."""
         return World(slots=(Slot(),) * self.bounds.slots, drivers=(Step(),) * self.bounds.drivers)
 
     def moves(self, world: World) -> Iterator[Move]:
-        """What can happen next, with the world after it."""
+        """Yield what can happen next, with the resulting world."""
         yield from self._broker(world)
         for number in range(len(world.slots)):
             for name, then in self._slot(world, number):
@@ -178,13 +178,13 @@ class Protocol:
         for request in dict.fromkeys(broker.flight):
             left = list(broker.flight)
             left.remove(request)
-            rest = broker._replace(flight=tuple(left))
-            yield f"network: loses {request}", world._replace(broker=rest)
-            if rest.open is None or not rest.open.ending:  # else: to be tried again
-                yield f"network: delivers {request}", _delivered(world, rest, request)
+            remaining = broker._replace(flight=tuple(left))
+            yield f"network: loses {request}", world._replace(broker=remaining)
+            if remaining.open is None or not remaining.open.ending:  # otherwise it is retried
+                yield f"network: delivers {request}", _delivered(world, remaining, request)
 
     def _init(self, broker: Broker) -> tuple[Broker, int | None]:
-        """InitProducerId; None where the client has to ask again."""
+        """Handle InitProducerId; return no epoch if the client has to ask again."""
         if not self.rules.fences:
             return broker, broker.epoch
         if broker.open is not None:
@@ -205,9 +205,9 @@ class Protocol:
                 fresh = slot._replace(state=self.rules.after(slot.state, Event.FENCE), epoch=epoch)
                 yield "fences", step(fresh, asked)
             elif asked != broker:
-                yield "fences, and an abort is to be waited for", step(slot, asked)
+                yield "fences, and must wait for an abort", step(slot, asked)
         elif not slot.cleared:
-            if broker.open is None or broker.open.marker is None:  # else its answer is not stable yet
+            if broker.open is None or broker.open.marker is None:  # otherwise its answer is not stable yet
                 yield from self._read(world, number)
         elif slot.state in {State.READY, State.FENCED}:
             yield "begins", step(slot._replace(state=self.rules.after(slot.state, Event.BEGIN), sent=0))
@@ -235,20 +235,20 @@ class Protocol:
         if decision is Decision.WRITE:
             yield "reads the marker and writes", _with(world, number, ready._replace(cleared=True))
             return
-        _require_whole(broker, slot.batch, "was skipped")
+        _require_complete(broker, slot.batch, "was skipped")
         yield "reads the marker and skips", _reported(_with(world, number, _idle(ready)), number, slot)
 
     def _write(self, world: World, number: int) -> Iterator[Move]:
         slot, broker = world.slots[number], world.broker
         owns = slot.epoch == broker.epoch
         if owns and broker.open is not None and broker.open.ending:
-            return  # the client is told to try again
+            return  # the client has to retry
         transaction = broker.open or Transaction()
         if slot.sent < RECORDS:
             sent = slot._replace(sent=slot.sent + 1)
             record = (slot.batch, slot.sent)
             wrote = broker._replace(open=transaction._replace(records=(*transaction.records, record)))
-            # Who was fenced does not hear of it before the commit.
+            # A fenced producer does not learn of it before the commit.
             yield f"sends record {slot.sent}", _with(world, number, sent, wrote if owns else broker)
         elif slot.heard and self.rules.unfit(State.READY, "heard"):
             self.rules.after(slot.state, Event.DOUBT)
@@ -265,8 +265,8 @@ class Protocol:
         slot, broker = world.slots[number], world.broker
         if slot.answer is True:
             done = slot._replace(state=self.rules.after(slot.state, Event.COMMITTED), last=slot.batch)
-            _require_whole(broker, slot.batch, "was reported")
-            yield "is told that it has committed", _reported(_with(world, number, _idle(done)), number, slot)
+            _require_complete(broker, slot.batch, "was reported")
+            yield "learns that it has committed", _reported(_with(world, number, _idle(done)), number, slot)
             return
         self.rules.after(slot.state, Event.DOUBT)
         if self.rules.believes_doubt:
@@ -298,7 +298,7 @@ class Protocol:
                     _driven(then, number, driver._replace(at="fenced", batch=batch, digest=digest)),
                 )
             elif asked != world.broker:
-                yield "fences, and an abort is to be waited for", then
+                yield "fences, and must wait for an abort", then
         elif driver.at == "fenced":
             yield from self._begins(world, number)
         elif driver.at == "planned":
@@ -310,7 +310,7 @@ class Protocol:
                         yield f"gives batch {driver.batch} to {slot}", self._given(world, number, slot)
 
     def _begins(self, world: World, number: int) -> Iterator[Move]:
-        """It reads the markers, and goes on with the last plan, or after it."""
+        """Read the markers, and continue with the last plan or after it."""
         driver, broker = world.drivers[number], world.broker
         if broker.open is not None and broker.open.marker is not None:
             return  # the answer is not stable yet
@@ -323,7 +323,7 @@ class Protocol:
             yield "reads the markers and stops", _driven(world, number, driver._replace(at="stopped"))
             return
         if decision is Decision.SKIP:
-            _require_whole(broker, driver.batch, "was taken for done")
+            _require_complete(broker, driver.batch, "was taken for done")
         done = decision is Decision.SKIP
         yield "reads the markers", _driven(world, number, driver._replace(at="planned", done=done))
 
@@ -367,12 +367,12 @@ def _driven(world: World, number: int, driver: Step) -> World:
 
 
 def _idle(slot: Slot) -> Slot:
-    """The attempt is over, and its producer kept."""
+    """Keep the producer of an attempt that is over."""
     return slot._replace(busy=False, run=-1, batch=-1, digest="", cleared=False, sent=0, answer=None)
 
 
 def _reported(world: World, number: int, slot: Slot) -> World:
-    """The driver that gave the task hears of its end, unless it is at another batch by now."""
+    """Report the end of a task to the driver that gave it, unless that is at another batch by now."""
     driver = world.drivers[slot.run]
     if driver.at != "planned" or driver.batch != slot.batch or driver.done:
         return world
@@ -392,13 +392,13 @@ def _settled(broker: Broker) -> Broker:
 
 
 def _aborted(broker: Broker, bump: int = 1) -> Broker:
-    """The transaction will be aborted; its owner is fenced, unless it was its own wish."""
+    """Decide to abort the transaction, and fence its owner unless the owner asked for it."""
     transaction = (broker.open or Transaction())._replace(ending=True, commits=False)
     return broker._replace(epoch=broker.epoch + bump, open=transaction)
 
 
 def _delivered(world: World, broker: Broker, request: End) -> World:
-    """EndTxn arrives: it ends whatever transaction of its epoch is open now."""
+    """Deliver EndTxn: it ends whatever transaction of its epoch is open now."""
     if request.epoch != broker.epoch:
         granted = False
     elif broker.open is not None:
@@ -413,7 +413,7 @@ def _delivered(world: World, broker: Broker, request: End) -> World:
     return _with(world, request.slot, slot._replace(answer=granted), broker)
 
 
-def _require_whole(broker: Broker, batch: int, what: str) -> None:
+def _require_complete(broker: Broker, batch: int, what: str) -> None:
     missing = {(batch, number) for number in range(RECORDS)} - set(broker.decided)
     if missing:
-        raise Broken(f"batch {batch} {what}, and {sorted(missing)} of it are not committed")
+        raise Broken(f"batch {batch} {what}, but {sorted(missing)} of it are not committed")

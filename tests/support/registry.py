@@ -1,4 +1,4 @@
-"""A schema registry for tests: a real HTTP server that speaks the few endpoints of Confluent's protocol in use."""
+"""A schema registry for tests: a real HTTP server with the few endpoints of Confluent's protocol that are in use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class SchemaRegistry:
-    """Schemas by id, ids by subject, and what was asked."""
+    """Schemas by id, ids by subject, and the requests received."""
 
     def __init__(self) -> None:
         self.schemas: dict[int, str] = {}
@@ -22,7 +22,7 @@ class SchemaRegistry:
         self.url = ""
 
     def add(self, schema: dict[str, Any], subject: str = "in-value") -> int:
-        """Register a schema; its id."""
+        """Register a schema and return its id."""
         text = json.dumps(schema)
         number = next((known for known, other in self.schemas.items() if other == text), len(self.schemas) + 1)
         self.schemas[number] = text
@@ -32,7 +32,7 @@ class SchemaRegistry:
         return number
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """The status and the JSON for one request."""
+        """Return the status and the JSON for one request."""
         self.asked.append(f"{method} {path}")
         if self.broken:
             return 500, {"error_code": 50001, "message": "the registry is broken"}
@@ -50,7 +50,7 @@ class SchemaRegistry:
 
 @contextmanager
 def schema_registry() -> Iterator[SchemaRegistry]:
-    """A registry on a free port of the loopback interface."""
+    """Run a registry on a free port of the loopback interface."""
     registry = SchemaRegistry()
 
     class Handler(BaseHTTPRequestHandler):

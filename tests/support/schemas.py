@@ -1,7 +1,7 @@
-"""JSON schemas of Kubernetes' own kinds and of Strimzi's, for kubeconform, made without a network.
+"""JSON schemas of Kubernetes' own kinds and of Strimzi's, for kubeconform, made offline.
 
-Kubernetes' come from the models of its Python client, which the operator has locked; Strimzi's from its definitions.
-Both are strict: a field that is in neither is an error, where the API server would drop it in silence.
+Those of Kubernetes come from the models of its Python client, which the operator pins; Strimzi's from its definitions.
+Both are strict: an unknown field is an error, where the API server would silently drop it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PLAIN: dict[str, Schema] = {
 
 
 def write(folder: Path, strimzi: Path | None) -> list[str]:
-    """Write the schemas as kubeconform looks for them; the kinds that there are."""
+    """Write the schemas where kubeconform looks for them; return their kinds."""
     kinds = []
     for name in KINDS:
         kind = name.removeprefix("V1")
@@ -57,12 +57,12 @@ _CHOICES = ("oneOf", "anyOf", "allOf", "not")
 
 
 def strict(schema: Any, top: bool = True) -> Any:
-    """A definition's schema that refuses what the API server would prune."""
+    """Return a definition's schema, changed to refuse what the API server would prune."""
     if isinstance(schema, list):
         return [strict(each, False) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    # A choice names the properties that it is about, and not all that there are.
+    # A choice names the properties that it is about, not all that exist.
     made = {key: value if key in _CHOICES else strict(value, False) for key, value in schema.items()}
     if isinstance(schema.get("properties"), dict) and not schema.get("x-kubernetes-preserve-unknown-fields"):
         if top:  # the API server itself adds these

@@ -1,4 +1,4 @@
-"""A server that is a plain process: started, waited for until it answers, ended with the test."""
+"""A server as a child process: started, waited for until it answers, stopped with the test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END_LIMIT = 20.0
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """Return a port that nothing listens on now."""
     with socket.socket() as attempt:
         attempt.bind(("127.0.0.1", 0))
         return int(attempt.getsockname()[1])
@@ -27,7 +27,7 @@ def free_port() -> int:
 def served(
     name: str, command: Sequence[str], ready: str, folder: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[None]:
-    """A process whose URL `ready` answers with 200, while this is entered; its output is in NAME.log."""
+    """Run a process once its URL `ready` answers with 200; its output is in NAME.log."""
     file = folder / f"{name}.log"
     with file.open("wb") as log:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""A small local Spark for tests, and Kafka's records as its source has them."""
+"""A small local Spark for tests, and records as Spark's Kafka source returns them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RECORD = StructType(
 
 
 def local_spark() -> SparkSession:
-    """A session of two threads, as small as it goes."""
+    """Return a session with two threads, as small as possible."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",
@@ -65,7 +65,7 @@ def records(
     keys: Sequence[bytes | None] | None = None,
     headers: Sequence[tuple[str, bytes | None]] | None = None,
 ) -> DataFrame:
-    """Records with these values, at the offsets 0, 1, … of partition 3 of the topic `in`."""
+    """Return records with these values, at the offsets 0, 1, … of partition 3 of the topic `in`."""
     keys = keys if keys is not None else [f"k{number}".encode() for number in range(len(values))]
     rows = [
         (key, value, "in", 3, offset, AT, 0, headers)
@@ -75,10 +75,10 @@ def records(
 
 
 def in_order(decoded: DataFrame) -> list[Row]:
-    """The rows by the offsets of their records."""
+    """Return the rows in the order of their records' offsets."""
     return sorted(decoded.collect(), key=lambda row: int(row["kafka"]["offset"]))
 
 
 def headers_of(row: Row | Mapping[str, Any]) -> dict[str, bytes | None]:
-    """A row's headers by name."""
+    """Return a row's headers by name."""
     return {each["key"]: each["value"] for each in row["headers"] or []}

@@ -1,4 +1,4 @@
-"""Processes that stand still for a while, as on a machine that was suspended, and then go on."""
+"""Processes that are suspended for a while, as on a machine that was asleep, and then resumed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import psutil
 
 
 def tree(process: psutil.Process) -> list[psutil.Process]:
-    """A process and all that it has started."""
+    """Return a process and all its descendants."""
     return [process, *process.children(recursive=True)]
 
 
 def resume(processes: Sequence[psutil.Process]) -> None:
-    """They go on, if they are still there."""
+    """Resume the processes that still exist."""
     for each in processes:
         with suppress(psutil.NoSuchProcess):
             each.resume()
@@ -22,7 +22,7 @@ def resume(processes: Sequence[psutil.Process]) -> None:
 
 @contextmanager
 def paused(processes: Sequence[psutil.Process]) -> Iterator[None]:
-    """They stand still; at the end they go on."""
+    """Suspend the processes, and resume them at the end."""
     for each in processes:
         with suppress(psutil.NoSuchProcess):
             each.suspend()

@@ -1,10 +1,10 @@
-"""Records whose verdict depends on the world, as a registry's or a clock's does: what a batch decides must be kept."""
+"""Records whose verdict depends on something outside, like a registry or a clock: a batch must keep what it decided."""
 
 from __future__ import annotations
 
 from support.pipelines import Bench
 
-# While the file `strict` is there, odd ids are refused.
+# While the file `strict` exists, odd ids are rejected.
 _MODEL = """
     from pathlib import Path
     from pydantic import BaseModel, field_validator
@@ -24,7 +24,7 @@ STRICT = "strict"
 
 
 def fill(one: Bench) -> None:
-    """Write the model beside the pipeline, be strict, and send ids 0 to 19 to two source partitions."""
+    """Write the model next to the pipeline, turn strictness on, and send ids 0 to 19 to two source partitions."""
     one.write("model.py", _MODEL.format(folder=str(one.folder)))
     for partition in range(2):
         one.send([b'{"id": %d}' % number for number in range(partition * 10, partition * 10 + 10)], partition)

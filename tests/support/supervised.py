@@ -1,4 +1,4 @@
-"""A pipeline that is started again whenever it ends, as the kubelet would, and what came out of it in the end."""
+"""A pipeline that is restarted whenever it ends, as the kubelet would, and the proof of what finally came out of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Proof:
 
 
 def order_of(inputs: list[Message], outputs: list[Message]) -> int:
-    """How many records stand behind one that the same source partition had after them."""
+    """Count the records that come after a later one of the same source partition."""
     places = {each.key: (each.partition, each.offset) for each in inputs}
     reached: dict[tuple[int, int], int] = {}
     wrong = 0
@@ -52,26 +52,26 @@ def order_of(inputs: list[Message], outputs: list[Message]) -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """One driver."""
+    """One driver process."""
 
     process: subprocess.Popen[bytes]
     log: Path
 
     def said(self) -> str:
-        """What it has said of its failures."""
+        """Return what it reported about its failures."""
         return self.log.with_suffix(".err").read_text() + "".join(
             json.dumps(each) for each in events(self.log) if "error" in each
         )
 
     def more(self, kind: str = "written", number: int = 1, limit: float = LIMIT) -> None:
-        """Wait until it has reported so many more events of a kind than now."""
+        """Wait until it has reported this many more events of a kind."""
         wanted = count(self.log, kind) + number
         wait_until(lambda: count(self.log, kind) >= wanted, f"{number} more {kind!r} of {self.log.name}", limit)
 
 
 @dataclass
 class Supervised:
-    """One pipeline, its driver as a process; it takes the way of `servers`, and its proof that of `direct`."""
+    """One pipeline with its driver as a process; the driver connects to `servers`, the proof to `direct`."""
 
     servers: str
     direct: str
@@ -80,7 +80,7 @@ class Supervised:
     spark: Mapping[str, str] = field(default_factory=dict)
     sections: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    again: bool = True  # a driver that has ended is started again
+    again: bool = True  # restart a driver that has ended
     name: str = field(default_factory=lambda: f"s-{uuid.uuid4().hex[:8]}")
     codes: list[int] = field(default_factory=list)
 
@@ -116,7 +116,7 @@ class Supervised:
             run.process.wait(30)
 
     def start(self) -> Run:
-        """Start a driver, whatever others there are."""
+        """Start a driver, whether or not others are running."""
         log = self.folder / f"run-{len(self.runs)}"
         with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(
@@ -132,22 +132,22 @@ class Supervised:
             if self._stop.wait(_BACK_OFF):
                 return
 
-    # -- looking ---------------------------------------------------------------------------------
+    # -- observing -------------------------------------------------------------------------------
 
     def events(self) -> list[dict[str, Any]]:
-        """Of all runs so far."""
+        """Return the events of all runs so far."""
         return [each for run in list(self.runs) for each in events(run.log)]
 
     def count(self, kind: str) -> int:
-        """How many events of a kind there have been."""
+        """Count the events of a kind in all runs so far."""
         return sum(count(run.log, kind) for run in list(self.runs))
 
     def said(self) -> str:
-        """The end of what the runs have said of their failures."""
+        """Return the end of what each run reported about its failures."""
         return "\n".join(run.said()[-1500:] for run in list(self.runs))
 
     def more(self, kind: str = "written", number: int = 1, limit: float = LIMIT) -> None:
-        """Wait until there are so many more events of a kind than now."""
+        """Wait until there are this many more events of a kind than now."""
         wanted = self.count(kind) + number
         self._wait(lambda: self.count(kind) >= wanted, f"{number} more events {kind!r}", limit)
 
@@ -158,17 +158,17 @@ class Supervised:
             raise TimeoutError(f"{error}; codes {self.codes}; {self.said()}") from error
 
     def tree(self, *words: str) -> list[psutil.Process]:
-        """What the last driver has started, of whose command line all the words are a part."""
+        """Return the descendants of the last driver whose command line contains all these words."""
         found = psutil.Process(self.runs[-1].process.pid).children(recursive=True)
         return [each for each in found if all(word in _line(each) for word in words)]
 
     # -- the end ---------------------------------------------------------------------------------
 
     def drained(self, load: Load, limit: float = LIMIT) -> None:
-        """Wait until everything that the load has written is delivered; it has stopped.
+        """Wait until everything that the load has written is delivered; the load must have stopped.
 
-        The pipeline's group says so: it holds offsets of batches that are done. The lag in an event is that of the look
-        before the batch, so the next batch may be under way.
+        The pipeline's group shows it: it holds the offsets of finished batches. The lag in an event is that of the look
+        before the batch, so the next batch may be in progress.
         """
         cluster = Cluster(Kafka(bootstrap_servers=self.direct))
         places = [(self.source, number) for number in range(self.partitions)]
@@ -185,7 +185,7 @@ class Supervised:
             group.close()
 
     def proof(self) -> Proof:
-        """Read both topics, and compare."""
+        """Read both topics and compare them."""
         kafka = Kafka(bootstrap_servers=self.direct)
         inputs, outputs = list(read(kafka, self.source)), list(read(kafka, self.sink))
         compared = compare((each.key for each in inputs), (each.key for each in outputs))

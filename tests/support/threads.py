@@ -89,11 +89,11 @@ class Line:
 
     @property
     def kafka(self) -> str:
-        """Where the broker is."""
+        """Return the broker's address."""
         return self.topics.bootstrap_servers
 
     def pipeline(self, **sections: Any) -> Pipeline:
-        """Return a raw pipeline from source to sink; sections are merged into that."""
+        """Return a raw pipeline from source to sink, with these sections merged in."""
         base: dict[str, Any] = {
             "pipeline": self.name,
             "kafka": {"bootstrap.servers": self.kafka},
@@ -107,7 +107,7 @@ class Line:
         return Pipeline.model_validate(base)
 
     def run(self, how: Deliver | None = None, **sections: Any) -> list[dict[str, Any]]:
-        """Read what is there, then end; return the events."""
+        """Read what the source contains, then end; return the events."""
         pipeline, events = self.pipeline(**sections), list[dict[str, Any]]()
         self.runs += 1
         cluster, name = Cluster(pipeline.kafka), f"run-{self.runs}"
@@ -131,11 +131,11 @@ class Line:
         return events
 
     def send(self, values: list[bytes | None], partition: int | None = None) -> None:
-        """Put records into the source topic."""
+        """Write records to the source topic."""
         produce(self.kafka, self.source, [Record(value, partition=partition) for value in values])
 
     def values(self, topic: str | None = None) -> list[bytes]:
-        """Return what a read_committed reader finds in the sink topic, sorted."""
+        """Return what a read_committed consumer finds in the sink topic, sorted."""
         return sorted(each.value or b"" for each in consume(self.kafka, topic or self.sink))
 
     def rejected(self) -> list[bytes]:
@@ -153,9 +153,9 @@ def recreated(one: Line) -> None:
     def made() -> bool:
         try:
             admin.create_topics([NewTopic(one.source, 1, 1)])[one.source].result(30)
-        except Exception:  # the old one is being deleted still
+        except Exception:  # the old one is still being deleted
             return False
         return True
 
-    wait_until(made, "the topic to be there again", 30)
-    wait_until(lambda: one.source in cluster.topics(), "the topic to be seen", 30)
+    wait_until(made, "the topic to exist again", 30)
+    wait_until(lambda: one.source in cluster.topics(), "the topic to be visible", 30)

@@ -1,4 +1,4 @@
-"""One gateway without Spark, on brokers behind the proxy: batches that are tried again as Spark does, and the proof."""
+"""One gateway without Spark, on brokers behind the proxy: batches that are retried as Spark does it, and the proof."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Batches = Callable[[], Iterator[Any]]
 
 
 def rows(values: list[bytes]) -> Any:
-    """Plain records as the sink gives them."""
+    """Return plain records in the sink's row layout."""
     return pa.RecordBatch.from_pylist([dict.fromkeys(SHAPE.names) | {"value": value} for value in values], SHAPE)
 
 
 @dataclass
 class Line:
-    """A pipeline's one sink partition: its gateway goes through the proxy, its proof does not."""
+    """A pipeline's only sink partition: its gateway goes through the proxy, its proof does not."""
 
     kafka: ProxiedKafka
     sink: str
@@ -46,7 +46,7 @@ class Line:
 
     @classmethod
     def on(cls, kafka: ProxiedKafka, **options: Any) -> Line:
-        """With topics of its own."""
+        """Create one with topics of its own."""
         topics, name = Topics(kafka.bootstrap_servers), f"n-{uuid.uuid4().hex[:8]}"
         ledger = f"{name}.ledger"
         Cluster(Kafka(bootstrap_servers=kafka.bootstrap_servers)).ensure(ledger, 4, -1, LEDGER_SETTINGS)
@@ -54,11 +54,11 @@ class Line:
 
     @property
     def transaction(self) -> str:
-        """The transactional id."""
+        """Return the transactional id."""
         return transactional_id(self.pipeline, SinkPartition(0))
 
     def task(self, batch: int, *, direct: bool = False) -> Assignment:
-        """What the task of a batch is told."""
+        """Return the assignment of a batch's task."""
         servers = self.kafka.bootstrap_servers if direct else self.kafka.proxied_servers
         return Assignment(
             pipeline=self.pipeline,
@@ -75,11 +75,11 @@ class Line:
         )
 
     def once(self, batch: int, batches: Batches | None = None) -> Written:
-        """One attempt of a task."""
+        """Run one attempt of a task."""
         return self.gateway.write(self.task(batch), (batches or (lambda: iter([rows(self.values(batch))])))())
 
     def write(self, batch: int, batches: Batches | None = None) -> Written:
-        """A task, tried again as often as Spark does; what failed is kept."""
+        """Run a task, with as many attempts as Spark makes, and record the failures."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 return self.once(batch, batches)
@@ -90,11 +90,11 @@ class Line:
         raise AssertionError
 
     def values(self, batch: int, count: int = 10) -> list[bytes]:
-        """The records of a batch."""
+        """Return the records of a batch."""
         return [b"%d-%03d" % (batch, number) for number in range(count)]
 
     def read(self, isolation: str = "read_committed") -> list[bytes | None]:
-        """What an independent reader finds; a commit is acknowledged a moment before it can be seen."""
+        """Return what an independent reader finds; a commit is acknowledged a moment before it is visible."""
         if isolation == "read_committed":
             self.ended()
         return [each.value for each in consume(self.kafka.bootstrap_servers, self.sink, isolation=isolation)]
@@ -104,7 +104,7 @@ class Line:
         wait_until(lambda: set(values) <= set(self.read("read_uncommitted")), f"{len(values)} records to arrive", 60)
 
     def marker(self) -> Marker | None:
-        """The marker, past the proxy."""
+        """Return the marker, read past the proxy."""
         reader = MarkerReader(self.task(0, direct=True))
         try:
             return reader.markers([0], "the test").get(0)
@@ -112,22 +112,22 @@ class Line:
             reader.close()
 
     def open(self) -> bool:
-        """Whether a transaction is open on the sink topic."""
+        """Return whether a transaction is open on the sink topic."""
         cluster, place = Cluster(Kafka(bootstrap_servers=self.kafka.bootstrap_servers)), [(self.sink, 0)]
         return cluster.latest(place) != cluster.latest(place, committed=True)
 
     def ended(self) -> None:
-        """Wait until none is."""
+        """Wait until no transaction is open."""
         wait_until(lambda: not self.open(), "the end of a transaction")
 
     def close(self) -> None:
-        """Let go of the gateway's producers."""
+        """Close the gateway's producers."""
         for cache in self.gateway.caches().values():
             cache.close()
 
 
 class Older(Line):
-    """Another executor's gateway for the same sink partition; its requests are known by its client's name."""
+    """Another executor's gateway for the same sink partition; its requests are known by its client id."""
 
     def __init__(self, line: Line) -> None:
         self.client = f"older-{line.pipeline}"

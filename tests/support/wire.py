@@ -1,4 +1,4 @@
-"""As much of Kafka's protocol as the proxy understands: where a message ends, who sent a request, and what it is."""
+"""As much of Kafka's protocol as the proxy understands: where a message ends, who sent a request, and its kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _CHUNK = 1 << 16
 
 
 class Api(IntEnum):
-    """The requests that a transaction is made of, by Kafka's number."""
+    """The requests of a transaction, by Kafka's number."""
 
     PRODUCE = 0
     METADATA = 3
@@ -23,7 +23,7 @@ class Api(IntEnum):
     TXN_OFFSET_COMMIT = 28
 
 
-# From which version on a request's header and strings are of the compact kind.
+# The first version whose header and strings are of the compact kind.
 _COMPACT_SINCE = {
     Api.PRODUCE: 9,
     Api.INIT_PRODUCER_ID: 2,
@@ -36,7 +36,7 @@ _COMPACT_SINCE = {
 
 @dataclass(frozen=True)
 class Request:
-    """What is known of a request."""
+    """What the proxy knows of a request."""
 
     api: int
     version: int
@@ -47,7 +47,7 @@ class Request:
 
 
 def frame(end: socket.socket) -> bytes:
-    """One message with its length, whole; EOFError where the connection ends."""
+    """Read one complete message with its length; raise EOFError if the connection ends."""
     head = _exactly(end, 4)
     (length,) = struct.unpack(">i", head)
     return head + _exactly(end, length)
@@ -65,7 +65,7 @@ def _exactly(end: socket.socket, count: int) -> bytes:
 
 
 def parsed(frame: bytes, broker: int = 0) -> Request:
-    """What a request says of itself."""
+    """Parse what a request says of itself."""
     api, version, correlation, length = struct.unpack_from(">hhih", frame, 4)
     at = 14 + max(0, length)
     client = frame[14:at].decode()

@@ -1,6 +1,6 @@
-"""A pipeline that has something for every panel: stateful, with counters of its own, rejected records and a pause.
+"""A pipeline with something for every panel: stateful, with counters of its own, rejected records and a pause.
 
-The tests of dashboards and alerts watch it, and so does the script that makes their pictures.
+The tests of dashboards and alerts watch it, and so does the script that takes their screenshots.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def count(words):
 
 
 class Words:
-    """Words as they are said; one in forty is no JSON. It can be told to pause."""
+    """Words as they are said; one in forty is not JSON. A test can pause them."""
 
     def __init__(self, kafka: str, topic: str) -> None:
         self._producer = Producer({"bootstrap.servers": kafka, "linger.ms": 5})
@@ -68,19 +68,19 @@ class Words:
 
 @dataclass
 class Watched:
-    """The run, and who watches it."""
+    """The run, and the Prometheus that watches it."""
 
     process: int
     url: str
     prometheus: Prometheus
 
     def firing(self) -> set[tuple[str, str]]:
-        """The alerts that fire now, each with its sign, where it has one."""
+        """Return the alerts that fire now, each with its sign, if it has one."""
         found = [dict(labels) for labels in self.prometheus.query('ALERTS{alertstate="firing"}')]
         return {(each["alertname"], each.get("sign", "")) for each in found}
 
     def fired(self) -> set[str]:
-        """The alerts that have fired since the beginning."""
+        """Return the alerts that have fired since the beginning."""
         found = self.prometheus.query('max_over_time(ALERTS{alertstate="firing"}[1h])')
         return {dict(labels)["alertname"] for labels in found}
 
@@ -93,9 +93,9 @@ def watched_words(
     settings: Mapping[str, Any] | None = None,
     idle: float = 1.0,
 ) -> Iterator[Watched]:
-    """Inside, it has run, was idle for a while, and runs on; Prometheus scrapes each second.
+    """Run the pipeline: it works, is idle for a while and works again; Prometheus scrapes every second.
 
-    With 1 s for `idle` a producer is retired now and then, so that there is something to see of that too.
+    With 1 s for `idle` a producer is retired now and then, so that this can be seen too.
     """
     topics = Topics(bootstrap)
     no_spark: Any = None  # the driver is a process with a session of its own
@@ -120,5 +120,5 @@ def watched_words(
             wait_until(lambda: seen.query("tailrace_producers_retired_total"), "an idle producer to be retired", LIMIT)
             words.speaking.set()
             before = count(log, "written")
-            wait_until(lambda: count(log, "written") >= before + 5, "some batches more", LIMIT)
+            wait_until(lambda: count(log, "written") >= before + 5, "a few more batches", LIMIT)
             yield Watched(process.pid, url, seen)

@@ -1,4 +1,4 @@
-"""A real ZooKeeper on loopback, from its jars, for the tests that move a job whose offsets are there."""
+"""A real ZooKeeper on loopback, from its jars, for the tests that migrate a job whose offsets it holds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ZooKeeper:
 
     @property
     def servers(self) -> str:
-        """Where it listens."""
+        """Return its address."""
         return f"{HOST}:{self.port}"
 
     def __enter__(self) -> Self:
@@ -41,7 +41,7 @@ class ZooKeeper:
         self.stop()
 
     def start(self) -> None:
-        """Start it, with the data that it had, and wait until it lets a client in."""
+        """Start it with the data that it had, and wait until it accepts a client."""
         settings = {
             "tickTime": "500", "dataDir": "data", "clientPort": str(self.port), "clientPortAddress": HOST,
             "admin.enableServer": "false", "maxClientCnxns": "0", "maxSessionTimeout": "30000",
@@ -73,14 +73,14 @@ class ZooKeeper:
                 client.close()
 
     def stop(self) -> None:
-        """End the server; its data stay."""
+        """Stop the server and keep its data."""
         watcher, self._watcher = self._watcher, None
         if watcher is not None and watcher.stdin is not None:
-            watcher.stdin.close()  # the watcher ends it, and itself
+            watcher.stdin.close()  # the watcher ends the server, then itself
             watcher.wait(30)
 
     def client(self) -> Any:
-        """A plain client, started; the caller stops it."""
+        """Return a plain client, started; the caller stops it."""
         client = KazooClient(self.servers, timeout=10)
         client.start(timeout=30)
         return client
@@ -96,7 +96,7 @@ class ZooKeeper:
             client.close()
 
     def get(self, node: str) -> tuple[str, int]:
-        """A node's text, and how often it has been written."""
+        """Return a node's text, and the number of times it has been written."""
         client = self.client()
         try:
             data, stat = client.get(node)

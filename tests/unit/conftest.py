@@ -1,4 +1,4 @@
-"""What the unit tests share: one Spark session for all that need it, and no test that depends on the time it takes."""
+"""Fixtures that the unit tests share: one Spark session, and a Hypothesis profile that does not depend on speed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ settings.load_profile("any machine")
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A local Spark."""
+    """Run a local Spark."""
     session = local_spark()
     yield session
     session.stop()
@@ -25,6 +25,6 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An own folder that relative names start from, so that messages show `file.yaml`."""
+    """Change to a folder of the test's own, so that messages show `file.yaml`."""
     monkeypatch.chdir(tmp_path)
     return tmp_path

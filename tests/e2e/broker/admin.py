@@ -1,7 +1,7 @@
-"""Bring a Kafka to the topics and rights that standard input names, and say what came of each; run in a broker's pod.
+"""Apply the topics and rights on standard input to a Kafka, and report on each; run in a broker's pod.
 
 In: `{"topics": [{name, partitions, replicas, config}], "gone": [name], "users": {principal: [acl]}}`. Out: an error, or
-nothing, for each of them. What is right already is left alone.
+an empty string, for each topic and user. What already matches is left alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CLIENT: dict[str, str | int | float | bool] = {
     "ssl.key.location": "/etc/kafka-certificates/admin.key",
 }
 TYPES = {"topic": "TOPIC", "group": "GROUP", "cluster": "BROKER", "transactionalId": "TRANSACTIONAL_ID"}
-# As Strimzi's resources and librdkafka write the same operation.
+# Strimzi's name of an operation → librdkafka's.
 OPERATIONS = {"IdempotentWrite": "IDEMPOTENT_WRITE", "DescribeConfigs": "DESCRIBE_CONFIGS"} | {
     "AlterConfigs": "ALTER_CONFIGS",
     "ClusterAction": "CLUSTER_ACTION",
@@ -43,20 +43,20 @@ OPERATIONS = {"IdempotentWrite": "IDEMPOTENT_WRITE", "DescribeConfigs": "DESCRIB
 
 
 def main() -> None:
-    """One round."""
+    """Apply standard input once."""
     wanted = json.load(sys.stdin)
     admin = AdminClient(CLIENT)
-    there = {name: len(topic.partitions) for name, topic in admin.list_topics(timeout=LIMIT).topics.items()}
+    existing = {name: len(topic.partitions) for name, topic in admin.list_topics(timeout=LIMIT).topics.items()}
     for name in wanted["gone"]:
-        if name in there:
+        if name in existing:
             admin.delete_topics([name])[name].result(LIMIT)
-    topics = {each["name"]: said(topic, admin, there, each) for each in wanted["topics"]}
+    topics = {each["name"]: said(topic, admin, existing, each) for each in wanted["topics"]}
     users = {who: said(rights, admin, who, acls) for who, acls in wanted["users"].items()}
     json.dump({"topics": topics, "users": users}, sys.stdout)
 
 
 def said(act: Any, *arguments: Any) -> str:
-    """What Kafka has against it."""
+    """Call `act`; return Kafka's error, or an empty string."""
     try:
         act(*arguments)
     except KafkaException as error:
@@ -64,14 +64,14 @@ def said(act: Any, *arguments: Any) -> str:
     return ""
 
 
-def topic(admin: AdminClient, there: dict[str, int], wanted: dict[str, Any]) -> None:
-    """It is there, as wide as it is to be, and so configured."""
+def topic(admin: AdminClient, existing: dict[str, int], wanted: dict[str, Any]) -> None:
+    """Create the topic, or add its missing partitions and set its configuration."""
     name, partitions, config = wanted["name"], wanted["partitions"], wanted["config"]
-    if name not in there:
+    if name not in existing:
         new = NewTopic(name, partitions, wanted["replicas"], config=config)
         admin.create_topics([new])[name].result(LIMIT)
         return
-    if there[name] < partitions:
+    if existing[name] < partitions:
         admin.create_partitions([NewPartitions(name, partitions)])[name].result(LIMIT)
     if config:
         entries = [
@@ -84,7 +84,7 @@ def topic(admin: AdminClient, there: dict[str, int], wanted: dict[str, Any]) -> 
 
 
 def rights(admin: AdminClient, who: str, acls: list[dict[str, Any]]) -> None:
-    """The principal has these, and no other."""
+    """Give the principal these rights, and revoke all others."""
     every: Any = None
     mine = AclBindingFilter(
         ResourceType.ANY, every, ResourcePatternType.ANY, who, every, AclOperation.ANY, AclPermissionType.ANY

@@ -1,8 +1,8 @@
 """A stand-in for Strimzi's operators, for clusters that cannot pull their images: `python -m e2e.standin NAMESPACE`.
 
-It takes the same resources, by the same definitions, and answers with the same Secrets, Services and conditions; what
-it makes of them are real brokers. It knows what the chart uses, and nothing else. It is no operator for anybody: it
-looks at everything once a second, and never upgrades, rolls or renews.
+It accepts the same resources, by the same definitions, and produces the same Secrets, Services and conditions; the
+brokers are real. It supports what the chart uses, and nothing else. It is not for real use: it polls everything once a
+second, and never upgrades, rolls or renews.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ PLURALS = {"Kafka": "kafkas", "KafkaNodePool": "kafkanodepools", "KafkaTopic": "
 
 
 class Standin:
-    """The loop, and what it has done already."""
+    """The reconciliation loop's state: what it has already applied."""
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
-        # Its types say that everything may be missing.
+        # Any, because the client's types make every field optional.
         self.custom: Any = client.CustomObjectsApi()
         self.core: Any = client.CoreV1Api()
         self.dynamic: Any = dynamic.DynamicClient(client.ApiClient())  # type: ignore[no-untyped-call]
@@ -43,7 +43,7 @@ class Standin:
         self._round: dict[str, str] = {}
 
     def look(self) -> None:
-        """Once at everything."""
+        """Reconcile everything once."""
         for kafka in self._all("Kafka"):
             if "deletionTimestamp" in kafka["metadata"]:
                 continue
@@ -75,7 +75,7 @@ class Standin:
             self._applied[key] = text
 
     def _authorities(self, kafka: Resource) -> tuple[Signed, Signed]:
-        """Those of brokers and users, made once; and the certificates of the brokers."""
+        """Return the authorities of brokers and users; make them and the brokers' certificates if missing."""
         name = kafka["metadata"]["name"]
         made = [self._authority(kafka, f"{name}-{each}-ca", f"{each}-ca") for each in ("cluster", "clients")]
         if self._secret(f"{name}-brokers") is None:
@@ -111,7 +111,7 @@ class Standin:
             self._keep(user, name, content)
 
     def _administer(self, kafka: Resource, pools: list[Pool], topics: list[Resource], users: list[Resource]) -> None:
-        """Bring the brokers to what topics and users say, unless nothing has changed since the last time."""
+        """Apply topics and users to the brokers, unless nothing has changed since the last time."""
         going = [each for each in topics if "deletionTimestamp" in each["metadata"]]
         staying = [each for each in topics if each not in going]
         wanted = {
@@ -183,7 +183,7 @@ class Standin:
             self._status(pool.resource, {**_ready(why), "nodeIds": pool.ids, "replicas": pool.count, "roles": roles})
 
     def _status(self, resource: Resource, status: dict[str, Any]) -> None:
-        """Write it if it says something else than before."""
+        """Write the status if it has changed."""
         now = resource.get("status", {})
         status["observedGeneration"] = resource["metadata"]["generation"]
         for old, new in zip(now.get("conditions", []), status["conditions"], strict=False):
@@ -230,7 +230,7 @@ def _topic(resource: Resource) -> str:
 
 
 def _finalizes(kafka: Resource) -> bool:
-    """Whether topics are held until they are gone from Kafka, too; the topic operator does so unless told not to."""
+    """Tell whether topics have finalizers, which hold them until Kafka has deleted them; by default they do."""
     template = kafka["spec"].get("entityOperator", {}).get("template", {})
     variables = template.get("topicOperatorContainer", {}).get("env", [])
     return {"name": "STRIMZI_USE_FINALIZERS", "value": "false"} not in variables
@@ -243,19 +243,19 @@ def _ready(why: str) -> dict[str, Any]:
 
 
 def say(text: str) -> None:
-    """To whoever reads the log."""
+    """Log a line to standard error."""
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
     sys.stderr.flush()
 
 
 def main(namespace: str) -> None:
-    """Until somebody ends it."""
+    """Reconcile until killed."""
     config.load_kube_config()  # type: ignore[no-untyped-call]
     standin = Standin(namespace)
     while True:
         try:
             standin.look()
-        except Exception:  # what one round did not do the next one will
+        except Exception:  # the next round tries again
             say(traceback.format_exc())
         time.sleep(EVERY)
 

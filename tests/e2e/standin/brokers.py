@@ -1,6 +1,7 @@
-"""What a Kafka resource and its node pools become: Services, the brokers' configuration, a StatefulSet for each pool.
+"""The manifests of a Kafka resource and its node pools: Services, the brokers' configuration, a StatefulSet per pool.
 
-Pure: from resources to manifests. The brokers are real ones, in KRaft mode, with mutual TLS and access control lists.
+Pure functions from resources to manifests. The brokers are real, in KRaft mode, with mutual TLS and access control
+lists.
 """
 
 from __future__ import annotations
@@ -20,44 +21,44 @@ IMAGE = "tailrace-e2e-broker:0.1.0"
 
 @dataclass(frozen=True)
 class Pool:
-    """A node pool with the number of its first node; numbers go through all pools of a cluster."""
+    """A node pool with the id of its first node; ids are unique in a cluster."""
 
     resource: Resource
     first: int
 
     @property
     def name(self) -> str:
-        """Of the resource."""
+        """The resource's name."""
         return str(self.resource["metadata"]["name"])
 
     @property
     def count(self) -> int:
-        """How many nodes."""
+        """The number of nodes."""
         return int(self.resource["spec"]["replicas"])
 
     @property
     def ids(self) -> list[int]:
-        """Of its nodes."""
+        """The ids of its nodes."""
         return list(range(self.first, self.first + self.count))
 
     def has(self, role: str) -> bool:
-        """Whether its nodes are brokers, controllers."""
+        """Tell whether its nodes have this role: broker or controller."""
         return role in self.resource["spec"]["roles"]
 
 
 def numbered(pools: Sequence[Resource]) -> list[Pool]:
-    """The pools in the order of their names; each has room for a hundred nodes, so that none is renumbered."""
+    """Number the pools in the order of their names; each has room for a hundred nodes, so that none is renumbered."""
     ordered = sorted(pools, key=lambda pool: str(pool["metadata"]["name"]))
     return [Pool(pool, 100 * number) for number, pool in enumerate(ordered)]
 
 
 def cluster_id(kafka: Resource) -> str:
-    """Twenty-two letters, always the same for one resource."""
+    """Return the cluster id: 22 characters, always the same for one resource."""
     return "T" + hashlib.sha256(str(kafka["metadata"]["uid"]).encode()).hexdigest()[:21]
 
 
 def hosts(kafka: Resource) -> list[str]:
-    """The names for which the brokers' certificate holds."""
+    """Return the host names in the brokers' certificate."""
     name, namespace = kafka["metadata"]["name"], kafka["metadata"]["namespace"]
     nodes, bootstrap = f"{name}-kafka-brokers.{namespace}.svc", f"{name}-kafka-bootstrap"
     plain = [bootstrap, f"{bootstrap}.{namespace}", f"{bootstrap}.{namespace}.svc", f"*.{nodes}"]
@@ -65,7 +66,7 @@ def hosts(kafka: Resource) -> list[str]:
 
 
 def properties(kafka: Resource, pools: Sequence[Pool], pool: Pool) -> str:
-    """The configuration of a pool's nodes; @ID@ and @POD@ are a node's own."""
+    """Return the configuration of a pool's nodes; @ID@ and @POD@ are replaced on each node."""
     name, namespace = kafka["metadata"]["name"], kafka["metadata"]["namespace"]
 
     def host(pod: str) -> str:
@@ -98,7 +99,7 @@ def properties(kafka: Resource, pools: Sequence[Pool], pool: Pool) -> str:
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:CN={BROKER};User:CN={ADMIN}",
         "log.dirs": f"{DATA}/data",
-        "log.cleaner.dedupe.buffer.size": str(8 << 20),  # the default would be half of the heap
+        "log.cleaner.dedupe.buffer.size": str(8 << 20),  # the default would take half of the heap
         **{key: str(value).lower() if isinstance(value, bool) else str(value)
            for key, value in kafka["spec"]["kafka"].get("config", {}).items()},
     }  # fmt: skip
@@ -108,7 +109,7 @@ def properties(kafka: Resource, pools: Sequence[Pool], pool: Pool) -> str:
 
 
 def manifests(kafka: Resource, pools: Sequence[Pool]) -> list[Resource]:
-    """Everything but the Secrets."""
+    """Return all manifests but the Secrets."""
     name = kafka["metadata"]["name"]
     brokers = {"strimzi.io/cluster": name, "strimzi.io/kind": "Kafka", "strimzi.io/broker-role": "true"}
     nodes = {"strimzi.io/cluster": name, "strimzi.io/kind": "Kafka"}
@@ -197,7 +198,7 @@ def _pool(kafka: Resource, pools: Sequence[Pool], pool: Pool) -> list[Resource]:
 def _service(kafka: Resource, name: str, selector: Resource, ports: Sequence[int], headless: bool = False) -> Resource:
     spec: Resource = {"selector": selector, "ports": [{"name": f"p{port}", "port": port} for port in ports]}
     if headless:
-        spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}  # a quorum forms before anyone is ready
+        spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}  # a quorum forms before any node is ready
     return {**_object(kafka, "v1", "Service", name), "spec": spec}
 
 
@@ -215,7 +216,7 @@ def _object(kafka: Resource, version: str, kind: str, name: str) -> Resource:
 
 
 def owner(resource: Resource) -> Resource:
-    """What is made for a resource goes with it."""
+    """Return the owner reference that deletes a dependent object with this resource."""
     metadata = resource["metadata"]
     return {
         "apiVersion": resource["apiVersion"],

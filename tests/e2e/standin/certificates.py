@@ -1,4 +1,4 @@
-"""The two authorities of a Kafka cluster and what they sign: the brokers' certificates, and those of the users."""
+"""The two certificate authorities of a Kafka cluster, and the certificates that they sign for brokers and users."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Signed:
 
 
 def authority(name: str, days: int = 365) -> Signed:
-    """A new one, signed by itself."""
+    """Make a self-signed certificate authority."""
     return _sign(name, None, days, ())
 
 
 def issue(by: Signed, name: str, days: float, hosts: Sequence[str] = ()) -> Signed:
-    """A certificate for `CN=name`; with days below zero it has expired."""
+    """Issue a certificate for `CN=name`; with negative days it has already expired."""
     return _sign(name, by, days, hosts)
 
 

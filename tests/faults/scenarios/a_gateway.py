@@ -1,4 +1,4 @@
-"""The gateway struck at each step of a transaction, and at any moment: without Spark, so by the hundred."""
+"""Kill the gateway at each step of a transaction, and at random moments: without Spark, so hundreds of times."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ AGAIN = "a new driver hands in a delivered batch again"
 
 
 def points(context: Context) -> list[Result]:
-    """Every step of every batch in turn; one sink partition is struck, all others lose their gateway with it."""
+    """Strike a different step in each batch; only one sink partition triggers it, but all lose their gateway."""
     rounds, rows, sinks = (1, 5_000, 4) if context.quick else (12, 30_000, 4)
     plan = [point for _ in range(rounds) for point in FAULTS]
-    # Batch 0 is written in peace: the first strike then finds warm producers, as in real life.
+    # Batch 0 is written undisturbed, so that the first strike finds warm producers, as in production.
     crashes = [Crash(point, batch=number, partition=number % sinks) for number, point in enumerate(plan, 1)]
     marks = context.folder / "crashes"
     strikes: list[Strike] = []
     with house(context, rows, sinks, crashes, marks) as one:
         one.batch()
         for number, point in enumerate(plan, 1):
-            # A new driver's run takes fresh producers, which is when these two steps come.
+            # A new driver's run takes fresh producers, and only then do these two steps occur.
             fresh = point in {Point.SINK_FENCED, Point.MARKER_READ}
             written = one.batch(run=f"run from {number}" if fresh else "run")
             skipped = written[number % sinks].skipped
@@ -45,7 +45,7 @@ def points(context: Context) -> list[Result]:
             if number % 3 == 0:
                 again = one.batch(run=f"run after {number}", number=number)
                 if not all(each.skipped for each in again):
-                    raise RuntimeError(f"batch {number} was delivered, and was written again: {again}")
+                    raise RuntimeError(f"batch {number} was delivered, but written again: {again}")
                 strikes.append(Strike(AGAIN, number))
         happened = Counter((each["at"], each["how"]) for each in crash_points.happened(marks))
         context.say(f"crashes that happened: {dict(happened)}")
@@ -57,7 +57,7 @@ def points(context: Context) -> list[Result]:
 
 
 def _counted(rows: list[Result], strikes: list[Strike]) -> list[Result]:
-    """How the replay found the struck sink partition: written already, or not."""
+    """Note how often the replay found the struck sink partition already written."""
     found = []
     for row in rows:
         outcomes = Counter(each.note for each in strikes if each.fault == row.fault and each.note)
@@ -67,7 +67,7 @@ def _counted(rows: list[Result], strikes: list[Strike]) -> list[Result]:
 
 
 def kills(context: Context) -> list[Result]:
-    """At a random moment of a batch; the moments are drawn from the seed."""
+    """Kill the gateway at a random moment of a batch; the moments are drawn from the seed."""
     runs, rows = (5, 20_000) if context.quick else (60, 50_000)
     strikes: list[Strike] = []
     with house(context, rows) as one:
@@ -86,7 +86,7 @@ def kills(context: Context) -> list[Result]:
 
 
 def _timed(one: House) -> float:
-    """How long a batch takes that nobody disturbs."""
+    """Measure how long an undisturbed batch takes."""
     one.batch()
     began = time.monotonic()
     one.batch()

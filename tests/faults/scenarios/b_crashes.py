@@ -1,4 +1,4 @@
-"""Every crash point inside a whole pipeline: worker, gateway and driver, and the tree with each of them."""
+"""Every crash point in a complete pipeline: in worker, gateway and driver, and killing all processes at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LAST = (Point.DONE_OPEN, Point.DONE_NOTED)
 
 
 def tasks(context: Context) -> list[Result]:
-    """Workers and gateways die, a point for each batch; one driver goes through all of it."""
+    """Kill workers and gateways, at one point per batch; a single driver must survive all of it."""
     rounds, per_batch = (1, 20_000) if context.quick else (5, 100_000)
     crashes = _by_batch([point for _ in range(rounds) for point in (*WORKER, *READER, *GATEWAY)], 1, Victim.PROCESS)
     with driven(context, Shape(per_batch, _last(crashes) + 3), crashes=crashes) as one:
@@ -53,12 +53,12 @@ def tasks(context: Context) -> list[Result]:
         one.drain()
         one.stop()
         if one.starts != 1:
-            raise RuntimeError(f"the driver was to go through all of it, and was started {one.starts} times")
+            raise RuntimeError(f"one driver must survive all crashes, but {one.starts} were started")
         return proved(one)
 
 
 def _by_batch(points: Sequence[Point], step: int, kills: Victim) -> list[Crash]:
-    """A batch for each point; only a fresh producer is fenced, so that point comes in the replay of another."""
+    """Plan a batch for each point; only a fresh producer fences, so SINK_FENCED comes in another point's replay."""
     found: list[Crash] = []
     for point in points:
         if point is Point.SINK_FENCED:
@@ -75,7 +75,7 @@ def _last(crashes: Sequence[Crash]) -> int:
 
 
 def drivers(context: Context) -> list[Result]:
-    """The driver dies, a point for each batch, and three times in the start that follows a batch left open."""
+    """Kill the driver at one point per batch, and three times in the start that follows an open batch."""
     rounds, per_batch = (1, 20_000) if context.quick else (1, 100_000)
     crashes: list[Crash] = []
     batch = 1
@@ -94,7 +94,7 @@ def drivers(context: Context) -> list[Result]:
 
 
 def trees(context: Context) -> list[Result]:
-    """Driver, JVM, workers and gateway die at once when one of them comes to the point."""
+    """Kill driver, JVM, workers and gateway at once when one of them reaches the point."""
     points = (
         (Point.SENT_IN_PART, Point.COMMIT_SENT) if context.quick else (*WORKER, *READER, *GATEWAY, Point.PLAN_WRITTEN)
     )
@@ -107,13 +107,13 @@ def trees(context: Context) -> list[Result]:
 
 
 def proved(one: Driven, prefix: str = "") -> list[Result]:
-    """The results of a pipeline whose crashes have all happened."""
+    """Return the results of a pipeline whose crashes have all happened."""
     strikes = []
     for each in crash_points.happened(one.marks):
         name = NAMES[Point(each["at"])]
         name = prefix + name.partition(": ")[2] if prefix else name
         if each["how"] == "answered":
-            name += " (answered meanwhile)"  # honest where librdkafka's log came too late
+            name += " (answered meanwhile)"  # a row of its own: librdkafka's log came too late
         strikes.append(Strike(name, int(each["batch"])))
     one.context.say(f"{one.starts} starts, {len(strikes)} crashes")
     proof = one.prove()

@@ -1,4 +1,4 @@
-"""Three brokers, each of which is killed, stopped, paused, out of space and led elsewhere while a pipeline runs."""
+"""Kill, stop, pause and fill the disk of each of three brokers, and move their leaders, while a pipeline runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BACK_LIMIT = 120.0
 
 @dataclass(frozen=True)
 class Strike:
-    """What is done to a broker, and how it is put right."""
+    """What is done to a broker, and how it is undone."""
 
     name: str
     do: Callable[[Broker], None]
@@ -30,7 +30,7 @@ class Strike:
 
 
 def full(broker: Broker) -> None:
-    """Nothing more can be written to its files, as on a full disk; it ends by itself."""
+    """Stop the broker from writing to its files, as on a full disk; it then ends by itself."""
     psutil.Process(broker.pid).rlimit(psutil.RLIMIT_FSIZE, (1, 1))
     wait_until(lambda: not broker.alive, f"broker {broker.node_id} to end because its disk is full", BACK_LIMIT)
 
@@ -44,7 +44,7 @@ STRIKES = (
 
 
 def each_in_turn(context: Context) -> Sequence[Result]:
-    """The pipeline has to go on while one is away, and when it is back."""
+    """Strike each broker; the pipeline must continue while it is away, and when it is back."""
     found = []
     for strike in STRIKES:
         one = Supervised(context.bootstrap, context.bootstrap, context.folder / strike.do.__name__)
@@ -68,7 +68,7 @@ def each_in_turn(context: Context) -> Sequence[Result]:
 
 
 def elections(context: Context) -> Sequence[Result]:
-    """Every leader moves, the transactions' and groups' coordinators among them, while the pipeline runs."""
+    """Move every leader, including the coordinators of transactions and groups, while the pipeline runs."""
     times = 4
     one = Supervised(context.bootstrap, context.bootstrap, context.folder / "elections")
     admin = AdminClient({"bootstrap.servers": context.bootstrap})
@@ -81,19 +81,19 @@ def elections(context: Context) -> Sequence[Result]:
             broker.start()
             in_sync(context)
             before = leaders(admin)
-            # The restart has moved its leaders away; the election brings them back, coordinators and all.
+            # The restart moved its leaders away; the election brings them back, including the coordinators.
             admin.elect_leaders(ElectionType.PREFERRED, [TopicPartition(*place) for place in before]).result(timeout=60)
             moved += sum(before[place] != leader for place, leader in leaders(admin).items())
             one.more(number=2)
         load.stop()
         one.drained(load)
     if not moved:
-        raise RuntimeError("no election has moved a leader")
+        raise RuntimeError("no election moved a leader")
     return [proven(one, "leaders and coordinators elected anew", runs=times, note=f"{moved} leaders moved")]
 
 
 def leaders(admin: AdminClient) -> dict[tuple[str, int], int]:
-    """Who leads each partition."""
+    """Find the leader of each partition."""
     topics = admin.list_topics(timeout=30).topics
     return {(name, number): each.leader for name, topic in topics.items() for number, each in topic.partitions.items()}
 

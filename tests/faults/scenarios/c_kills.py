@@ -1,4 +1,4 @@
-"""kill -9 of each kind of process at moments drawn at random, for Tailrace and for Spark's own sink."""
+"""Kill -9 each kind of process at random moments, for Tailrace and for Spark's own sink."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from faults.scenario import Context, Expect, Result, Scenario
 
 
 def kills(context: Context, native: bool = False) -> list[Result]:
-    """Each kind in turn, in the middle of a batch, until each has had its number."""
+    """Kill each kind in turn, in the middle of a batch, for a fixed number of rounds."""
     kinds = [Kind.DRIVER, Kind.JVM, Kind.TREE] if native else list(Kind)
     rounds = 8 if native else 3
-    # The native sink's duplicates are a matter of how much of a batch was out: its batches are as large as ours.
+    # The native sink repeats what it had written of a batch, so its batches are as large as ours.
     shape = Shape(100_000, rounds * len(kinds) * 3 + 12)
     strikes: list[Strike] = []
     with driven(context, shape, native=native) as one:
@@ -31,7 +31,7 @@ def kills(context: Context, native: bool = False) -> list[Result]:
 
 
 def proved(one: Driven, strikes: list[Strike]) -> list[Result]:
-    """The results of a pipeline that was struck."""
+    """Return the results of a pipeline that was struck."""
     one.context.say(f"{one.starts} starts, {len(strikes)} kills")
     proof = one.prove()
     one.context.say(str(proof))

@@ -1,7 +1,7 @@
-"""The clock of the machine on which driver, workers and gateway run is set while they run, and while they are down.
+"""Clock jumps for driver, workers and gateway, while they run and while they are down.
 
-A real clock is the whole machine's, so they are shown another one: a small library (tests/support/clock.c) that is
-preloaded shifts what they read as the time of day. It needs a C compiler, which Python itself does not.
+All processes of a machine share its real clock, so a small preloaded library (tests/support/clock.c) shifts the time of
+day that these alone read. It needs a C compiler, which Python itself does not.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ FAR = 30 * DAY
 
 
 class Clock:
-    """What the processes read as the time of day."""
+    """The time of day that the processes read."""
 
     def __init__(self, folder: Path) -> None:
         compiler = shutil.which("cc")
         if compiler is None:
-            raise RuntimeError("the clock is set by a library in C, and there is no `cc`. Next: apt-get install gcc")
+            raise RuntimeError("setting the clock takes a C library, and `cc` was not found. Next: apt-get install gcc")
         folder.mkdir(parents=True, exist_ok=True)
         self._library, self._file = folder / "clock.so", folder / "shift"
         subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", str(self._library), str(SOURCE)], check=True)
@@ -44,36 +44,36 @@ class Clock:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of a process that is to be shown this clock."""
+        """The environment of a process that reads this clock."""
         return {"LD_PRELOAD": str(self._library), "CLOCK_SHIFT": str(self._file)}
 
     def set(self, seconds: int) -> None:
-        """So far from the true time, from now on."""
+        """Shift the clock this far from the true time, from now on."""
         with self._file.open("r+b") as file, mmap.mmap(file.fileno(), 8) as place:
             place[:] = struct.pack("=q", seconds)
 
     def seen_by(self, process: psutil.Process) -> bool:
-        """Whether this process looks at it."""
+        """Whether this process reads this clock."""
         return any(each.path == str(self._library) for each in process.memory_maps())
 
 
 @contextmanager
 def clocked(context: Context, name: str) -> Iterator[tuple[Supervised, Load, Clock]]:
-    """A pipeline whose processes all look at the same clock; at the end it is right, and the input is read."""
+    """Run a pipeline whose processes all read the same clock; at the end, drain its input."""
     clock = Clock(context.folder / name)
     one = Supervised(context.bootstrap, context.bootstrap, context.folder / name, environment=clock.environment)
     with Load(one.direct, one.source, RATE) as load, one:
         one.more(number=3)
         for word in ("java", "pyspark", "tailrace.gateway.server"):
             if not all(clock.seen_by(each) for each in one.tree(word)) or not one.tree(word):
-                raise RuntimeError(f"there is no process {word!r}, or it does not look at this clock")
+                raise RuntimeError(f"no process {word!r}, or it does not read this clock")
         yield one, load, clock
         load.stop()
         one.drained(load)
 
 
 def jumps(context: Context) -> Sequence[Result]:
-    """Forward and back while it runs; then behind between a kill and the replay, and ahead between two."""
+    """Jump forward and back while the pipeline runs, and then between a kill and the replay."""
     found = []
     with clocked(context, "running") as (one, _, clock):
         for shift in JUMPS:
@@ -92,10 +92,10 @@ def jumps(context: Context) -> Sequence[Result]:
 
 
 def far_ahead(context: Context) -> Sequence[Result]:
-    """A month ahead: brokers refuse the records, and nothing passes until the clock is right again."""
+    """Jump a month ahead: brokers refuse the records, and nothing passes until the clock is right again."""
     with clocked(context, "ahead") as (one, _, clock):
         clock.set(FAR)
-        wait_until(lambda: one.codes, "a driver to be refused, and to end", LIMIT)
+        wait_until(lambda: one.codes, "a driver to end because its records are refused", LIMIT)
         clock.set(0)
         one.more(number=3)
     said = sorted({each["error"] for each in one.events() if "error" in each})

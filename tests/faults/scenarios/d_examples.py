@@ -1,4 +1,4 @@
-"""The examples under kills, a stateful one and one with Avro among them: the demo's own supervisor, feed and proof."""
+"""Kill the examples, a stateful one and one with Avro, using the demo's own supervisor, feed and proof."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from tailrace.demo.supervisor import DemoOptions, Supervisor
 
 
 class _Watcher:
-    """Passes on what the demo says."""
+    """Pass on the demo's messages."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
 
     def says(self, text: str) -> None:
-        """A line about what the demo does now."""
+        """Log a line about what the demo does now."""
         self._context.say(text)
 
     def wrote(self, row: Row) -> None:
-        """A batch was written; there are many."""
+        """Ignore a written batch; there are many."""
 
 
 def example(context: Context, name: str, fault: str) -> list[Result]:
-    """A steady load, and the whole tree killed in mid-batch."""
+    """Kill the complete process tree in mid-batch under a steady load."""
     options = DemoOptions(seconds=40, rate=2000, kills=4, seed=context.seed, example=name)
     found = Supervisor(options, _Watcher(context)).run()
     verdict = found.verdict

@@ -1,4 +1,4 @@
-"""What its owner changes while a pipeline runs, is down, or has just crashed in mid-batch."""
+"""Changes that an owner makes while a pipeline runs, is down, or has just crashed in mid-batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNSPLIT: dict[str, Any] = {"partitions": None}  # the section `source`: no range
 
 
 def add_partitions(bootstrap: str, topic: str, total: int) -> None:
-    """A topic grows."""
+    """Add partitions to a topic, and wait until all have a leader."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for each in admin.create_partitions([NewPartitions(topic, total)]).values():
         each.result(30)
@@ -42,9 +42,9 @@ def add_partitions(bootstrap: str, topic: str, total: int) -> None:
 
 
 def grow_input(one: Driven) -> None:
-    """Two more source partitions, with as many records each.
+    """Add two source partitions with as many records each.
 
-    They are the last to be read, and alone: `source.partitions` would split their ranges then.
+    They are read last and alone, when `source.partitions` would split their ranges; so it is unset.
     """
     one.configure(source=UNSPLIT)
     more = one.shape.partitions + 2
@@ -53,22 +53,22 @@ def grow_input(one: Driven) -> None:
 
 
 def grow_output(one: Driven) -> None:
-    """Keys go elsewhere from here on."""
+    """Add output partitions; keys go to other partitions from now on."""
     add_partitions(one.context.bootstrap, one.sink, one.shape.outputs + 3)
 
 
 def other_code(one: Driven) -> None:
-    """Each record still comes out once; some by the old code, some by the new."""
+    """Change the function; each record still comes out once, by the old code or the new."""
     (one.folder / "plain.py").write_text(OTHER)
 
 
 def fewer_sinks(one: Driven) -> None:
-    """Two sink partitions instead of eight."""
+    """Set two sink partitions instead of the default."""
     one.configure(sink={"partitions": 2})
 
 
 def while_running(context: Context) -> list[Result]:
-    """Input and output grow under a running driver."""
+    """Add partitions to input and output under a running driver."""
     changes: list[tuple[str, Callable[[Driven], None]]] = [
         ("partitions added to the input while it runs", grow_input),
         ("partitions added to the output while it runs", grow_output),
@@ -87,7 +87,7 @@ def while_running(context: Context) -> list[Result]:
 
 
 def after_a_crash(context: Context) -> list[Result]:
-    """The tree dies in mid-batch, and something changes before the next start, which finishes that batch."""
+    """Kill the process tree in mid-batch, then make a change before the next start, which finishes that batch."""
     changes: list[tuple[str, Callable[[Driven], None]]] = [
         ("partitions added to the input between a crash and its replay", grow_input),
         ("partitions added to the output between a crash and its replay", grow_output),
@@ -106,7 +106,7 @@ def after_a_crash(context: Context) -> list[Result]:
 
 
 def between_runs(context: Context) -> list[Result]:
-    """The parallelism is changed after a clean stop, and changed back."""
+    """Change the parallelism after a clean stop, and change it back."""
     strikes: list[Strike] = []
     with driven(context, _shape(context, times=2)) as one:
         one.start()

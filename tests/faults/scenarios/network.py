@@ -1,7 +1,7 @@
-"""The network between gateway and brokers, broken request by request, and an outage of a whole pipeline.
+"""Network faults between gateway and brokers, request by request, and an outage of a complete pipeline.
 
-Every scenario has a Kafka of its own behind the proxy; the proof reads past it. What is quick and always the same is a
-test too (tests/integration/test_network.py), so QUICK runs only the control.
+Every scenario has its own Kafka behind the proxy; the proof bypasses the proxy. What is quick and deterministic is also
+a test (tests/integration/test_network.py), so QUICK runs only KAFKA-17754 with its control.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tailrace.progress.marker import Marker
 
 STEPS = (Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS, Api.PRODUCE, Api.ADD_OFFSETS, Api.TXN_OFFSET_COMMIT, Api.END_TXN)
 FAULTS = (Fault.HOLD, Fault.TWICE, Fault.CUT, Fault.CUT_ANSWER, Fault.RESET_ANSWER)
-RECORDS = 2000  # of a batch
+RECORDS = 2000  # per batch
 SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 
 
 @contextmanager
 def line_on(kafka: ProxiedKafka, **options: Any) -> Iterator[Line]:
-    """A sink partition of its own; afterwards the network is well again."""
+    """Offer a new sink partition; heal the network afterwards."""
     one = Line.on(kafka, **options)
     try:
         yield one
@@ -43,7 +43,7 @@ def line_on(kafka: ProxiedKafka, **options: Any) -> Iterator[Line]:
 
 
 def result_of(one: Line, batches: int, fault: str, **others: Any) -> Result:
-    """Compare what came out with what went in, and with the marker."""
+    """Compare the output with the input, and check the marker."""
     wanted = [value for batch in range(batches) for value in one.values(batch, RECORDS)]
     found = one.read()
     compared = compare(iter(wanted), iter(found))
@@ -64,7 +64,7 @@ def result_of(one: Line, batches: int, fault: str, **others: Any) -> Result:
 
 
 def parted(one: Line, batch: int, between: Callable[[], None]) -> Callable[[], Iterator[Any]]:
-    """The rows of a batch in two parts; between them, when the first has arrived, something happens, once."""
+    """Return the rows of a batch in two parts; call `between` once, after the first part has arrived."""
     done: list[bool] = []
 
     def batches() -> Iterator[Any]:
@@ -81,12 +81,12 @@ def parted(one: Line, batch: int, between: Callable[[], None]) -> Callable[[], I
 
 
 def whole(one: Line, batch: int) -> Callable[[], Iterator[Any]]:
-    """The rows of a batch at once."""
+    """Return the rows of a batch in one part."""
     return lambda: iter([rows(one.values(batch, RECORDS))])
 
 
 def late_commit(kafka: ProxiedKafka, fault: str, **others: Any) -> Result:
-    """KAFKA-17754: a commit that was sent again arrives, the first time, in the middle of the next transaction."""
+    """Reproduce KAFKA-17754: the first copy of a retried commit arrives in the middle of the next transaction."""
     with line_on(kafka) as one:
         one.write(0, whole(one, 0))
         kafka.proxy.judge = nth(Api.END_TXN, Fault.HOLD, transaction=one.transaction)
@@ -97,7 +97,7 @@ def late_commit(kafka: ProxiedKafka, fault: str, **others: Any) -> Result:
 
 
 def kafka_17754(context: Context) -> Sequence[Result]:
-    """With the guard, and without it."""
+    """Reproduce KAFKA-17754 with the guard, and without it."""
     runs = 3 if context.quick else 25
     with proxied() as kafka:
         name = "an EndTxn held back past the next transaction (KAFKA-17754)"
@@ -109,7 +109,7 @@ def kafka_17754(context: Context) -> Sequence[Result]:
 
 
 def at_each_step(context: Context) -> Sequence[Result]:
-    """Each request of a transaction lost, late or sent twice; of a warm producer, and of a fresh one."""
+    """Lose, delay or repeat each request of a transaction, of a warm producer and of a fresh one."""
     rounds = 1 if context.quick else 4
     found: list[Result] = []
     with proxied() as kafka:
@@ -121,7 +121,7 @@ def at_each_step(context: Context) -> Sequence[Result]:
 
 
 def one_step(kafka: ProxiedKafka, api: Api, fault: Fault, **options: Any) -> Result:
-    """Four batches; the fault strikes in the second, or in the first for what only the first has."""
+    """Write four batches; strike in the second, or in the first if only the first has this request."""
     with line_on(kafka, **options) as one:
         at = 0 if api is Api.INIT_PRODUCER_ID else 1
         for batch in range(4):
@@ -129,11 +129,11 @@ def one_step(kafka: ProxiedKafka, api: Api, fault: Fault, **options: Any) -> Res
                 kafka.proxy.judge = nth(api, fault, transaction=one.transaction)
             held = kafka.proxy.held
             if fault is Fault.TWICE and batch == at + 1:
-                held[-1].let_go()  # any later it would be a copy that nobody has sent, and TCP makes none
+                held[-1].let_go()  # any later, it would be a copy that no client sent, which TCP does not make
             late = fault is Fault.HOLD and batch == at + 1
             one.write(batch, parted(one, batch, held[-1].let_go) if late else whole(one, batch))
         if not kafka.proxy.faults:
-            raise RuntimeError(f"the fault {fault.name} of {api.name} has not struck")
+            raise RuntimeError(f"the fault {fault.name} of {api.name} did not strike")
         return result_of(one, 4, f"a request of a transaction: {WORDS[fault]}")
 
 
@@ -148,7 +148,7 @@ WORDS = {
 
 
 def dropped(context: Context) -> Sequence[Result]:
-    """A request that nobody answers, on a connection that stays: the client's own limit must end it."""
+    """Drop a request without closing its connection: the client's own timeout must end it."""
     del context
     with proxied() as kafka:
         options = {"socket.timeout.ms": 2000, "request.timeout.ms": 2000}  # else 60 s for each
@@ -156,20 +156,20 @@ def dropped(context: Context) -> Sequence[Result]:
 
 
 def given_up(context: Context) -> Sequence[Result]:
-    """An attempt stands still at each step; another executor's takes over; then the first one's request arrives."""
+    """Stall an attempt at each step; another executor takes over; then the first one's request arrives."""
     rounds = 1 if context.quick else 4
     with proxied() as kafka:
         return [total([one_zombie(kafka, api) for _ in range(rounds) for api in STEPS])]
 
 
 def one_zombie(kafka: ProxiedKafka, api: Api) -> Result:
-    """See `given_up`."""
+    """Run one case of `given_up`."""
     with line_on(kafka) as one, Older(one) as older:
         one.write(0, whole(one, 0))
         older.once(1, whole(one, 1))
         at = 2
         if api is Api.INIT_PRODUCER_ID:
-            one.write(2, whole(one, 2))  # so that the older one has to take a fresh producer
+            one.write(2, whole(one, 2))  # so that the older attempt needs a fresh producer
             at = 3
         kafka.proxy.judge = nth(api, Fault.DELAY, client=older.client)
         with ThreadPoolExecutor(1) as pool:
@@ -187,13 +187,13 @@ def one_zombie(kafka: ProxiedKafka, api: Api) -> Result:
 
 
 def replaced(older: Older) -> Older:
-    """The same, without any producer."""
+    """Close the older attempt's producer, so that it needs a fresh one."""
     older.close()
     return older
 
 
 def expired(context: Context) -> Sequence[Result]:
-    """The brokers end a transaction in mid-batch, because it took longer than transaction.timeout.ms."""
+    """Let the brokers abort a transaction in mid-batch, because it exceeds transaction.timeout.ms."""
     runs = 1 if context.quick else 5
     found: list[Result] = []
     with proxied(SOON) as kafka:
@@ -207,7 +207,7 @@ def expired(context: Context) -> Sequence[Result]:
 
 
 def outage(context: Context) -> Sequence[Result]:
-    """Nothing passes between a pipeline (driver and gateway) and Kafka, both ways."""
+    """Block all traffic between a pipeline (driver and gateway) and Kafka, both ways."""
     seconds = 10.0 if context.quick else 90.0
     kinds = {"silently": True} if context.quick else {"silently": True, "with connections refused": False}
     found = []
@@ -225,14 +225,14 @@ def outage(context: Context) -> Sequence[Result]:
                 load.stop()
                 one.drained(load)
             restarts = len(one.codes) - 1
-            context.say(f"outage, {how}: {restarts} restarts, codes {one.codes[:-1]}, {took:.0f} s to go on")
+            context.say(f"outage, {how}: {restarts} restarts, codes {one.codes[:-1]}, {took:.0f} s to continue")
             note = f"went on after {took:.0f} s, {restarts} restarts"
             found.append(proven(one, f"an outage of {seconds:.0f} s, both ways, {how}", note=note))
     return found
 
 
 def total(results: Sequence[Result]) -> Result:
-    """Runs of the same fault as one row."""
+    """Add up the runs of one fault into one row."""
     first = results[0]
     counts = ("runs", "records", "lost", "duplicated", "reordered", "torn", "lingering", "ids", "refused")
     sums = {name: sum(getattr(each, name) for each in results) for name in counts}

@@ -1,4 +1,4 @@
-"""Those who were given up and go on: drivers, executors and gateways that stood still while others took over."""
+"""Zombies: drivers, executors and gateways that stall, are given up and replaced, and then resume."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOON_GIVEN_UP = {
 
 
 def paused_driver(context: Context) -> Sequence[Result]:
-    """The driver stands still with its executors in mid-batch, another takes over, and then the first one goes on."""
+    """Pause the driver and its executors in mid-batch, let another take over, then resume the first."""
     times = 1 if context.quick else 3
     one = Supervised(context.bootstrap, context.bootstrap, context.folder / "driver", again=False)
     fenced = 0
@@ -47,25 +47,25 @@ def paused_driver(context: Context) -> Sequence[Result]:
         one.drained(load)
     if fenced != times:
         raise RuntimeError(
-            f"the older driver was to stop with {DriverFenced.code}, {times} times, and did {fenced} times"
+            f"the older driver stopped with {DriverFenced.code} {fenced} times, but {times} were expected"
         )
     note = f"the older one stopped with {DriverFenced.code}"
     return [proven(one, "a driver is paused, another takes over, the first goes on", runs=times, note=note)]
 
 
 def paused_gateway(context: Context) -> Sequence[Result]:
-    """A gateway stands still in mid-batch; its tasks notice, and are started once more."""
+    """Pause a gateway in mid-batch; its tasks notice, and are retried."""
     return [executor_part(context, "gateway", "tailrace.gateway.server", TWO_EXECUTORS, times=4)]
 
 
 def paused_executor(context: Context) -> Sequence[Result]:
-    """An executor with its workers and its gateway stands still until the driver has given it up; then it goes on."""
+    """Pause an executor with its workers and gateway until the driver has given it up; then resume it."""
     spark = TWO_EXECUTORS | SOON_GIVEN_UP
     return [executor_part(context, "executor", "CoarseGrainedExecutorBackend", spark, times=3)]
 
 
 def executor_part(context: Context, what: str, word: str, spark: Mapping[str, str], times: int) -> Result:
-    """Pause one of the processes that the word names, with all below it, while the pipeline goes on."""
+    """Pause a process whose command line contains `word`, with its descendants, while the pipeline continues."""
     one = Supervised(context.bootstrap, context.bootstrap, context.folder / what, spark=spark)
     with Load(one.direct, one.source, RATE) as load, one:
         one.more(number=4)

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from tailrace.admin.verify import Comparison, Examples, Identity, Message, compare
 
-TINY = 1  # so little memory that every bucket is spilled at once and split again
+TINY = 1  # a memory limit at which every bucket is spilled at once and split again
 ids = st.lists(st.one_of(st.none(), st.integers(0, 60).map(lambda number: b"%d" % number)), max_size=120)
 
 
 def numbers(first: int, end: int) -> Iterator[bytes]:
-    """Ids of a range."""
+    """Yield the ids of a range."""
     return (b"id-%d" % number for number in range(first, end))
 
 
 def message(**fields: object) -> Message:
-    """A record of which only the given fields matter."""
+    """Return a record of which only the given fields matter."""
     return Message(**{"topic": "t", "partition": 0, "offset": 0, "timestamp": 0, "key": None, "value": None} | fields)  # type: ignore[arg-type]
 
 
@@ -36,7 +36,7 @@ def test_equal_sides_are_exact() -> None:
 
 
 def test_planted_faults_are_found_and_named() -> None:
-    """One loss, two surplus copies and one stranger are counted as such, each with its id."""
+    """One loss, two surplus copies and one unexpected id are each counted as such, with examples."""
     outputs = [*numbers(0, 7), *numbers(8, 100), b"id-3", b"id-3", b"stranger"]
     found = compare(numbers(0, 100), outputs)
     assert (found.lost, found.duplicated, found.unexpected) == (1, 2, 1)
@@ -50,7 +50,7 @@ def test_a_loss_is_not_balanced_by_a_duplicate() -> None:
     assert (found.in_, found.out, found.lost, found.duplicated) == (2, 2, 1, 1)
 
 
-def test_copies_in_the_input_may_come_out_as_often() -> None:
+def test_copies_in_the_input_must_come_out_as_often() -> None:
     """An id that went in twice must come out twice; a third copy is a surplus, one copy too few is a loss."""
     assert compare([b"a", b"a"], [b"a", b"a"]).exact
     assert compare([b"a", b"a"], [b"a", b"a", b"a"]).duplicated == 1
@@ -58,30 +58,30 @@ def test_copies_in_the_input_may_come_out_as_often() -> None:
 
 
 def test_a_rejected_record_counts_as_delivered_and_not_twice() -> None:
-    """What was rejected is not lost; what was rejected and delivered besides is duplicated."""
+    """A rejected record is not lost; one that is both rejected and delivered is duplicated."""
     assert compare([b"a", b"b"], [b"a"], [b"b"]) == Comparison(2, 1, 1, 0, 0, 0, 0)
     assert compare([b"a", b"b"], [b"a", b"b"], [b"b"]).duplicated == 1
 
 
 def test_records_without_an_id_are_no_proof() -> None:
-    """A side in which no ids were found cannot be called exact, although the totals are equal."""
+    """A side without ids is never exact, even if the totals are equal."""
     found = compare([None, None], [None, None])
     assert (found.in_, found.out, found.lost, found.unidentified) == (2, 2, 0, 4)
     assert not found.exact
 
 
 def test_five_examples_of_each_kind_are_kept() -> None:
-    """A loss of everything names a few, not all."""
+    """A total loss names a few ids, not all."""
     found = compare(numbers(0, 500), [])
     assert found.lost == 500
     assert len(set(found.examples.lost)) == 5
 
 
 @given(ids, ids, ids)
-def test_any_sides_are_counted_as_plain_counters_count_them(
+def test_any_sides_are_counted_as_plain_counters_would(
     inputs: list[bytes | None], outputs: list[bytes | None], rejected: list[bytes | None]
 ) -> None:
-    """However the ids are spilled and split, the counts are those of the definition."""
+    """However the ids are spilled and split, the counts match the definition."""
     found = compare(inputs, outputs, rejected, memory=TINY)
     before = Counter(each for each in inputs if each is not None)
     after = Counter(each for each in outputs + rejected if each is not None)
@@ -100,7 +100,7 @@ def test_buckets_are_split_until_they_fit() -> None:
     assert found.examples == Examples(lost=("id-0",), unexpected=("id-1000",))
 
 
-# In a process of its own: tracemalloc counts the allocations of every thread, and a test before it may have left one.
+# In a separate process: tracemalloc counts the allocations of every thread, and an earlier test may have left one.
 _MEASURE = """
 import tracemalloc
 from tailrace.admin.verify import compare
@@ -115,11 +115,11 @@ print(found.lost, found.unexpected, tracemalloc.get_traced_memory()[1])
 
 
 def test_memory_is_bounded_whatever_the_number_of_ids() -> None:
-    """A million ids are compared within the memory that was allowed, which could not hold their digests."""
+    """A million ids are compared within the allowed memory, which could not hold their digests."""
     allowed = 4_000_000
     command = [sys.executable, "-c", _MEASURE.format(allowed=allowed)]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    lost, unexpected, peak = map(int, told.split())
+    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    lost, unexpected, peak = map(int, printed.split())
     assert (lost, unexpected) == (1, 1)
     assert peak < allowed
 
@@ -142,8 +142,8 @@ def test_memory_is_bounded_whatever_the_number_of_ids() -> None:
         ("json:$.a", message(), None),
     ],
 )
-def test_an_id_is_found_where_it_is_said_to_stand(how: str, record: Message, expected: bytes | None) -> None:
-    """Key, header and JSON path give the record's id; a record that lacks it has none."""
+def test_an_id_is_read_from_its_configured_place(how: str, record: Message, expected: bytes | None) -> None:
+    """Key, header and JSON path give the record's id; a record without it has none."""
     assert Identity.parse(how).of(record) == expected
     assert str(Identity.parse(how)) == how
 
@@ -155,7 +155,7 @@ def test_a_number_and_its_text_are_one_id() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "keys", "header:", "json:a", "json:$.", "json:$.a..b", "key:x"])
-def test_an_identity_that_means_nothing_is_refused(text: str) -> None:
-    """The error shows what was written."""
+def test_an_invalid_identity_is_refused(text: str) -> None:
+    """The error quotes it."""
     with pytest.raises(ValueError, match=repr(text).replace("$", r"\$")):
         Identity.parse(text)

@@ -1,4 +1,4 @@
-"""What the churn experiment writes: a page whose table and plots say what was measured."""
+"""The churn experiment's page: its table and plots show what was measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def ridden(way: str, grows: float, others: float = 0.0) -> Ridden:
-    """A way, looked at three times."""
+    """Return a way that was sampled three times."""
     still = {
         "ids": 0.0, "gc_ms": 7.0, "broker_rss": 300 * 2**20, "client_threads": 80.0, "client_rss": 900 * 2**20,
         "heap_before": 50.0 * 2**20,
@@ -43,12 +43,12 @@ def ridden(way: str, grows: float, others: float = 0.0) -> Ridden:
 
 
 def cells(line: str) -> list[str]:
-    """Of a table's line."""
+    """Split a line of a table into its cells."""
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def test_the_tables_have_a_line_for_each_way() -> None:
-    """With what its last look has seen, CPU by batch, and without the batches that warm up."""
+    """Each has the values of its last sample, and CPU per batch without the warm-up batches."""
     ways = [ridden("per-partition", 64), ridden("tailrace-exactly-once", 0)]
     broker, client = table(ways, AT_THE_BROKER).splitlines(), table(ways, AT_THE_CLIENT).splitlines()
     assert len(broker) == len(client) == 4
@@ -58,15 +58,15 @@ def test_the_tables_have_a_line_for_each_way() -> None:
     assert len({line.count("|") for line in broker}) == len({line.count("|") for line in client}) == 1
 
 
-def test_what_grows_is_told_from_what_does_not() -> None:
-    """By the second half, when everything is warm."""
+def test_growth_is_distinguished_from_a_plateau() -> None:
+    """The second half decides, when everything is warm."""
     grows, still = reading([ridden("per-partition", 64), ridden("tailrace-exactly-once", 0)]).splitlines()
-    assert "64.0 producers and 128.0 beans with each batch, and +1024 kB" in grows
-    assert "0.0 producers and 0.0 beans with each batch, and +0 kB" in still
+    assert "64.0 producers, 128.0 beans and +1024 kB" in grows
+    assert "0.0 producers, 0.0 beans and +0 kB" in still
 
 
 def test_the_page_shows_its_plots(tmp_path: Path) -> None:
-    """Each picture that it names is there and is well-formed, with one line for each way."""
+    """Each picture that the page names exists and is well-formed, with one line for each way."""
     ways = [ridden(way, 1) for way in NAMES]
     write(tmp_path, ways, 9)
     page = (tmp_path / "churn.md").read_text(encoding="utf-8")
@@ -82,16 +82,16 @@ def test_the_page_shows_its_plots(tmp_path: Path) -> None:
     assert (tmp_path / "churn.md").read_text(encoding="utf-8") == page
 
 
-def test_the_page_says_when_the_machine_was_busy_with_something_else() -> None:
-    """For then the times say little."""
-    assert load([ridden("pool", 1, 0.02)]) == "The machine did nothing else."
-    assert "busy on 0.0 to 1.3 of the cores" in load([ridden("pool", 1, 0.02), ridden("spark", 1, 1.32)])
+def test_the_page_warns_if_other_programs_kept_the_machine_busy() -> None:
+    """The times say little in that case."""
+    assert load([ridden("pool", 1, 0.02)]) == "No other program was busy."
+    assert "used 0.0 to 1.3 cores" in load([ridden("pool", 1, 0.02), ridden("spark", 1, 1.32)])
 
 
 @pytest.mark.parametrize("logarithmic", [True, False])
 @pytest.mark.parametrize("most", [0.0, 0.3, 7.0, 64_000.0])
 def test_lines_stay_inside_their_chart(most: float, logarithmic: bool) -> None:
-    """Whatever the values are."""
+    """This holds whatever the values are."""
     drawn = ElementTree.fromstring(chart("A & B", "batch", {"a": [(1, 0), (2, most)]}, logarithmic=logarithmic))
     [line] = drawn.findall(f"{SVG}polyline")
     for point in line.attrib["points"].split():
@@ -101,14 +101,14 @@ def test_lines_stay_inside_their_chart(most: float, logarithmic: bool) -> None:
 
 
 class Answering(Prometheus):
-    """Has one series for each query, or none; it holds a value that is none, as a share of nothing is."""
+    """Returns one series for each query, or none; its value is NaN, like a share of nothing."""
 
     def __init__(self, empty: bool = False) -> None:
         super().__init__("http://nowhere")
         object.__setattr__(self, "empty", empty)
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """As Prometheus would."""
+        """Answer as Prometheus would."""
         assert "$" not in parameters["query"]
         values = [[100.0, "1.5"], [110.0, "NaN"], [120.0, "1500"]]
         one = {"metric": {"pipeline": "a&b", "process": "gateway"}, "value": [120.0, "0.25"], "values": values}
@@ -117,7 +117,7 @@ class Answering(Prometheus):
 
 @pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
 def test_every_panel_is_drawn(file: Path) -> None:
-    """Where it stands, with what its queries have answered, or with the word that they had nothing."""
+    """A panel is drawn at its place, with the results of its queries or a note that there were none."""
     dashboard = json.loads(file.read_text(encoding="utf-8"))
     panels = [each for each in dashboard["panels"] if each["type"] != "row"]
     text, height = page(dashboard, Answering(), 100.0, 220.0)

@@ -90,7 +90,7 @@ def cells(text: str) -> list[str]:
 @pytest.mark.parametrize("workload", [RAW, JSON, BATCH], ids=lambda workload: workload.name)
 @pytest.mark.parametrize("number", [0, 7, 999, 1_000_002, 5_999_999])
 def test_each_record_has_the_size_and_keeps_its_number(workload: Workload, number: int) -> None:
-    """The number can be read from the output, too."""
+    """The output carries the number too."""
     value = workload.record(number)
     assert len(value) == SIZE
     output = json.dumps(projected(value), separators=(",", ":")).encode() if workload is JSON else value
@@ -153,14 +153,14 @@ class Reported(Side):
 
 
 def test_batch_times_leave_out_the_warm_up() -> None:
-    """Tailrace's run from end to end, the native ones are its own; a partial last batch is dropped."""
+    """Tailrace's times run from one end to the next, the native side's are its own; a partial last batch is dropped."""
     size = BATCH.per_batch or 0
     batches = ((1.0, 100), (3.0, size), (4.0, size), (4.25, size), (4.5, size - 100))
     assert batch_seconds(Reported(TAILRACE, *batches), BATCH, 2) == [1.0, 0.25]
     assert batch_seconds(Reported(NATIVE, *batches), BATCH, 2) == [0.5, 0.5]
     with pytest.raises(BenchFailed, match="instead of 1280"):
         batch_seconds(Reported(TAILRACE, (1.0, size), (2.0, 7), (3.0, size)), BATCH, 1)
-    with pytest.raises(BenchFailed, match="1 whole batches"):
+    with pytest.raises(BenchFailed, match="1 complete batches"):
         batch_seconds(Reported(TAILRACE, (1.0, size)), BATCH, 1)
 
 
@@ -174,7 +174,7 @@ def test_the_order_of_the_sides_alternates() -> None:
 
 
 def test_a_ratio_compares_runs_of_one_round() -> None:
-    """A round that lacks a side is left out."""
+    """A round in which a side is missing is left out."""
     found = [
         run("raw", NATIVE, 1, rate=100.0, cpu=2.0),
         run("raw", TAILRACE, 1, rate=110.0, cpu=3.0),
@@ -213,7 +213,7 @@ def test_slope_and_error_match_a_worked_example() -> None:
     exact = slope([(x, 3 + 2 * x) for x in range(10)])
     assert exact.slope == pytest.approx(2)
     assert exact.error == pytest.approx(0)
-    # Worked out by hand: the residuals of 0, 1, 0, 1 around 0.2 + 0.2 x are -0.2, 0.6, -0.6, 0.2.
+    # Computed by hand: the residuals of 0, 1, 0, 1 around 0.2 + 0.2 x are -0.2, 0.6, -0.6, 0.2.
     small = slope([(0, 0), (1, 1), (2, 0), (3, 1)])
     assert small.slope == pytest.approx(0.2)
     assert small.error == pytest.approx(math.sqrt(0.8 / 2 / 5))
@@ -393,7 +393,7 @@ def test_soak_page_shows_the_slope_by_kind_of_process(tmp_path: Path) -> None:
 
 
 def test_heap_in_use_is_the_last_line_of_a_histogram() -> None:
-    """Another text is no histogram."""
+    """Any other text is not a histogram."""
     text = (
         " num     #instances         #bytes  class name (module)\n   1:  5  120  [B (java.base@17)\nTotal   5   120\n"
     )

@@ -1,4 +1,4 @@
-"""The steps of a batch, and a page of several runs, in the sink benchmark."""
+"""The steps of a batch in the sink benchmark, and a page that combines several runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.workloads import NATIVE, QUICK, TAILRACE
 
 
 def batch(number: int, planned: float, written: float, seconds: float, commit: float) -> list[tuple[float, Any]]:
-    """The events of one batch."""
+    """Return the events of one batch."""
     done = {"event": "written", "batch": number, "seconds": seconds, "commit_ms": commit}
     return [(planned, {"event": "planned", "batch": number}), (written, done)]
 
@@ -28,21 +28,21 @@ THREE = [
 ]
 
 
-def test_steps_of_a_batch_add_up_to_the_time_from_one_end_to_the_next() -> None:
-    """Medians of two batches; the first has no end before it to count from."""
+def test_steps_of_a_batch_add_up_to_the_time_since_the_previous_end() -> None:
+    """They are medians of two batches; the first batch has no earlier end to count from."""
     found = steps(THREE)
     assert found == pytest.approx({"whole": 200, "plan": 37.5, "job": 112.5, "commit": 6.0, "rest": 50})
     assert found["whole"] == pytest.approx(found["plan"] + found["job"] + found["rest"])
 
 
-def test_steps_count_the_batches_of_the_measured_time_alone() -> None:
-    """The warm-up and what comes behind are left out; where nothing is left, nothing is said."""
+def test_steps_count_only_batches_of_the_measured_time() -> None:
+    """Batches of the warm-up and after the end are left out; if none remain, there are no steps."""
     assert steps(THREE, 10.2, 10.4) == pytest.approx({"whole": 150, "plan": 25, "job": 100, "commit": 5, "rest": 25})
     assert steps(THREE, 11.0, 12.0) == {}
 
 
 def measured(workload: str, name: str, p50: float) -> Results:
-    """A run of one workload, on both sides."""
+    """Return a run of one workload, on both sides."""
     found = [
         Measured(workload, NATIVE, 1, {"p50": 1.0, "rate": 1.0}, {}),
         Measured(workload, TAILRACE, 1, {"p50": p50, "rate": 1.0}, {}, steps=steps(THREE)),
@@ -50,8 +50,8 @@ def measured(workload: str, name: str, p50: float) -> Results:
     return Results(QUICK, False, "1g", {"cores": "2"}, found, seconds={name: 60.0})
 
 
-def test_workload_that_is_measured_anew_replaces_its_own_figures_alone() -> None:
-    """And the page says which workloads come from which run."""
+def test_remeasured_workload_replaces_only_its_own_figures() -> None:
+    """The page says which workloads come from which run."""
     first = dataclasses.replace(
         measured("raw", "raw", 1.0),
         found=[*measured("raw", "raw", 1.0).found, *measured("latency_1k", "latency", 0.9).found],
@@ -72,14 +72,14 @@ def test_workload_that_is_measured_anew_replaces_its_own_figures_alone() -> None
 
 
 def test_runs_of_different_machines_or_settings_are_not_mixed() -> None:
-    """Nor those of another scale."""
+    """Runs of another scale are refused too."""
     one = measured("raw", "raw", 1.0)
     assert one.alike(measured("latency_1k", "latency", 1.0))
     assert not one.alike(dataclasses.replace(one, machine={"cores": "4"}))
     assert not one.alike(dataclasses.replace(one, tuned=True))
 
 
-def test_page_has_a_line_of_steps_for_each_workload_of_ours() -> None:
+def test_page_has_a_line_of_steps_for_each_workload_of_tailrace() -> None:
     """Spark's side has no such steps."""
     lines = sink_report.by_step(measured("latency_1k", "latency", 1.0)).splitlines()
     assert len(lines) == 3

@@ -1,4 +1,4 @@
-"""The command line as a whole: quick where it can be, and clear where it is used wrongly."""
+"""The command line end to end: fast where it can be, and clear about wrong use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAR = "pyspark", "confluent_kafka", "pandas", "pyarrow"
 
 
 def tailrace(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own."""
+    """Run the command in a process of its own."""
     return subprocess.run(
         [sys.executable, "-m", "tailrace.cli.main", *arguments], capture_output=True, text=True, timeout=60, check=False
     )
@@ -38,8 +38,8 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_says_how_it_is_used_without_spark(name: str) -> None:
-    """--help of every command works, and none of them needs Spark for it."""
+def test_each_command_shows_its_help_without_spark(name: str) -> None:
+    """`--help` works for every command, and none needs Spark for it."""
     code = (
         f"import sys\nfrom tailrace.cli.main import app\n"
         f"try:\n    app(['{name}', '--help'])\nexcept SystemExit as end:\n    status = end.code\n"
@@ -51,48 +51,48 @@ def test_each_command_says_how_it_is_used_without_spark(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_each_command_is_where_the_list_says(name: str) -> None:
-    """A command's module has the name that the list points to."""
+def test_each_command_is_in_the_module_that_the_list_names(name: str) -> None:
+    """The listed module and function exist."""
     assert hasattr(import_module(COMMANDS[name].module), COMMANDS[name].name)
 
 
 def test_an_unknown_command_is_named_with_the_nearest() -> None:
-    """A typing error gets the command that was probably meant, and the exit code of a usage error."""
+    """A typo gets the most likely command, and the exit code of a usage error."""
     done = tailrace("verfy")
     assert (done.returncode, done.stdout) == (2, "")
     assert "Did you mean 'verify'?" in done.stderr
 
 
 def test_the_version_is_that_of_the_package() -> None:
-    """--version ends at once."""
+    """`--version` prints it and ends at once."""
     import tailrace as package
 
     assert tailrace("--version").stdout == f"tailrace {package.__version__}\n"
 
 
-def test_explain_says_what_a_code_means() -> None:
-    """The text of the error's class is what is printed."""
+def test_explain_prints_the_text_of_the_error() -> None:
+    """The text is the docstring of the error's class."""
     done = tailrace("explain", "TR-601")
     assert done.returncode == 0
     assert "records lost or duplicated" in done.stdout
 
 
-def test_an_error_is_a_message_and_an_exit_code_and_no_traceback() -> None:
-    """What Tailrace raises is shown as it was written, on stderr."""
+def test_an_error_gives_a_message_and_an_exit_code_without_traceback() -> None:
+    """Tailrace's errors are shown as written, on stderr."""
     done = tailrace("verify", "a", "b", "--by", "nonsense")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("TR-105 option refused")
     assert "Traceback" not in done.stderr
 
 
-def test_an_error_is_one_json_object_where_json_was_asked_for() -> None:
+def test_an_error_is_one_json_object_if_json_was_requested() -> None:
     """A program finds the code and the next step in one object."""
     done = tailrace("verify", "a", "b", "--by", "nonsense", "--output", "json")
     assert (json.loads(done.stdout)["error"], json.loads(done.stdout)["exit"], done.stderr) == ("TR-105", 2, "")
 
 
 def test_a_closed_pipe_ends_quietly() -> None:
-    """Who reads only the first line has no traceback for it."""
+    """A reader that takes only the first line causes no traceback."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:

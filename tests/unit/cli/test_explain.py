@@ -1,4 +1,4 @@
-"""`tailrace explain`: from a code to what it means."""
+"""`tailrace explain`: from an error code to its meaning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.errors import DriverFenced, all_errors
 
 
 def run(*arguments: str) -> Result:
-    """Call the command as its own application."""
+    """Call the command as an application of its own."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command()(explain)
     return CliRunner().invoke(app, arguments)
@@ -22,37 +22,37 @@ def run(*arguments: str) -> Result:
 
 @pytest.mark.parametrize("code", ["TR-301", "tr-301", "tr301", "301", " TR_301 "])
 def test_code_is_explained_however_it_is_written(code: str) -> None:
-    """The title, the exit code and the error's own text."""
+    """It prints the title, the exit code and the error's own text."""
     result = run(code)
     assert result.exit_code == 0
     assert result.stdout.startswith("TR-301 fenced by another driver (exit code 7)\n\n")
     assert result.stdout.endswith(f"\n\n{inspect.getdoc(DriverFenced)}\n")
 
 
-def test_without_a_code_all_are_listed() -> None:
-    """One line for each, code and title."""
+def test_all_errors_are_listed_without_a_code() -> None:
+    """Each error has one line with code and title."""
     result = run()
     assert result.exit_code == 0
     assert result.stdout.split("\n")[:-1] == [f"{kind.code}  {kind.title}" for kind in all_errors()]
 
 
 def test_wrong_code_names_the_nearest() -> None:
-    """The exit code is that of a wrong command line."""
+    """The exit code is that of a usage error."""
     result = run("TR-130")
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "TR-301" in result.stderr
 
 
-def test_what_looks_like_no_code_is_told_what_one_looks_like() -> None:
-    """There is nothing near."""
+def test_text_that_is_not_a_code_gets_an_example() -> None:
+    """No code is near enough to suggest."""
     result = run("help me")
     assert result.exit_code == 2
     assert "a code looks like TR-101" in result.stderr
 
 
-def test_json_holds_the_same() -> None:
-    """One object on one line, for one error, for all, and for none."""
+def test_json_has_the_same_content() -> None:
+    """It is one object on one line, for one error, for all, and for none."""
     one = json.loads(run("301", "--output", "json").stdout)
     assert one == {
         "code": "TR-301",

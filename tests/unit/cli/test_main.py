@@ -1,4 +1,4 @@
-"""The command's entry: what it makes of an error."""
+"""The command's entry point: how it presents an error."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from tailrace import errors
 from tailrace.cli.main import with_file
 
 
-def test_the_next_command_names_the_file_that_was_given() -> None:
-    """It can be copied as it stands; a name that the shell would split is quoted, another word stays."""
+def test_the_suggested_command_names_the_given_file() -> None:
+    """It can be copied as is: a name that the shell would split is quoted, and other words stay."""
     error = errors.QueryFailed("x", then="tailrace doctor FILE; FILES stay")
     assert (
         with_file(error, ["run", "my pipeline.yaml", "--batch"]).then
@@ -15,6 +15,6 @@ def test_the_next_command_names_the_file_that_was_given() -> None:
     )
 
 
-def test_without_a_file_the_place_of_one_stays() -> None:
-    """As in `tailrace verify`, which has none."""
+def test_the_suggested_command_keeps_its_placeholder_without_a_file() -> None:
+    """`tailrace verify`, for one, takes no file."""
     assert with_file(errors.QueryFailed("x", then="tailrace doctor FILE"), ["verify", "a", "b"]).then.endswith("FILE")

@@ -23,16 +23,16 @@ def test_ready_file_exists_from_the_event_until_the_driver_ends(tmp_path: Path, 
     assert not file.exists()
 
 
-def test_a_file_that_a_killed_driver_has_left_is_removed(tmp_path: Path) -> None:
-    """Otherwise the next one would be ready before it is."""
+def test_a_file_left_by_a_killed_driver_is_removed(tmp_path: Path) -> None:
+    """Otherwise the next driver would seem ready before it is."""
     file = tmp_path / "ready"
     file.write_text("started old\n")
     with ReadyFile(file):
         assert not file.exists()
 
 
-def test_the_file_goes_when_the_driver_fails(tmp_path: Path) -> None:
-    """Whatever ends it."""
+def test_the_file_is_removed_if_the_driver_fails(tmp_path: Path) -> None:
+    """It is removed whatever ends the driver."""
     file = tmp_path / "ready"
 
     def fails() -> None:
@@ -47,7 +47,7 @@ def test_the_file_goes_when_the_driver_fails(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_there_is_refused(tmp_path: Path) -> None:
     """Before anything starts."""
-    with pytest.raises(ConfigInvalid, match="is no folder"), ReadyFile(tmp_path / "no" / "ready"):
+    with pytest.raises(ConfigInvalid, match="is not a folder"), ReadyFile(tmp_path / "no" / "ready"):
         pass
 
 

@@ -1,4 +1,4 @@
-"""`tailrace status`: finding the driver, and showing what it says."""
+"""`tailrace status`: how it finds the driver and shows the driver's status."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FIRST = 19760
 
 
 def pipeline(name: str, port: int = FIRST) -> Pipeline:
-    """A pipeline whose driver serves at this port, or at the next free one."""
+    """Return a pipeline whose driver serves at this port, or at the next free one."""
     return Pipeline.model_validate(
         {
             "pipeline": name,
@@ -38,7 +38,7 @@ def pipeline(name: str, port: int = FIRST) -> Pipeline:
 
 
 def written(folder: Path, chosen: Pipeline, port: int) -> Path:
-    """Its configuration as a file."""
+    """Write its configuration to a file."""
     data = chosen.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     file = folder / f"{chosen.pipeline}.yaml"
     file.write_text(json.dumps(data | {"metrics": {"port": port}}))
@@ -47,7 +47,7 @@ def written(folder: Path, chosen: Pipeline, port: int) -> Path:
 
 @pytest.fixture
 def driver() -> Iterator[tuple[Port, Board]]:
-    """A driver's port, with a batch on its board."""
+    """Serve a driver's port, with a batch on its board."""
     chosen = pipeline("orders")
     board = Board(chosen, "run")
     board.heard(Started("p", "run", 0))
@@ -60,12 +60,12 @@ def driver() -> Iterator[tuple[Port, Board]]:
 
 
 def run(*words: str) -> Any:
-    """The command, in this process."""
+    """Run the command in this process."""
     return CliRunner().invoke(app, ["status", *words])
 
 
 def test_a_driver_is_shown_as_text(driver: tuple[Port, Board]) -> None:
-    """Phase, lag, batches, source partitions, gateways."""
+    """It shows phase, lag, batches, source partitions and gateways."""
     shown = run(f"http://127.0.0.1:{driver[0].number}/").stdout
     assert shown.startswith("orders: leading for")
     assert "lag: 1,240 records" in shown
@@ -75,13 +75,13 @@ def test_a_driver_is_shown_as_text(driver: tuple[Port, Board]) -> None:
 
 
 def test_a_driver_is_shown_as_json(driver: tuple[Port, Board]) -> None:
-    """One object, the one of /status."""
-    told = json.loads(run(f"127.0.0.1:{driver[0].number}", "--output", "json").stdout)
-    assert (told["pipeline"], told["batch"]["number"], told["lag"]["records"]) == ("orders", 41, 1240)
+    """It is one object, the same as /status."""
+    status = json.loads(run(f"127.0.0.1:{driver[0].number}", "--output", "json").stdout)
+    assert (status["pipeline"], status["batch"]["number"], status["lag"]["records"]) == ("orders", 41, 1240)
 
 
 def test_a_driver_is_found_by_its_configuration(driver: tuple[Port, Board], tmp_path: Path) -> None:
-    """Also where its port was taken by the driver of another pipeline."""
+    """This works even if another pipeline's driver has taken its port."""
     port = driver[0].number
     other = Board(pipeline("other"), "run")
     with opened(pipeline("other", port), other) as second:
@@ -90,8 +90,8 @@ def test_a_driver_is_found_by_its_configuration(driver: tuple[Port, Board], tmp_
         assert found(str(written(tmp_path, pipeline("orders"), port))) == f"http://127.0.0.1:{port}/"
 
 
-def test_the_one_that_leads_is_preferred(driver: tuple[Port, Board], tmp_path: Path) -> None:
-    """A standby serves too, perhaps at the first port."""
+def test_the_leading_driver_is_preferred(driver: tuple[Port, Board], tmp_path: Path) -> None:
+    """A standby serves too, and may have the first port."""
     port, board = driver
     board.heard(StandingBy("p", "run", None, ()))
     leading = Board(pipeline("orders"), "other")
@@ -100,8 +100,8 @@ def test_the_one_that_leads_is_preferred(driver: tuple[Port, Board], tmp_path: P
         assert found(str(written(tmp_path, pipeline("orders"), port.number))) == f"http://127.0.0.1:{second.number}/"
 
 
-def test_where_no_driver_is_nothing_is_shown(tmp_path: Path) -> None:
-    """With what to do instead."""
+def test_a_missing_driver_is_an_error(tmp_path: Path) -> None:
+    """The error says what to do instead."""
     with Port("127.0.0.1", 0, {}) as port:
         silent = run(f"http://127.0.0.1:{port.number}")
         assert isinstance(silent.exception, DriverUnreachable)
@@ -111,7 +111,7 @@ def test_where_no_driver_is_nothing_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("numbers", "text"), [([], ""), ([4], "4"), ([0, 1, 2, 5, 7, 8], "0-2, 5, 7-8")])
-def test_sink_partitions_are_said_in_spans(numbers: list[int], text: str) -> None:
+def test_sink_partitions_are_shown_as_spans(numbers: list[int], text: str) -> None:
     """A gateway may have a thousand of them."""
     assert spans(numbers) == text
 
@@ -119,6 +119,6 @@ def test_sink_partitions_are_said_in_spans(numbers: list[int], text: str) -> Non
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.25, "0.2 s"), (119, "119.0 s"), (600, "10 min"), (7200, "2 h"), (864000, "10 days")]
 )
-def test_times_are_said_as_a_person_does(seconds: float, text: str) -> None:
-    """In the largest unit of which there are two."""
+def test_times_are_shown_in_a_readable_unit(seconds: float, text: str) -> None:
+    """It is the largest unit of which there are at least two."""
     assert duration(seconds) == text

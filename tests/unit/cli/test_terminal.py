@@ -1,4 +1,4 @@
-"""What goes where: data to stdout, chatter to stderr, and nothing that moves where nobody looks."""
+"""Where output goes: data to stdout, messages to stderr, and nothing animated outside a terminal."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tailrace.errors import TopicUnknown
 
 
 class Terminal(io.StringIO):
-    """A stream that a person looks at."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
-        """Yes."""
+        """Return true."""
         return True
 
 
 @pytest.fixture
 def a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment of a terminal with colours."""
+    """Set the environment of a terminal with colours."""
     monkeypatch.setenv("TERM", "xterm-256color")
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_live_table_is_plain_lines_where_nobody_looks() -> None:
-    """A header once, then a line a row, without a single control character."""
+def test_a_live_table_is_plain_lines_outside_a_terminal() -> None:
+    """It has a header once, then one line per row, without any control character."""
     stream = io.StringIO()
     with LiveTable(("batch", "out"), stream=stream) as live:
         live.row(0, 1234)
@@ -38,8 +38,8 @@ def test_a_live_table_is_plain_lines_where_nobody_looks() -> None:
 
 
 @pytest.mark.usefixtures("a_terminal")
-def test_a_live_table_is_drawn_anew_on_a_terminal() -> None:
-    """On a terminal the cursor goes back, and the last rows stay."""
+def test_a_live_table_is_redrawn_on_a_terminal() -> None:
+    """The cursor goes back, and the last rows stay."""
     stream = Terminal()
     with LiveTable(("batch",), stream=stream) as live:
         for number in range(40):
@@ -48,8 +48,8 @@ def test_a_live_table_is_drawn_anew_on_a_terminal() -> None:
     assert "39" in stream.getvalue().splitlines()[-1] + stream.getvalue().splitlines()[-2]
 
 
-def test_a_quiet_table_says_nothing() -> None:
-    """With JSON on its way nothing else is written."""
+def test_a_quiet_table_writes_nothing() -> None:
+    """With JSON output, nothing else is written."""
     stream = io.StringIO()
     with LiveTable(("batch",), quiet=True, stream=stream) as live:
         live.row(1)
@@ -64,14 +64,14 @@ def test_a_row_that_does_not_fit_is_refused() -> None:
 
 
 def test_an_error_goes_to_stderr_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    """The whole message, nothing on stdout, and the error's exit code."""
+    """It gives the complete message, nothing on stdout, and the error's exit code."""
     error = TopicUnknown("topic 'x'", kept="all", then="create it")
     assert fail(error, Output.TEXT) == 3
     assert capsys.readouterr() == ("", f"{error}\n")
 
 
 def test_an_error_goes_to_stdout_as_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
-    """A program reads it where it reads results."""
+    """A program reads errors where it reads results."""
     error = TopicUnknown("topic 'x'", kept="all", then="create it")
     assert fail(error, Output.JSON) == 3
     out, err = capsys.readouterr()
@@ -79,7 +79,7 @@ def test_an_error_goes_to_stdout_as_one_json_object(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.usefixtures("a_terminal")
-def test_colours_are_left_out_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colours_are_left_out_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error is red on a terminal, and not under NO_COLOR."""
     coloured, plain = Terminal(), Terminal()
     monkeypatch.setattr("sys.stderr", coloured)
@@ -91,8 +91,8 @@ def test_colours_are_left_out_when_asked(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "31m" not in plain.getvalue()
 
 
-def test_data_and_advice_part_ways(capsys: pytest.CaptureFixture[str]) -> None:
-    """The closing line is data; what to try next and notes are not."""
+def test_data_and_advice_go_to_different_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    """The closing line is data; the suggested next command and notes are not."""
     emit({"a": "é"})
     done("done: 1", "tailrace explain TR-101")
     note("by the way")
@@ -100,7 +100,7 @@ def test_data_and_advice_part_ways(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_table_in_a_pipe_is_aligned_and_uncut(capsys: pytest.CaptureFixture[str]) -> None:
-    """However long a cell is, a pipe gets all of it."""
+    """A pipe gets all of a cell, however long."""
     table(("name", "text"), [("a", "x" * 500), ("long name", "[bold]y[/bold]")])
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["name       text", "a          " + "x" * 500, "long name  [bold]y[/bold]"]
@@ -126,6 +126,6 @@ def test_a_cell_is_one_line_that_cannot_move_the_cursor(value: object, shown: st
         ([], Output.TEXT),
     ],
 )
-def test_the_output_is_known_before_the_command_line_is_understood(line: list[str], output: Output) -> None:
-    """Errors of every kind are written as the caller asked."""
+def test_the_output_format_is_known_before_the_command_line_is_parsed(line: list[str], output: Output) -> None:
+    """Errors of every kind are written in the requested format."""
     assert requested(line) is output

@@ -1,4 +1,4 @@
-"""What an environment changes in a configuration file, and what it may not."""
+"""Environment variables that override a configuration file, and those that are refused."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class TestEnvironment:
         ],
     )
     def test_variable_sets_its_key(self, name: str, value: str, path: str, expected: object) -> None:
-        """The path of a key names its variable; in maps of options `_` stands for a dot."""
+        """A key's path names its variable; in maps of options, `_` stands for a dot."""
         found: object = loaded(SMALLEST, {name: value}).pipeline
         for part in path.split("."):
             found = getattr(found, part)
         assert found == expected
 
     def test_variable_wins_over_the_file(self) -> None:
-        """A wrong value in the file does not matter where a variable replaces it."""
+        """A wrong value in the file does not matter if a variable replaces it."""
         result = loaded(SMALLEST + "batch: {max_records: many}\n", {"TAILRACE_BATCH__MAX_RECORDS": "7"})
         assert result.pipeline.batch.max_records == 7
 
@@ -58,13 +58,13 @@ class TestEnvironment:
         assert result.pipeline.kafka.bootstrap_servers == "env:1"
 
     def test_variable_finds_the_capitals_that_the_file_has(self) -> None:
-        """A setting of Spark that is in the file is overridden, not doubled."""
+        """A Spark setting in the file is overridden, not duplicated."""
         text = SMALLEST + "spark: {spark.sql.shufflePartitions: 1}\n"
         result = loaded(text, {"TAILRACE_SPARK__SPARK_SQL_SHUFFLEPARTITIONS": "2"})
         assert result.pipeline.spark == {"spark.sql.shufflePartitions": "2"}
 
     def test_problem_of_a_variable_has_its_name_as_place(self) -> None:
-        """The file is right; the variable is to be mended."""
+        """The file is right; the variable needs fixing."""
         assert problems(SMALLEST, {"TAILRACE_BATCH__MAX_RECORDS": "many"}) == [
             "TAILRACE_BATCH__MAX_RECORDS: batch.max_records: 'many' is not a whole number"
         ]
@@ -83,7 +83,7 @@ class TestEnvironment:
         ],
     )
     def test_variable_that_names_no_key_is_refused(self, name: str, words: str) -> None:
-        """A typing error in a variable would otherwise do nothing, silently."""
+        """A typo in a variable's name would otherwise be silently ignored."""
         (problem,) = problems(SMALLEST, {name: "x"})
         assert problem.startswith(f"{name}: ")
         assert words in problem
@@ -101,21 +101,21 @@ class TestEnvironment:
             "OTHER_TAILRACE_SINK",
         ],
     )
-    def test_variables_of_others_are_left_alone(self, name: str) -> None:
-        """Reserved names, and what Kubernetes sets for a service that is called tailrace."""
+    def test_unrelated_variables_are_ignored(self, name: str) -> None:
+        """Reserved names, and those that Kubernetes sets for a service called tailrace."""
         assert loaded(SMALLEST, {name: "x"}) == loaded(SMALLEST)
 
     def test_no_variable_of_a_key_looks_like_one_of_kubernetes(self) -> None:
-        """Otherwise a key could not be set."""
+        """Otherwise that key could not be set."""
         assert [name for name in variables() if KUBERNETES.fullmatch(name)] == []
 
     def test_process_environment_is_the_default(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Without an environment given, this process's own counts."""
+        """If no environment is given, this process's own is used."""
         monkeypatch.setenv("TAILRACE_SINK__TOPIC", "from-outside")
         Path("file.yaml").write_text(SMALLEST, encoding="utf-8")
         assert load(Path("file.yaml")).pipeline.sink.topic == "from-outside"
 
-    def test_section_that_a_variable_began_lacks_the_rest_by_its_name(self) -> None:
-        """The section is not in the file, so the variable is the place."""
+    def test_missing_key_of_a_section_begun_by_a_variable_names_the_variable(self) -> None:
+        """The section is not in the file, so the message points to the variable."""
         (problem,) = problems(SMALLEST, {"TAILRACE_SINK__REGISTRY__OPTIONS__TIMEOUT": "x"})
         assert problem.startswith("TAILRACE_SINK__REGISTRY__OPTIONS__TIMEOUT: sink.registry.url: missing")

@@ -1,4 +1,4 @@
-"""The section `offsets`: what goes together, and that no secret is shown."""
+"""The section `offsets`: which keys go together, and that no secret is shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tailrace.progress.zookeeper import node_of, settings_of
 
 
 def pipeline(offsets: dict[str, Any], **source: Any) -> Pipeline:
-    """A pipeline with this section."""
+    """Return a pipeline with this section."""
     return Pipeline.model_validate(
         {"pipeline": "p", "source": source or {"topics": ["in"]}, "sink": {"topic": "out"}, "offsets": offsets}
     )
@@ -40,23 +40,23 @@ ZOOKEEPER = {"store": "zookeeper", "servers": "zk:2181"}
         ({"from": "tailrace.p"}, "the pipeline's own"),
     ],
 )
-def test_what_does_not_go_together_is_refused(offsets: dict[str, Any], why: str) -> None:
+def test_contradicting_keys_are_refused(offsets: dict[str, Any], why: str) -> None:
     """Before anything is read."""
     with pytest.raises(ValidationError, match=why):
         pipeline(offsets)
 
 
-def test_a_node_for_several_topics_must_have_the_topic_in_its_path() -> None:
-    """Otherwise one topic's offsets would take the place of the other's."""
-    with pytest.raises(ValidationError, match=r"must hold \{topic\}"):
+def test_node_for_several_topics_must_have_the_topic_in_its_path() -> None:
+    """Otherwise one topic's offsets would overwrite the other's."""
+    with pytest.raises(ValidationError, match=r"must contain \{topic\}"):
         pipeline(ZOOKEEPER | {"path": "/x"}, topics=["a", "b"])
-    with pytest.raises(ValidationError, match=r"must hold \{topic\}"):
+    with pytest.raises(ValidationError, match=r"must contain \{topic\}"):
         pipeline(ZOOKEEPER | {"path": "/x"}, pattern="a.*")
     assert node_of(pipeline(ZOOKEEPER | {"path": "/x"}), "in") == "/x"
     assert node_of(pipeline(ZOOKEEPER | {"path": "/x/{topic}"}, topics=["a", "b"]), "b") == "/x/b"
 
 
-def test_an_error_names_the_file_and_the_line(tmp_path: Path) -> None:
+def test_error_names_the_file_and_the_line(tmp_path: Path) -> None:
     """As for every other section."""
     file = tmp_path / "p.yaml"
     file.write_text("pipeline: p\nsource: {topics: [in]}\nsink: {topic: out}\noffsets:\n  stor: file\n")
@@ -64,7 +64,7 @@ def test_an_error_names_the_file_and_the_line(tmp_path: Path) -> None:
         load(file)
 
 
-def test_the_secrets_reach_the_client_and_no_text() -> None:
+def test_secrets_reach_the_client_and_no_text() -> None:
     """A pipeline is printed in messages; its ZooKeeper's passwords are not."""
     options = {"digest.username": "u", "digest.password": "hush-1", "sasl.username": "s", "sasl.password": "hush-2"}
     made = pipeline(ZOOKEEPER | {"options": options})

@@ -1,4 +1,4 @@
-"""The rules of the schema itself: what `Pipeline(...)` takes, what it refuses, and what it never shows."""
+"""The rules of the schema: what `Pipeline(...)` accepts, what it refuses, and what it never shows."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from tailrace.config import (
 
 
 def pipeline(**changes: Any) -> Pipeline:
-    """A whole pipeline with some of its keys changed."""
-    whole: dict[str, Any] = {"pipeline": "copy", "source": {"topics": ["orders"]}, "sink": {"topic": "copies"}}
-    return Pipeline.model_validate({**whole, **changes})
+    """Return a complete pipeline with some of its keys changed."""
+    complete: dict[str, Any] = {"pipeline": "copy", "source": {"topics": ["orders"]}, "sink": {"topic": "copies"}}
+    return Pipeline.model_validate({**complete, **changes})
 
 
 class TestNames:
-    """The pipeline's name becomes ids and groups."""
+    """The pipeline's name becomes part of ids and groups."""
 
     @pytest.mark.parametrize("name", ["a", "tweets", "rich-events-2", "0", "a" * 100])
-    def test_good_names_are_taken(self, name: str) -> None:
-        """Lower-case letters, digits and dashes."""
+    def test_good_names_are_accepted(self, name: str) -> None:
+        """A name has lower-case letters, digits and dashes."""
         assert pipeline(pipeline=name).pipeline == name
 
     @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a.b", "a_b", "a b", "ä", "a" * 101, "a\n"])
     def test_bad_names_are_refused(self, name: str) -> None:
-        """A dot would let one pipeline's ids begin with another's."""
+        """A dot, for one, would let one pipeline's ids begin with another's."""
         with pytest.raises(ValidationError):
             pipeline(pipeline=name)
 
     def test_rejected_topic_derives_from_the_name(self) -> None:
-        """Nobody has to name it."""
+        """It need not be configured."""
         assert pipeline().rejected_topic == "copy.rejected"
         assert pipeline(rejected="elsewhere").rejected_topic == "elsewhere"
 
@@ -57,34 +57,34 @@ class TestTopics:
     """No pipeline reads what it writes."""
 
     def test_source_that_is_the_sink_is_refused(self) -> None:
-        """It would read its own output for ever."""
+        """It would read its own output forever."""
         with pytest.raises(ValidationError, match="source and sink are both 'orders'"):
             pipeline(sink={"topic": "orders"})
 
     @pytest.mark.parametrize("topic", ["copy.rejected", LEDGER_TOPIC])
-    def test_own_topics_are_no_source(self, topic: str) -> None:
+    def test_own_topics_are_refused_as_source(self, topic: str) -> None:
         """The rejected topic and the ledger are written by the pipeline."""
         with pytest.raises(ValidationError, match="the pipeline writes to"):
             pipeline(source={"topics": ["orders", topic]})
 
     @pytest.mark.parametrize("changes", [{"sink": {"topic": LEDGER_TOPIC}}, {"rejected": LEDGER_TOPIC}])
     def test_ledger_takes_no_records(self, changes: dict[str, Any]) -> None:
-        """Plans and markers only."""
+        """It holds plans and markers only."""
         with pytest.raises(ValidationError, match="is the ledger"):
             pipeline(**changes)
 
     @pytest.mark.parametrize("source", [{}, {"topics": []}, {"topics": ["a"], "pattern": "b.*"}])
     def test_topics_or_a_pattern_is_needed_and_not_both(self, source: dict[str, Any]) -> None:
         """One of them says what is read."""
-        with pytest.raises(ValidationError, match="either `topics` or a `pattern`"):
+        with pytest.raises(ValidationError, match="either `topics` or `pattern`"):
             Source.model_validate(source)
 
     def test_pattern_alone_is_enough(self) -> None:
-        """A pattern stands in for topics."""
+        """A pattern replaces topics."""
         assert Source(pattern="orders-.*").topics == []
 
     def test_pattern_that_does_not_parse_is_refused(self) -> None:
-        """The reason is that of the parser."""
+        """The reason is the parser's."""
         with pytest.raises(ValidationError, match="not a regular expression"):
             Source(pattern="orders-(")
 
@@ -102,7 +102,7 @@ class TestFormats:
         ],
     )
     def test_source_contradictions_are_refused(self, source: dict[str, Any], words: str) -> None:
-        """What the format needs or cannot use."""
+        """Keys that the format needs or cannot use."""
         with pytest.raises(ValidationError, match=words):
             Source.model_validate({"topics": ["a"], **source})
 
@@ -115,11 +115,11 @@ class TestFormats:
         ],
     )
     def test_sink_contradictions_are_refused(self, sink: dict[str, Any], words: str) -> None:
-        """What the format needs or cannot use."""
+        """Keys that the format needs or cannot use."""
         with pytest.raises(ValidationError, match=words):
             Sink.model_validate(sink)
 
-    def test_sink_without_a_topic_is_taken(self) -> None:
+    def test_sink_without_a_topic_is_accepted(self) -> None:
         """The function may return a column instead."""
         assert Sink().topic is None
 
@@ -128,28 +128,31 @@ class TestProcess:
     """A pipeline has one function, on DataFrames or on Arrow batches."""
 
     def test_function_on_arrow_batches_takes_arguments(self) -> None:
-        """They are those of either kind of function."""
+        """Both kinds of function take arguments."""
         assert pipeline(process={"arrow": "job.py:f", "arguments": {"a": 1}}).process.arrow == "job.py:f"
 
     @pytest.mark.parametrize(
-        ("process", "told"),
-        [({"function": "job.py:f"}, "a pipeline has one of them"), ({"partitions": 2}, "`partitions` is a shuffle")],
+        ("process", "words"),
+        [
+            ({"function": "job.py:f"}, "a pipeline takes only one of them"),
+            ({"partitions": 2}, "`partitions` is a shuffle"),
+        ],
     )
-    def test_function_on_arrow_batches_excludes_what_needs_spark(self, process: dict[str, Any], told: str) -> None:
+    def test_function_on_arrow_batches_excludes_what_needs_spark(self, process: dict[str, Any], words: str) -> None:
         """A function on DataFrames, and a shuffle."""
-        with pytest.raises(ValidationError, match=told):
+        with pytest.raises(ValidationError, match=words):
             pipeline(process={"arrow": "job.py:f"} | process)
 
 
 class TestDelivery:
-    """Options may not take back what the delivery promises."""
+    """Options may not contradict the delivery guarantee."""
 
     @pytest.mark.parametrize(
         ("delivery", "options", "words"),
         [
             ("exactly-once", {"acks": "1"}, "acks=1 contradicts delivery exactly-once"),
             ("exactly-once", {"acks": 0}, "acks=0 contradicts delivery exactly-once"),
-            ("exactly-once", {"acks": "most"}, "acks is all, 1 or 0, not 'most'"),
+            ("exactly-once", {"acks": "most"}, "acks must be all, 1 or 0, not 'most'"),
             ("exactly-once", {"enable.idempotence": False}, "contradicts delivery exactly-once"),
             ("at-least-once", {"acks": "0"}, "contradicts delivery at-least-once"),
             ("at-least-once", {"acks": "1", "enable.idempotence": True}, "needs acks=all"),
@@ -157,7 +160,7 @@ class TestDelivery:
         ],
     )
     def test_contradictions_are_refused(self, delivery: str, options: dict[str, Any], words: str) -> None:
-        """Before anything runs, and with the reason."""
+        """They are refused before anything runs, with the reason."""
         with pytest.raises(ValidationError, match=words):
             Sink.model_validate({"delivery": delivery, "options": options})
 
@@ -172,11 +175,11 @@ class TestDelivery:
         ],
     )
     def test_options_that_agree_are_taken(self, delivery: str, options: dict[str, Any]) -> None:
-        """The same options, where they are no contradiction."""
+        """The same options, with values that do not contradict the guarantee."""
         assert Sink.model_validate({"delivery": delivery, "options": options}).options.keys() == options.keys()
 
     def test_exactly_once_is_the_default(self) -> None:
-        """Less has to be asked for."""
+        """A weaker guarantee must be chosen explicitly."""
         assert Sink().delivery is Delivery.EXACTLY_ONCE
 
 
@@ -185,13 +188,13 @@ class TestOptions:
 
     @pytest.mark.parametrize("name", ["transactional.id", "group.id", "bootstrap.servers", "plugin.library.paths", ""])
     def test_options_that_are_not_listed_are_refused_everywhere(self, name: str) -> None:
-        """What Tailrace owns, and what nobody has thought about."""
+        """Options that Tailrace sets itself, and any that are not known."""
         for section, more in ((Kafka, {}), (Source, {"topics": ["a"]}), (Sink, {})):
             with pytest.raises(ValidationError, match="does not take the Kafka option"):
                 section.model_validate({**more, "options": {name: "x"}})
 
     def test_all_unknown_options_are_named_at_once(self) -> None:
-        """Not only the first."""
+        """The message does not stop at the first one."""
         with pytest.raises(ValidationError, match=r"option 'a', 'b'; it takes"):
             Kafka(options={"a": "1", "b": "2"})
 
@@ -201,15 +204,15 @@ class TestOptions:
         assert Sink.model_validate({"options": {"linger.ms": given}}).options == {"linger.ms": text}
 
     @pytest.mark.parametrize("value", [None, [], {}])
-    def test_values_that_are_no_text_are_refused(self, value: object) -> None:
+    def test_values_that_are_not_text_are_refused(self, value: object) -> None:
         """Nothing, lists and mappings mean nothing to Kafka."""
         with pytest.raises(ValidationError):
             Sink.model_validate({"options": {"linger.ms": value}})
 
     def test_settings_of_spark_begin_with_spark(self) -> None:
-        """A typing error would otherwise be a setting that nobody reads."""
+        """A typo would otherwise be a setting that nothing reads."""
         assert pipeline(spark={"spark.executor.cores": 2}).spark == {"spark.executor.cores": "2"}
-        with pytest.raises(ValidationError, match=r"'executor.cores' is not a setting of Spark"):
+        with pytest.raises(ValidationError, match=r"'executor.cores' is not a Spark setting"):
             pipeline(spark={"executor.cores": 2})
 
 
@@ -232,30 +235,30 @@ class TestNumbers:
         ],
     )
     def test_numbers_out_of_range_are_refused(self, section: type[Any], key: str, value: object) -> None:
-        """Each has its least value, some their greatest, and true is no number."""
+        """Each has a minimum, some a maximum, and true is not a number."""
         with pytest.raises(ValidationError):
             section.model_validate({key: value})
 
 
 class TestSchema:
-    """What holds for every part."""
+    """Rules for every section."""
 
     def test_unknown_keys_are_refused(self) -> None:
-        """In each section and at the top."""
+        """This holds for each section and at the top."""
         with pytest.raises(ValidationError):
             pipeline(sourc={})
         with pytest.raises(ValidationError):
             Sink.model_validate({"topc": "a"})
 
     def test_configuration_does_not_change_after_validation(self) -> None:
-        """What was valid stays so."""
+        """A valid configuration stays valid."""
         with pytest.raises(ValidationError):
             pipeline().sink.topic = "orders"  # type: ignore[misc]
 
     def test_configuration_survives_its_own_dump(self) -> None:
         """It travels to other processes as JSON."""
-        whole = pipeline(process={"validate": {"a": "b"}}, kafka={"options": {"ssl.ca.location": "x"}})
-        assert Pipeline.model_validate_json(whole.model_dump_json(by_alias=True)) == whole
+        made = pipeline(process={"validate": {"a": "b"}}, kafka={"options": {"ssl.ca.location": "x"}})
+        assert Pipeline.model_validate_json(made.model_dump_json(by_alias=True)) == made
 
 
 SECRET_NAMES = sorted(
@@ -265,11 +268,11 @@ SECRET_NAMES = sorted(
 
 
 class TestSecrets:
-    """What may be a password is not shown."""
+    """Values that may be passwords are not shown."""
 
     @pytest.mark.parametrize("name", ["sasl.password", "ssl.key.password", "ssl.key.pem", "ssl.certificate.pem"])
     def test_known_secrets_are_recognised(self, name: str) -> None:
-        """Those of the list of options."""
+        """Secrets in the list of options."""
         assert redact({name: "x"}) == {name: "***"}
 
     def test_other_options_stay_readable(self) -> None:
@@ -285,15 +288,15 @@ class TestSecrets:
         others=st.dictionaries(st.sampled_from(["acks", "linger.ms", "client.rack"]), st.sampled_from(["1", "a"])),
     )
     def test_redact_never_leaks(self, prefix: str, name: str, suffix: str, secret: str, others: dict[str, str]) -> None:
-        """Whatever stands around the word that gives a secret away, and whatever the secret is."""
+        """Whatever surrounds the word that marks a secret, and whatever the secret is."""
         shown = redact({**others, prefix + name + suffix: secret})
         assert secret not in repr(shown)
         assert shown.keys() == {*others, prefix + name + suffix}
         assert {key: shown[key] for key in others} == others
 
-    def test_repr_of_a_pipeline_holds_no_password(self) -> None:
+    def test_repr_of_a_pipeline_contains_no_password(self) -> None:
         """It ends up in tracebacks and logs."""
-        whole = pipeline(
+        made = pipeline(
             kafka={"options": {"sasl.password": "hunter2"}},
             spark={"spark.hadoop.fs.s3a.secret.key": "hunter2"},
             sink={
@@ -302,5 +305,5 @@ class TestSecrets:
                 "registry": {"url": "u", "options": {"basic.auth.user.info": "hunter2"}},
             },
         )
-        assert "hunter2" not in repr(whole)
-        assert "hunter2" not in str(whole)
+        assert "hunter2" not in repr(made)
+        assert "hunter2" not in str(made)

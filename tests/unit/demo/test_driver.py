@@ -1,4 +1,4 @@
-"""The demo says why its driver ended, in the driver's own words where there are any."""
+"""The demo reports why its driver ended, in the driver's own words if it left any."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tailrace.errors import ConfigInvalid, QueryFailed
 RUN = ["-m", "tailrace.cli.main", "run", "wrong.yaml", "--output", "json"]
 
 
-def test_a_drivers_own_error_is_the_demos(tmp_path: Path) -> None:
-    """`tailrace run` prints it as JSON, and the code, what happened and what to do next are kept."""
+def test_a_drivers_own_error_becomes_the_demos(tmp_path: Path) -> None:
+    """`tailrace run` prints it as JSON; the code, what happened and what to do next are kept."""
     (tmp_path / "wrong.yaml").write_text("pipeline: x\nnonsense: 1\n", encoding="utf-8")
     driver = Driver(RUN, {}, tmp_path)
     failure = driver.failure()
@@ -22,8 +22,8 @@ def test_a_drivers_own_error_is_the_demos(tmp_path: Path) -> None:
     assert failure.then.startswith("correct wrong.yaml")
 
 
-def test_a_driver_that_says_nothing_is_shown_by_its_log(tmp_path: Path) -> None:
-    """Half a line of an event is none; the exit code and the log's end are what there is."""
+def test_a_driver_without_an_error_is_shown_by_its_log(tmp_path: Path) -> None:
+    """Half a line of an event does not count; the exit code and the end of the log are shown instead."""
     script = "import sys; print('{\"event\": \"wri', end=''); sys.stderr.write('out of luck\\n'); sys.exit(9)"
     driver = Driver(["-c", script], {}, tmp_path)
     failure = driver.failure()

@@ -1,4 +1,4 @@
-"""What the examples' generators write, and what their `expected` says must come out of it."""
+"""What the examples' generators write, and what must come out of it according to their `expected`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NAMES = ("tweets", "rich-events", "windowed-counts")
 
 
 def stored(values: Iterable[bytes | None], topic: str = "in") -> list[Message]:
-    """The values as they would stand in one partition."""
+    """Return the values as they would be stored in one partition."""
     return [Message(topic, 0, offset, 0, None, value) for offset, value in enumerate(values)]
 
 
 def generated(chosen: Example, count: int, seed: int = 0) -> list[Message]:
-    """The first records that the example's generator writes."""
+    """Return the first records that the example's generator writes."""
     messages = load(chosen.generator).messages(seed)
     return stored(message.value for message in itertools.islice(messages, count))
 
@@ -38,7 +38,7 @@ def test_a_seed_determines_the_input(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_pipeline_is_valid(name: str) -> None:
-    """Each example's configuration passes the schema, and the files that it names are there."""
+    """Each example's configuration passes the schema, and the files that it names exist."""
     chosen = example(name)
     pipeline = load_pipeline(chosen.pipeline).pipeline
     assert isinstance(pipeline, Pipeline)
@@ -48,8 +48,8 @@ def test_the_pipeline_is_valid(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_input_holds_broken_records_but_few(name: str) -> None:
-    """Between one in a thousand and one in ten of an example's records is to be rejected."""
+def test_the_input_has_a_few_broken_records(name: str) -> None:
+    """Between one in a thousand and one in ten of an example's records must be rejected."""
     count = 3000
     rejected = example(name).expected(generated(example(name), count)).rejected.total()
     assert count / 1000 < rejected < count / 10
@@ -57,14 +57,14 @@ def test_the_input_holds_broken_records_but_few(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_expected_output_has_a_name_of_its_own(name: str) -> None:
-    """No two outputs of an example's input share an identity, so that a second one is a duplicate."""
+    """No two outputs of an example's input share an identity, so a second one is a duplicate."""
     outputs = example(name).expected(generated(example(name), 3000)).outputs
     assert outputs
     assert set(outputs.values()) == {1}
 
 
 def test_a_tweet_with_hashtags_gives_one_output_for_each() -> None:
-    """The outputs are named by the tweet and the place of the hashtag in it; a tweet without any gives none."""
+    """Outputs are identified by the tweet and the hashtag's position in it; a tweet without hashtags gives none."""
     chosen = example("tweets")
     encode = load(chosen.generator).encode
     tweet = {"id": 7, "user": "u", "text": "", "lang": "en", "created_at": 0, "hashtags": ["A", "b", "A"]}
@@ -73,8 +73,8 @@ def test_a_tweet_with_hashtags_gives_one_output_for_each() -> None:
     assert not found.rejected
 
 
-def test_every_part_of_a_tweet_is_no_tweet() -> None:
-    """A tweet that is cut off anywhere is expected among the rejected, as is what is empty or null."""
+def test_no_part_of_a_tweet_is_a_tweet() -> None:
+    """A tweet truncated at any byte is expected among the rejected, and so is an empty or null value."""
     chosen = example("tweets")
     value = load(chosen.generator).encode(
         {"id": 300, "user": "user", "text": "text", "lang": "en", "created_at": 1, "hashtags": ["a", "b"]}
@@ -85,8 +85,8 @@ def test_every_part_of_a_tweet_is_no_tweet() -> None:
     assert found.rejected.total() == len(parts) + 2
 
 
-def test_rich_events_are_told_apart_by_their_words() -> None:
-    """Up to five words are brief; no content, no object and no JSON are rejected at their own places."""
+def test_rich_events_are_classified_by_their_word_count() -> None:
+    """Up to five words are brief; records without content, object or JSON are rejected, each at its own offset."""
     chosen = example("rich-events")
     contents = ["one two three four five", "1 2 3 4 5 6", "  ", None]
     events = [json.dumps({"id": number, "content": text, "at": "x"}).encode() for number, text in enumerate(contents)]
@@ -96,7 +96,7 @@ def test_rich_events_are_told_apart_by_their_words() -> None:
 
 
 def test_a_window_is_expected_only_once_the_watermark_has_passed_it() -> None:
-    """A minute counts when the latest event lies at least the delay behind its end, and not before."""
+    """A minute counts when the latest event is at least the delay past its end, and not before."""
     chosen = example("windowed-counts")
 
     def said(at: str) -> bytes:
@@ -108,7 +108,7 @@ def test_a_window_is_expected_only_once_the_watermark_has_passed_it() -> None:
 
 
 def test_words_are_less_out_of_order_than_the_watermark_allows() -> None:
-    """No generated event lies further behind the latest one before it than the pipeline's delay of 30 seconds."""
+    """No generated event is further behind the latest one before it than the pipeline's delay of 30 seconds."""
     module = load(example("windowed-counts").folder / "generate.py")
     expected = load(example("windowed-counts").folder / "expected.py")
     assert expected.DELAY.total_seconds() > module.DISORDER

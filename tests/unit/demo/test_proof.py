@@ -1,4 +1,4 @@
-"""The demo's proof finds what is planted, its kills land in batches, and its events add up."""
+"""The demo's proof finds planted faults, its kills land inside batches, and its events add up."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def judge(outputs: Counter[str] = OUTPUTS, rejected: Counter[Place] = PLACES) ->
     return compare(5, Expected(Counter(OUTPUTS), Counter(PLACES)), Counter(outputs), Counter(rejected))
 
 
-def test_what_is_complete_is_verified() -> None:
-    """Each output and each rejected record once, and nothing else, is the line that the demo promises."""
+def test_a_complete_result_is_verified() -> None:
+    """With each output and each rejected record once, and nothing else, the demo prints the line that it promises."""
     verdict = judge()
     assert verdict.holds
     assert verdict.line() == "verified: 5 in, 3 out, 0 lost, 0 duplicated, 2 rejected"
 
 
 def test_a_lost_output_is_found() -> None:
-    """An output that is missing is counted and named."""
+    """A missing output is counted and named."""
     verdict = judge(outputs=OUTPUTS - Counter(["1#1"]))
     assert (verdict.lost, verdict.duplicated, verdict.holds) == (1, 0, False)
     assert verdict.wrong == ("lost: output 1#1",)
@@ -48,13 +48,13 @@ def test_a_duplicated_output_is_found() -> None:
 
 
 def test_a_loss_is_not_hidden_by_a_duplicate() -> None:
-    """The same number of records in all does not deceive the proof."""
+    """The proof is not fooled by an equal total."""
     verdict = judge(outputs=OUTPUTS - Counter(["1#1"]) + Counter(["1#0"]))
     assert (verdict.lost, verdict.duplicated) == (1, 1)
 
 
-def test_an_output_of_no_input_is_found() -> None:
-    """What nobody expects fails the proof, and is neither lost nor duplicated."""
+def test_an_output_without_an_input_is_found() -> None:
+    """An unexpected output fails the proof, and is neither lost nor duplicated."""
     verdict = judge(outputs=OUTPUTS + Counter(["3#0"]))
     assert (verdict.unexpected, verdict.lost, verdict.duplicated, verdict.holds) == (1, 0, 0, False)
     assert verdict.line().endswith("1 unexpected")
@@ -69,25 +69,25 @@ def test_an_output_of_no_input_is_found() -> None:
     ],
 )
 def test_rejected_records_are_proved_too(rejected: Counter[Place], counts: tuple[int, int, int]) -> None:
-    """A rejected record that is missing, doubled or was never broken is found by the place that it came from."""
+    """A rejected record that is missing, duplicated or was never broken is found by its source position."""
     verdict = judge(rejected=rejected)
     assert (verdict.lost, verdict.duplicated, verdict.unexpected) == counts
 
 
 def test_a_rejected_record_names_its_source() -> None:
-    """The headers give the place; without them the record belongs to no place that an input record has."""
+    """The headers give its place; without them the record matches no input record."""
     headers = ((HEADER_TOPIC, b"tweets"), (HEADER_PARTITION, b"3"), (HEADER_OFFSET, b"42"))
     assert source_of(Message("r", 0, 1, 0, None, b"", headers)) == Place("tweets", 3, 42)
     assert source_of(Message("r", 0, 1, 0, None, b"")).partition == -1
 
 
 def planned(batch: int, records: int) -> dict[str, object]:
-    """The event of a planned batch."""
+    """Return the event of a planned batch."""
     return {"event": "planned", "batch": batch, "records": records, "replay": False}
 
 
 def written(batch: int, records: int) -> dict[str, object]:
-    """The event of a written batch."""
+    """Return the event of a written batch."""
     return {"event": "written", "batch": batch, "in": records, "out": records, "skipped": 2}
 
 
@@ -104,8 +104,8 @@ def test_a_replayed_batch_is_counted_once() -> None:
     assert (batches.open, batches.consumed, batches.skipped) == (None, 30, 4)
 
 
-def test_a_batch_whose_end_was_not_heard_counts_when_the_next_is_written() -> None:
-    """A driver that was killed after its last commit had no time to say so; the next batch proves it."""
+def test_a_batch_without_an_end_event_counts_when_the_next_is_written() -> None:
+    """A driver killed after its last commit had no time to report it; the next batch proves it."""
     batches = Batches()
     batches.apply(planned(0, 10))
     batches.ended()
@@ -116,7 +116,7 @@ def test_a_batch_whose_end_was_not_heard_counts_when_the_next_is_written() -> No
 
 
 def after_batches(schedule: KillSchedule, now: float, count: int, length: float = 1.0) -> float:
-    """Let the schedule see batches of a length; returns the time after them."""
+    """Let the schedule see batches of this length, and return the time after them."""
     for _ in range(count):
         schedule.planned(now)
         now += length
@@ -137,7 +137,7 @@ def test_no_kill_is_armed_before_it_is_due() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_an_armed_kill_falls_inside_the_batch(seed: int) -> None:
-    """The moment lies after the plan and before the end of a batch of the usual length."""
+    """The moment is after the plan, and before the end of a batch of the usual length."""
     schedule = KillSchedule(1, 1.0, random.Random(seed))
     schedule.began(0.0)
     now = after_batches(schedule, 0.0, 5, length=0.4)
@@ -146,8 +146,8 @@ def test_an_armed_kill_falls_inside_the_batch(seed: int) -> None:
     assert now < schedule.at < now + 0.4
 
 
-def test_a_kill_that_came_too_late_is_put_off_and_counts_nothing() -> None:
-    """A batch that is written disarms the kill, and a kill between two batches does not count."""
+def test_a_kill_that_came_too_late_is_postponed_and_not_counted() -> None:
+    """A written batch disarms the kill, and a kill between two batches does not count."""
     schedule = KillSchedule(1, 1.0, random.Random(0))
     schedule.began(0.0)
     now = after_batches(schedule, 0.0, 5)
@@ -160,7 +160,7 @@ def test_a_kill_that_came_too_late_is_put_off_and_counts_nothing() -> None:
     assert schedule.done
 
 
-def test_without_kills_none_is_ever_armed() -> None:
+def test_no_kill_is_armed_without_kills() -> None:
     """A demo without kills never arms one."""
     schedule = KillSchedule(0, 1.0, random.Random(0))
     schedule.began(0.0)
@@ -178,26 +178,26 @@ time.sleep(300)
 """
 
 
-def test_a_kill_takes_the_whole_family() -> None:
+def test_a_kill_takes_the_entire_process_tree() -> None:
     """Children, grandchildren and orphans of the driver's session are gone after one kill."""
     root = subprocess.Popen([sys.executable, "-c", GRANDPARENT], start_new_session=True, stdout=subprocess.PIPE)
     who = (root.pid, psutil.Process(root.pid).create_time())
     try:
-        # Before this line the passing parent of the orphan may be counted in the grandchild's place.
+        # Until this line is read, the orphan's short-lived parent may be counted in place of the grandchild.
         assert root.stdout is not None
         assert root.stdout.readline() == b"orphaned\n"
         wait_until(lambda: len(family(*who)) == 4, "the driver, its child, its grandchild and the orphan", limit=30)
         processes = family(*who)
         assert kill_tree(*who) == 4
         assert root.wait(10) == -9
-        wait_until(lambda: not any(map(alive, processes)), "the end of the whole family", limit=10)
+        wait_until(lambda: not any(map(alive, processes)), "the process tree to end", limit=10)
     finally:
         kill_tree(*who)
         root.communicate(timeout=10)
 
 
-def test_a_number_that_another_process_has_got_is_left_alone() -> None:
-    """A driver that ended long ago may have left its number to anybody."""
+def test_a_reused_pid_is_left_alone() -> None:
+    """The pid of a driver that ended long ago may belong to any process by now."""
     other = psutil.Process()
     assert other in family(other.pid, other.create_time())
     assert family(other.pid, other.create_time() - 60) == []
@@ -205,7 +205,7 @@ def test_a_number_that_another_process_has_got_is_left_alone() -> None:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether the process runs; one that nobody has waited for yet does not."""
+    """Return whether the process runs; one that nothing has waited for yet does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

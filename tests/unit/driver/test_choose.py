@@ -1,4 +1,4 @@
-"""Choosing a batch, by properties: nothing twice, nothing starved, no range split, limits kept."""
+"""Choosing a batch, as properties: nothing twice, nothing starved, no range split, limits kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def offsets(parts: tuple[tuple[Range, ...], ...]) -> list[tuple[Place, int]]:
 def test_batch_reads_each_offset_once_and_keeps_its_limits(
     backlog: dict[Place, tuple[int, int]], limit: int, batch: int, width: Width
 ) -> None:
-    """From the positions on, without gaps, within the limit, in no more sink partitions than allowed."""
+    """It starts at the positions, without gaps, within the limit, in no more sink partitions than allowed."""
     positions = {place: start for place, (start, _) in backlog.items()}
     ends = {place: start + count for place, (start, count) in backlog.items()}
     parts = choose(positions, ends, limit, batch, width)
@@ -43,10 +43,10 @@ def test_batch_reads_each_offset_once_and_keeps_its_limits(
 
 
 @given(backlogs, st.integers(1, 3000), st.integers(0, 100), widths)
-def test_range_of_a_source_partition_is_whole_unless_more_tasks_are_asked_for(
+def test_range_of_a_source_partition_is_split_only_if_more_tasks_are_requested(
     backlog: dict[Place, tuple[int, int]], limit: int, batch: int, width: Width
 ) -> None:
-    """One range for each source partition; and no sink partition has two of one source partition, whatever is asked."""
+    """Each source partition has one range; and no sink partition ever has two of one source partition."""
     positions = {place: start for place, (start, _) in backlog.items()}
     ends = {place: start + count for place, (start, count) in backlog.items()}
     parts = choose(positions, ends, limit, batch, width)
@@ -59,14 +59,14 @@ def test_range_of_a_source_partition_is_whole_unless_more_tasks_are_asked_for(
 
 @given(st.dictionaries(places, st.integers(1, 500), min_size=1, max_size=20), st.integers(1, 40))
 def test_no_partition_is_starved(waiting: dict[Place, int], limit: int) -> None:
-    """Within as many batches as there are partitions, each gets at least one record, whatever the others have."""
+    """Within as many batches as there are partitions, each gets at least one record, whatever the others hold."""
     served = {place for batch in range(len(waiting)) for place, count in allot(waiting, limit, batch).items() if count}
     assert served == set(waiting)
 
 
 @given(st.dictionaries(places, st.integers(1, 500), min_size=1, max_size=20), st.integers(1, 4000))
-def test_small_backlogs_are_read_whole_before_large_ones_get_more(waiting: dict[Place, int], limit: int) -> None:
-    """Shares differ by one record at most between partitions that did not get all."""
+def test_small_backlogs_are_read_completely_before_large_ones_get_more(waiting: dict[Place, int], limit: int) -> None:
+    """Partitions that did not get everything have shares that differ by at most one record."""
     taken = allot(waiting, limit, 0)
     short = [taken[place] for place in waiting if taken[place] < waiting[place]]
     assert not short or max(short) - min(short) <= 1
@@ -74,14 +74,14 @@ def test_small_backlogs_are_read_whole_before_large_ones_get_more(waiting: dict[
 
 
 def test_small_batch_has_one_sink_partition_and_large_one_fills_the_slots() -> None:
-    """The width follows the work, by what a record has cost so far."""
+    """The width follows the work, estimated from the cost of a record so far."""
     width = Width(slots=4, cost=PART_SECONDS / 1000)
     assert [width.of(records, 8) for records in (1, 1000, 2000, 3000, 100_000)] == [1, 1, 2, 3, 4]
     assert width.of(100_000, 2) == 2
 
 
 def test_grouping_balances_the_sink_partitions() -> None:
-    """The longest ranges are spread first."""
+    """The longest ranges are distributed first."""
     ends = {("a", number): size for number, size in enumerate([100, 60, 50, 40])}
     parts = choose(dict.fromkeys(ends, 0), ends, 1000, 0, Width(slots=2, cost=1.0))
     assert sorted(sum(each.end - each.start for each in part) for part in parts) == [110, 140]

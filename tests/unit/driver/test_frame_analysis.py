@@ -24,7 +24,7 @@ Function = Callable[[DataFrame, DataFrame], DataFrame]
 
 
 def reading(spark: SparkSession) -> DataFrame:
-    """A leaf as the driver makes it: each task yields what the local property `batch` says."""
+    """Return a leaf as the driver makes it: each task yields what the local property `batch` names."""
     schema = pa.schema([("key", pa.int64()), ("value", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -42,30 +42,30 @@ def reading(spark: SparkSession) -> DataFrame:
 
 @pytest.fixture(scope="module")
 def leaf(spark: SparkSession) -> DataFrame:
-    """The frame that reads."""
+    """Return the frame that reads."""
     return reading(spark)
 
 
 @pytest.fixture(scope="module")
 def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
-    """A table in files, with a name for each key."""
+    """Return a table in files, with a name for each key."""
     place = str(tmp_path_factory.mktemp("table") / "names")
     spark.range(5).selectExpr("id AS k", "concat('n', id) AS name").write.parquet(place)
     return spark.read.parquet(place)
 
 
 def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A function on Arrow batches."""
+    """Pass Arrow batches on unchanged."""
     return batches
 
 
 def chance(name: str = "key") -> Any:
-    """A Python function that is declared to give something else each time."""
+    """Return a Python function that is declared nondeterministic."""
     return F.udf(lambda value: value, "long").asNondeterministic()(name)
 
 
 def sql(text: str) -> Function:
-    """A query of the views `records` and `names`."""
+    """Return a query of the views `records` and `names`."""
 
     def run(frame: DataFrame, table: DataFrame) -> DataFrame:
         frame.createOrReplaceTempView("records")
@@ -96,30 +96,30 @@ KEPT: dict[str, Function] = {
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_frame_that_depends_on_the_records_alone_is_planned_once(leaf: DataFrame, table: DataFrame, name: str) -> None:
+def test_frame_that_depends_only_on_the_records_is_planned_once(leaf: DataFrame, table: DataFrame, name: str) -> None:
     """Its plan is kept, and the tasks that read are those that write."""
     counts = name == "counters"
     assert analyse(KEPT[name](leaf, table), leaf) == Analysis(Planning.KEPT, (), (), None, counts)
 
 
 def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """All rows of a task as one row of bytes, as the last stage of a pipeline has it."""
+    """Pack all rows of a task into one row of bytes, as the last stage of a pipeline does."""
     rows = [row for each in batches for row in each.to_pylist()]
     yield pa.RecordBatch.from_pylist([{"written": repr(rows).encode()}], pa.schema([("written", pa.binary())]))
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_kept_frame_delivers_each_batch_when_it_runs_as_the_rdd_of_the_first(
+def test_kept_frame_delivers_each_batch_when_it_reuses_the_first_rdd(
     leaf: DataFrame, table: DataFrame, name: str
 ) -> None:
-    """It yields the rows that a frame yields which is planned for each batch."""
+    """It yields the same rows as a frame that is planned for each batch."""
     frame = KEPT[name](leaf, table).mapInArrow(packed, "written binary")
     job, context = kept_job(frame), leaf.sparkSession.sparkContext
     for batch in (1, 2):
         context.setLocalProperty("batch", str(batch))
-        anew = [bytes(row["written"]) for row in frame.select("*").collect()]
-        assert answers(job) == anew
-        assert len(anew) == TASKS
+        planned_again = [bytes(row["written"]) for row in frame.select("*").collect()]
+        assert answers(job) == planned_again
+        assert len(planned_again) == TASKS
 
 
 PLANNED: dict[str, tuple[Function, str]] = {
@@ -161,7 +161,7 @@ PLANNED: dict[str, tuple[Function, str]] = {
 def test_frame_that_a_kept_plan_would_freeze_is_planned_for_each_batch(
     leaf: DataFrame, table: DataFrame, name: str
 ) -> None:
-    """With the reason in words; the tasks that read are still those that write."""
+    """The reason is given in words; the tasks that read are still those that write."""
     function, words = PLANNED[name]
     found = analyse(function(leaf, table), leaf)
     assert (found.planning, found.cut, found.partitions) == (Planning.PLANNED, (), None)
@@ -191,9 +191,7 @@ SHUFFLED: dict[str, tuple[Function, str]] = {
 
 
 @pytest.mark.parametrize("name", SHUFFLED)
-def test_shuffle_by_what_the_records_hold_is_planned_for_each_batch(
-    leaf: DataFrame, table: DataFrame, name: str
-) -> None:
+def test_shuffle_by_record_contents_is_planned_for_each_batch(leaf: DataFrame, table: DataFrame, name: str) -> None:
     """The cut names the partitioning, so that a plan in the ledger can hold it."""
     function, cut = SHUFFLED[name]
     found = analyse(function(leaf, table), leaf)
@@ -203,8 +201,8 @@ def test_shuffle_by_what_the_records_hold_is_planned_for_each_batch(
     assert any("it shuffles" in each for each in found.reasons)
 
 
-def test_chance_that_decides_no_task_may_stand_beside_a_shuffle(leaf: DataFrame) -> None:
-    """A random column is refused as a key only."""
+def test_random_column_that_decides_no_task_may_occur_with_a_shuffle(leaf: DataFrame) -> None:
+    """A random column is refused only as a key."""
     found = analyse(leaf.withColumn("r", F.rand()).repartition(4, "key"), leaf)
     assert (found.planning, found.cut) == (Planning.BUILT, ("hashpartitioning(key, 4)",))
 
@@ -221,21 +219,21 @@ def test_chance_that_decides_no_task_may_stand_beside_a_shuffle(leaf: DataFrame)
     ],
 )
 def test_random_function_is_built_for_each_batch(leaf: DataFrame, expression: str, words: str) -> None:
-    """Its seed is in the plan from the moment that the user's function is called."""
+    """Its seed is in the plan from the moment the user's function is called."""
     found = analyse(leaf.withColumn("x", F.expr(expression)), leaf)
     assert found.planning is Planning.BUILT
     assert found.reasons == (f"{words} draws new values for each batch",)
 
 
 def test_sample_is_built_for_each_batch(leaf: DataFrame) -> None:
-    """Another batch is not sampled at the same positions."""
+    """Otherwise another batch would be sampled at the same positions."""
     assert analyse(leaf.sample(0.5), leaf) == Analysis(
         Planning.BUILT, ("sample() draws other rows for each batch",), (), None
     )
 
 
 def test_strongest_reason_decides(leaf: DataFrame, table: DataFrame) -> None:
-    """All reasons are told."""
+    """All reasons are listed."""
     frame = leaf.join(table, leaf.key == table.k).withColumns({"r": F.rand(), "t": F.current_timestamp()})
     found = analyse(frame, leaf)
     assert found.planning is Planning.BUILT
@@ -267,7 +265,7 @@ def test_frame_that_needs_other_batches_is_refused(leaf: DataFrame, table: DataF
 
 
 def wide(frame: DataFrame, table: DataFrame) -> DataFrame:
-    """A join by equality that Spark shuffles."""
+    """Return a join by equality that Spark shuffles."""
     return frame.hint("merge").join(table, frame.key == table.k)
 
 
@@ -310,7 +308,7 @@ UNREPEATABLE: dict[str, tuple[Function, str]] = {
     "groups by the time": (
         lambda f, t: f.groupBy(F.current_date()).applyInPandas(lambda group: group, f.schema), r"current_date\(\)",
     ),
-    "random groups beside a table's": (
+    "random groups together with a table's": (
         lambda f, t: f.withColumn("r", chance()).groupBy("r").cogroup(t.groupBy("k"))
         .applyInPandas(lambda one, two: one, "key long, value string, at timestamp, r long"),
         r"<lambda>\(\), which may",
@@ -367,8 +365,8 @@ REFUSED: dict[str, tuple[Function, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_frame_whose_rows_no_record_accounts_for_is_refused(leaf: DataFrame, table: DataFrame, name: str) -> None:
-    """Records that would be read twice or not at all, and rows that come out with every batch."""
+def test_frame_with_rows_that_no_record_accounts_for_is_refused(leaf: DataFrame, table: DataFrame, name: str) -> None:
+    """Records would be read twice or not at all, or rows would come out with every batch."""
     function, words = REFUSED[name]
     with pytest.raises(FunctionInvalid, match=f"cannot be delivered exactly once: .*{words}"):
         analyse(function(leaf, table), leaf)
@@ -386,7 +384,7 @@ def test_product_with_a_table_that_is_not_broadcast_is_refused(leaf: DataFrame, 
 
 
 def test_cached_records_are_refused(spark: SparkSession, table: DataFrame) -> None:
-    """Each batch would be the first one again; another table may be cached."""
+    """Each batch would repeat the first one; another table may be cached."""
     leaf = reading(spark)
     cached = leaf.filter("key > 0").cache()
     try:
@@ -409,27 +407,27 @@ def test_cached_records_are_refused(spark: SparkSession, table: DataFrame) -> No
 def test_frame_that_does_not_come_from_the_records_is_refused(
     leaf: DataFrame, table: DataFrame, function: Function
 ) -> None:
-    """Nor one that hides where it comes from."""
+    """A frame that hides where it comes from is refused too."""
     with pytest.raises(FunctionInvalid, match="does not come from the records"):
         analyse(function(leaf, table), leaf)
 
 
-def test_stream_beside_the_records_is_refused(leaf: DataFrame) -> None:
-    """Its offsets are in no plan."""
+def test_stream_joined_with_the_records_is_refused(leaf: DataFrame) -> None:
+    """The stream's offsets are in no plan."""
     other = leaf.sparkSession.readStream.format("rate").load().withColumnRenamed("value", "other")
     with pytest.raises(FunctionInvalid, match="it reads another stream"):
         analyse(leaf.join(other, F.col("key") == F.col("other")), leaf)
 
 
 def test_other_tables_may_be_computed_in_any_way(leaf: DataFrame, table: DataFrame) -> None:
-    """Aggregated, sorted, dealt out by arrival: no record goes through that."""
+    """It may be aggregated, sorted or distributed round-robin: no record goes through that."""
     other = table.repartition(3).distinct().sort("k").limit(4).union(table.coalesce(1)).groupBy("k").count()
     found = analyse(leaf.join(other, leaf.key == other.k, "left"), leaf)
     assert (found.planning, found.cut) == (Planning.PLANNED, ())
 
 
 def test_adaptive_execution_is_not_accepted(leaf: DataFrame) -> None:
-    """It would choose the number of tasks by a batch's size."""
+    """It would choose the number of tasks by the size of a batch."""
     spark = leaf.sparkSession
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     try:
@@ -439,17 +437,17 @@ def test_adaptive_execution_is_not_accepted(leaf: DataFrame) -> None:
         spark.conf.set("spark.sql.adaptive.enabled", "false")
 
 
-# -- what Spark does with a plan that is kept ------------------------------------------------------
+# -- what Spark does with a kept plan --------------------------------------------------------------
 
 
 def collected(frame: DataFrame, batch: int, column: str) -> list[Any]:
-    """One column of a batch."""
+    """Return one column of a batch."""
     frame.sparkSession.sparkContext.setLocalProperty("batch", str(batch))
     return sorted(row[column] for row in frame.collect())
 
 
 def test_kept_plan_reads_each_batch_in_tasks_of_their_own(leaf: DataFrame) -> None:
-    """The local property says which."""
+    """The local property tells them which batch."""
     frame = leaf.filter("key >= 0").withColumn("task", F.spark_partition_id())
     assert collected(frame, 1, "value") == ["batch 1"] * TASKS
     assert collected(frame, 2, "value") == ["batch 2"] * TASKS
@@ -457,7 +455,7 @@ def test_kept_plan_reads_each_batch_in_tasks_of_their_own(leaf: DataFrame) -> No
 
 
 def test_kept_plan_freezes_the_time(leaf: DataFrame) -> None:
-    """And a frame that is planned for the batch has the time of the batch."""
+    """A frame that is planned for the batch has the time of the batch."""
     frame = leaf.withColumn("x", F.current_timestamp())
     first = collected(frame, 1, "x")
     time.sleep(0.01)
@@ -491,8 +489,8 @@ def test_kept_plan_keeps_the_rows_of_another_table(leaf: DataFrame, tmp_path: Pa
     assert collected(frame.select("*"), 2, "name") == ["new"] * TASKS
 
 
-def test_only_a_frame_that_is_built_again_draws_new_numbers(leaf: DataFrame) -> None:
-    """Planning is not enough: the seed is in the logical plan."""
+def test_only_a_rebuilt_frame_draws_new_random_numbers(leaf: DataFrame) -> None:
+    """Planning again is not enough: the seed is in the logical plan."""
 
     def build() -> DataFrame:
         return leaf.withColumn("x", F.rand())
@@ -503,8 +501,8 @@ def test_only_a_frame_that_is_built_again_draws_new_numbers(leaf: DataFrame) -> 
     assert collected(build(), 2, "x") != first
 
 
-def test_kept_plan_counts_each_batch_alone(leaf: DataFrame) -> None:
-    """Spark sets the counters of observe() to 0 before each execution."""
+def test_kept_plan_counts_each_batch_separately(leaf: DataFrame) -> None:
+    """Spark resets the counters of observe() to 0 before each execution."""
     frame = leaf.filter(F.col("value") == "batch 1").observe("seen", F.count(F.lit(1)).alias("rows")).select("key")
 
     def observed(batch: int) -> int:
@@ -514,8 +512,8 @@ def test_kept_plan_counts_each_batch_alone(leaf: DataFrame) -> None:
     assert [observed(batch) for batch in (1, 1, 2, 1)] == [TASKS, TASKS, 0, TASKS]
 
 
-def test_leaf_is_never_the_side_that_is_broadcast(spark: SparkSession, table: DataFrame) -> None:
-    """A plain range is: it looks smaller than any table."""
+def test_leaf_is_never_the_broadcast_side(spark: SparkSession, table: DataFrame) -> None:
+    """A plain range would be, for it looks smaller than any table."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches

@@ -1,4 +1,4 @@
-"""An input that was cut off is told from one that has ended."""
+"""A truncated input is distinguished from a complete one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA = pa.schema([("x", pa.int64())])
 
 
 def sent(*, ended: bool, word: bytes) -> Iterator[pa.RecordBatch]:
-    """What a worker reads when Spark's side sends two batches, then perhaps their end, and closes the socket."""
+    """Yield what a worker reads when Spark sends two batches, perhaps their end, and closes the socket."""
     ours, theirs = socket.socketpair()
 
     def spark() -> None:
@@ -38,21 +38,21 @@ def sent(*, ended: bool, word: bytes) -> Iterator[pa.RecordBatch]:
         thread.join(10)
 
 
-def test_a_whole_input_passes() -> None:
-    """Spark has ended the stream, and said its word for the end."""
+def test_a_complete_input_passes() -> None:
+    """Spark ended the stream, and sent its end marker."""
     batches = list(whole(sent(ended=True, word=struct.pack(">i", -4))))
     assert sum(each.num_rows for each in batches) == 20
 
 
 @pytest.mark.parametrize(("ended", "word"), [(False, b""), (True, b""), (True, struct.pack(">i", -2))])
-def test_an_input_that_was_cut_between_two_batches_is_refused(ended: bool, word: bytes) -> None:
-    """PySpark alone would take it for whole: the socket was closed in an orderly way."""
+def test_an_input_truncated_between_two_batches_is_refused(ended: bool, word: bytes) -> None:
+    """PySpark alone would take it for complete, because the socket was closed in an orderly way."""
     with pytest.raises(InputCutOff, match="ended before its end"):
         list(whole(sent(ended=ended, word=word)))
 
 
-def test_an_input_that_nobody_has_watched_is_refused() -> None:
-    """Should PySpark read its input in another way one day, nothing is committed on trust."""
+def test_an_input_that_was_not_watched_is_refused() -> None:
+    """If PySpark ever reads its input in another way, nothing is committed on trust."""
     found: list[BaseException] = []
 
     def read() -> None:

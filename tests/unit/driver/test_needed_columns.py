@@ -50,7 +50,7 @@ def _read(batches: Iterator[Any]) -> Iterator[Any]:
 
 @pytest.mark.parametrize("name", FRAMES)
 def test_columns_that_a_frame_uses_are_needed(spark: SparkSession, name: str) -> None:
-    """And no others, where Spark's plan tells which those are."""
+    """No others are needed, if Spark's plan shows which those are."""
     leaf = one_row_per_task(spark, 1).mapInArrow(_read, SCHEMA)
     make, columns = FRAMES[name]
     assert needed(make(leaf), leaf) == columns
@@ -71,8 +71,8 @@ ROWS: dict[str, tuple[Callable[[DataFrame], DataFrame], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_columns_that_say_something_are_sent_to_the_sink(spark: SparkSession, name: str) -> None:
-    """Those that hold null alone are made again by the gateway."""
+def test_columns_with_content_are_sent_to_the_sink(spark: SparkSession, name: str) -> None:
+    """The gateway recreates columns that hold only null."""
     leaf = one_row_per_task(spark, 1).mapInArrow(_read, SCHEMA)
     make, columns = ROWS[name]
     sink = Sink.model_validate({"topic": "a", "format": "raw"})

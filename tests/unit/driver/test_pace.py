@@ -1,4 +1,4 @@
-"""How wide the next batch is, after the batches before it."""
+"""The width of the next batch, learned from the batches before it."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ PIPELINE = Pipeline.model_validate(
 
 
 def paced(*batches: tuple[int, float, int]) -> Pace:
-    """A pace that has learned from these: records, seconds, sink partitions."""
+    """Return a pace that has learned from these: records, seconds, sink partitions."""
     pace = Pace(PIPELINE)
     for records, seconds, parts in batches:
         pace.learn(records, records * 100, seconds, parts)
     return pace
 
 
-def test_batch_whose_time_is_the_jobs_own_is_not_spread_over_tasks() -> None:
-    """Small batches take as long as a batch of nothing; more tasks would only make them slower."""
+def test_batch_that_is_mostly_fixed_cost_is_not_spread_over_tasks() -> None:
+    """Small batches take as long as an empty one; more tasks would only make them slower."""
     pace = paced(*[(50, 0.1, 1)] * 3, *[(2_000, 0.12, 1)] * 20)
     assert pace.width(2).of(2_000, 4) == 1
 
 
-def test_batch_whose_time_is_its_records_is_spread_over_all_slots() -> None:
-    """Even where all batches were alike, so that nobody knows what an empty one costs."""
+def test_batch_that_is_mostly_record_cost_is_spread_over_all_slots() -> None:
+    """This holds even if all batches were alike, so that the cost of an empty one is unknown."""
     pace = paced(*[(50_000, 1.0, 2)] * 100)
     assert pace.width(2).of(50_000, 8) == 2
 
 
-def test_quick_batches_of_few_records_stay_in_one_task_though_the_machine_is_busy() -> None:
-    """Where other processes take turns, a batch's time says nothing of its records; a second task only adds to it."""
+def test_quick_batches_of_few_records_stay_in_one_task_on_a_busy_machine() -> None:
+    """If other processes take turns, a batch's time says nothing about its records; a second task only adds to it."""
     pace = paced((20, 0.1, 1), *[(180, 0.16, 1), (300, 0.3, 1), (400, 0.45, 1)] * 20)
     assert pace.width(8).of(400, 8) == 1
 
 
 def test_few_records_that_take_long_each_are_spread_over_all_slots() -> None:
-    """A function that needs a tenth of a second for each record is worth every slot that there is."""
+    """A function that needs a tenth of a second per record is worth every available slot."""
     pace = paced(*[(20, 2.0, 1)] * 6)
     assert pace.width(8).of(20, 8) == 8
 
 
 def test_quick_batches_become_narrow_again_after_long_ones() -> None:
-    """One slow start, or one pause of the machine, does not make all later batches wide."""
+    """One slow start, or one pause of the machine, does not widen all later batches."""
     pace = paced(*[(300, 3.0, 1)] * 3, *[(180, 0.2, 2)] * 100)
     assert pace.width(8).of(300, 8) == 1

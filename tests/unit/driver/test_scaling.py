@@ -1,4 +1,4 @@
-"""How many executors there are to be: more for a backlog, fewer when it has long been calm, and nothing in between."""
+"""The number of executors: more for a backlog, fewer after a long calm, and no change in between."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PIPELINE = {"pipeline": "copies", "source": {"topics": ["in"]}, "sink": {"topic"
 
 
 def scaled(scaling: Scaling, coming: float, seconds: int, waiting: float = 0.0, each: float = 100.0) -> list[Scaling]:
-    """What is wanted at each second, where an executor reads so many records a second and comes 20 s after the wish."""
+    """Return the state of each second; each executor reads `each` records a second and comes 20 s after the request."""
     present, asked, history = scaling.wanted, 0, []
     for now in range(seconds):
         waiting += coming
@@ -32,7 +32,7 @@ def scaled(scaling: Scaling, coming: float, seconds: int, waiting: float = 0.0, 
 
 
 def test_a_backlog_brings_more_and_its_end_fewer() -> None:
-    """As many as it takes, never more than there may be, and in the end the least."""
+    """It takes as many as necessary, never more than the maximum, and ends with the minimum."""
     history = scaled(Scaling(BOUNDS, 1), coming=0, seconds=4000, waiting=100_000)
     wanted = [each.wanted for each in history]
     assert max(wanted) == 8
@@ -45,14 +45,14 @@ def test_a_backlog_brings_more_and_its_end_fewer() -> None:
 
 
 def test_a_steady_load_settles() -> None:
-    """The number that bears it is found, and then nothing comes and goes."""
+    """It finds the number that can carry the load, and then no executor comes or goes."""
     history = scaled(Scaling(BOUNDS, 1), coming=250, seconds=6000)
     assert len({each.wanted for each in history[-2000:]}) <= 2
     assert min(each.wanted for each in history[-2000:]) >= 2
 
 
-def test_no_more_are_asked_for_before_those_have_come() -> None:
-    """Else a backlog would ask for all that there may be, while the first are still starting."""
+def test_no_more_executors_are_requested_before_the_last_ones_arrive() -> None:
+    """Otherwise a backlog would request the maximum while the first executors are still starting."""
     scaling = Scaling(BOUNDS, 1, rate=100.0).after(Seen(0.0, 10_000, 1, 100, 1.0))
     assert scaling.wanted == 2
     for now in range(1, 100):
@@ -61,38 +61,38 @@ def test_no_more_are_asked_for_before_those_have_come() -> None:
     assert scaling.after(Seen(100.0, 20_000, 2, 200, 1.0)).wanted == 4
 
 
-def test_nothing_happens_in_the_band_between() -> None:
-    """Neither calm nor too much."""
+def test_nothing_changes_between_calm_and_backlog() -> None:
+    """The load is neither calm nor too much."""
     scaling = Scaling(BOUNDS, 3, rate=100.0)
     for now in range(0, 5000, 10):
         scaling = scaling.after(Seen(now, 3_000, 3))
     assert (scaling.wanted, scaling.calm) == (3, None)
 
 
-def test_a_short_calm_lets_nobody_go() -> None:
-    """It begins anew after each disturbance."""
+def test_a_short_calm_releases_no_executor() -> None:
+    """The calm starts over after each disturbance."""
     scaling = Scaling(BOUNDS, 3, rate=100.0)
     for now in range(0, 5000, 10):
         scaling = scaling.after(Seen(now, 3_000 if now % 290 == 0 else 0, 3))
     assert scaling.wanted == 3
 
 
-def test_nothing_is_decided_while_nobody_knows_how_fast_it_is() -> None:
-    """A backlog at the start, before the first batch."""
+def test_nothing_is_decided_while_the_speed_is_unknown() -> None:
+    """There is a backlog at the start, before the first batch."""
     scaling = Scaling(BOUNDS, 2).after(Seen(0.0, 1_000_000, 2))
     assert scaling == replace(Scaling(BOUNDS, 2), calm=None)
 
 
 def test_the_first_number_is_within_the_bounds() -> None:
-    """Whatever spark.executor.instances says."""
+    """This holds whatever spark.executor.instances says."""
     spark = {"spark.master": "k8s://https://api", "spark.executor.instances": "9"}
     made = Pipeline.model_validate({**PIPELINE, "spark": spark, "executors": {"min": 2, "max": 4}})
     assert Scaler(made).wanted == 4
     assert Scaler(Pipeline.model_validate(PIPELINE)).wanted is None
 
 
-def test_what_contradicts_itself_is_refused() -> None:
-    """Fewer at most than at least; and executors that are threads of the driver."""
+def test_contradicting_settings_are_refused() -> None:
+    """Examples are a maximum below the minimum, and executors that are threads of the driver."""
     with pytest.raises(ValidationError, match=r"executors\.max is 1, fewer than executors\.min, 2"):
         Executors(min=2, max=1)
     with pytest.raises(ValidationError, match="executors that are pods"):

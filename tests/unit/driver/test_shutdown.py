@@ -1,4 +1,4 @@
-"""How long a driver that was told to stop still waits for its batch."""
+"""The deadline for a batch in progress after a request to stop."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from tailrace.driver.shutdown import Stop, unfinished
 FOREVER = 60.0
 
 
-def test_work_that_ends_in_time_has_drained() -> None:
-    """The limit is not waited for."""
+def test_work_that_ends_before_the_deadline_has_drained() -> None:
+    """The deadline itself is not waited for."""
     answers = iter([True, True, False])
     assert Stop().drained(lambda: next(answers), FOREVER)
 
 
-def test_work_that_reaches_the_limit_is_given_up() -> None:
-    """A batch that hangs does not hold the driver for ever."""
+def test_work_that_reaches_the_deadline_is_given_up() -> None:
+    """A hanging batch does not hold the driver forever."""
     assert not Stop().drained(lambda: True, 0.0)
 
 
-def test_work_that_ends_with_the_limit_has_drained() -> None:
-    """It is asked once more before it is given up."""
+def test_work_that_ends_at_the_deadline_has_drained() -> None:
+    """It is checked once more before it is given up."""
     answers = iter([True, False])
     assert Stop().drained(lambda: next(answers), 0.0)
 
 
 def test_a_hurry_gives_up_at_once_and_keeps_the_first_reason() -> None:
-    """As the second of two signals does."""
+    """The second of two signals has this effect."""
     stop = Stop()
     stop("SIGTERM was received")
     stop.hurry("SIGINT was received")
@@ -39,7 +39,7 @@ def test_a_hurry_gives_up_at_once_and_keeps_the_first_reason() -> None:
 
 
 def test_work_without_a_stop_is_never_given_up() -> None:
-    """The limit counts from the stop."""
+    """The deadline counts from the stop."""
     calls: list[str] = []
     with Stop().limited(0.0, lambda: calls.append("given up")) as given_up:
         threading.Event().wait(0.3)
@@ -47,9 +47,9 @@ def test_work_without_a_stop_is_never_given_up() -> None:
 
 
 def test_work_that_outlasts_a_stop_is_given_up_once() -> None:
-    """Whoever cancels it is called by another thread."""
+    """The cancelling callback runs in another thread."""
     stop, called = Stop(), threading.Event()
-    stop("told")
+    stop("the reason")
     with stop.limited(0.0, called.set) as given_up:
         assert called.wait(FOREVER)
     assert given_up.is_set()

@@ -1,4 +1,4 @@
-"""What comes out of Spark as a Java exception is reported in Tailrace's words."""
+"""Java exceptions from Spark are reported in Tailrace's words."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TRACE = """org.apache.spark.api.python.PythonException: Traceback (most recent c
 """
 
 
-def test_an_error_of_ours_keeps_its_code_and_all_its_parts() -> None:
-    """A task's own words survive the way through the JVM."""
+def test_a_tailrace_error_keeps_its_code_and_all_its_parts() -> None:
+    """A task's own message survives the way through the JVM."""
     ours = errors.RecordTooLarge("a record of 6 bytes", kept="everything", then="raise the limit")
     found = failure(RuntimeError(TRACE.format(end=f"tailrace.errors.RecordTooLarge: {ours}")), PIPELINE)
     assert isinstance(found, errors.RecordTooLarge)
@@ -33,7 +33,7 @@ def test_an_error_of_ours_keeps_its_code_and_all_its_parts() -> None:
 
 
 def test_the_users_error_is_named_with_its_own_line() -> None:
-    """Not Spark's files, nor Tailrace's: the last line of the user's code."""
+    """The line is the last one of the user's code, not of Spark's files or Tailrace's."""
     found = failure(RuntimeError(TRACE.format(end="ValueError: invalid literal for int(): 'x'")), PIPELINE)
     assert isinstance(found, errors.FunctionFailed)
     assert "ValueError: invalid literal for int(): 'x' (orders.py:33 in clean)" in found.what
@@ -58,13 +58,13 @@ def test_sparks_reasons_have_codes(text: str, kind: type[errors.TailraceError]) 
     assert type(failure(RuntimeError(text), PIPELINE)) is kind
 
 
-def test_an_error_that_is_ours_already_is_left_alone() -> None:
+def test_a_tailrace_error_is_not_wrapped() -> None:
     """No error is wrapped twice."""
     error = errors.DriverFenced("fenced")
     assert failure(error, PIPELINE) is error
 
 
-def test_the_batch_that_failed_is_named_where_the_users_code_did() -> None:
-    """With where its records are, so that they can be looked at."""
+def test_the_failed_batch_is_named_if_the_users_code_failed() -> None:
+    """The message says where its records are, so that they can be inspected."""
     found = failure(RuntimeError(TRACE.format(end="ValueError: x")), PIPELINE, "batch 7, of in-0:12-24")
     assert found.what.endswith("; in batch 7, of in-0:12-24")

@@ -1,4 +1,4 @@
-"""Every error is fit to be read at three in the morning, and crosses from a worker to the driver whole."""
+"""Every error has a clear message and a useful docstring, and survives pickling from worker to driver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_class_with_a_title_has_a_code_of_its_own() -> None:
 
 
 def test_errors_are_listed_in_the_order_of_their_codes() -> None:
-    """The list is read by people."""
+    """People read the list."""
     assert [kind.code for kind in ERRORS] == sorted(kind.code for kind in ERRORS)
 
 
@@ -37,22 +37,22 @@ class TestEach:
     """What holds for each error."""
 
     def test_code_title_and_exit_code_fit_together(self, kind: type[TailraceError]) -> None:
-        """The first digit of the code is the group, and the group has one exit code; a fenced driver has its own."""
+        """The first digit of the code is the group, and each group has one exit code; a fenced driver has its own."""
         assert re.fullmatch(r"TR-[1-6]\d\d", kind.code)
         assert kind.title
         assert kind.exit_code == (7 if kind.code == "TR-301" else EXIT_CODES[kind.code[3]])
 
     def test_docstring_says_more_than_the_title(self, kind: type[TailraceError]) -> None:
-        """A sentence on what happened, and a paragraph on what to do; it is what `explain` prints."""
+        """A sentence on what happened, then a paragraph on what to do, since `explain` prints it."""
         text = kind.__dict__.get("__doc__") or ""
-        first, _, rest = inspect.cleandoc(text).partition("\n\n")
+        first, _, explanation = inspect.cleandoc(text).partition("\n\n")
         assert first.endswith(".")
         assert "\n" not in first
-        assert len(rest) > 80
-        assert rest.endswith(".")
+        assert len(explanation) > 80
+        assert explanation.endswith(".")
 
     def test_message_has_its_four_parts(self, kind: type[TailraceError]) -> None:
-        """What happened, what was kept safe, what is next, and where there is more."""
+        """The parts are what happened, what was kept safe, what to do next, and where to read more."""
         text = str(kind("it broke at 5", kept="the records", then="tailrace run")).split("\n")
         assert text == [
             f"{kind.code} {kind.title}: it broke at 5",
@@ -70,7 +70,7 @@ class TestEach:
         assert str(again) == str(error)
 
     def test_json_has_the_same_parts(self, kind: type[TailraceError]) -> None:
-        """Programs get what people get."""
+        """Programs get the same content as people."""
         assert kind("what", kept="kept", then="then").as_dict() == {
             "error": kind.code,
             "title": kind.title,
@@ -81,7 +81,7 @@ class TestEach:
         }
 
 
-def test_parts_that_are_not_given_leave_no_line() -> None:
+def test_absent_parts_add_no_line() -> None:
     """An error without advice shows none."""
     assert str(errors.QueryFailed("gone")).split("\n") == [
         "TR-402 query failed: gone",

@@ -1,4 +1,4 @@
-"""The campaign's oracle finds what is planted: losses, duplicates, reorderings, torn transactions."""
+"""The campaign's oracle finds planted faults: losses, duplicates, reorderings, torn transactions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CUTS = [Cut(batch, sink, ((sink, batch * 250, batch * 250 + 250),)) for batch in
 
 
 def written(fed: Fed = FED) -> tuple[dict[int, Any], dict[int, Any]]:
-    """What a correct pipeline leaves: the good ones in two partitions by their keys, the bad ones in one."""
+    """Return the output of a correct pipeline: good records in two partitions by their keys, bad ones in one."""
     output: dict[int, list[bytes]] = {0: [], 1: []}
     rejected: list[bytes] = []
     for partition, count in fed.counts.items():
@@ -31,14 +31,14 @@ def written(fed: Fed = FED) -> tuple[dict[int, Any], dict[int, Any]]:
 
 
 def judged(change: Callable[[Any], Any], number: int = 1) -> Verdict:
-    """The verdict where one output partition was changed."""
+    """Return the verdict after changing one output partition."""
     output, rejected = written()
     output[number] = change(output[number])
     return check(FED, output, rejected)
 
 
-def test_what_is_right_is_found_right() -> None:
-    """Else the others prove nothing."""
+def test_a_correct_output_passes() -> None:
+    """Otherwise the other tests would prove nothing."""
     verdict = check(FED, *written())
     assert verdict.all().wrong == 0
     assert verdict.of(CUTS).wrong == 0
@@ -46,14 +46,14 @@ def test_what_is_right_is_found_right() -> None:
 
 
 def test_a_lost_record_is_found() -> None:
-    """And its transaction is torn."""
+    """Its transaction is torn."""
     verdict = judged(lambda seen: np.delete(seen, 300))
     assert (verdict.all().lost, verdict.all().duplicated, verdict.all().reordered) == (1, 0, 0)
     assert verdict.of(CUTS).torn == 1
 
 
-def test_a_whole_lost_transaction_is_lost_and_not_torn() -> None:
-    """All of it or nothing: nothing is a loss."""
+def test_a_completely_lost_transaction_is_lost_and_not_torn() -> None:
+    """Atomicity holds, but nothing came out: that is a loss."""
     output, rejected = written()
     cut = CUTS[3]
 
@@ -68,8 +68,8 @@ def test_a_whole_lost_transaction_is_lost_and_not_torn() -> None:
     assert verdict.of([cut]).lost == 250
 
 
-def test_a_duplicate_is_found_wherever_it_stands() -> None:
-    """In the same partition, in another one (where it is out of order besides), and in the rejected topic."""
+def test_a_duplicate_is_found_anywhere() -> None:
+    """It may be in the same partition, in another one (where it is also out of order), or in the rejected topic."""
     assert judged(lambda seen: np.insert(seen, 400, seen[17])).all().duplicated == 1
     output, rejected = written()
     output[0] = np.append(output[0], output[1][5:9])
@@ -79,13 +79,13 @@ def test_a_duplicate_is_found_wherever_it_stands() -> None:
 
 
 def test_a_batch_that_came_out_twice_is_duplicated_and_in_order() -> None:
-    """What an at-least-once sink does after a crash."""
+    """An at-least-once sink does this after a crash."""
     found = judged(lambda seen: np.concatenate([seen[:200], seen[100:]])).all()
     assert (found.lost, found.duplicated, found.reordered) == (0, 100, 0)
 
 
-def test_records_that_changed_places_are_found() -> None:
-    """Two of one source partition; not two of different ones, whose order nobody promises."""
+def test_swapped_records_are_found() -> None:
+    """This holds for two records of one source partition; the order of different partitions is not guaranteed."""
 
     def swapped(first: int, second: int) -> Callable[[Any], Any]:
         def change(seen: Any) -> Any:
@@ -102,8 +102,8 @@ def test_records_that_changed_places_are_found() -> None:
     assert judged(swapped(border, border + 1)).all().reordered == 0
 
 
-def test_a_rejected_record_in_the_output_is_lost_and_too_many() -> None:
-    """It is not where it belongs, and is where it does not."""
+def test_a_rejected_record_in_the_output_is_lost_and_duplicated() -> None:
+    """It is missing where it belongs, and present where it does not."""
     output, rejected = written()
     output[0] = np.append(output[0], rejected[0][:1])
     rejected[0] = rejected[0][1:]
@@ -112,13 +112,13 @@ def test_a_rejected_record_in_the_output_is_lost_and_too_many() -> None:
 
 
 def test_a_record_that_never_went_in_is_found() -> None:
-    """Of a partition that does not exist, or behind the input's end."""
+    """It is of a partition that does not exist, or past the end of the input."""
     strange = heads([values(7, 0, 1)[0].tobytes(), values(0, 5000, 5001)[0].tobytes()])
     assert judged(lambda seen: np.append(seen, strange)).all().duplicated == 2
 
 
-def test_rejected_records_in_a_transaction_of_their_own_are_not_torn_from_the_others() -> None:
-    """Where two branches of a plan read the same range, each has its transaction."""
+def test_rejected_records_in_a_transaction_of_their_own_are_not_torn() -> None:
+    """If two branches of a plan read the same range, each has its own transaction."""
     output, _ = written()
     missing = check(FED, output, {})
     assert missing.of(CUTS).torn == 8
@@ -126,8 +126,8 @@ def test_rejected_records_in_a_transaction_of_their_own_are_not_torn_from_the_ot
     assert (missing.of(parted).torn, missing.of(parted).lost) == (0, 20)
 
 
-def test_two_readers_that_got_different_records_are_found() -> None:
-    """The one who read all the time has seen what later was not there, or elsewhere."""
+def test_a_difference_between_two_readers_is_found() -> None:
+    """The reader that ran all the time saw records that were later gone, or elsewhere."""
     output, _ = written()
     assert differences(output, output) == 0
     assert differences(output, output | {1: output[1][:-3]}) == 3
@@ -135,12 +135,12 @@ def test_two_readers_that_got_different_records_are_found() -> None:
 
 
 def proof(verdict: Verdict, **others: Any) -> Proof:
-    """A proof of which only the verdict counts."""
+    """Return a proof of which only the verdict counts."""
     return Proof(verdict, **{"unsteady": 0, "lingering": (), "surplus": (), "markers": (), **others})
 
 
-def test_what_is_wrong_is_told_of_the_fault_that_struck() -> None:
-    """Of the batch that it struck, and of those that follow until the next."""
+def test_a_wrong_record_is_attributed_to_the_fault_that_struck() -> None:
+    """It counts for the fault of its batch, or of the last batch before it that was struck."""
     verdict = judged(lambda seen: np.delete(seen, np.flatnonzero(seen["number"] == 601)[:1]))
     strikes = [Strike("first", 1), Strike("second", 3), Strike("both", 3)]
     rows = by_fault(proof(verdict), CUTS, strikes)
@@ -154,14 +154,14 @@ def test_what_is_wrong_is_told_of_the_fault_that_struck() -> None:
 
 
 @pytest.mark.parametrize("what", ["unsteady", "lingering", "surplus", "markers"])
-def test_what_no_batch_can_be_blamed_for_is_told_too(what: str) -> None:
-    """Open transactions, ids that grow, markers that say something else, readers that disagree."""
+def test_a_problem_of_no_batch_is_reported_too(what: str) -> None:
+    """Examples are open transactions, ids that grow, wrong markers, and readers that disagree."""
     wrong = proof(check(FED, *written()), **{what: 1 if what == "unsteady" else ("something",)})
     [row] = by_fault(wrong, CUTS, [Strike("a fault", 0)])
     assert not row.as_expected
 
 
-def test_rows_of_the_sink_are_the_values_that_are_fed() -> None:
+def test_rows_for_the_sink_equal_the_fed_values() -> None:
     """Both ways into a pipeline carry the same records."""
     rows = arrow(3, 10, 400, bad_every=100)
     assert rows.column("value").to_pylist() == [each.tobytes() for each in values(3, 10, 400, bad_every=100)]

@@ -1,4 +1,4 @@
-"""What a task attempt must have done before it may commit."""
+"""The conditions for a task attempt to commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tailrace.progress.plan import BatchId, SinkPartition
 
 
 def task(judges: bool) -> Assignment:
-    """Return the assignment of an attempt."""
+    """Return an attempt's assignment."""
     return Assignment(
         "p", BatchId(0), SinkPartition(0), 1, "d", Delivery.EXACTLY_ONCE, "ledger", "out", "rejected", "run",
         attempt="a", judges=judges,
@@ -30,8 +30,8 @@ def rows(*values: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([{"value": value, "reason": "bad"} for value in values], schema=SHAPE)
 
 
-def test_attempt_that_did_not_read_to_the_end_may_not_commit(tmp_path: Path) -> None:
-    """Nor one that has not judged every record, where records may be rejected."""
+def test_incomplete_attempt_may_not_commit(tmp_path: Path) -> None:
+    """It must have read to the end and, if records may be rejected, judged every record."""
     attempts = Attempts(tmp_path)
     with pytest.raises(InputUnread):
         completed(attempts.finish("a"), task(judges=False))
@@ -43,8 +43,8 @@ def test_attempt_that_did_not_read_to_the_end_may_not_commit(tmp_path: Path) -> 
     assert completed(attempts.finish("a"), task(judges=True)).read == ReadDone(3)
 
 
-def test_rejected_rows_beyond_the_bound_wait_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In their order, and nothing of them is left afterwards."""
+def test_rejected_rows_beyond_the_bound_are_spilled_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep their order, and nothing of them is left afterwards."""
     monkeypatch.setattr(module, "IN_MEMORY", 200)
     attempts = Attempts(tmp_path)
     for number in range(20):
@@ -59,7 +59,7 @@ def test_rejected_rows_beyond_the_bound_wait_on_disk(tmp_path: Path, monkeypatch
 
 
 def verdicts(*offsets: int) -> Verdicts:
-    """Return the verdicts of a reading that has rejected these offsets."""
+    """Return the verdicts of a reading that rejected these offsets."""
     named = [
         {
             "headers": [
@@ -80,16 +80,16 @@ def verdicts(*offsets: int) -> Verdicts:
     [
         ((1, 5), (1, 5), None),
         ((), (), None),
-        ((1, 5), (1,), "in-3 offset 5 is accepted now"),
-        ((1,), (1, 4), "in-3 offset 4 is rejected now"),
+        ((1, 5), (1,), "in-3 offset 5 is now accepted"),
+        ((1,), (1, 4), "in-3 offset 4 is now rejected"),
         (tuple(range(3000)), tuple(range(3000)), None),
         (tuple(range(0, 90_000, 31)), tuple(range(31, 90_000, 31)), "modulo 128"),
     ],
 )
-def test_verdicts_are_compared_and_the_difference_is_named(
+def test_verdict_mismatch_names_the_difference(
     before: tuple[int, ...], now: tuple[int, ...], words: str | None
 ) -> None:
-    """By the record where all of them fit into a marker, else by a stretch; a marker's metadata holds 4 KiB."""
+    """The difference is a record if all verdicts fit into a marker, otherwise a stretch; a marker holds 4 KiB."""
     stored = verdicts(*before).text()
     assert len(stored) < 3000
     if words is None:

@@ -1,4 +1,4 @@
-"""The cache of producers: none in use is ever closed, and none is kept for ever."""
+"""The cache of producers: none is closed while in use, and none is kept forever."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tailrace.gateway.cache import Cache
 
 @dataclass
 class Producer:
-    """What the cache keeps, without a Kafka."""
+    """A cached object, without a Kafka."""
 
     name: str = "p"
     closed: int = 0
@@ -21,45 +21,45 @@ class Producer:
     queued: int = 0
 
     def close(self) -> None:
-        """Counts."""
+        """Count the call."""
         self.closed += 1
 
     def listen(self) -> None:
-        """Counts."""
+        """Count the call."""
         self.heard += 1
 
 
 @dataclass
 class Clock:
-    """A time that the test moves."""
+    """A clock that the test moves."""
 
     now: float = 0.0
     made: list[Producer] = field(default_factory=list)
 
     def __call__(self) -> float:
-        """Now."""
+        """Return the current time."""
         return self.now
 
     def make(self) -> Producer:
-        """A producer that the test remembers."""
+        """Return a producer that the test remembers."""
         self.made.append(Producer(f"p{len(self.made)}"))
         return self.made[-1]
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """A time that the test moves."""
+    """Return a clock that the test moves."""
     return Clock()
 
 
 @pytest.fixture
 def cache(clock: Clock) -> Cache[Producer]:
-    """A cache with that time."""
+    """Return a cache with that clock."""
     return Cache(clock)
 
 
-def test_a_producer_is_found_again(cache: Cache[Producer], clock: Clock) -> None:
-    """The second user gets the first one's, and is told that it is not new."""
+def test_a_producer_is_reused(cache: Cache[Producer], clock: Clock) -> None:
+    """The second user gets the first one's, and learns that it is not new."""
     with cache.borrow("a", clock.make) as (first, fresh):
         assert fresh
     with cache.borrow("a", clock.make) as (second, fresh):
@@ -69,7 +69,7 @@ def test_a_producer_is_found_again(cache: Cache[Producer], clock: Clock) -> None
 
 
 def test_a_task_of_an_hour_keeps_its_producer_whatever_the_idle_limit(cache: Cache[Producer], clock: Clock) -> None:
-    """The cache of Spark 2 closed it after its limit, in mid-task."""
+    """The cache of Spark 2 closed it in mid-task, after its limit."""
     with cache.borrow("a", clock.make, idle=10) as (producer, _):
         for _ in range(360):
             clock.now += 10
@@ -83,8 +83,8 @@ def test_a_task_of_an_hour_keeps_its_producer_whatever_the_idle_limit(cache: Cac
     assert cache.counts.retired == {"idle": 1}
 
 
-def test_what_is_not_used_for_its_time_is_closed_once(cache: Cache[Producer], clock: Clock) -> None:
-    """And the next user gets a new one."""
+def test_an_idle_producer_is_closed_once(cache: Cache[Producer], clock: Clock) -> None:
+    """The next user gets a new one."""
     with cache.borrow("a", clock.make, idle=10):
         pass
     clock.now = 9.9
@@ -98,8 +98,8 @@ def test_what_is_not_used_for_its_time_is_closed_once(cache: Cache[Producer], cl
         assert fresh
 
 
-def test_after_an_exception_nobody_gets_it_again(cache: Cache[Producer], clock: Clock) -> None:
-    """What has failed is closed by its user."""
+def test_a_producer_is_not_reused_after_an_exception(cache: Cache[Producer], clock: Clock) -> None:
+    """Its user closes a producer that failed."""
     with pytest.raises(ValueError, match="the fault"), cache.borrow("a", clock.make):
         raise ValueError("the fault")
     assert clock.made[0].closed == 1
@@ -108,8 +108,8 @@ def test_after_an_exception_nobody_gets_it_again(cache: Cache[Producer], clock: 
         assert fresh
 
 
-def test_a_doubt_is_asked_for_before_it_is_given_out(cache: Cache[Producer], clock: Clock) -> None:
-    """A producer with a doubt is replaced, and the doubt is counted with its reason."""
+def test_a_producer_is_checked_for_doubts_before_reuse(cache: Cache[Producer], clock: Clock) -> None:
+    """One with a doubt is replaced, and the doubt is counted with its reason."""
     with cache.borrow("a", clock.make) as (first, _):
         pass
     first.doubt = "a slow commit"
@@ -120,7 +120,7 @@ def test_a_doubt_is_asked_for_before_it_is_given_out(cache: Cache[Producer], clo
 
 
 def test_another_attempt_gets_its_own_and_does_not_close_the_one_in_use(cache: Cache[Producer], clock: Clock) -> None:
-    """The older attempt goes on until Kafka fences it, and closes its producer itself."""
+    """The older attempt continues until Kafka fences it, and closes its own producer."""
     with cache.borrow("a", clock.make) as (older, _), cache.borrow("a", clock.make) as (newer, fresh):
         assert fresh
         assert newer is not older
@@ -130,8 +130,8 @@ def test_another_attempt_gets_its_own_and_does_not_close_the_one_in_use(cache: C
     assert cache.counts.held == 1
 
 
-def test_users_of_a_shared_one_get_the_same_and_the_last_one_closes_it(cache: Cache[Producer], clock: Clock) -> None:
-    """One user's failure retires it, and the other can finish with it."""
+def test_users_share_a_producer_and_the_last_one_closes_it(cache: Cache[Producer], clock: Clock) -> None:
+    """One user's failure retires it, and the other user can finish with it."""
     with cache.borrow("a", clock.make, alone=False) as (mine, _):
         with cache.borrow("a", clock.make, alone=False) as (theirs, _):
             assert theirs is mine
@@ -141,8 +141,8 @@ def test_users_of_a_shared_one_get_the_same_and_the_last_one_closes_it(cache: Ca
     assert mine.closed == 1
 
 
-def test_many_who_come_at_once_share_one(cache: Cache[Producer], clock: Clock) -> None:
-    """Those who lost the race close what they made."""
+def test_simultaneous_users_share_one_producer(cache: Cache[Producer], clock: Clock) -> None:
+    """The users that lose the race close the ones they made."""
     gate = threading.Barrier(8)
     got: list[Producer] = []
 
@@ -161,8 +161,8 @@ def test_many_who_come_at_once_share_one(cache: Cache[Producer], clock: Clock) -
     assert cache.counts.held == 1
 
 
-def test_what_nobody_uses_is_listened_to(cache: Cache[Producer], clock: Clock) -> None:
-    """A lost connection is so noticed before the next batch."""
+def test_an_unused_producer_is_polled(cache: Cache[Producer], clock: Clock) -> None:
+    """A lost connection is thus noticed before the next batch."""
     with cache.borrow("a", clock.make) as (producer, _):
         cache.tend()
         assert producer.heard == 0
@@ -170,8 +170,8 @@ def test_what_nobody_uses_is_listened_to(cache: Cache[Producer], clock: Clock) -
     assert producer.heard == 1
 
 
-def test_at_the_end_everything_is_closed_once(cache: Cache[Producer], clock: Clock) -> None:
-    """Also what is in use, by its user."""
+def test_every_producer_is_closed_once_at_the_end(cache: Cache[Producer], clock: Clock) -> None:
+    """One that is in use is closed by its user."""
     with cache.borrow("a", clock.make):
         pass
     with cache.borrow("b", clock.make) as (used, _):

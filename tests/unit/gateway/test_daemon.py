@@ -1,4 +1,4 @@
-"""The executor's Python daemon makes tasks cheap, and still sees what is new."""
+"""The executor's Python daemon makes tasks cheap, and still notices new modules."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ print(importlib.util.find_spec("late") is None, importlib.util.find_spec("new") 
 """
 
 
-def test_spark_s_own_archives_are_not_read_anew_and_others_are(tmp_path: Path) -> None:
-    """What is on the daemon's path at its start stays as it is; a module that another archive gets is found."""
+def test_only_archives_other_than_sparks_are_read_again(tmp_path: Path) -> None:
+    """Archives on the daemon's path at its start are fixed; a module added to another archive is found."""
     for name, module in (("ours", "kept"), ("shipped", "early")):
         with zipfile.ZipFile(tmp_path / f"{name}.zip", "w") as archive:
             archive.writestr(f"{module}.py", "")
@@ -49,13 +49,13 @@ print(len(pyarrow.array([b"a", None])), "pandas" in sys.modules)
 """
 
 
-def test_daemon_loads_what_workers_will_need_and_goes_on_where_something_is_missing() -> None:
-    """A module that an image does not have is missed by the task that needs it, and by no other."""
+def test_daemon_preloads_modules_and_tolerates_missing_ones() -> None:
+    """A module that the image lacks fails only the task that needs it."""
     done = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["True", "True"]
 
 
-def test_gateway_makes_arrow_arrays_without_pandas() -> None:
+def test_gateway_creates_arrow_arrays_without_pandas() -> None:
     """pyarrow would load it with the first array, which takes longer than a batch."""
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["2", "False"]

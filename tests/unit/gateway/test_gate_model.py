@@ -1,4 +1,4 @@
-"""Every order of deaths and verdicts at the gate: each record comes out once, on one side, or the batch stops."""
+"""Every order of crashes and verdicts at the gate: each record comes out once, on one side, or the batch stops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MODELS: dict[str, BehindAShuffle | InOneTask] = {"behind a shuffle": BehindAShuf
 
 @pytest.mark.parametrize("name", MODELS)
 def test_record_comes_out_once_on_one_side_in_every_order_of_steps(name: str) -> None:
-    """Though each reading may come to other verdicts than the one before."""
+    """This holds even if each reading reaches different verdicts from the one before."""
     worlds, fault, way = walk(MODELS[name])
     assert fault == "", "\n".join(way)
     assert worlds > 50
@@ -25,8 +25,8 @@ BROKEN: dict[str, BehindAShuffle | InOneTask] = {
 
 
 @pytest.mark.parametrize("rule", BROKEN)
-def test_without_a_rule_of_the_gate_a_record_is_lost_or_doubled(rule: str) -> None:
-    """So the walk can fail, and each rule is needed."""
+def test_a_record_is_lost_or_duplicated_without_a_rule_of_the_gate(rule: str) -> None:
+    """The walk can fail, and each rule is needed."""
     _, fault, way = walk(BROKEN[rule])
     assert "came out" in fault
     assert way

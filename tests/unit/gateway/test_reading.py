@@ -1,4 +1,4 @@
-"""The pure parts of reading: a consumer's options, and Arrow columns copied from addresses."""
+"""The pure parts of reading: a consumer's options, and Arrow columns copied from memory addresses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tailrace.gateway.memory import copied
 
 
 def test_every_source_option_has_a_name_in_librdkafka() -> None:
-    """Or is dropped, because librdkafka has nothing of its kind."""
+    """An option without an equivalent there is dropped."""
     assert consumer_options(dict.fromkeys(SOURCE_OPTIONS, "1")) == dict.fromkeys(
         [
             "check.crcs",
@@ -34,31 +34,31 @@ def test_every_source_option_has_a_name_in_librdkafka() -> None:
 
 
 def test_options_of_the_connection_pass_unchanged() -> None:
-    """librdkafka's own names among them."""
+    """librdkafka's own names are among them."""
     options = {"bootstrap.servers": "a:1", "enable.sparse.connections": False, "sasl.password": "secret"}
     assert consumer_options(options) == options
 
 
-def test_javas_default_buffer_is_the_systems() -> None:
-    """Java writes -1 and librdkafka 0."""
+def test_java_default_buffer_becomes_the_system_default() -> None:
+    """Java writes -1, librdkafka 0."""
     assert consumer_options({"receive.buffer.bytes": "-1"}) == {"socket.receive.buffer.bytes": 0}
 
 
 @pytest.mark.parametrize(("share", "kilobytes"), [(0, 65_536), (1, 65_536), (8, 8_192), (1_000, 1_024)])
 def test_prefetch_bound_is_shared_by_the_partitions(share: int, kilobytes: int) -> None:
-    """Down to one fetch each."""
+    """The share is never less than one fetch."""
     assert settings({}, "read_committed", share)["queued.max.messages.kbytes"] == kilobytes
 
 
-def test_options_do_not_change_what_exactness_rests_on() -> None:
-    """The reader needs the event at a partition's end, and an error where offsets are lost."""
+def test_options_cannot_undo_what_exactness_relies_on() -> None:
+    """The reader needs the event at a partition's end, and an error if offsets are lost."""
     ours = settings({"enable.partition.eof": False, "auto.offset.reset": "latest"}, "read_uncommitted", 1)
     assert (ours["enable.partition.eof"], ours["auto.offset.reset"]) == (True, "error")
     assert ours["isolation.level"] == "read_uncommitted"
 
 
 def test_request_keeps_secrets_out_of_its_text() -> None:
-    """And requests with other options do not share a consumer."""
+    """Requests with different options do not share a consumer."""
     first = ReadRequest("p", (), "read_committed", False, options={"sasl.password": "secret"})
     other = ReadRequest("p", (), "read_committed", False, options={"sasl.password": "changed"})
     assert "secret" not in repr(first)
@@ -66,7 +66,7 @@ def test_request_keeps_secrets_out_of_its_text() -> None:
 
 
 def addressed(values: list[bytes | None]) -> tuple[Any, Any, list[Any]]:
-    """The addresses and sizes of byte strings that lie anywhere in memory, and what keeps them there."""
+    """Return addresses and sizes of byte strings anywhere in memory, and the objects that keep them there."""
     kept = [None if each is None else ctypes.create_string_buffer(each, len(each) + 1) for each in values]
     addresses = np.array([0 if each is None else ctypes.addressof(each) for each in kept], np.int64)
     return addresses, np.array([len(each or b"") for each in values], np.int64), kept
@@ -85,7 +85,7 @@ def addressed(values: list[bytes | None]) -> tuple[Any, Any, list[Any]]:
     ],
 )
 def test_byte_strings_are_copied_from_their_addresses(values: list[bytes | None]) -> None:
-    """Whatever their order in memory; a null is not an empty one."""
+    """This holds whatever their order in memory; a null is not an empty string."""
     addresses, sizes, kept = addressed(values)
     assert len(kept) == len(values)
     found, backwards = copied(addresses, sizes), copied(addresses[::-1], sizes[::-1])
@@ -95,7 +95,7 @@ def test_byte_strings_are_copied_from_their_addresses(values: list[bytes | None]
 
 
 def wire(*headers: tuple[bytes, bytes | None], count: int | None = None) -> bytes:
-    """Headers as a record has them; all numbers below 64."""
+    """Return headers as a record stores them; all numbers are below 64."""
     text = bytes([2 * (len(headers) if count is None else count)])
     for key, value in headers:
         text += bytes([2 * len(key)]) + key + (b"\x01" if value is None else bytes([2 * len(value)]) + value)
@@ -103,7 +103,7 @@ def wire(*headers: tuple[bytes, bytes | None], count: int | None = None) -> byte
 
 
 def parse(*texts: bytes) -> Any:
-    """What is parsed of the headers of several records; an empty text is a record that has none."""
+    """Parse the headers of several records; an empty text is a record without headers."""
     addresses, sizes, kept = addressed(list(texts))
     assert len(kept) == len(texts)
     found = parsed(sizes > 1, addresses, sizes)
@@ -111,7 +111,7 @@ def parse(*texts: bytes) -> Any:
 
 
 def test_headers_are_parsed_for_all_records_at_once() -> None:
-    """Records without any among them."""
+    """Records without headers may be among them."""
     assert parse(wire(), wire((b"a", b"1"), (b"", None)), b"", wire((b"b", b""))) == [
         None,
         [{"key": "a", "value": b"1"}, {"key": "", "value": None}],
@@ -132,6 +132,6 @@ def test_headers_are_parsed_for_all_records_at_once() -> None:
         wire((b"\xff", b"1")),
     ],
 )
-def test_headers_that_are_not_well_formed_are_left_to_librdkafka(text: bytes) -> None:
-    """Nothing outside of their bytes is read."""
+def test_malformed_headers_are_left_to_librdkafka(text: bytes) -> None:
+    """Nothing outside their bytes is read."""
     assert parse(wire((b"a", b"1")), text) is None

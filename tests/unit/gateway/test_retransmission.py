@@ -1,4 +1,4 @@
-"""Which lines of librdkafka's log say that a request may have been sent twice."""
+"""The lines of librdkafka's log which mean that a request may have been sent twice."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ REFUSED = "[thrd:127.0.0.1:1/bootstrap]: 127.0.0.1:1/bootstrap: Connect to ipv4#
         ("GETPID", "[thrd:main]: Failed to acquire transactional PID: retrying", False),
     ],
 )
-def test_what_has_gone_with_a_connection_may_be_sent_again(kind: str, text: str, expected: bool) -> None:
-    """But nothing goes with a connection that was still being made."""
+def test_requests_of_a_lost_connection_may_be_sent_again(kind: str, text: str, expected: bool) -> None:
+    """A connection that was still being made has carried no request."""
     assert resent(kind, text) is expected

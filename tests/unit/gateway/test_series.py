@@ -1,4 +1,4 @@
-"""What Prometheus has to keep does not grow with the batches: neither the driver's series nor a gateway's."""
+"""The number of Prometheus series does not grow with the batches: neither the driver's nor a gateway's."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from tailrace.telemetry.measure import Measures
 BATCHES = 10_000
 WARM = 100
 PARTITIONS = 64
-LIVES = 500  # batches after which executors and producers are others
+LIVES = 500  # batches after which executors and producers are replaced
 REASONS = ("not json", "bad tweet")
 
 
 def series(measures: Measures) -> set[str]:
-    """Everything that a scrape finds, by name and labels."""
+    """Return everything that a scrape finds, by name and labels."""
     return {line.rsplit(" ", 1)[0] for line in measures.text().decode().splitlines() if not line.startswith("#")}
 
 
 def test_a_driver_has_as_many_series_after_10000_batches_as_after_100() -> None:
-    """Though executors come and go, offsets grow, and parts of batches are skipped."""
+    """This holds although executors come and go, offsets grow, and parts of batches are skipped."""
     pipeline = Pipeline.model_validate(
         {"pipeline": "p", "source": {"topics": ["in"]}, "sink": {"topic": "out", "format": "raw"}}
     )
@@ -61,7 +61,7 @@ def test_a_driver_has_as_many_series_after_10000_batches_as_after_100() -> None:
 
 
 def progress(number: int) -> Progress:
-    """What Spark says of a batch of forty records."""
+    """Return what Spark reports about a batch of forty records."""
     said: dict[str, Any] = {
         "batchId": number,
         "numInputRows": 40,
@@ -78,7 +78,7 @@ def progress(number: int) -> Progress:
 
 
 def test_a_gateway_has_as_many_series_after_10000_batches_as_after_100() -> None:
-    """Though each of 64 sink partitions has a producer that is replaced now and then, and a commit in doubt."""
+    """Each of 64 sink partitions has a producer that is replaced now and then, and a commit in doubt."""
     now = [0.0]
     measures = Measures(metrics.EXECUTOR)
     counting, statistics = Counting(measures, lambda: now[0]), Statistics(measures, 1.0)
@@ -100,7 +100,7 @@ def test_a_gateway_has_as_many_series_after_10000_batches_as_after_100() -> None
         if number % LIVES == LIVES - 1:
             listener.forget()
             listener = statistics.listener("p")
-        listener.heard(told(number))
+        listener.heard(report(number))
         counting.sample()
         if number + 1 == WARM:
             warm = seen(measures, counting, statistics)
@@ -109,14 +109,14 @@ def test_a_gateway_has_as_many_series_after_10000_batches_as_after_100() -> None
 
 
 def seen(measures: Measures, counting: Counting, statistics: Statistics) -> set[str]:
-    """Its series, when somebody asks."""
+    """Return its series at a scrape."""
     counting.look({})
     statistics.look()
     return series(measures)
 
 
-def told(requests: int) -> str:
-    """What librdkafka says of a producer that talks to three brokers."""
+def report(requests: int) -> str:
+    """Return the statistics of a producer that talks to three brokers."""
     window = {"cnt": 1, "p50": 1, "p99": 2, "max": 3}
     brokers = {
         f"b{each}": {"nodeid": each, "source": "learned", "tx": requests, "waitresp_cnt": 1, "rtt": window}

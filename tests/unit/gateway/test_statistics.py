@@ -1,4 +1,4 @@
-"""What librdkafka tells, added up over producers that come and go."""
+"""librdkafka's statistics, summed over producers that come and go."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tailrace.telemetry.measure import Measures
 from tailrace.testing import wait_until
 
 
-def told(requests: int, latency: int = 0, count: int = 0, state: str = "Ready") -> str:
-    """Statistics of a producer that has sent so many requests to broker 1."""
+def report(requests: int, latency: int = 0, count: int = 0, state: str = "Ready") -> str:
+    """Return the statistics of a producer that has sent this many requests to broker 1."""
     window = {"cnt": count, "p50": latency, "p99": 2 * latency, "max": 3 * latency}
     broker: dict[str, Any] = {"nodeid": 1, "source": "learned", "tx": requests, "waitresp_cnt": 2, "rtt": window}
     logical: dict[str, Any] = {"nodeid": -1, "source": "logical", "tx": 1}
@@ -31,12 +31,12 @@ def told(requests: int, latency: int = 0, count: int = 0, state: str = "Ready") 
 
 @pytest.fixture
 def measures() -> Measures:
-    """Where it goes."""
+    """Return the measures that receive them."""
     return Measures(metrics.EXECUTOR)
 
 
 def test_a_real_producer_is_understood() -> None:
-    """What this version of librdkafka says has the fields that are read, without any broker."""
+    """This version of librdkafka reports the fields that are read, even without a broker."""
     heard: list[str] = []
     producer = Producer(
         {"bootstrap.servers": "127.0.0.1:1", "statistics.interval.ms": 50, "stats_cb": heard.append, "log_level": 0,
@@ -53,27 +53,27 @@ def test_a_real_producer_is_understood() -> None:
 
 
 def test_counters_outlive_their_producers(measures: Measures) -> None:
-    """One that is replaced counts from 0 again, and the sum goes on."""
+    """A replacement counts from 0 again, and the sum continues."""
     statistics = Statistics(measures, 1.0)
     first, second = statistics.listener("p"), statistics.listener("p")
-    first.heard(told(10))
-    first.heard(told(15))
-    second.heard(told(4))
+    first.heard(report(10))
+    first.heard(report(15))
+    second.heard(report(4))
     first.forget()
     third = statistics.listener("p")
-    third.heard(told(1))
+    third.heard(report(1))
     assert measures.value(metrics.REQUESTS, "p", "1") == 20
     assert measures.value(metrics.REQUESTS, "p", "coordinator") == 3
     assert measures.value(metrics.CONNECTS, "p", "bootstrap") == 3
     assert measures.value(metrics.EPOCHS, "p") == 3
 
 
-def test_gauges_are_of_the_producers_that_are_there(measures: Measures) -> None:
-    """Added up, and gone with the last of them."""
+def test_gauges_cover_only_existing_producers(measures: Measures) -> None:
+    """They are summed, and disappear with the last producer."""
     statistics = Statistics(measures, 1.0)
     first, second = statistics.listener("p"), statistics.listener("p")
-    first.heard(told(10, 1000, 1))
-    second.heard(told(10, 2000, 3, "InTransaction"))
+    first.heard(report(10, 1000, 1))
+    second.heard(report(10, 2000, 3, "InTransaction"))
     statistics.look()
     assert measures.value(metrics.IN_FLIGHT, "p", "1") == 4
     assert measures.value(metrics.QUEUED_BYTES, "p") == 20
@@ -88,14 +88,14 @@ def test_gauges_are_of_the_producers_that_are_there(measures: Measures) -> None:
     assert measures.value(metrics.QUEUED_BYTES, "p") == 0
 
 
-def test_windows_without_a_measurement_say_nothing() -> None:
-    """A producer that was idle does not pull the middle down to 0."""
+def test_windows_without_a_measurement_are_ignored() -> None:
+    """An idle producer does not pull the median down to 0."""
     busy = Window(4, {"0.5": 2.0, "0.99": 3.0, "1": 4.0})
     idle = Window(0, {"0.5": 0.0, "0.99": 0.0, "1": 0.0})
     assert together([busy, idle]) == busy.quantiles
     assert together([idle]) == {}
 
 
-def test_a_listener_asks_for_the_interval(measures: Measures) -> None:
-    """In the milliseconds that librdkafka wants."""
+def test_a_listener_sets_the_interval(measures: Measures) -> None:
+    """It is in milliseconds, as librdkafka expects."""
     assert Statistics(measures, 2.5).listener("p").options["statistics.interval.ms"] == 2500

@@ -1,4 +1,4 @@
-"""Whom a worker ends when its gateway does not answer."""
+"""Which process a worker ends if its gateway does not answer."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from tailrace.gateway import watchdog
 
 
-def test_nobody_is_ended_where_no_connection_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the system, process 0 is the whole group of the caller."""
+def test_no_process_is_ended_without_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the system, process 0 means the caller's entire process group."""
     ended: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, signal: ended.append(pid))
     with socket.socket(socket.AF_UNIX) as lonely:
@@ -20,7 +20,7 @@ def test_nobody_is_ended_where_no_connection_was_made(monkeypatch: pytest.Monkey
 
 
 def test_the_process_that_listens_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other side of a connection that was made."""
+    """It is the other side of an established connection."""
     ended: list[int] = []
     monkeypatch.setattr(os, "kill", lambda pid, signal: ended.append(pid))
     one, other = socket.socketpair(socket.AF_UNIX)

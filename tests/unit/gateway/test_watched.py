@@ -1,4 +1,4 @@
-"""The gateway's endpoint: a port of its own on each executor, and none that keeps it from writing."""
+"""The gateway's endpoint: each executor has a port of its own, and a failure there never stops it from writing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLACE = ("p", "0-15")
 
 @contextmanager
 def gateway(folder: Path, watched: str) -> Iterator[Path]:
-    """A gateway process, and the file in which it says what it does."""
+    """Run a gateway process; yield the file to which it writes its log."""
     log = folder.with_suffix(".log")
     environment = {**os.environ, "TAILRACE_LOG": "info", ENV: watched}
     with log.open("wb") as err:
@@ -47,23 +47,23 @@ def gateway(folder: Path, watched: str) -> Iterator[Path]:
 
 
 def address(log: Path) -> str:
-    """Where it serves."""
+    """Return the address at which it serves."""
     found = wait_until(lambda: re.search(r"metrics at (\S+)", log.read_text()), "the gateway to serve", 60)
     return found[1] if found else ""
 
 
 def scraped(place: str) -> str:
-    """What it serves."""
+    """Return what it serves."""
     with urllib.request.urlopen(f"http://{place}/metrics", timeout=20) as answer:
         return str(answer.read().decode())
 
 
-def test_two_executors_of_a_machine_serve_at_ports_of_their_own(tmp_path: Path) -> None:
-    """Though both were told the same one."""
+def test_two_executors_on_one_machine_serve_at_different_ports(tmp_path: Path) -> None:
+    """They were configured with the same port."""
     with Port("127.0.0.1", 0, {}) as free:
         pass
-    told = str(Watched("p", "127.0.0.1", free.number, 1.0))
-    with gateway(tmp_path / "a", told) as first, gateway(tmp_path / "b", told) as second:
+    setting = str(Watched("p", "127.0.0.1", free.number, 1.0))
+    with gateway(tmp_path / "a", setting) as first, gateway(tmp_path / "b", setting) as second:
         places = [address(first), address(second)]
         assert len(set(places)) == 2
         names = {re.findall(r'gateway_info\{[^}]*gateway="(\w+)"', scraped(place))[0] for place in places}
@@ -71,25 +71,25 @@ def test_two_executors_of_a_machine_serve_at_ports_of_their_own(tmp_path: Path) 
         assert f"{metrics.BATCHES.name}{{" not in scraped(places[0])
 
 
-@pytest.mark.parametrize("told", ["no json", '{"unknown": 1}', '{"host": "192.0.2.1"}'])
-def test_a_gateway_that_cannot_serve_lives_all_the_same(tmp_path: Path, told: str) -> None:
-    """It says why, and waits for tasks."""
+@pytest.mark.parametrize("setting", ["no json", '{"unknown": 1}', '{"host": "192.0.2.1"}'])
+def test_a_gateway_that_cannot_serve_keeps_running(tmp_path: Path, setting: str) -> None:
+    """It logs why, and waits for tasks."""
     folder = tmp_path / "a"
-    with gateway(folder, told) as log:
+    with gateway(folder, setting) as log:
         wait_until(lambda: (folder / "gateway.sock").exists(), "the gateway to listen", 60)
-        wait_until(lambda: "watch" in log.read_text() or "cannot be seen" in log.read_text(), "what it says", 30)
+        wait_until(lambda: "watch" in log.read_text() or "are not served" in log.read_text(), "the log line", 30)
 
 
 @pytest.fixture
 def task() -> Assignment:
-    """A sink partition of a batch."""
+    """Return a sink partition of a batch."""
     return Assignment(
         "p", BatchId(1), SinkPartition(3), 8, "digest", Delivery.EXACTLY_ONCE, "ledger", "out", "rejected", "run"
     )
 
 
-def test_a_transaction_is_counted_by_its_end(task: Assignment) -> None:
-    """Committed, aborted or in doubt; and open until then."""
+def test_a_transaction_is_counted_by_its_outcome(task: Assignment) -> None:
+    """The outcome is committed, aborted or in doubt; until then the transaction is open."""
     now = [100.0]
     measures = Measures(metrics.EXECUTOR)
     counting = Counting(measures, lambda: now[0])
@@ -113,7 +113,7 @@ def test_a_transaction_is_counted_by_its_end(task: Assignment) -> None:
 
 
 def test_records_are_counted_with_their_reasons(task: Assignment) -> None:
-    """Of delivered ones only: what was aborted is written again."""
+    """Only delivered records count, for aborted ones are written again."""
     measures = Measures(metrics.EXECUTOR)
     counting = Counting(measures)
     counting.delivered(task, Counts(out=5, rejected=3, size=80, reasons={"bad": 2, "worse": 1}))

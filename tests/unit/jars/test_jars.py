@@ -1,4 +1,4 @@
-"""The lists of jars, and that nothing gets into the folder but what they list."""
+"""The lists of jars, and that only listed jars get into the folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE, TWO = b"the first jar", b"the second jar"
 
 
 def jar(module: str, content: bytes) -> jars.Jar:
-    """A jar of a list, whose checksum is that of the content."""
+    """Return a jar of a list, with the checksum of the content."""
     return jars.Jar("org.example", module, "1.0", hashlib.sha256(content).hexdigest())
 
 
@@ -29,7 +29,7 @@ CONTENT = {"one-1.0.jar": ONE, "two-1.0.jar": TWO}
 
 
 def bring(wanted: Sequence[jars.Jar], into: Path) -> str:
-    """A fetch that brings what is listed."""
+    """Fetch what is listed."""
     for each in wanted:
         (into / each.file).write_bytes(CONTENT[each.file])
     return ""
@@ -37,19 +37,19 @@ def bring(wanted: Sequence[jars.Jar], into: Path) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of jars, and a list of two."""
+    """Return an empty folder for jars, and set a list of two."""
     monkeypatch.setenv("TAILRACE_JARS", str(tmp_path / "jars"))
     monkeypatch.setattr(jars, "listed", lambda name: LIST)
     return tmp_path / "jars"
 
 
 def names(folder: Path) -> list[str]:
-    """What is in the folder, but for the lock."""
+    """Return the names in the folder, except the lock."""
     return sorted(path.name for path in folder.iterdir() if path.name != ".lock")
 
 
 def test_the_lists_parse_and_name_each_file_once() -> None:
-    """Both lists that are shipped parse, and the files of both fit into one flat folder."""
+    """Both shipped lists parse, and the files of both fit into one flat folder."""
     files = [each.file for name in jars.NAMES for each in jars.listed(name)]
     assert "kafka_2.13-4.3.1.jar" in files
     assert "spark-sql-kafka-0-10_2.13-4.2.0.jar" in files
@@ -57,7 +57,7 @@ def test_the_lists_parse_and_name_each_file_once() -> None:
 
 
 def test_a_list_has_comments_and_blank_lines() -> None:
-    """Comments and blank lines are passed over, and the rest is taken apart."""
+    """Comments and blank lines are skipped, and the other lines are parsed."""
     checksum = "a" * 64
     assert jars.parse(f"# why\n\norg.x:name_2.13:1.0-b {checksum}  # because\n") == (
         jars.Jar("org.x", "name_2.13", "1.0-b", checksum),
@@ -65,14 +65,14 @@ def test_a_list_has_comments_and_blank_lines() -> None:
 
 
 @pytest.mark.parametrize("line", ["org:name:1.0", "org:name " + "a" * 64, "org:name:1.0 abc", "a:b:c:d " + "a" * 64])
-def test_a_line_that_is_none_is_refused(line: str) -> None:
+def test_an_invalid_line_is_refused(line: str) -> None:
     """A line that is not organisation, module, version and checksum is shown with its number."""
     with pytest.raises(InvariantBroken, match="line 2"):
         jars.parse(f"# first\n{line}\n")
 
 
-def test_ivy_is_asked_for_each_jar_alone() -> None:
-    """The descriptor lists the jars one by one and lets none bring others."""
+def test_ivy_gets_each_jar_without_dependencies() -> None:
+    """The descriptor lists the jars one by one and excludes their dependencies."""
     found = ElementTree.fromstring(jars.ivy_file(LIST)).findall("dependencies/dependency")
     assert [(each.get("name"), each.get("rev"), each.get("transitive")) for each in found] == [
         ("one", "1.0", "false"),
@@ -81,7 +81,7 @@ def test_ivy_is_asked_for_each_jar_alone() -> None:
 
 
 def test_missing_jars_are_fetched_into_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is listed and not there is fetched, and nothing else is left in the folder."""
+    """Listed jars that are missing are fetched, and nothing else is left in the folder."""
     monkeypatch.setattr(jars, "fetch", bring)
     assert jars.ensure("spark") == [folder / "one-1.0.jar", folder / "two-1.0.jar"]
     assert names(folder) == ["one-1.0.jar", "two-1.0.jar"]
@@ -89,7 +89,7 @@ def test_missing_jars_are_fetched_into_the_folder(folder: Path, monkeypatch: pyt
 
 
 def test_only_what_is_missing_or_damaged_is_fetched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A jar that is there stays, one that was damaged since is fetched again."""
+    """An existing jar stays; one that was damaged since is fetched again."""
     asked: list[str] = []
 
     def note(wanted: Sequence[jars.Jar], into: Path) -> str:
@@ -107,7 +107,7 @@ def test_only_what_is_missing_or_damaged_is_fetched(folder: Path, monkeypatch: p
 
 
 def test_a_jar_with_another_checksum_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A download that is not what is listed raises with both sums, and nothing of it is kept."""
+    """A download with an unlisted checksum raises an error with both sums, and nothing of it is kept."""
 
     def forge(wanted: Sequence[jars.Jar], into: Path) -> str:
         bring(wanted, into)
@@ -123,8 +123,8 @@ def test_a_jar_with_another_checksum_is_refused(folder: Path, monkeypatch: pytes
     assert names(folder) == []
 
 
-def test_a_failed_download_is_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two failures are forgiven."""
+def test_a_failed_download_is_retried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two failures are tolerated."""
     tries: list[int] = []
 
     def at_last(wanted: Sequence[jars.Jar], into: Path) -> str:
@@ -137,8 +137,8 @@ def test_a_failed_download_is_tried_again(folder: Path, monkeypatch: pytest.Monk
     assert names(folder) == ["one-1.0.jar", "two-1.0.jar"]
 
 
-def test_what_never_comes_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the last try the error names the jars and has the fetcher's own words, and half a set is not kept."""
+def test_jars_that_cannot_be_fetched_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the last try the error names the jars and quotes the fetcher, and half a set is not kept."""
 
     def half(wanted: Sequence[jars.Jar], into: Path) -> str:
         (into / "one-1.0.jar").write_bytes(ONE)
@@ -150,8 +150,8 @@ def test_what_never_comes_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert names(folder) == []
 
 
-def test_what_a_killed_process_left_is_cleared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fetch that was killed leaves a temporary folder, and the next fetch removes it."""
+def test_leftovers_of_a_killed_process_are_removed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A killed fetch leaves a temporary folder, and the next fetch removes it."""
     (folder / f"{jars.TEMPORARY}old").mkdir(parents=True)
     monkeypatch.setattr(jars, "fetch", bring)
     jars.ensure("spark")
@@ -159,7 +159,7 @@ def test_what_a_killed_process_left_is_cleared(folder: Path, monkeypatch: pytest
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that cannot be made raises an error that says which, and how to name another."""
+    """If a folder cannot be created, the error says which, and how to name another."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TAILRACE_JARS", str(tmp_path / "file" / "jars"))
     with pytest.raises(JarsMissing, match="file/jars") as raised:
@@ -168,7 +168,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: p
 
 
 def _race(folder: Path, noted: Path) -> None:
-    """One of several processes that want the same jars; each fetch leaves a line."""
+    """Run one of several processes that want the same jars; each fetch leaves a line."""
 
     def note(wanted: Sequence[jars.Jar], into: Path) -> str:
         with noted.open("a") as file:
@@ -183,7 +183,7 @@ def _race(folder: Path, noted: Path) -> None:
 
 
 def test_processes_that_race_fetch_once(tmp_path: Path) -> None:
-    """Of several processes that find the folder empty one fetches, and all end well."""
+    """If several processes find the folder empty, one fetches, and all succeed."""
     folder, noted = tmp_path / "jars", tmp_path / "noted"
     context = multiprocessing.get_context("fork")
     racers = [context.Process(target=_race, args=(folder, noted)) for _ in range(4)]
@@ -197,7 +197,7 @@ def test_processes_that_race_fetch_once(tmp_path: Path) -> None:
 
 
 def test_the_folder_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """TAILRACE_JARS comes first, then the user's cache as XDG has it, then ~/.cache."""
+    """TAILRACE_JARS comes first, then the user's cache according to XDG, then ~/.cache."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("TAILRACE_JARS", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -209,7 +209,7 @@ def test_the_folder_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def fake_java(home: Path, says: str) -> Path:
-    """A JAVA_HOME whose java says what version it is, on stderr as Java does."""
+    """Create a JAVA_HOME whose java prints its version on stderr, as Java does."""
     path = home / "bin" / "java"
     path.parent.mkdir(parents=True)
     path.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
@@ -225,13 +225,13 @@ def fake_java(home: Path, says: str) -> Path:
         ('java version "1.8.0_401"', 8),
     ],
 )
-def test_a_javas_version_is_read(tmp_path: Path, says: str, version: int) -> None:
-    """Versions are read in the new and in the old form."""
+def test_the_version_of_java_is_parsed(tmp_path: Path, says: str, version: int) -> None:
+    """Both the new and the old form are understood."""
     assert jars.java_version(fake_java(tmp_path, says)) == version
 
 
 def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """JAVA_HOME is taken where it is set, and the PATH where it is not."""
+    """JAVA_HOME is used if it is set, otherwise the PATH."""
     home = fake_java(tmp_path / "home", 'openjdk version "21.0.1"')
     path = fake_java(tmp_path / "path", 'openjdk version "17.0.1"')
     monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
@@ -241,16 +241,16 @@ def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.Mon
     assert jars.java() == path
 
 
-def test_no_java_at_all_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without JAVA_HOME and without java on the PATH the error says both."""
+def test_a_missing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without JAVA_HOME and without java on the PATH, the error names both."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(JavaMissing, match="PATH"):
         jars.java()
 
 
-def test_a_java_home_without_java_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong JAVA_HOME is an error, for Spark would take it too."""
+def test_a_java_home_without_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong JAVA_HOME is an error, because Spark would use it too."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(JavaMissing, match="no bin/java"):
         jars.java()
@@ -264,8 +264,8 @@ def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         jars.java()
 
 
-def test_the_command_is_quiet_about_what_is_there(folder: Path) -> None:
-    """Run again, the command fetches nothing and says in a line for each set where it is."""
+def test_the_command_fetches_nothing_if_all_jars_exist(folder: Path) -> None:
+    """A second run fetches nothing and prints one line per set with its folder."""
     env = {"PATH": "/nowhere", "TAILRACE_JARS": str(folder)}
     folder.mkdir()
     for content in CONTENT:

@@ -1,4 +1,4 @@
-"""A client's certificate that has ended is said before any broker is asked."""
+"""An expired client certificate is reported before any broker is contacted."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _options(folder: Path, days: float) -> dict[str, str]:
     return {"ssl.certificate.location": str(file)}
 
 
-def test_one_that_has_expired_is_named_with_its_end(tmp_path: Path) -> None:
-    """With the file, the user and the day, and nothing of the key."""
+def test_an_expired_certificate_is_named_with_its_expiry(tmp_path: Path) -> None:
+    """The error has the file, the user and the day, and nothing of the key."""
     with pytest.raises(CertificateExpired) as caught:
         certificate.check(_options(tmp_path, -1), NOW)
     said = str(caught.value)
@@ -29,16 +29,16 @@ def test_one_that_has_expired_is_named_with_its_end(tmp_path: Path) -> None:
     assert f"valid until {NOW - datetime.timedelta(days=1):%Y-%m-%d}" in said
 
 
-def test_the_text_of_a_certificate_is_looked_at_as_well(tmp_path: Path) -> None:
-    """Where it is given instead of a file."""
+def test_the_text_of_a_certificate_is_checked_as_well(tmp_path: Path) -> None:
+    """The text may be given instead of a file."""
     text = Path(_options(tmp_path, -1)["ssl.certificate.location"]).read_text(encoding="utf-8")
     with pytest.raises(CertificateExpired, match=r"ssl\.certificate\.pem, the certificate of CN=tailrace-tweets"):
         certificate.check({"ssl.certificate.pem": text}, NOW)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no certificate"])
-def test_what_is_no_certificate_is_for_others_to_say(tmp_path: Path, content: bytes | None) -> None:
-    """The client that reads it has the better words; and one that is good is nothing to talk about."""
+def test_an_invalid_certificate_is_left_to_the_client(tmp_path: Path, content: bytes | None) -> None:
+    """The client that reads it has the better message; a valid certificate is not reported either."""
     certificate.check(_options(tmp_path, 1), NOW)
     file = tmp_path / "other.crt"
     if content is not None:

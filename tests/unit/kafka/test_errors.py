@@ -1,4 +1,4 @@
-"""Which of Kafka's refusals pass by themselves."""
+"""Which of Kafka's errors pass by themselves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tailrace.kafka.errors import is_retriable, translate
 
 
 @pytest.mark.parametrize("code", [KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH])
-def test_who_has_heard_of_another_leader_is_asked_again(code: int) -> None:
-    """Right after a topic was made, or its leader has changed, the client or the broker is behind the other."""
+def test_a_request_is_retried_on_a_stale_leader_epoch(code: int) -> None:
+    """Right after a topic was created, or its leader changed, the client or the broker is behind the other."""
     answers: list[KafkaException | int] = [KafkaException(KafkaError(code)), 7]
 
     def ask() -> int:
@@ -26,8 +26,8 @@ def test_who_has_heard_of_another_leader_is_asked_again(code: int) -> None:
     assert persist(ask, "asking") == 7
 
 
-def test_what_does_not_pass_is_said_at_once() -> None:
-    """The first refusal is the answer."""
+def test_a_permanent_error_is_raised_at_once() -> None:
+    """There is no second attempt."""
     asked: list[int] = []
 
     def ask() -> None:
@@ -39,8 +39,8 @@ def test_what_does_not_pass_is_said_at_once() -> None:
     assert len(asked) == 1
 
 
-def test_a_leader_that_is_too_new_to_tell_its_end_is_asked_again() -> None:
-    """After the death of another leader it does not know for a moment what is committed."""
+def test_a_request_is_retried_while_a_new_leader_does_not_know_its_end() -> None:
+    """After the previous leader's death, the new one does not know for a moment what is committed."""
     answers = iter([KafkaError.OFFSET_NOT_AVAILABLE, None])
 
     def ask() -> int:
@@ -53,13 +53,13 @@ def test_a_leader_that_is_too_new_to_tell_its_end_is_asked_again() -> None:
 
 
 def test_a_wrong_clock_is_named() -> None:
-    """Kafka speaks of a timestamp; whoever is woken by it needs to know which clock."""
+    """Kafka reports a timestamp, but the person on call needs to know which clock."""
     error = translate(KafkaException(KafkaError(KafkaError.INVALID_TIMESTAMP)), "writing a plan")
     assert "the clock of this machine" in str(error)
 
 
-def test_what_never_returns_is_left_after_its_limit() -> None:
-    """A call that librdkafka holds is a timeout, which passes; an error and an answer come through."""
+def test_a_call_that_never_returns_times_out() -> None:
+    """A call that librdkafka holds ends in a timeout, which may be retried; errors and answers pass through."""
     never = threading.Event()
     with pytest.raises(KafkaException) as caught:
         within(0.05, "adding", never.wait)
@@ -72,5 +72,5 @@ def test_what_never_returns_is_left_after_its_limit() -> None:
 
 
 def refuse() -> None:
-    """As a broker would."""
+    """Refuse as a broker would."""
     raise KafkaException(KafkaError(KafkaError.PRODUCER_FENCED))

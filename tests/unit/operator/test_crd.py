@@ -1,4 +1,4 @@
-"""The Pipeline resource says what the configuration says, in a schema that Kubernetes takes."""
+"""The Pipeline resource has the same fields as the configuration, in a schema that Kubernetes accepts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = 60.0
 
 @pytest.fixture
 def version() -> dict[str, Any]:
-    """The one version of the definition."""
+    """Return the only version of the definition."""
     (only,) = crd()["spec"]["versions"]
     assert isinstance(only, dict)
     return only
@@ -27,14 +27,14 @@ def version() -> dict[str, Any]:
 
 @pytest.fixture
 def spec(version: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a resource's spec."""
+    """Return the schema of a resource's spec."""
     found = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     assert isinstance(found, dict)
     return found
 
 
 def schemas(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The schema and all schemas in it."""
+    """Yield the schema and all schemas in it."""
     yield schema
     for inner in schema.get("properties", {}).values():
         yield from schemas(inner)
@@ -44,7 +44,7 @@ def schemas(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def test_definition_is_that_of_pipelines() -> None:
-    """Group, names and scope."""
+    """It has their group, names and scope."""
     made = crd()
     assert made["apiVersion"] == "apiextensions.k8s.io/v1"
     assert made["metadata"]["name"] == f"{made['spec']['names']['plural']}.{made['spec']['group']}"
@@ -55,13 +55,13 @@ def test_definition_is_that_of_pipelines() -> None:
 
 
 def test_version_is_served_with_a_status(version: dict[str, Any]) -> None:
-    """The operator writes the status alone, as a resource of its own."""
+    """The operator writes the status alone, as a subresource."""
     assert (version["name"], version["served"], version["storage"]) == ("v1alpha1", True, True)
     assert version["subresources"] == {"status": {}}
 
 
 def test_columns_show_what_the_schema_has(version: dict[str, Any]) -> None:
-    """A column whose path does not exist stays empty for ever."""
+    """A column whose path does not exist would stay empty forever."""
     columns = {column["name"]: column["jsonPath"] for column in version["additionalPrinterColumns"]}
     assert list(columns) == ["Pipeline", "Phase", "Lag", "Age"]
     resource = version["schema"]["openAPIV3Schema"]["properties"]
@@ -71,7 +71,7 @@ def test_columns_show_what_the_schema_has(version: dict[str, Any]) -> None:
 
 
 def test_every_field_of_the_configuration_is_in_the_spec(spec: dict[str, Any]) -> None:
-    """By the name that the file has, at its place."""
+    """Each has the name and the place that it has in the file."""
 
     def compare(section: type[Section], schema: dict[str, Any]) -> None:
         fields = {info.alias or name: info for name, info in section.model_fields.items()}
@@ -87,7 +87,7 @@ def test_every_field_of_the_configuration_is_in_the_spec(spec: dict[str, Any]) -
 
 
 def test_schema_is_structural(spec: dict[str, Any]) -> None:
-    """Nothing that the API server refuses or that only pydantic understands."""
+    """It has nothing that the API server refuses or that only pydantic understands."""
     for schema in schemas(spec):
         assert not schema.keys() & {"$ref", "$defs", "anyOf", "allOf", "oneOf", "const", "title", "default"}
         if schema.get("x-kubernetes-int-or-string"):
@@ -99,30 +99,30 @@ def test_schema_is_structural(spec: dict[str, Any]) -> None:
         assert ("items" in schema) == (schema["type"] == "array")
 
 
-def test_what_may_be_none_is_nullable(spec: dict[str, Any]) -> None:
-    """Of one type, or null."""
+def test_optional_fields_are_nullable(spec: dict[str, Any]) -> None:
+    """Such a field has one type, or null."""
     assert spec["properties"]["sink"]["properties"]["topic"]["nullable"] is True
     assert spec["properties"]["sink"]["properties"]["registry"]["nullable"] is True
     assert "nullable" not in spec["properties"]["pipeline"]
 
 
 def test_ranges_and_choices_are_kept(spec: dict[str, Any]) -> None:
-    """The API server refuses what the configuration would."""
+    """The API server refuses what the configuration would refuse."""
     assert spec["properties"]["process"]["properties"]["partitions"]["maximum"] == 10_000
     assert spec["properties"]["batch"]["properties"]["max_records"]["minimum"] == 1
     assert spec["properties"]["source"]["properties"]["format"]["enum"] == ["raw", "json", "avro"]
 
 
 def test_free_maps_keep_their_keys(spec: dict[str, Any]) -> None:
-    """Kubernetes prunes what the schema does not know, so each map says what it holds."""
+    """Kubernetes prunes what the schema does not know, so each map declares its contents."""
     process = spec["properties"]["process"]["properties"]
     assert process["arguments"]["x-kubernetes-preserve-unknown-fields"] is True
     assert process["validate"]["additionalProperties"] == {"type": "string"}
     assert spec["properties"]["spark"]["additionalProperties"] == {"type": "string"}
 
 
-def test_default_is_told_but_not_written_into_resources(spec: dict[str, Any]) -> None:
-    """The API server would keep today's default in every resource."""
+def test_default_is_described_but_not_written_into_resources(spec: dict[str, Any]) -> None:
+    """The API server would freeze today's default into every resource."""
     field = spec["properties"]["ledger"]["properties"]["partitions"]
     assert field["description"].endswith("Default: 64.")
 
@@ -137,8 +137,8 @@ def test_default_is_told_but_not_written_into_resources(spec: dict[str, Any]) ->
         ({"type": "object", "additionalProperties": False}, {"type": "object"}),
     ],
 )
-def test_translations(schema: dict[str, Any], made: dict[str, Any]) -> None:
-    """Each keyword of pydantic's that Kubernetes words otherwise."""
+def test_pydantic_keywords_are_translated(schema: dict[str, Any], made: dict[str, Any]) -> None:
+    """These are the keywords of pydantic that Kubernetes words differently."""
     assert structural(schema, {"A": {"type": "string"}}) == made
 
 
@@ -150,14 +150,14 @@ def test_translations(schema: dict[str, Any], made: dict[str, Any]) -> None:
         {"type": "object", "patternProperties": {}},
     ],
 )
-def test_what_kubernetes_cannot_say_is_an_error(schema: dict[str, Any]) -> None:
-    """A schema that says less than the configuration would let wrong resources in, silently."""
+def test_schema_that_kubernetes_cannot_express_is_an_error(schema: dict[str, Any]) -> None:
+    """A schema weaker than the configuration would silently let wrong resources in."""
     with pytest.raises(InvariantBroken):
         structural(schema, {})
 
 
 def test_module_prints_the_definition() -> None:
-    """`python -m tailrace_operator.crd` is how charts get it."""
+    """The charts get it with `python -m tailrace_operator.crd`."""
     result = subprocess.run(
         [sys.executable, "-m", "tailrace_operator.crd"], capture_output=True, text=True, timeout=LIMIT, check=True
     )

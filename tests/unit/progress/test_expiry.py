@@ -1,4 +1,4 @@
-"""A marker that is missing was never written, or was forgotten: the difference is the time since the plan."""
+"""A missing marker was never written, or has expired: the time since the plan decides."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ OLDER = Marker.of(BatchId(3), "older", 3)
 
 
 def markers(*each: Marker | None) -> dict[SinkPartition, Marker]:
-    """The markers of the sink partitions in their order."""
+    """Return the markers of the sink partitions in their order."""
     return {SinkPartition(number): marker for number, marker in enumerate(each) if marker is not None}
 
 
-def test_a_missing_marker_is_believed_while_none_can_have_expired() -> None:
-    """Up to an hour before the retention is over, for clocks differ."""
+def test_a_missing_marker_counts_as_unwritten_while_none_can_have_expired() -> None:
+    """This holds until an hour before the retention is over, because clocks differ."""
     assert doubtful(PLAN, {}, PLANNED + DEFAULT_RETENTION - 3601, WEEK) == []
     assert doubtful(PLAN, {}, PLANNED + DEFAULT_RETENTION - 3600, WEEK) == [0, 1, 2]
 
 
-def test_where_some_markers_are_there_the_others_may_still_have_expired() -> None:
-    """Each expires on its own: those that were committed first go first."""
+def test_missing_markers_may_have_expired_even_if_others_exist() -> None:
+    """Each expires on its own: the first committed are the first to go."""
     late = PLANNED + DEFAULT_RETENTION
     assert doubtful(PLAN, markers(None, WRITTEN, None), late, WEEK) == [0, 2]
     with pytest.raises(ProgressMissing, match=r"2 of its 3 sink partitions have no marker \(0, 2\)") as caught:
@@ -39,7 +39,7 @@ def test_where_some_markers_are_there_the_others_may_still_have_expired() -> Non
     assert "--give-up" in caught.value.then
 
 
-def test_an_older_marker_that_is_there_says_that_the_batch_was_not_written() -> None:
+def test_an_existing_older_marker_means_that_the_batch_was_not_written() -> None:
     """Writing it would have replaced the marker."""
     assert doubtful(PLAN, markers(OLDER, WRITTEN, OLDER), PLANNED + 10 * DEFAULT_RETENTION, WEEK) == []
     check(PLAN, markers(OLDER, WRITTEN, OLDER), PLANNED + 10 * DEFAULT_RETENTION, WEEK)
@@ -54,13 +54,13 @@ def test_an_older_marker_that_is_there_says_that_the_batch_was_not_written() -> 
     ],
 )
 def test_a_batch_that_needs_no_marker_is_never_doubtful(plan: StreamPlan) -> None:
-    """One that is noted as done, one that has none, and an empty one."""
+    """The batch is noted as done, has no markers, or is empty."""
     assert missing(plan, {}) == []
     check(plan, {}, PLANNED + 10 * DEFAULT_RETENTION, WEEK)
 
 
-def test_where_the_retention_is_unknown_the_message_says_what_was_assumed() -> None:
-    """So that whoever reads it can look it up."""
+def test_the_message_names_the_assumed_retention_if_it_is_unknown() -> None:
+    """The reader can then look it up."""
     with pytest.raises(ProgressMissing, match=r"after 7 days \(offsets.retention.minutes; assumed\)"):
         check(PLAN, {}, PLANNED + DEFAULT_RETENTION, Retention(DEFAULT_RETENTION, "assumed"))
 
@@ -68,6 +68,6 @@ def test_where_the_retention_is_unknown_the_message_says_what_was_assumed() -> N
 @pytest.mark.parametrize(
     ("seconds", "text"), [(30, "30 seconds"), (60, "60 seconds"), (150, "2.5 minutes"), (604800, "7 days")]
 )
-def test_a_duration_is_said_in_a_fitting_unit(seconds: float, text: str) -> None:
-    """A person reads it."""
+def test_a_duration_is_shown_in_a_readable_unit(seconds: float, text: str) -> None:
+    """People read it."""
     assert duration(seconds) == text

@@ -1,4 +1,4 @@
-"""A plan says what each sink partition reads, and a replay that would read otherwise is refused."""
+"""A plan says what each sink partition reads, and a replay that would read something else is refused."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ ranges = st.builds(
 
 
 def plan_of(*slices: str) -> StreamPlan:
-    """A plan whose sink partitions read these slices."""
+    """Return a plan whose sink partitions read these slices."""
     return StreamPlan("orders", "q-1", BatchId(7), (), tuple(Slice(each) for each in slices), "v1\n{}\n{}")
 
 
 @given(ranges)
 def test_a_range_is_read_back_from_its_text(span: Range) -> None:
-    """Topics may hold dashes, dots and digits, and are still told from the partition."""
+    """Topics may contain dashes, dots and digits, and are still separated from the partition."""
     assert Range.parse(str(span)) == span
 
 
 @given(st.lists(ranges, max_size=5).map(tuple), st.lists(names.map(Slice), max_size=5).map(tuple))
 def test_a_plan_is_read_back_from_the_ledger(spans: tuple[Range, ...], slices: tuple[Slice, ...]) -> None:
-    """What the driver wrote is what the next driver reads."""
+    """The next driver reads what this driver wrote."""
     plan = dataclasses.replace(plan_of(), ranges=spans, slices=slices)
     assert StreamPlan.of(json.loads(plan.to_bytes()), "here") == plan
 
 
-def test_a_plan_that_was_changed_by_hand_is_refused() -> None:
+def test_plan_that_was_changed_by_hand_is_refused() -> None:
     """The digest notices another slice."""
     data = json.loads(plan_of("t-0:0-5", "t-1:0-5").to_bytes())
     data["slices"][0] = "t-0:0-6"
@@ -53,13 +53,13 @@ def test_a_plan_that_was_changed_by_hand_is_refused() -> None:
 @pytest.mark.parametrize(
     "text", [b"", b"{}", b"null", b"[1]", b"\xff", b'{"version": 1}', b'{"version": 2}', b"\x02zno"]
 )
-def test_what_is_no_plan_is_refused_with_its_place(text: bytes) -> None:
-    """Somebody else's record in the ledger names where it stands."""
+def test_a_record_that_is_not_a_plan_is_refused_with_its_place(text: bytes) -> None:
+    """The error says where in the ledger the foreign record is."""
     with pytest.raises(LedgerUnusable, match="ledger-3 offset 12"):
         read(text, "ledger-3 offset 12")
 
 
-def test_a_plan_of_a_newer_version_is_refused() -> None:
+def test_plan_of_a_newer_version_is_refused() -> None:
     """An old Tailrace does not guess what a new one meant."""
     data = json.loads(plan_of().to_bytes()) | {"version": 4}
     with pytest.raises(LedgerUnusable, match="version 4"):
@@ -67,7 +67,7 @@ def test_a_plan_of_a_newer_version_is_refused() -> None:
 
 
 @given(st.permutations(["t-0:0-5", "t-1:0-5", "t-2:3-9", "#4"]))
-def test_sink_partitions_follow_what_is_read_and_not_sparks_number(now: list[str]) -> None:
+def test_sink_partitions_follow_their_slices_and_not_sparks_numbering(now: list[str]) -> None:
     """In whatever order Spark lists its tasks after a restart, each gets the sink partition of its slice."""
     plan = plan_of("t-0:0-5", "t-1:0-5", "t-2:3-9", "#4")
     chosen = assign(plan, tuple(Slice(each) for each in now))
@@ -75,7 +75,7 @@ def test_sink_partitions_follow_what_is_read_and_not_sparks_number(now: list[str
 
 
 def test_two_tasks_that_read_the_same_keep_their_order() -> None:
-    """A range is read by the function's branch and by that of the rejected; the first stays the first."""
+    """The function's branch and the branch of the rejected records both read a range; the first stays the first."""
     plan = plan_of("t-0:0-5", "t-1:0-5", "t-0:0-5", "t-1:0-5")
     now = tuple(Slice(each) for each in ("t-1:0-5", "t-0:0-5", "t-1:0-5", "t-0:0-5"))
     assert assign(plan, now) == (1, 0, 3, 2)
@@ -85,12 +85,12 @@ def test_two_tasks_that_read_the_same_keep_their_order() -> None:
     "now", [("t-0:0-5",), ("t-0:0-5", "t-1:0-6"), ("t-0:0-5", "t-1:0-5", "t-2:0-1"), ("t-0:0-5+t-1:0-5",)]
 )
 def test_another_cut_is_refused_with_both_cuts_named(now: tuple[str, ...]) -> None:
-    """Fewer, more, merged or other slices: the batch cannot be replayed exactly."""
+    """With fewer, more, merged or other slices, the batch cannot be replayed exactly."""
     with pytest.raises(CutChanged, match="batch 7 of 'orders' was planned with 2 sink partitions"):
         assign(plan_of("t-0:0-5", "t-1:0-5"), tuple(Slice(each) for each in now))
 
 
-def test_the_digest_tells_batches_queries_and_cuts_apart() -> None:
+def test_the_digest_distinguishes_batches_queries_and_cuts() -> None:
     """A marker of one plan is never taken for another's."""
     plan = plan_of("a", "b")
     others = [
@@ -111,13 +111,13 @@ def own_plan(**changes: object) -> Plan:
 
 
 def test_own_plan_is_read_back_from_the_ledger() -> None:
-    """Whatever it holds, and also where it is noted as done at other positions."""
+    """This holds whatever it contains, also if it is noted as done at other positions."""
     for plan in (own_plan(), own_plan(shuffles=True, judges=True, outputs=3), own_plan().finished({("in", 0): 2})):
         assert read(plan.to_bytes(), "here") == plan
 
 
 def test_large_plan_is_compressed_and_read_back() -> None:
-    """Five thousand ranges stay far below the megabyte that brokers take."""
+    """Five thousand ranges stay far below the megabyte that brokers accept."""
     parts = tuple((Range("a-long-topic-name", number, 10**9, 10**9 + number),) for number in range(5000))
     plan = own_plan(parts=parts, outputs=5000, ends={each.place: each.end for part in parts for each in part})
     assert len(plan.to_bytes()) < 200_000
@@ -136,8 +136,8 @@ def test_large_plan_is_compressed_and_read_back() -> None:
         {"parts": ((Range("in", 0, 0, 5),), (Range("in", 1, 7, 9), Range("in", 2, 1, 2)))},
     ],
 )
-def test_own_digest_changes_with_all_that_exactness_rests_on(change: dict[str, object]) -> None:
-    """Another sink, another topic of the same name, another grouping: another digest."""
+def test_own_digest_changes_with_everything_that_exactness_relies_on(change: dict[str, object]) -> None:
+    """Another sink, another topic of the same name or another grouping gives another digest."""
     assert own_plan(**change).digest != own_plan().digest
 
 

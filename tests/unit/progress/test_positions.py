@@ -1,4 +1,4 @@
-"""Offsets as others write them down, and what differs between two places."""
+"""Offsets in the formats of external stores, and the differences between two sets of positions."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ OFFSETS = st.integers(0, LARGEST)
 KNOWN = Known({("in", 0): 10, ("in", 1): 20}, {("in", 0): 5, ("in", 1): 20})
 
 
-def test_a_node_is_written_as_older_jobs_write_it() -> None:
-    """In the order of the partitions."""
+def test_a_node_has_the_format_of_older_jobs() -> None:
+    """The partitions are in order."""
     assert to_node({1: 38115057, 0: 38114984}) == "0:38114984,1:38115057"
 
 
 @given(st.dictionaries(st.integers(0, 9999), OFFSETS))
-def test_what_a_node_holds_is_read_back(offsets: dict[int, int]) -> None:
-    """Whatever the offsets are."""
+def test_a_node_is_read_back(offsets: dict[int, int]) -> None:
+    """This holds whatever the offsets are."""
     assert from_node(to_node(offsets), "n") == offsets
 
 
 @pytest.mark.parametrize(
     "text", ["0", "0:", ":1", "0:1,", "0:1;1:2", "0:-1", "0:1,0:2", "a:1", f"0:{LARGEST + 1}", "{}"]
 )
-def test_a_node_that_holds_no_offsets_is_refused_with_its_name(text: str) -> None:
-    """Nobody guesses."""
+def test_a_node_without_offsets_is_refused_with_its_name(text: str) -> None:
+    """Nothing is guessed."""
     with pytest.raises(OffsetStoreUnusable, match=r"^TR-311.*the-node"):
         from_node(text, "the-node")
 
 
 @given(st.dictionaries(st.tuples(st.sampled_from(["a", "b.c", "d-1"]), st.integers(0, 99)), OFFSETS))
 def test_a_document_is_read_back(offsets: dict[tuple[str, int], int]) -> None:
-    """Whatever the offsets are."""
+    """This holds whatever the offsets are."""
     assert from_document(to_document("p", offsets), "d") == offsets
 
 
@@ -67,22 +67,22 @@ def test_a_document_is_read_back(offsets: dict[tuple[str, int], int]) -> None:
         (json.dumps({"version": 1, "offsets": {"a": {"0": LARGEST + 1}}}), "not an offset"),
     ],
 )
-def test_a_document_that_is_wrong_is_refused_with_the_reason(document: str, why: str) -> None:
-    """Before anything is changed."""
+def test_an_invalid_document_is_refused_with_the_reason(document: str, why: str) -> None:
+    """The error comes before anything is changed."""
     with pytest.raises(OffsetStoreUnusable, match=why):
         from_document(document, "d")
 
 
-def test_a_batch_begins_where_its_first_range_does() -> None:
-    """Long ranges are split; a partition of which nothing is read begins where it ends."""
+def test_batch_begins_where_its_first_range_does() -> None:
+    """Long ranges are split; a partition that is not read begins where it ends."""
     ranges = (Range("in", 0, 7, 9), Range("in", 0, 5, 7))
     plan = StreamPlan("p", "q", BatchId(1), ranges, (), "")
     assert begins(plan, {("in", 0): 9, ("in", 1): 4}) == {("in", 0): 5, ("in", 1): 4}
 
 
 @pytest.mark.parametrize("stored", [KNOWN.positions, KNOWN.begins])
-def test_a_store_that_is_as_the_pipeline_left_it_does_not_differ(stored: dict[tuple[str, int], int]) -> None:
-    """After a clean end, and after a kill."""
+def test_a_store_as_the_pipeline_left_it_does_not_differ(stored: dict[tuple[str, int], int]) -> None:
+    """This holds after a clean end, and after a kill."""
     assert differences(KNOWN, stored) == []
 
 
@@ -90,11 +90,11 @@ def test_a_store_that_is_as_the_pipeline_left_it_does_not_differ(stored: dict[tu
     ("stored", "what"),
     [
         ({}, "it has no offsets of this pipeline"),
-        ({("in", 0): 10}, "it has no offset of in-1, which goes on at 20"),
-        ({("in", 0): 9, ("in", 1): 20}, "it has in-0 at 9, which goes on at 10"),
+        ({("in", 0): 10}, "it has no offset of in-1, which continues at 20"),
+        ({("in", 0): 9, ("in", 1): 20}, "it has in-0 at 9, which continues at 10"),
         ({("in", 0): 10, ("in", 1): 20, ("in", 2): 3}, "it has in-2 at 3, which the pipeline does not read"),
     ],
 )
 def test_each_difference_is_named_with_its_values(stored: dict[tuple[str, int], int], what: str) -> None:
-    """So that its cause can be found."""
+    """The values help to find the cause."""
     assert differences(KNOWN, stored) == [what]

@@ -1,8 +1,8 @@
-"""Every order in which two attempts, or two drivers, can take their steps: each batch comes out once, whole, or waits.
+"""Every order of steps of two attempts, or two drivers: each batch comes out once and complete, or waits.
 
-A walk through all worlds up to a bound is complete there; Hypothesis goes further at random. Both run Tailrace's own
-functions against the model of `support.protocol`. And both must be able to fail: without any one of the rules they find
-the fault that the rule is for.
+The search visits every world up to a bound; Hypothesis goes further at random. Both run Tailrace's own functions
+against the model in `support.protocol`. Both must also be able to fail: without any one of the rules they find the
+fault that the rule prevents.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from support.protocol import Bounds, Broken, Protocol, Rules, World
 from tailrace.progress import states
 from tailrace.progress.marker import Decision
 
-# One attempt more each (430 and 363 thousand worlds) finds nothing else, and takes half a minute.
+# One attempt more for each (430 and 363 thousand worlds) finds nothing else, and takes half a minute.
 TWO_ATTEMPTS = Bounds(batches=2, attempts=3, resent=1, slots=2)
 TWO_DRIVERS = Bounds(batches=2, attempts=2, resent=1, slots=2, drivers=2, shared=False)
-# A fault shows itself early, so what looks for one may be smaller.
+# A fault shows early, so a search for one may be smaller.
 SMALL = replace(TWO_ATTEMPTS, attempts=2)
 
 
@@ -42,7 +42,7 @@ BROKEN_RULES = {
         SMALL,
         "torn",
     ),
-    "asking again where one has not written the batch before": (
+    "reading the marker unless one wrote the previous batch": (
         Rules(remembers=lambda last, batch: True),
         SMALL,
         "fenced cannot begin",  # the table does not allow it
@@ -51,17 +51,17 @@ BROKEN_RULES = {
 
 
 @pytest.mark.parametrize("bounds", [TWO_ATTEMPTS, TWO_DRIVERS], ids=["two attempts", "two drivers"])
-def test_in_every_order_of_steps_each_batch_comes_out_once(bounds: Bounds) -> None:
-    """No two commits, no half batch, and nobody says that a batch is done before it is."""
+def test_each_batch_comes_out_once_in_every_order_of_steps(bounds: Bounds) -> None:
+    """There are no two commits and no half batch, and no batch is reported done before it is."""
     found = explore(Protocol(bounds))
     assert found.fault == "", "\n".join(found.trace)
     assert found.worlds > 30_000
-    assert found.finished > 0  # else nothing would have been shown
+    assert found.finished > 0  # otherwise nothing would have been shown
 
 
 @pytest.mark.parametrize("rule", BROKEN_RULES)
-def test_without_a_rule_the_fault_that_it_is_for_is_found(rule: str) -> None:
-    """The shortest way there is told, so the walk can fail, and each rule is needed."""
+def test_removing_a_rule_reveals_the_fault_that_it_prevents(rule: str) -> None:
+    """The search reports the shortest way to it: it can fail, and each rule is needed."""
     rules, bounds, fault = BROKEN_RULES[rule]
     found = explore(Protocol(bounds, rules))
     assert fault in found.fault
@@ -69,35 +69,35 @@ def test_without_a_rule_the_fault_that_it_is_for_is_found(rule: str) -> None:
 
 
 def test_a_late_end_of_a_transaction_ends_the_next_one_of_its_epoch() -> None:
-    """KAFKA-17754: the way to the torn batch goes through a request that was sent twice."""
+    """In KAFKA-17754, the way to the torn batch goes through a request that was sent twice."""
     rules, bounds, _ = BROKEN_RULES["no second use of an epoch after a doubt"]
     trace = explore(Protocol(bounds, rules)).trace
     assert any("asks to commit again" in step for step in trace)
     assert trace[-1].startswith("network: delivers")
 
 
-def test_the_gateway_that_wrote_last_is_a_matter_of_speed_alone() -> None:
-    """A warm producer of another executor was fenced, so that using it costs an attempt and no record."""
+def test_the_choice_of_gateway_affects_only_speed() -> None:
+    """The warm producer of another executor was fenced, so using it costs an attempt and no record."""
     found = explore(Protocol(replace(TWO_ATTEMPTS, resent=0), Rules(overtaken=lambda made_in, run, owner, here: "")))
     assert found.fault == "", "\n".join(found.trace)
 
 
 class Machine(RuleBasedStateMachine):
-    """Longer lives than a walk can afford: more batches, attempts and lost answers, two drivers that share gateways."""
+    """Longer lives than the search can afford: more batches, attempts and lost answers; drivers share gateways."""
 
     kept = Rules()
     bounds = Bounds(batches=6, attempts=16, resent=4, slots=2, drivers=2)
 
     @initialize()
     def begin(self) -> None:
-        """Nothing has happened."""
+        """Start with the world in which nothing has happened."""
         self.protocol = Protocol(self.bounds, self.kept)
         self.world: World = self.protocol.start()
         self.open = list(self.protocol.moves(self.world))
 
     @rule(data=st.data())
     def step(self, data: st.DataObject) -> None:
-        """Any of the steps that may come next; those that end an attempt or lose a request less often."""
+        """Take any possible next step; those that end an attempt or lose a request are rarer."""
         if not self.open:
             return  # everything is done
         rough = data.draw(st.integers(0, 3), "rough") == 0
@@ -108,7 +108,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def exact(self) -> None:
-        """Never two commits, never half a batch."""
+        """Check that nothing was committed twice, and no batch in part."""
         if hasattr(self, "world"):
             check(self.world)
 
@@ -116,13 +116,13 @@ class Machine(RuleBasedStateMachine):
 ROUGH = ("the attempt dies", "network: loses", "kafka: the transaction takes too long", "is in doubt", "gives up")
 
 
-def test_a_long_life_at_random_is_exact() -> None:
-    """Forty lives of up to 150 steps."""
+def test_a_long_random_life_is_exact() -> None:
+    """There are forty lives of up to 150 steps."""
     run_state_machine_as_test(Machine, settings=_settings(40))
 
 
-def test_a_long_life_without_fencing_is_not() -> None:
-    """So the machine can fail."""
+def test_a_long_random_life_without_fencing_is_not_exact() -> None:
+    """This shows that the machine can fail."""
 
     class Unfenced(Machine):
         kept = Rules(fences=False)
@@ -140,5 +140,5 @@ def _settings(examples: int) -> settings:
         deadline=None,
         print_blob=False,
         suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate],  # the shortest way to a fault is what the walk tells
+        phases=[Phase.generate],  # the search finds the shortest way to a fault
     )

@@ -12,8 +12,8 @@ from tailrace.progress.states import TRANSITIONS, Event, State, after
 PROTOCOL = [Event.FENCE, Event.READ, Event.BEGIN, Event.SEAL, Event.COMMIT, Event.COMMITTED]
 
 
-def test_the_protocol_in_its_order_ends_ready_for_the_next_batch() -> None:
-    """Fence, read, begin, seal, commit, committed: and the producer may be used again."""
+def test_the_protocol_ends_ready_for_the_next_batch() -> None:
+    """After fence, read, begin, seal, commit and committed, the producer may be used again."""
     state = State.UNKNOWN
     for event in PROTOCOL:
         state = after(state, event)
@@ -26,7 +26,7 @@ def test_no_transaction_begins_before_the_marker_is_read() -> None:
         after(State.FENCED, Event.BEGIN)
 
 
-def test_no_commit_without_the_marker_in_the_transaction() -> None:
+def test_no_commit_is_sent_without_the_marker_in_the_transaction() -> None:
     """Outputs without their marker could be written twice."""
     with pytest.raises(InvariantBroken, match="open cannot commit"):
         after(State.OPEN, Event.COMMIT)
@@ -34,13 +34,13 @@ def test_no_commit_without_the_marker_in_the_transaction() -> None:
 
 @given(st.sampled_from(State))
 def test_a_doubt_ends_every_state(state: State) -> None:
-    """Whatever was known, after a doubt nothing is."""
+    """After a doubt, nothing that was known still holds."""
     assert after(state, Event.DOUBT) is State.UNKNOWN
 
 
 @given(st.lists(st.sampled_from(Event), max_size=30))
-def test_whatever_happens_a_commit_is_only_reached_through_a_seal(events: list[Event]) -> None:
-    """In every accepted sequence, each commit stands directly after a seal, and each seal in a begun transaction."""
+def test_a_commit_is_only_reached_through_a_seal(events: list[Event]) -> None:
+    """In every accepted sequence, each commit directly follows a seal, and each seal is in a begun transaction."""
     state, done = State.UNKNOWN, list[Event]()
     for event in events:
         if (state, event) not in TRANSITIONS:

@@ -1,4 +1,4 @@
-"""The alerts: each with its runbook and its tests, of metrics that exist, checked and tested with promtool."""
+"""The alerts: each has a runbook and tests, uses existing metrics, and passes promtool's checks and tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUERY = re.compile(r'printf "((?:[^"\\]|\\.)*)"[^|]*\| query')
 
 
 def rule(file: Path) -> dict[str, Any]:
-    """The one alert of a file."""
+    """Return the only alert of a file."""
     [group] = yaml.safe_load(file.read_text(encoding="utf-8"))["groups"]
     [found] = group["rules"]
     assert group["name"] == f"tailrace-{file.stem}"
@@ -29,13 +29,13 @@ def rule(file: Path) -> dict[str, Any]:
 
 
 def promtool(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run it."""
+    """Run promtool."""
     command = [program("promtool", "prometheus"), *words]
     return subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_each_alert_has_its_runbook_and_its_tests() -> None:
-    """One file of the same name in each of the three folders, and none besides."""
+    """The three folders have files of the same names, and no others."""
     names = {file.stem for file in RULES}
     assert len(names) == 9
     assert {file.stem for file in RUNBOOKS.glob("*.md")} == names
@@ -45,8 +45,8 @@ def test_each_alert_has_its_runbook_and_its_tests() -> None:
 
 
 @pytest.mark.parametrize("file", RULES, ids=lambda file: file.stem)
-def test_an_alert_says_what_is_needed_at_night(file: Path) -> None:
-    """How bad it is, of which pipeline with which values, and which page to open."""
+def test_an_alert_has_what_the_person_on_call_needs(file: Path) -> None:
+    """It has its severity, the pipeline, the values, and the page to open."""
     found = rule(file)
     assert found["for"]
     assert found["labels"]["severity"] in {"critical", "warning"}
@@ -64,7 +64,7 @@ def test_an_alert_says_what_is_needed_at_night(file: Path) -> None:
 
 @pytest.mark.parametrize("file", RULES, ids=lambda file: file.stem)
 def test_an_alert_names_only_what_is_exported(file: Path) -> None:
-    """In its expression, and in the queries of its annotations."""
+    """This covers its expression and the queries of its annotations."""
     found = rule(file)
     assert faults(found["expr"]) == []
     asked = QUERY.findall(found["annotations"]["description"])
@@ -73,7 +73,7 @@ def test_an_alert_names_only_what_is_exported(file: Path) -> None:
 
 
 def test_the_page_of_alerts_lists_them() -> None:
-    """With their severity and a link to the runbook."""
+    """Each has its severity and a link to the runbook."""
     page = (ROOT / "docs" / "how-to" / "alert-on-what-matters.md").read_text(encoding="utf-8")
     for file in RULES:
         found = rule(file)
@@ -81,15 +81,15 @@ def test_the_page_of_alerts_lists_them() -> None:
         assert row in page
 
 
-def test_promtool_finds_the_rules_right() -> None:
-    """Syntax of the files, the expressions and the templates."""
+def test_promtool_accepts_the_rules() -> None:
+    """It checks the syntax of the files, the expressions and the templates."""
     done = promtool("check", "rules", *map(str, RULES))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("SUCCESS: 1 rules found") == len(RULES)
 
 
 def test_each_alert_fires_when_it_should_and_only_then() -> None:
-    """Promtool runs tests/rules; each file has cases in which its alert fires, and cases in which it does not."""
+    """promtool runs tests/rules; each file has cases in which its alert fires, and cases in which it does not."""
     for file in sorted(TESTS.glob("*.yaml")):
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
         alert = rule(ROOT / "charts" / "tailrace" / "rules" / file.name)["alert"]

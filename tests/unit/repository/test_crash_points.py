@@ -1,4 +1,4 @@
-"""Crash points: as data, each once, and nothing at all where none is asked for."""
+"""Crash points: declared as data, each in one place, and inert unless requested."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIES = -int(signal.SIGKILL)
 
 
 def run(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Code in a process of its own, which may die."""
+    """Run code in a process of its own, which may die."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env={**os.environ, **variables},
@@ -41,8 +41,8 @@ AT = """
 """
 
 
-def test_without_the_variable_nothing_happens() -> None:
-    """Neither at a point, nor to the batches that pass one, nor to a producer's options."""
+def test_crash_points_are_inert_without_the_variable() -> None:
+    """Nothing changes at a point, for the batches that pass one, or in a producer's options."""
     assert run(AT).stdout == "alive\n"
     batches = iter([1, 2])
     assert crash_points.halved(Point.SENT_IN_PART, batches, 1, 1) is batches
@@ -50,16 +50,16 @@ def test_without_the_variable_nothing_happens() -> None:
 
 
 def test_a_process_dies_at_its_point_and_only_once(tmp_path: Path) -> None:
-    """What was struck is tried again, and then gets through."""
+    """The second attempt gets through."""
     variables = crash_points.crashes(tmp_path, Crash(Point.COMMIT_ACKNOWLEDGED, batch=1, partition=1))
     assert run(AT, **variables).returncode == DIES
-    [told] = crash_points.happened(tmp_path)
-    assert (told["at"], told["batch"], told["partition"], told["how"]) == ("commit_acknowledged", 1, 1, "there")
+    [event] = crash_points.happened(tmp_path)
+    assert (event["at"], event["batch"], event["partition"], event["how"]) == ("commit_acknowledged", 1, 1, "there")
     assert run(AT, **variables).stdout == "alive\n"
 
 
-def test_a_crash_may_happen_more_often(tmp_path: Path) -> None:
-    """A replay that dies as well."""
+def test_a_crash_may_happen_several_times(tmp_path: Path) -> None:
+    """A replay can be made to die as well."""
     variables = crash_points.crashes(tmp_path, Crash(Point.COMMIT_ACKNOWLEDGED, times=2))
     assert [run(AT, **variables).returncode for _ in range(3)] == [DIES, DIES, 0]
 
@@ -72,13 +72,13 @@ def test_a_crash_may_happen_more_often(tmp_path: Path) -> None:
         Crash(Point.COMMIT_ACKNOWLEDGED, partition=0),
     ],
 )
-def test_another_place_is_passed(other: Crash, tmp_path: Path) -> None:
-    """Step, batch and sink partition must fit."""
+def test_a_crash_for_another_place_does_not_strike(other: Crash, tmp_path: Path) -> None:
+    """The step, batch and sink partition must all match."""
     assert run(AT, **crash_points.crashes(tmp_path, other)).stdout == "alive\n"
 
 
-def test_half_of_the_first_rows_have_gone_when_it_comes(tmp_path: Path) -> None:
-    """And what should have left the process has."""
+def test_a_crash_in_mid_batch_comes_after_half_of_the_first_rows(tmp_path: Path) -> None:
+    """What should have left the process by then has left it."""
     code = """
         import sys
         import pyarrow as pa
@@ -97,8 +97,8 @@ def test_half_of_the_first_rows_have_gone_when_it_comes(tmp_path: Path) -> None:
     assert run(code, **variables).stdout == "5 5 5 5 "
 
 
-def test_the_tree_dies_with_it(tmp_path: Path) -> None:
-    """The driver says that it is one; whoever below it comes to the point takes it along."""
+def test_a_crash_can_kill_the_process_tree(tmp_path: Path) -> None:
+    """The driver declares itself the root; a descendant that reaches the point kills the driver too."""
     code = """
         import subprocess, sys
         from tailrace import crash_points
@@ -113,8 +113,8 @@ def test_the_tree_dies_with_it(tmp_path: Path) -> None:
     assert len(crash_points.happened(tmp_path)) == 1
 
 
-def test_crashes_are_data(tmp_path: Path) -> None:
-    """As they stand in a file: what is not named is any."""
+def test_crashes_are_read_from_data(tmp_path: Path) -> None:
+    """They have the form of the file: a key that is left out matches anything."""
     assert Crash.of({"at": "commit_sent", "batch": 3, "partition": 1}) == Crash(Point.COMMIT_SENT, 3, 1)
     with pytest.raises(ValueError, match="is not a valid Point"):
         Crash.of({"at": "nowhere"})
@@ -123,11 +123,11 @@ def test_crashes_are_data(tmp_path: Path) -> None:
 
 
 def test_each_point_belongs_to_one_kind_of_process() -> None:
-    """And none is forgotten."""
+    """No point is forgotten."""
     assert sorted([*DRIVER, *WORKER, *READER, *GATEWAY]) == sorted(Point)
 
 
-def test_the_variable_is_not_taken_for_a_key_of_the_configuration(tmp_path: Path) -> None:
+def test_the_variable_is_not_taken_for_a_configuration_key(tmp_path: Path) -> None:
     """A driver starts with it."""
     file = tmp_path / "pipeline.yaml"
     file.write_text("pipeline: p\nsource: {topics: [in]}\nsink: {topic: out}\n")

@@ -1,4 +1,4 @@
-"""The dashboards: files that Grafana can read, made of what the code exports, and fresh."""
+"""The dashboards: files that Grafana can read, built from exported metrics, and up to date."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from tailrace.telemetry import metrics
 
 FOLDER = Path(__file__).parents[3] / "charts" / "tailrace" / "dashboards"
 FILES = sorted(FOLDER.glob("*.json"))
-# Shown by no panel: what others say better, or what only tells who somebody is.
+# Metrics that no panel shows: others show it better, or they only identify something.
 NOT_SHOWN: set[str] = set()
 
 
 def dashboards() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every file, read."""
+    """Yield every file with its content."""
     for file in FILES:
         yield file.stem, json.loads(file.read_text(encoding="utf-8"))
 
 
 def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those that ask something."""
+    """Return the panels that have queries."""
     return [each for each in dashboard["panels"] if each["type"] != "row"]
 
 
-def test_the_files_are_fresh() -> None:
-    """A change of the metrics or of the panels is followed by `make docs`."""
+def test_the_files_are_up_to_date() -> None:
+    """After a change of the metrics or the panels, run `make docs`."""
     assert {file.stem for file in FILES} == {each.name for each in generate.DASHBOARDS}
     stale = [
         each.name
@@ -43,7 +43,7 @@ def test_the_files_are_fresh() -> None:
 
 
 def test_ids_are_unique() -> None:
-    """Of the dashboards in a Grafana, and of the panels in a dashboard."""
+    """They are unique for dashboards in a Grafana, and for panels in a dashboard."""
     uids = [content["uid"] for _, content in dashboards()]
     assert len(set(uids)) == len(uids) == 4
     for name, content in dashboards():
@@ -51,7 +51,7 @@ def test_ids_are_unique() -> None:
         assert len(set(numbers)) == len(numbers), name
 
 
-def test_every_panel_says_what_it_shows() -> None:
+def test_every_panel_is_described() -> None:
     """Each has a unit and queries, and each query an expression and a legend."""
     wrong = []
     for name, content in dashboards():
@@ -66,7 +66,7 @@ def test_every_panel_says_what_it_shows() -> None:
 
 
 def test_no_two_panels_overlap() -> None:
-    """On a grid of 24 columns."""
+    """The grid has 24 columns."""
     for name, content in dashboards():
         taken: set[tuple[int, int]] = set()
         for panel in content["panels"]:
@@ -80,7 +80,7 @@ def test_no_two_panels_overlap() -> None:
 
 
 def test_panels_name_only_what_is_exported() -> None:
-    """A metric that was renamed would leave a panel empty for ever, and nobody would be told."""
+    """A renamed metric would leave a panel empty forever, and nobody would notice."""
     wrong = [
         f"{name}: {panel['title']}: {fault}"
         for name, content in dashboards()
@@ -92,7 +92,7 @@ def test_panels_name_only_what_is_exported() -> None:
 
 
 def test_every_metric_is_shown() -> None:
-    """What is exported and never looked at need not be exported."""
+    """A metric that nobody looks at need not be exported."""
     shown = {
         name
         for _, content in dashboards()
@@ -119,13 +119,13 @@ def test_every_metric_is_shown() -> None:
         ("vector(1)", "no metric in vector(1)"),
     ],
 )
-def test_what_does_not_exist_is_found(expression: str, fault: str) -> None:
-    """The tests above can fail."""
+def test_a_missing_metric_or_label_is_found(expression: str, fault: str) -> None:
+    """This shows that the tests above can fail."""
     assert faults(expression) == [fault]
 
 
-def test_a_label_that_is_not_declared_is_refused() -> None:
-    """Already where the dashboards are made."""
+def test_an_undeclared_label_is_refused() -> None:
+    """It is refused when the dashboards are built."""
     with pytest.raises(ValueError, match="has no label broker"):
         of(metrics.LAG, broker="1")
     with pytest.raises(ValueError, match="histogram"):

@@ -1,4 +1,4 @@
-"""The documentation says nothing that the code does not know: blocks load, commands exist, links lead somewhere."""
+"""The documentation matches the code: blocks load, commands exist, links resolve."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 VARIABLE = re.compile(r"\$\{(\w+)\}")
-# Places in the repository that a page may name as code.
+# Paths in the repository that a page may name as code.
 PLACE = re.compile(r"(?:pipeline|operators|docs|tests|requirements|\.ci)/[\w./*-]+")
 HIDDEN = {"__init__", "__main__"}
 MOST_LAYERS = 14
 
 
 class Block(NamedTuple):
-    """A fenced block, and where it is."""
+    """A fenced block, and the page that it is on."""
 
     page: Path
     language: str
@@ -41,35 +41,35 @@ class Block(NamedTuple):
 
 
 def blocks(*languages: str) -> list[Block]:
-    """Every block in one of these languages."""
+    """Return every block in one of these languages."""
     found = [Block(page, *each.groups()) for page in PAGES for each in FENCE.finditer(page.read_text(encoding="utf-8"))]
     return [block for block in found if block.language in languages]
 
 
 def name(value: object) -> str:
-    """How pytest names a page or a block."""
+    """Return the name that pytest shows for a page or a block."""
     page = value.page if isinstance(value, Block) else value
     return str(page.relative_to(ROOT)) if isinstance(page, Path) else str(value)
 
 
 def prose(page: Path) -> str:
-    """A page without its fenced blocks."""
+    """Return a page without its fenced blocks."""
     return FENCE.sub("", page.read_text(encoding="utf-8"))
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading, as the usual renderers make it."""
+    """Return the anchor of a heading, as common renderers form it."""
     return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).strip().replace(" ", "-")
 
 
-def test_there_are_blocks_of_every_kind() -> None:
+def test_blocks_of_every_kind_are_found() -> None:
     """A pattern that finds nothing would make the tests below pass."""
     assert {block.language for block in blocks("yaml", "python", "sh")} == {"yaml", "python", "sh"}
     assert len(PAGES) > 20
 
 
 def test_every_fence_names_its_language() -> None:
-    """So that no block escapes these tests."""
+    """Otherwise a block could escape these tests."""
     unnamed = [name(page) for page in PAGES if re.search(r"^```$", prose(page), re.MULTILINE)]
     assert unnamed == []
 
@@ -85,13 +85,13 @@ def test_a_pipeline_in_the_documentation_loads(block: Block, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=name)
 def test_python_in_the_documentation_compiles(block: Block) -> None:
-    """Whoever copies it has no syntax error."""
+    """A reader who copies it gets no syntax error."""
     compile(block.text, name(block), "exec")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
-    """The file is there, and the heading in it."""
+def test_links_resolve(page: Path) -> None:
+    """The file exists, and so does the heading in it."""
     wrong = []
     for target in LINK.findall(prose(page)):
         if "://" in target:
@@ -106,8 +106,8 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert wrong == []
 
 
-def test_files_that_are_named_exist() -> None:
-    """A file that was moved is named by its new place."""
+def test_named_files_exist() -> None:
+    """A moved file is named by its new path."""
     wrong = defaultdict(list)
     for page in PAGES:
         for code in CODE.findall(prose(page)):
@@ -116,22 +116,22 @@ def test_files_that_are_named_exist() -> None:
     assert wrong == {}
 
 
-def test_map_in_the_architecture_is_the_tree() -> None:
-    """Each room has its row, each row names the modules of its room, and no module stands outside unsaid."""
+def test_map_in_the_architecture_matches_the_tree() -> None:
+    """Each room has its row, each row names the modules of its room, and every module outside a room is named."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z_/]+)/` \| .+? \| (.+?) \|$", text, re.MULTILINE)
-    told = {room: set(CODE.findall(modules)) for room, modules in rows}
+    listed = {room: set(CODE.findall(modules)) for room, modules in rows}
     there = {
         str(folder.parent.relative_to(PACKAGE)): {path.stem for path in folder.parent.glob("*.py")} - HIDDEN
         for folder in PACKAGE.rglob("__init__.py")
     }
     outside = there.pop(".")
-    assert told == there
+    assert listed == there
     assert [module for module in outside if f"`{module}.py`" not in text] == []
 
 
-def test_order_of_the_rooms_in_the_architecture_is_the_one_that_is_checked() -> None:
-    """The line of the page and the list of import-linter name the same layers, from the top down."""
+def test_order_of_the_rooms_in_the_architecture_matches_the_linter() -> None:
+    """The line on the page and import-linter's list name the same layers, from the top down."""
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     [block] = re.findall(r"^    (cli → .+(?:\n {8}.+)*)$", text, re.MULTILINE)
     linter = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
@@ -141,7 +141,7 @@ def test_order_of_the_rooms_in_the_architecture_is_the_one_that_is_checked() -> 
 
 
 def command_lines() -> Iterator[tuple[str, str]]:
-    """Every call of `tailrace` in a shell block, and every one in prose that has more than one word."""
+    """Yield every call of `tailrace` in a shell block, and every one in prose with more than one word."""
     for block in blocks("sh"):
         for line in block.text.splitlines():
             if line.startswith("tailrace "):
@@ -153,13 +153,13 @@ def command_lines() -> Iterator[tuple[str, str]]:
 
 
 def option_names(command: Any) -> set[str]:
-    """The options of a command, with --help."""
+    """Return the options of a command, with --help."""
     return {"--help", *(option for each in command.params for option in each.opts if option.startswith("-"))}
 
 
 @pytest.mark.parametrize(("page", "line"), sorted(set(command_lines())))
 def test_commands_and_options_exist(page: str, line: str) -> None:
-    """What a page tells to type can be typed."""
+    """A command that a page tells the reader to type works."""
     _, *words = shlex.split(line)
     assert words[0] in COMMANDS, f"{page}: {line}"
     command = load(words[0])
@@ -187,19 +187,19 @@ def test_make_targets_exist() -> None:
     assert [target for target in sorted(used) if f"\n{target}:" not in makefile] == []
 
 
-def test_the_page_of_commands_is_fresh() -> None:
-    """A change of a command's help is followed by `python docs/generate.py`."""
+def test_the_page_of_commands_is_up_to_date() -> None:
+    """After a change of a command's help, run `python docs/generate.py`."""
     spec = spec_from_file_location("tailrace_docs_generate_cli", ROOT / "docs" / "generate.py")
     if spec is None or spec.loader is None:
         pytest.fail("docs/generate.py cannot be loaded")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     written = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
-    assert written == module.cli(), "run: python docs/generate.py, to write cli.md anew"
+    assert written == module.cli(), "run: python docs/generate.py, to regenerate cli.md"
 
 
 def test_every_page_is_in_the_index() -> None:
-    """A page that no page leads to is not read."""
+    """A page without links to it is not read."""
     index = ROOT / "docs" / "index.md"
     linked = {(index.parent / target.partition("#")[0]).resolve() for target in LINK.findall(prose(index))}
     pages = {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - {index}

@@ -1,4 +1,4 @@
-"""What is imported without being needed: the configuration and the operator work without Spark and Kafka."""
+"""Unneeded imports: the configuration and the operator work without Spark and Kafka."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMIT = 60.0
     ],
 )
 def test_import_brings_neither_spark_nor_kafka(module: str) -> None:
-    """In a fresh process, so that nothing is there already."""
+    """A fresh process is used, in which nothing is imported yet."""
     code = f"import sys, {module}; sys.stdout.write(' '.join(each for each in {HEAVY!r} if each in sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True)
     assert result.stdout == ""

@@ -1,4 +1,4 @@
-"""The generated pages of the reference are those that the code would write today."""
+"""The generated pages of the reference match what the code would generate now."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 @pytest.fixture(scope="module")
 def generate() -> ModuleType:
-    """docs/generate.py, which is a script and in no package."""
+    """Load docs/generate.py, which is a script outside any package."""
     spec = spec_from_file_location("tailrace_docs_generate", DOCS / "generate.py")
     if spec is None or spec.loader is None:
         pytest.fail("docs/generate.py cannot be loaded")
@@ -29,15 +29,15 @@ def generate() -> ModuleType:
 
 
 @pytest.mark.parametrize("page", ["configuration", "errors"])
-def test_page_is_fresh(generate: ModuleType, page: str) -> None:
-    """A change of the schema or of an error is followed by `python docs/generate.py`."""
+def test_page_is_up_to_date(generate: ModuleType, page: str) -> None:
+    """After a change of the schema or of an error, run `python docs/generate.py`."""
     written = (DOCS / "reference" / f"{page}.md").read_text(encoding="utf-8")
-    assert written == getattr(generate, page)(), f"run: python docs/generate.py, to write {page}.md anew"
+    assert written == getattr(generate, page)(), f"run: python docs/generate.py, to regenerate {page}.md"
 
 
 @pytest.mark.parametrize("page", ["configuration", "errors"])
 def test_page_says_that_it_is_generated(generate: ModuleType, page: str) -> None:
-    """Whoever opens it to edit it learns where to."""
+    """A reader who opens it to edit it learns what to edit instead."""
     assert "generated from" in getattr(generate, page)().split("\n")[2]
 
 
@@ -49,14 +49,14 @@ def _names(section: type[Section]) -> Iterator[str]:
 
 
 def test_every_key_and_option_is_on_the_page(generate: ModuleType) -> None:
-    """Nothing that may be configured is left out."""
+    """No setting is left out."""
     text = generate.configuration()
     wanted = {*_names(generate.Pipeline), *(name for allowed in ALLOWED_OPTIONS.values() for name in allowed)}
     assert [name for name in sorted(wanted) if f"`{name}`" not in text] == []
 
 
-def test_the_metrics_are_fresh(generate: ModuleType) -> None:
-    """A change of a declaration is followed by `python docs/generate.py`, and the page has every metric."""
+def test_the_metrics_are_up_to_date(generate: ModuleType) -> None:
+    """After a change of a declaration, run `python docs/generate.py`; the page has every metric."""
     text = generate.metric_pages()
     assert (DOCS / "metrics.md").read_text(encoding="utf-8") == text, "run: python docs/generate.py"
     assert [
@@ -65,12 +65,12 @@ def test_the_metrics_are_fresh(generate: ModuleType) -> None:
 
 
 def test_every_error_is_on_the_page(generate: ModuleType) -> None:
-    """By code and title."""
+    """Each has its code and title."""
     text = generate.errors()
     assert [kind.code for kind in all_errors() if f"### {kind.code} {kind.title}" not in text] == []
 
 
-def test_links_of_the_page_lead_somewhere(generate: ModuleType) -> None:
+def test_links_of_the_page_resolve(generate: ModuleType) -> None:
     """Each section that a table names has its heading."""
     text = generate.configuration()
     headings = {line[3:].replace(".", "") for line in text.split("\n") if line.startswith("## ")}

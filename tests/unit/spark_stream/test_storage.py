@@ -1,4 +1,4 @@
-"""Where state may be kept, and how Spark is set for it."""
+"""Where state may be kept, and how Spark is configured for it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ ENDPOINT = "spark.hadoop.fs.s3a.endpoint"
 
 
 def pipeline(checkpoint: str, **spark: str) -> Pipeline:
-    """A pipeline with this checkpoint."""
+    """Return a pipeline with this checkpoint."""
     text = {"pipeline": "p", "source": {"topics": ["in"]}, "sink": {"topic": "out"}, "checkpoint": checkpoint}
     return Pipeline.model_validate(text | {"spark": {name.replace("_", "."): value for name, value in spark.items()}})
 
 
 @pytest.mark.parametrize("place", ["ledger", "state/", "/var/state", "file:///var/state", "s3a://bucket/a/prefix-1"])
-def test_a_place_that_can_hold_state_is_taken(place: str) -> None:
-    """The ledger, folders and prefixes of a bucket are valid as they stand."""
+def test_a_valid_checkpoint_is_accepted(place: str) -> None:
+    """The ledger, folders and prefixes of a bucket are valid as they are."""
     assert pipeline(place).checkpoint == place
 
 
 @pytest.mark.parametrize(
-    ("place", "told"),
+    ("place", "words"),
     [
         ("s3://bucket/prefix", "s3a://bucket/prefix"),
         ("S3A://bucket/prefix", "s3a://bucket/prefix"),
@@ -38,16 +38,16 @@ def test_a_place_that_can_hold_state_is_taken(place: str) -> None:
         ("s3a://bucket/../other", "s3a://bucket/prefix"),
     ],
 )
-def test_a_place_that_cannot_is_refused(place: str, told: str) -> None:
-    """Other schemes, a bucket without a prefix, and credentials in the address are refused; what to write is said."""
+def test_an_invalid_checkpoint_is_refused(place: str, words: str) -> None:
+    """Other schemes, a bucket without a prefix, and credentials in the address are refused, with a valid form."""
     with pytest.raises(ValidationError, match="checkpoint") as refused:
         pipeline(place)
-    assert told in str(refused.value)
+    assert words in str(refused.value)
     assert "SECRET" not in str(refused.value)
 
 
 def test_state_on_a_disk_needs_no_object_store() -> None:
-    """A folder gets RocksDB and changelogs, and neither S3A nor its manager; the ledger gets nothing."""
+    """A folder gets RocksDB and changelogs, and neither S3A nor its checkpoint manager; the ledger gets nothing."""
     assert settings(pipeline("ledger")) == SCRATCH
     chosen = settings(pipeline("file:/var/state"))
     assert any("RocksDB" in value for value in chosen.values())
@@ -55,8 +55,8 @@ def test_state_on_a_disk_needs_no_object_store() -> None:
     assert not on_s3(pipeline("file:/var/state"))
 
 
-def test_a_store_of_ones_own_has_its_buckets_in_the_path() -> None:
-    """With an endpoint that is not Amazon's, bucket names are part of the path; without one they are hosts."""
+def test_a_custom_endpoint_has_its_buckets_in_the_path() -> None:
+    """Without a custom endpoint, bucket names are host names."""
     own = settings(pipeline("s3a://bucket/p", **{ENDPOINT: "http://minio:9000"}))
     assert own["spark.hadoop.fs.s3a.path.style.access"] == "true"
     for amazons in (
@@ -66,8 +66,8 @@ def test_a_store_of_ones_own_has_its_buckets_in_the_path() -> None:
         assert "spark.hadoop.fs.s3a.path.style.access" not in settings(amazons)
 
 
-def test_keys_of_a_store_are_kept_out_of_arguments() -> None:
-    """Whatever names a key, a secret or a token for Hadoop is held back; the rest is not."""
+def test_keys_of_an_object_store_are_kept_out_of_arguments() -> None:
+    """Every setting for Hadoop that names a key, a secret or a token is held back; the others are not."""
     given = {
         "spark.hadoop.fs.s3a.access.key": "a",
         "spark.hadoop.fs.s3a.secret.key": "b",

@@ -1,4 +1,4 @@
-"""The stages on Arrow batches: each row that they make is the row that Spark's way makes."""
+"""The stages on Arrow batches: each output row equals the row that the Spark stages make."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ NUMBERS = {"topics": ["in"], "format": "json", "schema": "n long"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A user's folder: a job with a module beside it, models and Avro schemas."""
+    """Return a user's folder: a job with a module next to it, models and Avro schemas."""
     (tmp_path / "tailrace_test_arrow_job.py").write_text(JOB)
     (tmp_path / "tailrace_test_arrow_helper.py").write_text(HELPER)
     (tmp_path / "models.py").write_text(MODELS)
@@ -103,13 +103,13 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def registry() -> Iterator[SchemaRegistry]:
-    """A schema registry."""
+    """Run a schema registry."""
     with schema_registry() as found:
         yield found
 
 
 def pipeline(source: dict[str, Any] | None = None, sink: dict[str, Any] | None = None, **more: Any) -> Pipeline:
-    """A pipeline from raw to raw, or as told."""
+    """Return a pipeline from raw to raw, or as the arguments say."""
     settings = {
         "pipeline": "p",
         "source": {"topics": ["in"], "format": "raw"} if source is None else source,
@@ -119,14 +119,14 @@ def pipeline(source: dict[str, Any] | None = None, sink: dict[str, Any] | None =
 
 
 def job(name: str, **more: Any) -> dict[str, Any]:
-    """The section `process` with this function."""
+    """Return the section `process` with this function."""
     return {"arrow": f"tailrace_test_arrow_job.py:{name}"} | more
 
 
 def batch_of(
     values: Sequence[bytes | None], headers: Sequence[tuple[str, bytes | None]] | None = None
 ) -> pa.RecordBatch:
-    """Kafka's records with these values, as `support.spark.records` makes them."""
+    """Return Kafka's records with these values, as `support.spark.records` makes them."""
     own = None if headers is None else [{"key": name, "value": value} for name, value in headers]
     rows = [
         {
@@ -139,7 +139,7 @@ def batch_of(
 
 
 def made(spec: ArrowSpec, batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows for the gateway."""
+    """Return the rows for the gateway."""
     stages = ArrowStages(pickle.loads(pickle.dumps(spec)))
     good, aside = stages.decode(batch.select(list(stages.columns)))
     found = [stages.encode(each) for each in stages.process(iter([good]))]
@@ -148,8 +148,8 @@ def made(spec: ArrowSpec, batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return [row for each in found for row in each.to_pylist()]
 
 
-def told(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Rows in a form in which those of Spark and of Arrow are equal, in the order of their keys."""
+def normalized(rows: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Return rows in a form in which those of Spark and of Arrow are equal, in the order of their keys."""
     return sorted(
         (
             row["key"], row["topic"], row["partition"], row["value"] and bytes(row["value"]), row["timestamp"],
@@ -167,15 +167,15 @@ def compared(
     values: Sequence[bytes | None],
     headers: Sequence[tuple[str, bytes | None]] | None = (("h", b"v"), ("n", None)),
 ) -> list[dict[str, Any]]:
-    """Both ways make the same rows, which come back."""
+    """Check that both ways make the same rows, and return them."""
     ours = made(ArrowSpec.of(settings, folder), batch_of(values, headers))
     theirs = both(assemble(spark, settings, folder), records(spark, values, headers=headers)).collect()
-    assert told(ours) == told(theirs)
+    assert normalized(ours) == normalized(theirs)
     return ours
 
 
 def test_raw_records_are_copied_without_looking_at_them(spark: SparkSession, folder: Path) -> None:
-    """Key, value, headers and time are the arrays that were read."""
+    """Key, value, headers and time are the same arrays that were read."""
     values = [b"a", None, b"\xff"]
     compared(spark, folder, pipeline(), values)
     stages = stages_of(ArrowSpec.of(pipeline(), folder))
@@ -196,7 +196,7 @@ def test_raw_records_become_json(spark: SparkSession, folder: Path) -> None:
 
 
 def test_json_records_become_json(spark: SparkSession, folder: Path) -> None:
-    """Good ones are written anew; bad ones are rejected with their bytes, reason, detail and origin."""
+    """Good records are written again; bad ones are rejected with their bytes, reason, detail and origin."""
     schema = "i int NOT NULL, s string, t timestamp, st struct<x:double>, a array<string>, m map<string,long>"
     source = {"topics": ["in"], "format": "json", "schema": schema}
     values = [
@@ -210,7 +210,7 @@ def test_json_records_become_json(spark: SparkSession, folder: Path) -> None:
 
 
 def test_avro_records_become_json_and_avro(spark: SparkSession, folder: Path) -> None:
-    """Every supported type is read and written alike, and what is not Avro is rejected alike."""
+    """Every supported type is read and written alike, and invalid Avro is rejected alike."""
     source = {"topics": ["in"], "format": "avro", "schema": "all.avsc"}
     good = written(EVERYTHING, FULL)
     values = [good, good[:-1], good + b"x", None, good]
@@ -231,7 +231,7 @@ def test_the_wire_format_is_read_and_written(spark: SparkSession, folder: Path, 
 
 
 def test_a_registry_that_does_not_answer_stops_before_anything_is_read(folder: Path, registry: SchemaRegistry) -> None:
-    """The error comes where the pipeline starts."""
+    """The error occurs when the pipeline starts."""
     registry.broken = True
     url = {"registry": {"url": registry.url, "options": {"max.retries": "0"}}}
     sink = {"topic": "out", "format": "avro", "schema": "s.avsc"} | url
@@ -241,7 +241,7 @@ def test_a_registry_that_does_not_answer_stops_before_anything_is_read(folder: P
 
 
 def test_a_model_validates_records(spark: SparkSession, folder: Path) -> None:
-    """Its rows and its rejections are those of Spark's way."""
+    """Its rows and rejections equal those of the Spark stages."""
     source = {"topics": ["in"], "format": "json", "schema": "models.py:Event"}
     values = [
         b'{"id":1,"text":"t","at":"2020-01-01T00:00:00.5Z","day":"2020-01-02","price":"12.30","parts":[{"n":1}]}',
@@ -251,7 +251,7 @@ def test_a_model_validates_records(spark: SparkSession, folder: Path) -> None:
 
 
 def test_the_function_gets_fields_and_origin_and_its_arguments(folder: Path) -> None:
-    """Rows that it yields are written, with the key that it gives; its file may import another."""
+    """Rows that it yields are written with the key that it sets; its file may import another."""
     settings = pipeline(NUMBERS, {"topic": "out", "format": "json"}, process=job("enrich", arguments={"times": 10}))
     rows = made(ArrowSpec.of(settings, folder), batch_of([b'{"n":1}', b"bad", b'{"n":null}']))
     assert [(row["key"], row["value"], row["reason"]) for row in rows] == [
@@ -261,8 +261,8 @@ def test_the_function_gets_fields_and_origin_and_its_arguments(folder: Path) -> 
     ]
 
 
-def test_the_function_runs_where_its_files_are_not(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Another process gets the spec and nothing else, and never starts a JVM."""
+def test_the_function_runs_where_its_files_are_missing(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Another process gets only the spec, and never starts a JVM."""
     settings = pipeline(NUMBERS, {"topic": "out", "format": "json"}, process=job("enrich"))
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "spec").write_bytes(pickle.dumps((ArrowSpec.of(settings, folder), batch_of([b'{"n":4}']))))
@@ -288,7 +288,7 @@ def test_the_function_runs_where_its_files_are_not(folder: Path, tmp_path_factor
 
 @pytest.mark.parametrize("name", ["fails", "at_once"])
 def test_an_error_of_the_function_names_its_line(folder: Path, name: str) -> None:
-    """File, line and function are in the message."""
+    """The message has the file, line and function."""
     settings = pipeline(NUMBERS, {"topic": "out", "format": "json"}, process=job(name))
     with pytest.raises(FunctionFailed) as raised:
         made(ArrowSpec.of(settings, folder), batch_of([b'{"n":1}']))
@@ -300,8 +300,8 @@ def test_an_error_of_the_function_names_its_line(folder: Path, name: str) -> Non
 @pytest.mark.parametrize(
     ("name", "said"), [("collects", "returned list"), ("yields_rows", "yielded list"), ("LIMIT", "not callable")]
 )
-def test_what_is_not_an_iterator_of_batches_is_refused(folder: Path, name: str, said: str) -> None:
-    """The message says what came instead."""
+def test_a_result_that_is_not_an_iterator_of_batches_is_refused(folder: Path, name: str, said: str) -> None:
+    """The message says what was returned instead."""
     settings = pipeline(NUMBERS, {"topic": "out", "format": "json"}, process=job(name))
     with pytest.raises((FunctionInvalid, FunctionMissing)) as raised:
         made(ArrowSpec.of(settings, folder), batch_of([b'{"n":1}']))
@@ -309,13 +309,13 @@ def test_what_is_not_an_iterator_of_batches_is_refused(folder: Path, name: str, 
 
 
 def test_an_argument_that_the_function_does_not_take_is_refused_at_the_start(folder: Path) -> None:
-    """Before a record is read."""
+    """The error comes before a record is read."""
     with pytest.raises(FunctionInvalid, match="nonsense"):
         ArrowSpec.of(pipeline(process=job("enrich", arguments={"nonsense": 1})), folder)
 
 
-def test_an_input_that_the_function_leaves_is_read_to_its_end(folder: Path) -> None:
-    """Otherwise rejected records behind it would be lost."""
+def test_an_input_that_the_function_stops_reading_is_read_to_its_end(folder: Path) -> None:
+    """Otherwise later rejected records would be lost."""
     stages = ArrowStages(ArrowSpec.of(pipeline(NUMBERS, {"topic": "out"}, process=job("first")), folder))
     seen = []
 
@@ -329,8 +329,8 @@ def test_an_input_that_the_function_leaves_is_read_to_its_end(folder: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["keeps", "swallows"])
-def test_an_error_of_the_reading_stays_itself(folder: Path, name: str) -> None:
-    """Even if the function catches it, because what follows was not read."""
+def test_a_read_error_is_not_wrapped(folder: Path, name: str) -> None:
+    """This holds even if the function catches it, because the following records were not read."""
     stages = ArrowStages(ArrowSpec.of(pipeline(NUMBERS, {"topic": "out"}, process=job(name)), folder))
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -341,8 +341,8 @@ def test_an_error_of_the_reading_stays_itself(folder: Path, name: str) -> None:
         list(stages.process(batches()))
 
 
-def test_columns_that_do_not_fit_are_refused_as_spark_s_are(folder: Path) -> None:
-    """With a function at its first batch, without one before a record is read."""
+def test_invalid_columns_are_refused_as_on_spark(folder: Path) -> None:
+    """With a function they are refused at its first batch, otherwise before a record is read."""
     settings = pipeline(NUMBERS, {"topic": "out"}, process=job("wrong_columns"))
     with pytest.raises(SinkColumnsInvalid, match="`topic` is bigint, not string"):
         made(ArrowSpec.of(settings, folder), batch_of([b'{"n":1}']))
@@ -362,8 +362,8 @@ def test_columns_that_do_not_fit_are_refused_as_spark_s_are(folder: Path) -> Non
         ("topic", pa.array([None], pa.string()), "no topic"),
     ],
 )
-def test_a_row_that_kafka_could_not_take_is_rejected(folder: Path, column: str, array: pa.Array, reason: str) -> None:
-    """It keeps its value and says where it came from; its neighbours go through."""
+def test_a_row_that_kafka_would_refuse_is_rejected(folder: Path, column: str, array: pa.Array, reason: str) -> None:
+    """It keeps its value and its origin; its neighbours go through."""
     sink = {"format": "json"} if column == "topic" else {"format": "json", "topic": "out"}
     stages = ArrowStages(ArrowSpec.of(pipeline(NUMBERS, sink, process=job("keeps")), folder))
     good, _ = stages.decode(batch_of([b'{"n":1}', b'{"n":2}']))
@@ -390,8 +390,8 @@ def test_a_row_that_kafka_could_not_take_is_rejected(folder: Path, column: str, 
         ({}, ""),
     ],
 )
-def test_what_needs_spark_is_named(folder: Path, settings: dict[str, Any], why: str) -> None:
-    """The reason says which setting it is, and a spec is refused with it."""
+def test_a_setting_that_needs_spark_is_named(folder: Path, settings: dict[str, Any], why: str) -> None:
+    """The reason names the setting, and a spec is refused with it."""
     assert unsupported(pipeline(**settings)).startswith(why)
     assert bool(unsupported(pipeline(**settings))) is bool(why)
     if why:
@@ -400,14 +400,14 @@ def test_what_needs_spark_is_named(folder: Path, settings: dict[str, Any], why: 
 
 
 @pytest.mark.parametrize("schema", ["id lnog", "long", "t tinyint", "m map<int,int>", "kafka string", "missing.json"])
-def test_a_schema_that_cannot_work_is_refused(folder: Path, schema: str) -> None:
-    """As on Spark's way, before a record is read."""
+def test_an_invalid_schema_is_refused(folder: Path, schema: str) -> None:
+    """As on Spark, it is refused before a record is read."""
     with pytest.raises(SchemaInvalid):
         ArrowSpec.of(pipeline({"topics": ["in"], "format": "json", "schema": schema}), folder)
 
 
-def test_arrow_types_that_spark_does_not_have_are_made_ordinary(folder: Path) -> None:
-    """Dictionaries, large and small types are written like those that they stand for."""
+def test_arrow_types_unknown_to_spark_are_converted(folder: Path) -> None:
+    """Dictionaries, large and small types are written like the types that they represent."""
     stages = ArrowStages(ArrowSpec.of(pipeline(NUMBERS, {"topic": "out"}, process=job("keeps")), folder))
     columns = {
         "key": pa.array(["k"], pa.large_string()), "d": pa.array(["x"]).dictionary_encode(),
@@ -423,8 +423,8 @@ def test_arrow_types_that_spark_does_not_have_are_made_ordinary(folder: Path) ->
     )
 
 
-def test_no_rows_are_no_rows(folder: Path) -> None:
-    """An empty batch passes every stage, with a function and without one."""
+def test_an_empty_batch_passes_every_stage(folder: Path) -> None:
+    """It does so with a function and without one."""
     to_json = {"topic": "out", "format": "json"}
     for settings in (pipeline(), pipeline(NUMBERS, to_json), pipeline(NUMBERS, to_json, process=job("enrich"))):
         assert made(ArrowSpec.of(settings, folder), batch_of([])) == []

@@ -1,4 +1,4 @@
-"""Avro records, plain and in the Confluent wire format: their columns, and what is rejected with which reason."""
+"""Avro records, plain and in the Confluent wire format: their columns, and the reasons for rejection."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ FULL: dict[str, Any] = {
 
 
 def written(schema: dict[str, Any], row: dict[str, Any], schema_id: int | None = None) -> bytes:
-    """A record as a producer writes it, in the wire format if it has a schema id."""
+    """Encode a record as a producer does, in the wire format if it has a schema id."""
     stream = io.BytesIO()
     if schema_id is not None:
         stream.write(struct.pack(">bI", 0, schema_id))
@@ -108,7 +108,7 @@ def written(schema: dict[str, Any], row: dict[str, Any], schema_id: int | None =
 
 
 def source(registry: str | None = None, **options: str) -> Source:
-    """An Avro source whose schema is in s.avsc."""
+    """Return an Avro source whose schema is in s.avsc."""
     settings: dict[str, Any] = {"topics": ["in"], "format": "avro", "schema": "s.avsc"}
     if registry is not None:
         settings["registry"] = {"url": registry, "options": options}
@@ -117,19 +117,19 @@ def source(registry: str | None = None, **options: str) -> Source:
 
 @pytest.fixture
 def registry() -> Iterator[SchemaRegistry]:
-    """A schema registry."""
+    """Run a schema registry."""
     with schema_registry() as found:
         yield found
 
 
 @pytest.fixture
 def tweets(tmp_path: Path) -> Path:
-    """A folder with the schema of a tweet."""
+    """Return a folder with the schema of a tweet."""
     (tmp_path / "s.avsc").write_text(json.dumps(TWEET))
     return tmp_path
 
 
-def test_every_supported_type_comes_through(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_supported_type_is_decoded(spark: SparkSession, tmp_path: Path) -> None:
     """Primitive, named, nested and logical types keep their values."""
     (tmp_path / "s.avsc").write_text(json.dumps(EVERYTHING))
     frame = decode(records(spark, [written(EVERYTHING, FULL)], headers=[("h", b"v")]), source(), tmp_path)
@@ -146,8 +146,8 @@ def test_every_supported_type_comes_through(spark: SparkSession, tmp_path: Path)
     assert [(each["key"], bytes(each["value"])) for each in row["kafka"]["headers"]] == [("h", b"v")]
 
 
-def test_a_record_that_is_not_exactly_one_is_rejected(spark: SparkSession, tweets: Path) -> None:
-    """Truncated at any byte, followed by anything, or empty: rejected with the original bytes."""
+def test_bytes_that_are_not_exactly_one_record_are_rejected(spark: SparkSession, tweets: Path) -> None:
+    """A value that is truncated at any byte, has trailing bytes or is empty is rejected with its original bytes."""
     good = written(TWEET, {"id": 300, "text": "hello", "good": True})
     values = [good, *(good[:length] for length in range(len(good))), good + b"x", good + good, None]
     rows = in_order(decode(records(spark, values), source(), tweets))
@@ -157,8 +157,8 @@ def test_a_record_that_is_not_exactly_one_is_rejected(spark: SparkSession, tweet
     assert "ends within" in rows[len(good)]["_detail"]
 
 
-def test_bytes_that_mean_nothing_cost_only_their_own_record(spark: SparkSession, tmp_path: Path) -> None:
-    """Text that is not UTF-8, a branch and a symbol that do not exist, a time and a number out of range."""
+def test_malformed_bytes_reject_only_their_own_record(spark: SparkSession, tmp_path: Path) -> None:
+    """There is text that is not UTF-8, an unknown branch and symbol, and a time and a number out of range."""
     schema = {
         "type": "record",
         "name": "R",
@@ -189,7 +189,7 @@ def test_bytes_that_mean_nothing_cost_only_their_own_record(spark: SparkSession,
 def test_the_wire_format_is_read_with_the_writers_schema(
     spark: SparkSession, tweets: Path, registry: SchemaRegistry
 ) -> None:
-    """Older and newer writers resolve to the schema of the file."""
+    """Older and newer writers' schemas resolve to the schema of the file."""
     older = TWEET | {"fields": [TWEET["fields"][2], {"name": "id", "type": "int"}]}
     newer = TWEET | {"fields": [*TWEET["fields"], {"name": "extra", "type": {"type": "array", "items": "string"}}]}
     values = [
@@ -208,7 +208,7 @@ def test_the_wire_format_is_read_with_the_writers_schema(
 def test_a_schema_that_the_registry_does_not_have_rejects_the_record(
     spark: SparkSession, tweets: Path, registry: SchemaRegistry
 ) -> None:
-    """Unknown ids, missing prefixes and truncated records are rejected, the rest goes through."""
+    """Unknown ids, missing prefixes and truncated records are rejected; the others go through."""
     number = registry.add(TWEET)
     row = {"id": 1, "text": "t", "good": True}
     good = written(TWEET, row, number)
@@ -221,7 +221,7 @@ def test_a_schema_that_the_registry_does_not_have_rejects_the_record(
 
 
 def test_the_registry_is_asked_once_for_a_schema(tweets: Path, registry: SchemaRegistry) -> None:
-    """A thousand records of one schema are one request, and so are those of an unknown one."""
+    """A thousand records of one schema need one request, and so do those of an unknown one."""
     number = registry.add(TWEET)
     read = avro.decoder(read_avro("s.avsc", tweets), source(registry.url).registry)
     record = written(TWEET, {"id": 1, "text": "t", "good": True}, number)
@@ -237,7 +237,7 @@ def test_the_registry_is_asked_once_for_a_schema(tweets: Path, registry: SchemaR
 def test_a_registry_that_does_not_answer_fails_the_task(
     spark: SparkSession, tweets: Path, registry: SchemaRegistry, fault: str
 ) -> None:
-    """No record is judged while the registry is out of reach."""
+    """No record gets a verdict while the registry is unreachable."""
     registry.broken = True
     url = registry.url if fault == "broken" else "http://user:hidden@127.0.0.1:9"
     frame = decode(
@@ -249,8 +249,8 @@ def test_a_registry_that_does_not_answer_fails_the_task(
     assert "hidden" not in str(raised.value)
 
 
-def test_an_option_that_the_registrys_client_does_not_take_is_refused(tweets: Path, registry: SchemaRegistry) -> None:
-    """The client's own message is in the error."""
+def test_an_option_that_the_registrys_client_refuses_is_an_error(tweets: Path, registry: SchemaRegistry) -> None:
+    """The error quotes the client's own message."""
     bad = {"basic.auth.user.info": "a name without a password"}
     with pytest.raises(ConfigInvalid) as raised:
         avro.decoder(read_avro("s.avsc", tweets), source(registry.url, **bad).registry)
@@ -258,12 +258,12 @@ def test_an_option_that_the_registrys_client_does_not_take_is_refused(tweets: Pa
 
 
 def record_of(kind: Any) -> str:
-    """A schema of one field of this type."""
+    """Return a schema with one field of this type."""
     return json.dumps({"type": "record", "name": "R", "fields": [{"name": "x", "type": kind}]})
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "words"),
     [
         (None, "No such file"),
         ("{", "not JSON"),
@@ -279,17 +279,17 @@ def record_of(kind: Any) -> str:
         (record_of("long").replace('"x"', '"_value"'), "_value"),
     ],
 )
-def test_a_schema_that_cannot_work_is_refused(spark: SparkSession, tmp_path: Path, text: str | None, told: str) -> None:
+def test_an_invalid_schema_is_refused(spark: SparkSession, tmp_path: Path, text: str | None, words: str) -> None:
     """The error names the file or the field, before a record is read."""
     if text is not None:
         (tmp_path / "s.avsc").write_text(text)
     with pytest.raises(SchemaInvalid) as raised:
         decode(records(spark, []), source(), tmp_path)
-    assert told in str(raised.value)
+    assert words in str(raised.value)
 
 
 def surrogate_free() -> st.SearchStrategy[str]:
-    """Any text that UTF-8 can hold."""
+    """Draw any text that UTF-8 can encode."""
     return st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
@@ -332,10 +332,8 @@ ROWS = st.fixed_dictionaries(
     max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(rows=st.lists(ROWS, min_size=1, max_size=20))
-def test_what_was_decoded_is_encoded_to_the_same_values(
-    spark: SparkSession, tmp_path: Path, rows: list[dict[str, Any]]
-) -> None:
-    """Avro in, Avro out: no value of any type changes on the way."""
+def test_decoded_values_are_encoded_unchanged(spark: SparkSession, tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    """With Avro in and Avro out, no value of any type changes on the way."""
     (tmp_path / "s.avsc").write_text(json.dumps(EVERYTHING))
     values = [written(EVERYTHING, row) for row in rows]
     good = accepted(decode(records(spark, values), source(), tmp_path)).selectExpr("*", "kafka.key as key")

@@ -1,4 +1,4 @@
-"""JSON records, good and bad: what a function gets, and what is rejected with which reason."""
+"""JSON records, good and bad: the function's input, and the reasons for rejection."""
 
 from __future__ import annotations
 
@@ -90,26 +90,26 @@ ACCEPTED: dict[bytes, dict[str, Any]] = {
 
 
 def source(schema: str) -> Source:
-    """A JSON source with this schema."""
+    """Return a JSON source with this schema."""
     return Source.model_validate({"topics": ["in"], "format": "json", "schema": schema})
 
 
 def judged(spark: SparkSession, schema: str, values: list[bytes | None]) -> list[tuple[str | None, str | None]]:
-    """The reason and the detail of each value."""
+    """Return the reason and the detail of each value."""
     return [
         (row["_reason"], row["_detail"]) for row in in_order(decode(records(spark, values), source(schema), Path()))
     ]
 
 
 def test_each_bad_value_is_rejected_with_its_reason(spark: SparkSession) -> None:
-    """Nothing that is not exactly one object of the schema's types passes."""
+    """Only a value that is exactly one object of the schema's types passes."""
     found = judged(spark, SCHEMA, list(REJECTED))
     assert dict(zip(REJECTED, (reason for reason, _ in found), strict=True)) == REJECTED
     assert all(detail for _, detail in found)
 
 
-def test_a_good_value_keeps_all_that_it_says(spark: SparkSession) -> None:
-    """What is accepted has each field's value, and null only for what is null or absent."""
+def test_a_good_value_keeps_all_its_fields(spark: SparkSession) -> None:
+    """An accepted record has each field's value, and null only for a field that is null or absent."""
     rows = in_order(decode(records(spark, list(ACCEPTED)), source(SCHEMA), Path()))
     schema = StructType.fromDDL(SCHEMA)
     assert isinstance(schema, StructType)
@@ -120,15 +120,15 @@ def test_a_good_value_keeps_all_that_it_says(spark: SparkSession) -> None:
         assert {name: fields[name] for name in names if fields[name] is not None} == ACCEPTED[value]
 
 
-def test_nan_that_is_written_as_text_is_a_number(spark: SparkSession) -> None:
+def test_nan_written_as_text_is_a_number(spark: SparkSession) -> None:
     """What Spark's to_json writes for NaN can be read again."""
     (row,) = in_order(decode(records(spark, [b'{"d":"NaN"}']), source("d double"), Path()))
     assert row["_reason"] is None
     assert math.isnan(row["d"])
 
 
-def test_the_detail_names_the_field_and_what_was_found(spark: SparkSession) -> None:
-    """A wrong type is told with the field, its type and the value, within structs too."""
+def test_the_detail_names_the_field_and_its_value(spark: SparkSession) -> None:
+    """For a wrong type it has the field, its type and the value, within structs too."""
     found = judged(
         spark, "i int, st struct<x:int>", [b'{"i":"one"}', b'{"st":{"x":"two"}}', b"[1]", b'{"i":1,"st":{"x":1}}']
     )
@@ -140,8 +140,8 @@ def test_the_detail_names_the_field_and_what_was_found(spark: SparkSession) -> N
     ]
 
 
-def test_a_missing_field_that_must_not_be_null_is_named(spark: SparkSession) -> None:
-    """NOT NULL holds at the top, in structs, in arrays and in maps."""
+def test_a_missing_not_null_field_is_named(spark: SparkSession) -> None:
+    """NOT NULL applies at the top, in structs, in arrays and in maps."""
     schema = (
         "id long NOT NULL, st struct<x:int NOT NULL, y:int>, a array<struct<q:int NOT NULL>>, "
         "m map<string, struct<v:int NOT NULL>>"
@@ -170,8 +170,8 @@ def test_a_missing_field_that_must_not_be_null_is_named(spark: SparkSession) -> 
     ]
 
 
-def test_the_record_stays_beside_its_fields(spark: SparkSession) -> None:
-    """Key, place, time, headers and the original bytes are there, for good and bad records alike."""
+def test_the_original_record_is_kept_with_its_fields(spark: SparkSession) -> None:
+    """Key, position, time, headers and the original bytes are kept, for good and bad records alike."""
     frame = decode(records(spark, [b'{"i":1}', b"x"], headers=[("h", b"v")]), source("i int"), Path())
     assert frame.columns == ["i", "kafka", "_value", "_reason", "_detail"]
     good, bad = in_order(frame)
@@ -185,21 +185,21 @@ def test_the_record_stays_beside_its_fields(spark: SparkSession) -> None:
 
 
 def test_raw_bytes_are_never_rejected(spark: SparkSession) -> None:
-    """Raw has one column of the bytes as they are, null included."""
+    """A raw record has one column with its bytes as they are, or null."""
     frame = decode(records(spark, [b"\xff", None]), Source(topics=["in"]), Path())
     assert frame.columns == ["value", "kafka", "_value", "_reason", "_detail"]
     assert [(row["value"], row["_reason"]) for row in in_order(frame)] == [(b"\xff", None), (None, None)]
 
 
 def test_a_schema_file_of_spark_is_read(spark: SparkSession, tmp_path: Path) -> None:
-    """A .json file holds what df.schema.json() writes, with NOT NULL."""
+    """A .json file contains the output of df.schema.json(), with NOT NULL."""
     (tmp_path / "s.json").write_text(StructType.fromDDL("id long NOT NULL").json())
     rows = in_order(decode(records(spark, [b'{"id":7}', b"{}"]), source("s.json"), tmp_path))
     assert [(row["id"], row["_reason"]) for row in rows] == [(7, None), (None, "field missing")]
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "words"),
     [
         ("id lnog", "lnog"),
         ("long", "no fields"),
@@ -219,14 +219,14 @@ def test_a_schema_file_of_spark_is_read(spark: SparkSession, tmp_path: Path) -> 
         ("raises.py:Model", "ZeroDivisionError"),
     ],
 )
-def test_a_schema_that_cannot_work_is_refused(spark: SparkSession, tmp_path: Path, schema: str, told: str) -> None:
-    """The error names what is wrong, before a record is read."""
+def test_an_invalid_schema_is_refused(spark: SparkSession, tmp_path: Path, schema: str, words: str) -> None:
+    """The error names the problem, before a record is read."""
     (tmp_path / "broken.json").write_text('{"type": "struct"}')
     (tmp_path / "models.py").write_text(MODELS)
     (tmp_path / "raises.py").write_text("1 / 0")
     with pytest.raises(SchemaInvalid) as raised:
         decode(records(spark, []), source(schema), tmp_path)
-    assert told in str(raised.value)
+    assert words in str(raised.value)
 
 
 MODELS = """
@@ -288,7 +288,7 @@ def test_a_models_schema_has_a_column_for_each_field(tmp_path: Path) -> None:
 
 
 def test_a_model_validates_records_in_the_workers(spark: SparkSession, tmp_path: Path) -> None:
-    """A model in a file that workers cannot import gives rows, and reasons for what does not fit."""
+    """A model in a file that workers cannot import gives rows, and reasons for invalid records."""
     (tmp_path / "models.py").write_text(MODELS)
     full = (
         b'{"id":1,"text":"t","at":"2020-01-01T00:00:00.5Z","day":"2020-01-02","price":"12.30","colour":"red",'

@@ -34,42 +34,42 @@ AVSC: dict[str, Any] = {
 
 
 def sink(format: str = "json", topic: str | None = "out", **more: Any) -> Sink:  # noqa: A002 - the setting's name
-    """A sink of this format."""
+    """Return a sink of this format."""
     return Sink.model_validate({"format": format, "topic": topic} | more)
 
 
 def avro_sink(**more: Any) -> Sink:
-    """A sink that writes by s.avsc."""
+    """Return a sink that writes by s.avsc."""
     return sink("avro", schema="s.avsc", **more)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with an Avro schema."""
+    """Return a folder with an Avro schema."""
     (tmp_path / "s.avsc").write_text(json.dumps(AVSC))
     return tmp_path
 
 
 @pytest.fixture
 def registry() -> Iterator[SchemaRegistry]:
-    """A schema registry."""
+    """Run a schema registry."""
     with schema_registry() as found:
         yield found
 
 
 def raw(spark: SparkSession, *values: bytes | None) -> DataFrame:
-    """What a function gets from raw records with these values."""
+    """Return what a function gets from raw records with these values."""
     return accepted(decode(records(spark, values, headers=[("h", b"v")]), Source(topics=["in"]), Path()))
 
 
 def one(frame: DataFrame, to: Sink, folder: Path = Path()) -> Row:
-    """The only row that comes out."""
+    """Return the only output row."""
     (row,) = encode(frame, to, folder).collect()
     return row
 
 
 def test_a_row_has_exactly_the_columns_of_the_sink(spark: SparkSession, folder: Path) -> None:
-    """Names, order and types are those of rows.ROW, for every format."""
+    """Names, order and types equal rows.ROW for every format."""
     frame = spark.sql("SELECT 1L AS id, 'LEFT' AS side, CAST(NULL AS STRING) AS note")
     assert encode(frame, sink(), folder).schema.simpleString() == ROW.simpleString()
     assert encode(frame, avro_sink(), folder).schema.simpleString() == ROW.simpleString()
@@ -77,7 +77,7 @@ def test_a_row_has_exactly_the_columns_of_the_sink(spark: SparkSession, folder: 
 
 
 def test_the_reserved_columns_address_the_record(spark: SparkSession) -> None:
-    """key, headers, topic, partition and timestamp leave the value, and so does `kafka`."""
+    """key, headers, topic, partition and timestamp are removed from the value, and so is `kafka`."""
     frame = raw(spark, b"x").select(
         F.lit("k").alias("key"),
         F.col("kafka.headers").alias("headers"),
@@ -95,7 +95,7 @@ def test_the_reserved_columns_address_the_record(spark: SparkSession) -> None:
     assert row["reason"] is None
 
 
-def test_an_address_that_is_not_given_is_null(spark: SparkSession) -> None:
+def test_address_columns_are_null_by_default(spark: SparkSession) -> None:
     """Only the topic is filled in."""
     row = one(spark.sql("SELECT 1 AS a"), sink())
     assert row.asDict() == {
@@ -104,8 +104,8 @@ def test_an_address_that_is_not_given_is_null(spark: SparkSession) -> None:
     }  # fmt: skip
 
 
-def test_the_topic_column_wins_where_it_is_not_null(spark: SparkSession) -> None:
-    """sink.topic takes the rest."""
+def test_the_topic_column_takes_precedence_unless_null(spark: SparkSession) -> None:
+    """sink.topic applies to the other rows."""
     frame = spark.sql("SELECT * FROM VALUES ('a', 1), (NULL, 2) AS t(topic, n)")
     assert {row["topic"]: row["value"] for row in encode(frame, sink(), Path()).collect()} == {
         "a": b'{"n":1}',
@@ -114,7 +114,7 @@ def test_the_topic_column_wins_where_it_is_not_null(spark: SparkSession) -> None
 
 
 def test_a_row_without_a_topic_is_rejected_with_its_bytes(spark: SparkSession) -> None:
-    """Reason, stage and origin are in the headers, and the record's own headers stay."""
+    """Reason, stage and origin are in the headers, and the record's own headers are kept."""
     frame = raw(spark, b"x").select(
         F.lit(None).cast("string").alias("topic"), F.col("kafka.headers").alias("headers"), "value", "kafka"
     )
@@ -140,8 +140,8 @@ def test_a_row_without_a_topic_is_rejected_with_its_bytes(spark: SparkSession) -
         ("array(CAST(NULL AS STRUCT<key: STRING, value: BINARY>)) AS headers", "header without a key"),
     ],
 )
-def test_a_row_that_kafka_could_not_take_is_rejected(spark: SparkSession, column: str, reason: str) -> None:
-    """It keeps its value, and the topic that it was meant for."""
+def test_a_row_that_kafka_would_refuse_is_rejected(spark: SparkSession, column: str, reason: str) -> None:
+    """It keeps its value and its intended topic."""
     row = one(spark.sql(f"SELECT 1 AS a, {column}"), sink())
     assert (row["reason"], row["value"]) == (reason, b'{"a":1}')
     assert (row["topic"], row["partition"], row["timestamp"]) == (None, None, None)
@@ -162,7 +162,7 @@ def test_a_row_that_kafka_could_not_take_is_rejected(spark: SparkSession, column
     ],
 )
 def test_a_key_is_text_or_bytes_or_json(spark: SparkSession, expression: str, key: bytes | None) -> None:
-    """A struct becomes JSON, null stays null."""
+    """A struct becomes JSON, and null stays null."""
     assert one(spark.sql(f"SELECT {expression} AS key, 1 AS a"), sink())["key"] == key
 
 
@@ -181,12 +181,12 @@ def test_a_key_is_text_or_bytes_or_json(spark: SparkSession, expression: str, ke
     ],
 )
 def test_json_is_written_without_loss(spark: SparkSession, select: str, value: bytes | None) -> None:
-    """Nulls, microseconds and bytes are kept; a struct `value` alone is the value, and if null, there is none."""
+    """Nulls, microseconds and bytes are kept; a lone struct `value` is the value, or no value if it is null."""
     assert one(spark.sql(f"SELECT {select}"), sink())["value"] == value
 
 
 def test_raw_text_and_bytes_go_out_as_they_are(spark: SparkSession) -> None:
-    """A string is UTF-8, and null is a record without a value."""
+    """A string is written as UTF-8, and null is a record without a value."""
     assert one(spark.sql("SELECT 'ü' AS value"), sink("raw"))["value"] == "ü".encode()
     assert one(spark.sql("SELECT X'FF' AS value"), sink("raw"))["value"] == b"\xff"
     row = one(spark.sql("SELECT CAST(NULL AS BINARY) AS value"), sink("raw"))
@@ -194,7 +194,7 @@ def test_raw_text_and_bytes_go_out_as_they_are(spark: SparkSession) -> None:
 
 
 def test_avro_is_written_by_the_schema_of_the_file(spark: SparkSession, folder: Path) -> None:
-    """Columns go by name, narrower numbers widen, and what is absent takes its default."""
+    """Columns are matched by name, narrower numbers widen, and an absent field takes its default."""
     frame = spark.sql("SELECT 'LEFT' AS side, 7 AS id, 'k' AS key")
     row = one(frame, avro_sink(), folder)
     found = fastavro.schemaless_reader(io.BytesIO(row["value"]), fastavro.parse_schema(AVSC), None)
@@ -203,7 +203,7 @@ def test_avro_is_written_by_the_schema_of_the_file(spark: SparkSession, folder: 
 
 
 def test_a_null_struct_is_an_avro_record_without_a_value(spark: SparkSession, folder: Path) -> None:
-    """A tombstone can be written."""
+    """This is how to write a tombstone."""
     select = "IF(n = 1, NULL, named_struct('id', n, 'side', 'LEFT')) AS value"
     frame = spark.sql(f"SELECT {select}, string(n) AS key FROM VALUES (1L), (2L) AS t(n)")
     rows = {row["key"]: row for row in encode(frame, avro_sink(), folder).collect()}
@@ -236,7 +236,7 @@ def test_a_row_that_does_not_fit_the_schema_is_rejected_as_json(spark: SparkSess
 def test_the_wire_format_has_the_id_that_the_registry_gave(
     spark: SparkSession, folder: Path, registry: SchemaRegistry
 ) -> None:
-    """The schema is registered under the topic's subject, once."""
+    """The schema is registered once, under the topic's subject."""
     registry.add({"type": "record", "name": "Other", "fields": [{"name": "z", "type": "int"}]})
     to = avro_sink(registry={"url": registry.url})
     frame = spark.sql("SELECT 7L AS id, 'LEFT' AS side")
@@ -251,7 +251,7 @@ def test_the_wire_format_has_the_id_that_the_registry_gave(
 def test_a_registry_that_does_not_answer_stops_before_anything_runs(
     spark: SparkSession, folder: Path, registry: SchemaRegistry
 ) -> None:
-    """The error comes on the driver."""
+    """The error occurs on the driver."""
     registry.broken = True
     to = avro_sink(registry={"url": registry.url, "options": {"max.retries": "0"}})
     with pytest.raises(KafkaFailed):
@@ -259,7 +259,7 @@ def test_a_registry_that_does_not_answer_stops_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    ("select", "settings", "told"),
+    ("select", "settings", "words"),
     [
         ("1 AS a", {"topic": None}, "neither `sink.topic` nor a column `topic`"),
         ("1 AS a, 2 AS topic", {}, "`topic` is int, not string"),
@@ -282,13 +282,13 @@ def test_a_registry_that_does_not_answer_stops_before_anything_runs(
     ],
 )
 def test_columns_that_can_never_be_written_are_refused(
-    spark: SparkSession, folder: Path, select: str, settings: dict[str, Any], told: str
+    spark: SparkSession, folder: Path, select: str, settings: dict[str, Any], words: str
 ) -> None:
     """The error names the column and what it must be, before anything runs."""
     to = Sink.model_validate({"format": "json", "topic": "out"} | settings)
     with pytest.raises(SinkColumnsInvalid) as raised:
         encode(spark.sql(f"SELECT {select}"), to, folder)
-    assert told in str(raised.value)
+    assert words in str(raised.value)
 
 
 def test_a_schema_that_does_not_parse_is_refused(spark: SparkSession, folder: Path) -> None:
@@ -299,6 +299,6 @@ def test_a_schema_that_does_not_parse_is_refused(spark: SparkSession, folder: Pa
 
 
 def test_the_records_time_survives(spark: SparkSession) -> None:
-    """Kafka's milliseconds come out as they came in."""
+    """Kafka's milliseconds come out as they went in."""
     frame = raw(spark, b"x").select("value", F.col("kafka.timestamp").alias("timestamp"))
     assert one(frame, sink("raw"))["timestamp"] == int(AT.timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""JSON without a JVM: the same verdicts and the same values as Spark's parser gives, record by record."""
+"""JSON without a JVM: the same verdicts and values as from Spark's parser, record by record."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ EVERYTHING = f"{SCHEMA}, n timestamp_ntz"
 
 
 def source(schema: str) -> Source:
-    """A JSON source with this schema."""
+    """Return a JSON source with this schema."""
     return Source.model_validate({"topics": ["in"], "format": "json", "schema": schema})
 
 
 def by_spark(spark: SparkSession, schema: str, values: Sequence[bytes | None]) -> list[tuple[Any, ...]]:
-    """Reason, detail and fields of each value, as Spark's parser gives them."""
+    """Return reason, detail and fields of each value, from Spark's parser."""
     rows = in_order(decode(records(spark, values), source(schema), Path()))
     fields = StructType.fromDDL(schema)
     assert isinstance(fields, StructType)
@@ -48,7 +48,7 @@ def by_spark(spark: SparkSession, schema: str, values: Sequence[bytes | None]) -
 
 
 def by_arrow(schema: str, values: Sequence[bytes | None]) -> list[tuple[Any, ...]]:
-    """Reason, detail and fields of each value, without a JVM."""
+    """Return reason, detail and fields of each value, without a JVM."""
     fields = struct_of(schema)
     assert fields is not None
     wanted = to_arrow_schema(fields, timezone="UTC")
@@ -58,7 +58,7 @@ def by_arrow(schema: str, values: Sequence[bytes | None]) -> list[tuple[Any, ...
 
 
 def shown_rows(names: Sequence[str], arrays: Sequence[pa.Array], verdicts: Verdicts) -> list[tuple[Any, ...]]:
-    """Reason, detail and fields of each row."""
+    """Return reason, detail and fields of each row."""
     columns = [array.to_pylist() for array in arrays]
     rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     return [
@@ -68,7 +68,7 @@ def shown_rows(names: Sequence[str], arrays: Sequence[pa.Array], verdicts: Verdi
 
 
 def shown(value: Any) -> Any:
-    """A value of Spark or of Arrow in a form in which both are equal."""
+    """Return a value of Spark or of Arrow in a form in which both are equal."""
     if hasattr(value, "asDict"):
         value = value.asDict()
     if isinstance(value, Mapping):
@@ -82,7 +82,7 @@ def shown(value: Any) -> Any:
 
 
 def compared(spark: SparkSession, schema: str, values: Sequence[bytes | None]) -> None:
-    """Both ways give each value the same verdict and the same fields."""
+    """Check that both ways give each value the same verdict and the same fields."""
     ours, theirs = by_arrow(schema, values), by_spark(spark, schema, values)
     differing = {
         repr(value)[:80]: ((mine[0], mine[2]), (spark_[0], spark_[2]))
@@ -93,7 +93,7 @@ def compared(spark: SparkSession, schema: str, values: Sequence[bytes | None]) -
 
 
 def only_maps_differ(mine: tuple[Any, ...], theirs: tuple[Any, ...]) -> bool:
-    """An empty map and an empty list look alike once they left Arrow."""
+    """Return whether rows differ only in maps: an empty map and an empty list look alike outside Arrow."""
     return json.dumps(mine[2], default=str).replace("{}", "[]") == json.dumps(theirs[2], default=str).replace(
         "{}", "[]"
     )
@@ -123,26 +123,26 @@ def test_ddl_is_read_as_spark_reads_it(spark: SparkSession, ddl: str) -> None:
         "", "a struct<b>", "a decimal(x)", "a.b int", "a int; b int", "a char(3)", "a interval", "a int DEFAULT 1",
     ],
 )  # fmt: skip
-def test_what_is_not_ddl_is_refused(ddl: str) -> None:
-    """The message says where the text goes wrong."""
+def test_invalid_ddl_is_refused(ddl: str) -> None:
+    """The message shows where the text goes wrong."""
     with pytest.raises(DdlInvalid, match=r"unexpected|too early|not a decimal"):
         struct_of(ddl)
 
 
-def test_the_ddl_of_a_bare_type_has_no_fields() -> None:
-    """`long` is DDL, and no schema of records."""
+def test_ddl_of_a_bare_type_is_refused() -> None:
+    """`long` is DDL, but not a schema of records."""
     assert struct_of("long") is None
     assert struct_of("decimal(3,1)") is None
 
 
-def test_forms_that_only_spark_takes_are_rejected(spark: SparkSession) -> None:
-    """They are of a wrong type here; Spark would accept them."""
+def test_forms_that_only_spark_accepts_are_rejected(spark: SparkSession) -> None:
+    """They have a wrong type here, but Spark would accept them."""
     values = [text.encode() for text in ONLY_SPARK]
     assert [reason for reason, _, _ in by_arrow(EVERYTHING, values)] == ["wrong type"] * len(values)
 
 
 def test_both_ways_give_the_same_verdicts_and_values(spark: SparkSession) -> None:
-    """Good records, bad records and odd ones are judged alike, one batch each."""
+    """Good, bad and odd records are judged alike, in one batch each."""
     values = [*REJECTED, *ACCEPTED, *(text.encode() for text in EDGES), *BYTES]
     compared(spark, EVERYTHING, values)
 
@@ -185,7 +185,7 @@ FITTING: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def values(draw: st.DrawFn) -> bytes | None:
-    """A record: fitting, or of random fields, or with some bytes changed."""
+    """Draw a record: a valid one, one of random fields, or one with some bytes changed."""
     row = draw(st.fixed_dictionaries({}, optional=FITTING))
     row |= draw(st.just({}) | st.dictionaries(NAMES, VALUES, max_size=2))
     text = json.dumps(row, ensure_ascii=draw(st.booleans()), indent=draw(st.none() | st.just(1)))
@@ -222,13 +222,13 @@ def values(draw: st.DrawFn) -> bytes | None:
 def test_a_batch_is_decoded_as_its_records_are(batch: list[bytes | None], schema: str) -> None:
     """Arrow's parser changes neither a verdict nor a value, whatever the other records are."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_arrow, "_FEW", 1)  # so that small batches are cut, too
+        patch.setattr(json_arrow, "_FEW", 1)  # so that small batches are split, too
         ours = by_arrow(schema, batch)
     assert ours == [found for value in batch for found in one_by_one(schema, [value])]
 
 
 def one_by_one(schema: str, batch: Sequence[bytes | None]) -> list[tuple[Any, ...]]:
-    """What the decoder for single records gives."""
+    """Return the results of the decoder for single records."""
     fields = struct_of(schema)
     assert fields is not None
     wanted = to_arrow_schema(fields, timezone="UTC")
@@ -236,8 +236,8 @@ def one_by_one(schema: str, batch: Sequence[bytes | None]) -> list[tuple[Any, ..
     return shown_rows(fields.names, arrays, verdicts)
 
 
-def test_usual_records_go_through_arrows_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the records that it refuses are decoded one by one."""
+def test_ordinary_records_go_through_arrows_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only records that it refuses are decoded one by one."""
     slow: list[bytes | None] = []
 
     def seen(values: Sequence[bytes | None], *more: Any) -> Any:

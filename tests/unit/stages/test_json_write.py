@@ -1,4 +1,4 @@
-"""JSON written from Arrow columns: the text that Spark's to_json writes."""
+"""JSON written from Arrow columns: the same text as Spark's to_json."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ INNERS = st.none() | st.fixed_dictionaries(
 
 
 def maps(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A map or none."""
+    """Draw a map or null."""
     return st.none() | st.dictionaries(keys, st.none() | values, max_size=2).map(lambda found: list(found.items()))
 
 
@@ -96,12 +96,12 @@ ROWS = st.fixed_dictionaries(
 
 
 def table(rows: list[dict[str, Any]]) -> pa.Table:
-    """The rows, numbered."""
+    """Return the rows, numbered."""
     return pa.Table.from_pylist([{"n": number} | row for number, row in enumerate(rows)], schema=TYPES)
 
 
 def by_spark(spark: SparkSession, found: pa.Table) -> list[str]:
-    """What to_json writes."""
+    """Return what to_json writes."""
     names = [F.col("`" + name.replace("`", "``") + "`") for name in found.column_names]
     frame = spark.createDataFrame(found, from_arrow_schema(found.schema)).select(
         "n", F.to_json(F.struct(*names), _JSON_OPTIONS).alias("text")
@@ -110,7 +110,7 @@ def by_spark(spark: SparkSession, found: pa.Table) -> list[str]:
 
 
 def with_fewest_digits(text: str) -> tuple[str, list[str]]:
-    """The text with numbers in the fewest digits, because Java before 19 writes more for a few; and its decimals."""
+    """Return the text with shortest numbers, as Java before 19 writes longer ones for a few; and its decimals."""
     narrow = re.sub(r'(?<="f":)-?[0-9.E-]+', lambda found: java_double(float(np.float32(found[0]))), text)
     short = re.sub(r"-?\d+\.\d+(E-?\d+)?", lambda found: java_double(float(found[0])), narrow)
     return short, re.findall(r'"(?:dec|small)":([^,]*)', text)
@@ -122,7 +122,7 @@ def with_fewest_digits(text: str) -> tuple[str, list[str]]:
 @given(rows=st.lists(ROWS, min_size=1, max_size=60), cut=st.integers(0, 3))
 @example(rows=[dict.fromkeys(TYPES.names[1:])] * 3, cut=1)
 def test_any_row_is_written_as_spark_writes_it(spark: SparkSession, rows: list[dict[str, Any]], cut: int) -> None:
-    """Every type, nested ones too, with nulls anywhere; batches that begin within others as well."""
+    """This covers every type, nested ones too, nulls anywhere, and batches that are slices of others."""
     found = table(rows)
     columns = [column.chunk(0).slice(cut) for column in found.columns]
     ours = objects(found.column_names, columns, len(columns[0])).to_pylist()
@@ -139,13 +139,13 @@ def test_any_row_is_written_as_spark_writes_it(spark: SparkSession, rows: list[d
     ],
 )  # fmt: skip
 def test_a_double_is_written_as_java_writes_it(value: float, text: str) -> None:
-    """One at a time and as a column alike."""
+    """It is written the same alone and in a column."""
     assert java_double(value) == text
     assert texts(pa.array([value])).to_pylist() == [text]
 
 
 def test_years_beyond_9999_have_a_plus() -> None:
-    """As Java writes them; those before the year 1 have a minus."""
+    """Java writes them so; years before 1 have a minus."""
     days = pa.array([2932896, 2932897, -719162 - 366, -719162 - 367], pa.date32())
     assert texts(days).to_pylist() == ['"9999-12-31"', '"+10000-01-01"', '"0000-01-01"', '"-0001-12-31"']
     micros = pa.array([253402300800000000, 0, -62167219200000001], pa.timestamp("us", "UTC"))
@@ -158,7 +158,7 @@ def test_years_beyond_9999_have_a_plus() -> None:
     "kind",
     [pa.duration("us"), pa.time64("us"), pa.map_(pa.binary(), pa.int32()), pa.map_(pa.list_(pa.int32()), pa.int32())],
 )
-def test_a_type_without_a_form_is_refused(kind: pa.DataType) -> None:
+def test_a_type_without_a_json_form_is_refused(kind: pa.DataType) -> None:
     """The message names the type."""
     with pytest.raises(NoJson, match="JSON has no form for"):
         texts(pa.array([], kind))

@@ -13,7 +13,7 @@ from tailrace.stages.process import Function
 
 
 def write(folder: Path, **files: str) -> Path:
-    """Files by name, with __ for a slash."""
+    """Write files by name, with __ for a slash."""
     for name, text in files.items():
         path = folder / f"{name.replace('__', '/')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -22,13 +22,13 @@ def write(folder: Path, **files: str) -> Path:
 
 
 def names(folder: Path, reference: str, *path: Path) -> list[str]:
-    """The files behind a reference, relative to the folder or, where they are elsewhere, by name."""
+    """Return the files behind a reference, relative to the folder or, if they are elsewhere, by name."""
     found = sources(reference, folder, [str(each) for each in path])
     return [str(each.relative_to(folder)) if each.is_relative_to(folder) else each.name for each in found]
 
 
 def test_file_brings_the_files_next_to_it_that_it_imports(tmp_path: Path) -> None:
-    """Transitively, in a circle too, and no others."""
+    """It brings them transitively, even in a cycle, and no others."""
     write(
         tmp_path,
         models="import json\nfrom fields import Amount\n",
@@ -41,7 +41,7 @@ def test_file_brings_the_files_next_to_it_that_it_imports(tmp_path: Path) -> Non
 
 
 def test_file_brings_a_package_next_to_it(tmp_path: Path) -> None:
-    """With the packages on the way, whichever way it is imported."""
+    """It brings the enclosing packages too, however the package is imported."""
     write(tmp_path, models="from shop import prices\nimport shop.tax.rates\n", shop__prices="", shop__other="")
     write(tmp_path, shop____init="", shop__tax__rates="from . import table\n", shop__tax__table="")
     (tmp_path / "shop" / "__init__.py").write_text("")
@@ -51,13 +51,13 @@ def test_file_brings_a_package_next_to_it(tmp_path: Path) -> None:
 
 
 def test_file_in_a_folder_below_finds_its_own_neighbours(tmp_path: Path) -> None:
-    """Imports begin at the file, not at the pipeline."""
+    """Imports start at the file, not at the pipeline."""
     write(tmp_path, jobs__models="import fields\n", jobs__fields="", fields="")
     assert names(tmp_path, "jobs/models.py:Order") == ["jobs/fields.py", "jobs/models.py"]
 
 
 def test_installed_package_brings_its_own_modules_only(tmp_path: Path) -> None:
-    """What else is installed has a version of its own."""
+    """Other installed packages have versions of their own."""
     site = tmp_path / "site"
     write(
         site, shop__models="from .fields import Amount\nfrom ..far import x\nimport other\n", shop__fields="", other=""
@@ -72,20 +72,20 @@ def test_installed_package_brings_its_own_modules_only(tmp_path: Path) -> None:
 
 
 def test_module_in_the_pipelines_folder_comes_before_an_installed_one(tmp_path: Path) -> None:
-    """As it does when the model is loaded, and with the files next to it."""
+    """Loading the model has the same order, and it brings the files next to it."""
     site, folder = tmp_path / "site", tmp_path / "pipeline"
     write(site, models="")
     write(folder, models="import fields\n", fields="")
     assert names(folder, "models:Order", site) == ["fields.py", "models.py"]
 
 
-def test_module_that_does_not_parse_counts_itself(tmp_path: Path) -> None:
-    """Loading it tells what is wrong."""
+def test_module_that_does_not_parse_is_included(tmp_path: Path) -> None:
+    """Loading it reports what is wrong."""
     assert names(write(tmp_path, models="def f(:\n"), "models.py:Order") == ["models.py"]
 
 
 def assembly(folder: Path, schema: str = "id long", function: str | None = None) -> Assembly:
-    """A pipeline of JSON whose function was loaded without being asked for its files."""
+    """Return a pipeline of JSON whose function was loaded without its files being requested."""
     pipeline = Pipeline.model_validate(
         {
             "pipeline": "p",
@@ -99,8 +99,8 @@ def assembly(folder: Path, schema: str = "id long", function: str | None = None)
 
 @pytest.mark.parametrize("reference", ["models.py:Order", "models:Order", "shop.models:Order"])
 @pytest.mark.parametrize("changed", ["models", "fields"])
-def test_shape_changes_with_the_model_and_what_it_imports(tmp_path: Path, reference: str, changed: str) -> None:
-    """A record could be rejected now that was accepted before; another file is no matter."""
+def test_record_digest_changes_with_the_model_and_its_imports(tmp_path: Path, reference: str, changed: str) -> None:
+    """A record that was accepted could be rejected now; a change of another file does not matter."""
     package = reference.startswith("shop")
     prefix = "shop__" if package else ""
     write(
@@ -115,14 +115,14 @@ def test_shape_changes_with_the_model_and_what_it_imports(tmp_path: Path, refere
     assert assembly(tmp_path, reference).shape != before
 
 
-def test_shape_of_a_schema_in_words_needs_no_file(tmp_path: Path) -> None:
-    """However long it is."""
+def test_record_digest_of_a_written_out_schema_needs_no_file(tmp_path: Path) -> None:
+    """This holds however long the schema is."""
     assert assembly(tmp_path, ", ".join(f"field_{number} long" for number in range(100))).shape
 
 
 @pytest.mark.parametrize("changed", ["job", "rules"])
-def test_code_changes_with_the_package_of_the_function(tmp_path: Path, changed: str) -> None:
-    """A function of a package ships no files, and its text counts all the same."""
+def test_code_digest_changes_with_the_package_of_the_function(tmp_path: Path, changed: str) -> None:
+    """A function of a package ships no files, but its source counts all the same."""
     write(tmp_path, shop__job="from shop.rules import RATE\n", shop__rules="RATE = 1\n")
     before = assembly(tmp_path, function="shop.job:run").code
     file = tmp_path / "shop" / f"{changed}.py"

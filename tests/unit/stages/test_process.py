@@ -1,4 +1,4 @@
-"""The user's part: loading the function, its conditions, the spread of the records, and the errors about them."""
+"""The user's part: loading the function, its conditions, the distribution of the records, and their errors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ JSON = Source.model_validate({"topics": ["in"], "format": "json", "schema": "n i
 
 
 def job(folder: Path, text: str = JOB, name: str = "tailrace_test_job.py") -> Path:
-    """A user's folder: a job, and a module beside it."""
+    """Return a user's folder: a job, and a module next to it."""
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(text)
     (folder / "tailrace_test_helper.py").write_text(HELPER)
@@ -45,7 +45,7 @@ def job(folder: Path, text: str = JOB, name: str = "tailrace_test_job.py") -> Pa
 
 
 def test_a_function_in_a_file_runs_in_the_workers(spark: SparkSession, tmp_path: Path) -> None:
-    """The file and the modules beside it that it imports are named, so that they can be shipped."""
+    """The file and the modules next to it that it imports are listed, so that they can be shipped."""
     function = load("tailrace_test_job.py:enrich", job(tmp_path / "a"))
     assert [file.name for file in function.files] == ["tailrace_test_helper.py", "tailrace_test_job.py"]
     for file in function.files:
@@ -55,7 +55,7 @@ def test_a_function_in_a_file_runs_in_the_workers(spark: SparkSession, tmp_path:
 
 
 def test_two_folders_may_have_a_file_of_the_same_name(tmp_path: Path) -> None:
-    """The one that was loaded last does not hide the other."""
+    """The one loaded last does not hide the other."""
     first = load("tailrace_test_same.py:f", job(tmp_path / "a", "def f(frame): return 1", "tailrace_test_same.py"))
     second = load("tailrace_test_same.py:f", job(tmp_path / "b", "def f(frame): return 2", "tailrace_test_same.py"))
     assert (first.call(None), second.call(None)) == (1, 2)
@@ -76,7 +76,7 @@ def test_loading_leaves_the_path_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reference", "told"),
+    ("reference", "words"),
     [
         ("enrich", "not of the form"),
         ("tailrace_test_job.py:enrcih", "did you mean 'enrich'?"),
@@ -89,8 +89,8 @@ def test_loading_leaves_the_path_as_it_was(tmp_path: Path) -> None:
         ("tailrace_test_imports.py:f", "No module named 'not_there'"),
     ],
 )
-def test_a_function_that_cannot_be_loaded_is_told_with_the_reason(tmp_path: Path, reference: str, told: str) -> None:
-    """The error names what is missing and the nearest that is there."""
+def test_a_function_that_cannot_be_loaded_is_an_error_with_a_reason(tmp_path: Path, reference: str, words: str) -> None:
+    """The error names what is missing, and the nearest existing name."""
     folder = job(tmp_path)
     (folder / "json.py").write_text("def f(frame): return frame")
     (folder / "tailrace_test_raises.py").write_text("\n1 / 0\n")
@@ -98,11 +98,11 @@ def test_a_function_that_cannot_be_loaded_is_told_with_the_reason(tmp_path: Path
     (folder / "tailrace_test_imports.py").write_text("import not_there\n")
     with pytest.raises(FunctionMissing) as raised:
         load(reference, folder)
-    assert told in str(raised.value)
+    assert words in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "words"),
     [
         ("raise ValueError('no')", "ValueError: no (tailrace_test_bad.py, line 2: raise ValueError('no'))"),
         ("return frame.select('absent')", "tailrace_test_bad.py, line 2: return frame.select('absent')"),
@@ -110,26 +110,26 @@ def test_a_function_that_cannot_be_loaded_is_told_with_the_reason(tmp_path: Path
         ("return frame.collect()", "returned list, not a DataFrame"),
     ],
 )
-def test_a_function_that_raises_or_returns_something_else_is_told(
-    spark: SparkSession, tmp_path: Path, body: str, told: str
+def test_a_function_that_raises_or_returns_something_else_is_reported(
+    spark: SparkSession, tmp_path: Path, body: str, words: str
 ) -> None:
     """The error has the line of the user's file."""
     text = f"def f(frame):\n    {body}\n"
     function = load("tailrace_test_bad.py:f", job(tmp_path, text, "tailrace_test_bad.py"))
     with pytest.raises(FunctionInvalid) as raised:
         apply(function, spark.sql("SELECT 1 AS n"), {})
-    assert told in str(raised.value)
+    assert words in str(raised.value)
 
 
 def test_a_wrong_argument_is_the_functions_error(spark: SparkSession) -> None:
-    """An argument that the function does not take is told as such."""
+    """An argument that the function does not take is reported as such."""
     with pytest.raises(FunctionInvalid) as raised:
         apply(Function(lambda frame: frame, "f", ()), spark.sql("SELECT 1 AS n"), {"nonsense": 1})
     assert "nonsense" in str(raised.value)
 
 
-def test_an_error_of_ours_in_a_function_stays_itself(spark: SparkSession) -> None:
-    """What already says what to do is not wrapped."""
+def test_a_tailrace_error_in_a_function_is_not_wrapped(spark: SparkSession) -> None:
+    """It already says what to do."""
 
     def fail(frame: DataFrame) -> DataFrame:
         raise TopicUnknown("t")
@@ -139,7 +139,7 @@ def test_an_error_of_ours_in_a_function_stays_itself(spark: SparkSession) -> Non
 
 
 def test_a_batch_in_place_of_a_stream_is_refused(spark: SparkSession) -> None:
-    """A function that returns something unrelated to a stream of records is told so."""
+    """A function must return a frame derived from the stream of records."""
     stream = spark.readStream.format("rate").load()
     function = Function(lambda frame: spark.sql("SELECT 1 AS n"), "f", ())
     with pytest.raises(FunctionInvalid) as raised:
@@ -147,8 +147,8 @@ def test_a_batch_in_place_of_a_stream_is_refused(spark: SparkSession) -> None:
     assert "does not come from the records" in str(raised.value)
 
 
-def test_a_record_that_misses_a_condition_gets_its_name(spark: SparkSession) -> None:
-    """The first condition that is not met is the reason, null does not meet one, and earlier reasons stay."""
+def test_a_record_that_fails_a_condition_gets_its_name(spark: SparkSession) -> None:
+    """The first condition that fails is the reason, null fails a condition, and earlier reasons are kept."""
     values = [b'{"n":1,"text":"a"}', b'{"n":-1,"text":"a"}', b'{"text":"a"}', b'{"n":1}', b'{"n":-1}', b"bad"]
     conditions = {"positive": "n > 0", "has text": "length(text) > 0 AND kafka.partition = 3"}
     rows = in_order(validate(decode(records(spark, values), JSON, Path()), conditions))
@@ -163,8 +163,8 @@ def test_a_record_that_misses_a_condition_gets_its_name(spark: SparkSession) -> 
     assert rows[1]["_detail"] == "n > 0"
 
 
-def test_no_conditions_change_nothing(spark: SparkSession) -> None:
-    """The frame is handed on as it is."""
+def test_the_frame_is_unchanged_without_conditions(spark: SparkSession) -> None:
+    """The frame is passed on as it is."""
     frame = spark.sql("SELECT 1 AS n")
     assert validate(frame, {}) is frame
 
@@ -179,13 +179,13 @@ def test_a_condition_that_cannot_be_evaluated_is_named(spark: SparkSession, cond
 
 
 def placed(frame: DataFrame) -> dict[int, int]:
-    """The task of each record, by its offset."""
+    """Return the task of each record, by its offset."""
     rows = frame.select("kafka.offset", F.spark_partition_id().alias("task")).collect()
     return {row["offset"]: row["task"] for row in rows}
 
 
 def test_records_of_one_key_stay_together_and_in_order(spark: SparkSession) -> None:
-    """Every record arrives, keys are not torn apart, and all tasks get some."""
+    """Every record arrives, no key is split, and all tasks get some records."""
     keys = [f"k{number % 7}".encode() for number in range(200)]
     frame = decode(records(spark, [b"v"] * 200, keys=keys).coalesce(1), RAW, Path())
     tasks = placed(spread_rows(frame, 4))
@@ -198,8 +198,8 @@ def test_records_of_one_key_stay_together_and_in_order(spark: SparkSession) -> N
         assert offsets == sorted(offsets)
 
 
-def test_records_without_a_key_are_spread_by_their_place(spark: SparkSession) -> None:
-    """Null keys do not end up in one task, and the same record always goes to the same one."""
+def test_records_without_a_key_are_distributed_by_their_position(spark: SparkSession) -> None:
+    """Null keys do not all go to one task, and a record always goes to the same one."""
     frame = decode(records(spark, [b"v"] * 100, keys=[None] * 100), RAW, Path())
     first = placed(spread_rows(frame, 4))
     assert len(set(first.values())) == 4

@@ -1,4 +1,4 @@
-"""The split of decoded rows: what the function gets, and what goes to the rejected topic."""
+"""The split of decoded rows: the function's input, and the content of the rejected topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = Source.model_validate({"topics": ["in"], "format": "json", "schema": "n
 
 
 def test_a_rejected_row_says_why_from_where_and_when(spark: SparkSession) -> None:
-    """The original bytes, key and headers are kept, and ours follow."""
+    """The original bytes, key and headers are kept, and Tailrace's headers follow."""
     frame = rejected(decode(records(spark, [b'{"n":1}', b"bad"], headers=[("h", b"v")]), SOURCE, Path()), "decode")
     assert frame.schema.simpleString() == ROW.simpleString()
     (row,) = frame.collect()
@@ -38,14 +38,14 @@ def test_a_rejected_row_says_why_from_where_and_when(spark: SparkSession) -> Non
 
 
 def test_the_function_sees_no_hidden_column(spark: SparkSession) -> None:
-    """It gets the good rows, their fields and `kafka`."""
+    """It gets the good rows, with their fields and `kafka`."""
     frame = accepted(validate(decode(records(spark, [b'{"n":1}', b"bad"]), SOURCE, Path()), {"some": "n > 0"}))
     assert frame.columns == ["n", "kafka"]
     assert [row["n"] for row in frame.collect()] == [1]
 
 
 def test_each_row_is_accepted_or_rejected(spark: SparkSession) -> None:
-    """No row is in both, and none in neither."""
+    """No row is in both, and every row is in one."""
     values = [b'{"n":1}', b"bad", None, b'{"n":-1}', b"{}", b'{"n":"x"}', b'{"n":2}']
     decoded = validate(decode(records(spark, values), SOURCE, Path()), {"positive": "n > 0"})
     good = {row["kafka"]["offset"] for row in accepted(decoded).collect()}
@@ -54,7 +54,7 @@ def test_each_row_is_accepted_or_rejected(spark: SparkSession) -> None:
 
 
 def test_a_row_that_fails_a_condition_names_the_stage_and_the_condition(spark: SparkSession) -> None:
-    """The stage is that of the condition, not of decode."""
+    """The stage is the condition's, not decode."""
     decoded = validate(decode(records(spark, [b'{"n":-1}', b"bad"]), SOURCE, Path()), {"positive": "n > 0"})
     found = {row["value"]: headers_of(row) for row in rejected(decoded, "decode").collect()}
     negative, bad = found[b'{"n":-1}'], found[b"bad"]
@@ -62,15 +62,15 @@ def test_a_row_that_fails_a_condition_names_the_stage_and_the_condition(spark: S
     assert (negative["tailrace.reason"], negative["tailrace.detail"]) == (b"positive", b"n > 0")
 
 
-def test_a_long_detail_is_cut(spark: SparkSession) -> None:
-    """A record's own size does not blow up its headers."""
+def test_a_long_detail_is_truncated(spark: SparkSession) -> None:
+    """The size of a record does not inflate its headers."""
     value = b'{"n":"' + b"x" * 5000 + b'"}'
     (row,) = rejected(decode(records(spark, [value]), SOURCE, Path()), "decode").collect()
     assert len(headers_of(row)["tailrace.detail"] or b"") == DETAIL_LENGTH
     assert row["value"] == value
 
 
-def test_a_record_without_headers_gets_ours(spark: SparkSession) -> None:
-    """Null headers are as good as none."""
+def test_a_record_without_headers_gets_tailraces_headers(spark: SparkSession) -> None:
+    """Null headers count as none."""
     (row,) = rejected(decode(records(spark, [b"bad"], headers=None), SOURCE, Path()), "decode").collect()
     assert headers_of(row)["tailrace.reason"] == b"not json"

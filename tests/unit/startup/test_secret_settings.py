@@ -1,4 +1,4 @@
-"""Secrets on their way to Spark, options that reach out, and keys in the form that Java reads."""
+"""Secrets on their way to Spark, options that reach outside, and keys in the form that Java reads."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ PLACES: list[tuple[str, ...]] = [
 
 
 def pipeline(**changes: Any) -> Pipeline:
-    """A whole pipeline with some of its sections changed."""
-    whole = {"pipeline": "copy", "source": {"topics": ["orders"]}, "sink": {"topic": "copies"}}
-    return Pipeline.model_validate(whole | changes)
+    """Return a complete pipeline with some of its sections changed."""
+    full = {"pipeline": "copy", "source": {"topics": ["orders"]}, "sink": {"topic": "copies"}}
+    return Pipeline.model_validate(full | changes)
 
 
 @pytest.mark.parametrize("place", PLACES, ids=".".join)
 @pytest.mark.parametrize("name", OUTWARD)
 def test_an_option_that_reads_runs_or_calls_is_refused_everywhere(place: tuple[str, ...], name: str) -> None:
-    """Files, classes, libraries and addresses: only certificates and keys are read."""
+    """Of files, classes, libraries and addresses, only certificates and keys are read."""
     sections: dict[str, Any] = {
         "kafka": {},
         "source": {"topics": ["a"], "format": "avro", "schema": "a.avsc", "registry": {"url": "http://r"}},
@@ -82,7 +82,7 @@ def test_an_option_that_reads_runs_or_calls_is_refused_everywhere(place: tuple[s
 
 
 def test_no_token_is_fetched_for_a_registry() -> None:
-    """A fixed one may be given; other sources call an address or a function."""
+    """A fixed token may be given; other sources call an address or a function."""
     static = {"bearer.auth.credentials.source": "STATIC_TOKEN", "bearer.auth.token": "x"}
     source = {"topics": ["a"], "format": "avro", "schema": "a.avsc"}
     pipeline(source=source | {"registry": {"url": "http://r", "options": static}})
@@ -92,15 +92,15 @@ def test_no_token_is_fetched_for_a_registry() -> None:
             pipeline(source=source | {"registry": {"url": "http://r", "options": options}})
 
 
-def test_sparks_own_way_to_kafkas_options_is_closed() -> None:
-    """What spark.kafka.clusters.* gives the clients was not on any list."""
+def test_sparks_own_settings_for_kafka_clients_are_refused() -> None:
+    """spark.kafka.clusters.* would give clients options that are on no list."""
     with pytest.raises(ValidationError, match=r"use kafka\.options"):
         pipeline(spark={"spark.kafka.clusters.x.ssl.truststore.location": "/etc/passwd"})
-    pipeline(spark={"spark.kafka.consumer.cache.capacity": "4096"})  # no option of a client
+    pipeline(spark={"spark.kafka.consumer.cache.capacity": "4096"})  # not an option of a client
 
 
-def test_settings_that_hold_a_secret_are_told_from_others() -> None:
-    """By their names."""
+def test_settings_that_hold_a_secret_are_recognised() -> None:
+    """Their names show it."""
     given = {
         "spark.hadoop.fs.s3a.secret.key": "a",
         "spark.hadoop.fs.s3a.access.key": "b",
@@ -113,8 +113,8 @@ def test_settings_that_hold_a_secret_are_told_from_others() -> None:
     assert sorted(secrets(given).values()) == ["a", "b", "c", "d"]
 
 
-def test_secrets_are_in_a_file_of_ones_own_and_only_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody else can read it, it is gone afterwards, and the user's own arguments are kept."""
+def test_secrets_are_in_a_private_temporary_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other user can read it, it is deleted afterwards, and the user's own arguments are kept."""
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--name x pyspark-shell")
     with handed_over({"spark.executorEnv.DB_PASSWORD": "hunter 2"}):
         given = os.environ["PYSPARK_SUBMIT_ARGS"]
@@ -127,15 +127,15 @@ def test_secrets_are_in_a_file_of_ones_own_and_only_meanwhile(monkeypatch: pytes
     assert os.environ["PYSPARK_SUBMIT_ARGS"] == "--name x pyspark-shell"
 
 
-def test_without_secrets_nothing_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark starts as it always did."""
+def test_no_file_is_written_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark starts as usual."""
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
     with handed_over({}):
         assert "PYSPARK_SUBMIT_ARGS" not in os.environ
 
 
 @given(st.text())
-def test_whatever_a_secret_holds_survives_the_file(text: str) -> None:
+def test_any_secret_survives_the_file(text: str) -> None:
     """Quotes, backslashes, line ends and every script are written as letters, digits and numbers."""
     written = _escaped(text.encode("utf-8", "replace").decode())
     assert written.isascii()
@@ -155,8 +155,8 @@ FORMS = {
 
 @pytest.mark.parametrize("kind", ["ec", "rsa"])
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_a_key_reaches_java_as_it_reads_it(tmp_path: Path, form: str, kind: str) -> None:
-    """In PKCS 8, without a password, which is not passed on."""
+def test_every_form_of_a_key_reaches_java_in_a_readable_form(tmp_path: Path, form: str, kind: str) -> None:
+    """It arrives in PKCS 8, decrypted; the password is not passed on."""
     private = ec.generate_private_key(ec.SECP256R1()) if kind == "ec" else rsa.generate_private_key(65537, 2048)
     style, locked = FORMS[form]
     lock = serialization.BestAvailableEncryption(PASSWORD.encode()) if locked else serialization.NoEncryption()
@@ -173,8 +173,8 @@ def test_every_form_of_a_key_reaches_java_as_it_reads_it(tmp_path: Path, form: s
 
 
 @pytest.mark.parametrize("password", ["wrong-one", None])
-def test_a_key_that_its_password_does_not_open_is_said(tmp_path: Path, password: str | None) -> None:
-    """Without the password, and without the key."""
+def test_a_key_with_a_wrong_password_is_reported(tmp_path: Path, password: str | None) -> None:
+    """The message contains neither the password nor the key."""
     lock = serialization.BestAvailableEncryption(PASSWORD.encode())
     key = ec.generate_private_key(ec.SECP256R1())
     text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock).decode()
@@ -185,8 +185,8 @@ def test_a_key_that_its_password_does_not_open_is_said(tmp_path: Path, password:
     assert text.splitlines()[1] not in str(caught.value)
 
 
-def test_a_key_that_is_not_there_is_said(tmp_path: Path) -> None:
-    """With its place."""
+def test_a_missing_key_is_reported(tmp_path: Path) -> None:
+    """The message has its path."""
     options = {"ssl.certificate.location": str(tmp_path / "none.crt"), "ssl.key.location": "x"}
     with pytest.raises(errors.KeyUnreadable, match=r"none\.crt"):
         spark_options(Kafka(options=options))

@@ -1,4 +1,4 @@
-"""What the driver knows of its pipeline: when it is stalled, what was counted, what /status says."""
+"""The driver's knowledge of its pipeline: when it is stalled, what was counted, and what /status contains."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ PLACE = ("in", 0)
 
 
 class Clock:
-    """A time that the test moves."""
+    """A clock that the test moves."""
 
     now = 1000.0
 
     def __call__(self) -> float:
-        """Now."""
+        """Return the current time."""
         return self.now
 
 
 @pytest.fixture
 def clock() -> Clock:
-    """A time that the test moves."""
+    """Return a clock that the test moves."""
     return Clock()
 
 
 @pytest.fixture
 def board(clock: Clock) -> Board:
-    """A board of a driver that leads, and counts as stalled after a minute."""
+    """Return the board of a driver that leads, and counts as stalled after a minute."""
     pipeline = Pipeline.model_validate(
         {
             "pipeline": "p",
@@ -52,18 +52,18 @@ def board(clock: Clock) -> Board:
 
 
 def lag(clock: Clock, records: int) -> LagSeen:
-    """A lag as it is seen now."""
+    """Return a lag that is observed now."""
     return LagSeen(clock.now, {PLACE: 100}, {PLACE: 100 + records}, oldest=clock.now - 5 if records else None)
 
 
 def batch(clock: Clock, number: int = 0, *written: Written) -> Finished:
-    """A batch that was finished now."""
+    """Return a batch that finished now."""
     written = written or (Written(SinkPartition(0), False, out=9, rejected=1, gateway="w", reasons={"bad": 1}),)
     return Finished(number, 10, written, {"deliver": 0.5}, False, clock.now)
 
 
 def progress(number: int = 0, **more: Any) -> Progress:
-    """What Spark says of a batch of ten records, one of them rejected."""
+    """Return what Spark reports about a batch of ten records, one of them rejected."""
     said = {
         "batchId": number,
         "numInputRows": 20,
@@ -78,8 +78,8 @@ def progress(number: int = 0, **more: Any) -> Progress:
     return Progress.read(json.dumps(said | more))
 
 
-def test_a_driver_that_does_not_get_on_is_stalled(board: Board, clock: Clock) -> None:
-    """Lag, and no batch finished for too long; a batch ends it."""
+def test_a_driver_without_progress_is_stalled(board: Board, clock: Clock) -> None:
+    """There is lag, and no batch has finished for too long; a finished batch ends the stall."""
     board.lag(lag(clock, 7))
     clock.now += 60
     board.lag(lag(clock, 9))
@@ -93,7 +93,7 @@ def test_a_driver_that_does_not_get_on_is_stalled(board: Board, clock: Clock) ->
 
 
 def test_a_pipeline_without_work_is_not_stalled(board: Board, clock: Clock) -> None:
-    """However long nothing comes; and what comes then has its time."""
+    """This holds however long no records arrive; when some do, the time starts then."""
     board.finished(batch(clock))
     board.lag(lag(clock, 0))
     clock.now += 10_000
@@ -104,14 +104,14 @@ def test_a_pipeline_without_work_is_not_stalled(board: Board, clock: Clock) -> N
 
 
 def test_a_batch_that_hangs_is_a_stall(board: Board, clock: Clock) -> None:
-    """Also where nobody knows the lag."""
+    """This holds even if the lag is unknown."""
     board.heard(BatchPlanned(0, 0, 0, replay=False))
     clock.now += 61
     assert board.stalled()
 
 
 def test_a_standby_is_ready_and_never_stalled(board: Board, clock: Clock) -> None:
-    """It does not read, so lag is none of its business."""
+    """It does not read, so lag does not concern it."""
     board.heard(StandingBy("p", "run", None, ()))
     board.lag(lag(clock, 7))
     clock.now += 1000
@@ -122,14 +122,14 @@ def test_a_standby_is_ready_and_never_stalled(board: Board, clock: Clock) -> Non
 
 
 def test_a_driver_that_starts_is_not_ready(clock: Clock, board: Board) -> None:
-    """Until it has taken over."""
+    """It is ready once it has taken over."""
     fresh = Board(board.pipeline, "run", clock)
     assert readiness(fresh).status == 503
     assert health(fresh).status == 200
 
 
-def test_consumed_is_produced_and_rejected(board: Board, clock: Clock) -> None:
-    """The three are counted together, when Spark has told."""
+def test_consumed_equals_produced_plus_rejected(board: Board, clock: Clock) -> None:
+    """All three are counted at the same time, when Spark has reported."""
     board.finished(batch(clock))
     assert board.measures.value(metrics.PRODUCED_RECORDS, "p") == 0
     board.progressed(progress())
@@ -137,27 +137,27 @@ def test_consumed_is_produced_and_rejected(board: Board, clock: Clock) -> None:
     assert board.measures.value(metrics.CONSUMED_BYTES, "p") == 100
     assert board.measures.value(metrics.PRODUCED_RECORDS, "p") == 9
     assert board.measures.value(metrics.REJECTED_RECORDS, "p", "bad") == 1
-    # The source was read twice, so Spark's rates are twice what they are.
+    # The source was read twice, so Spark's rates are twice the real ones.
     assert board.measures.value(metrics.INPUT_RATE, "p") == 20
 
 
-def test_a_task_that_was_tried_again_is_counted_once(clock: Clock) -> None:
-    """Its second attempt has found everything delivered: what came to the sink says how much that was."""
+def test_a_retried_task_is_counted_once(clock: Clock) -> None:
+    """Its second attempt found everything delivered: the number of records at the sink shows how many there were."""
     done = batch(clock, 0, Written(SinkPartition(0), True), Written(SinkPartition(1), False, out=4))
     counted = totals(progress(), done)
     assert (counted.consumed, counted.produced, counted.reasons) == (10, 9, {metrics.OTHER: 1})
 
 
 def test_a_row_without_a_topic_is_rejected_by_the_sink(clock: Clock) -> None:
-    """Spark has counted it as produced; the gateway knows better."""
+    """Spark counted it as produced; the gateway knows better."""
     reasons = {"bad": 1, "no topic": 2}
     done = batch(clock, 0, Written(SinkPartition(0), False, out=7, rejected=3, reasons=reasons))
     counted = totals(progress(), done)
     assert (counted.produced, counted.reasons) == (7, reasons)
 
 
-def test_an_idle_stream_is_no_batch(board: Board, clock: Clock) -> None:
-    """Spark tells of the batch that is to come while there is none."""
+def test_an_idle_stream_does_not_count_as_a_batch(board: Board, clock: Clock) -> None:
+    """While idle, Spark reports about the batch that is to come."""
     board.finished(batch(clock))
     board.progressed(progress())
     board.progressed(progress(1, durationMs={"latestOffset": 3, "triggerExecution": 3}, observedMetrics={}))
@@ -169,8 +169,8 @@ def test_an_idle_stream_is_no_batch(board: Board, clock: Clock) -> None:
     assert board.measures.value(metrics.CONSUMED_RECORDS, "p") == 20
 
 
-def test_offsets_that_nobody_can_read_are_no_lag(board: Board, clock: Clock) -> None:
-    """Markers and aborted records behind the last one that was read."""
+def test_unreadable_offsets_are_not_lag(board: Board, clock: Clock) -> None:
+    """They are markers and aborted records after the last record that was read."""
     seen = LagSeen(clock.now, {PLACE: 100}, {PLACE: 103}, nothing={PLACE: 103}, oldest=5.0)
     assert (seen.records, seen.seconds) == (0, 0.0)
     more = LagSeen(clock.now, {PLACE: 100}, {PLACE: 104}, nothing={PLACE: 103}, oldest=clock.now - 2)
@@ -180,7 +180,7 @@ def test_offsets_that_nobody_can_read_are_no_lag(board: Board, clock: Clock) -> 
 
 
 def test_open_transaction_upstream_is_shown_as_long_as_it_holds_a_partition(board: Board, clock: Clock) -> None:
-    """Lag 0 alone looks well; an end that moves is held by a transaction that is younger."""
+    """Lag 0 alone would look healthy; an end that moves is held by a younger transaction."""
     other = ("in", 1)
     ends = {PLACE: 100, other: 7}
     first = LagSeen(clock.now, ends, ends, tops={PLACE: 130, other: 7}).after(None)
@@ -191,8 +191,8 @@ def test_open_transaction_upstream_is_shown_as_long_as_it_holds_a_partition(boar
     board.lag(second)
     assert board.measures.value(metrics.UNSTABLE, "p", "in", 0) == 50
     assert board.measures.value(metrics.UNSTABLE_SECONDS, "p") == 60
-    told = board.status()["lag"]
-    assert (told["beyond"], told["beyond_seconds"], told["partitions"][0]["beyond"]) == (52, 60, 50)
+    lags = board.status()["lag"]
+    assert (lags["beyond"], lags["beyond_seconds"], lags["partitions"][0]["beyond"]) == (52, 60, 50)
     clock.now += 60
     moved = LagSeen(clock.now, ends, {PLACE: 120, other: 9}, tops={PLACE: 150, other: 9}).after(second)
     assert (moved.unstable, moved.unstable_seconds) == (30, 0)
@@ -203,7 +203,7 @@ def test_open_transaction_upstream_is_shown_as_long_as_it_holds_a_partition(boar
 
 
 def test_state_and_observations_are_exported(board: Board, clock: Clock) -> None:
-    """Of a stateful pipeline, with its watermark; and what the function observes."""
+    """There is the state of a stateful pipeline, with its watermark, and what the function observes."""
     board.finished(batch(clock))
     board.progressed(
         progress(
@@ -221,7 +221,7 @@ def test_state_and_observations_are_exported(board: Board, clock: Clock) -> None
 
 
 def test_the_status_can_be_read_by_programs(board: Board, clock: Clock) -> None:
-    """It is JSON, whatever has happened so far, and does not grow for ever."""
+    """It is JSON, whatever has happened so far, and its size is bounded."""
     assert json.loads(json.dumps(board.status()))["batch"] is None
     for number in range(HISTORY + 20):
         board.finished(batch(clock, number))
@@ -240,8 +240,8 @@ def test_the_status_can_be_read_by_programs(board: Board, clock: Clock) -> None:
     assert found["gateways"] == [{"name": "w", "address": "", "sinks": [0]}]
 
 
-def test_prometheus_is_told_where_the_gateways_are(board: Board, clock: Clock) -> None:
-    """Each once, however many sink partitions it has."""
+def test_prometheus_gets_the_addresses_of_the_gateways(board: Board, clock: Clock) -> None:
+    """Each is listed once, however many sink partitions it has."""
     written = [Written(SinkPartition(n), False, gateway="w", address="127.0.0.1:9770") for n in range(3)]
     board.finished(batch(clock, 0, *written))
     assert json.loads(targets(board, "127.0.0.1:9760").body) == [
@@ -251,13 +251,13 @@ def test_prometheus_is_told_where_the_gateways_are(board: Board, clock: Clock) -
 
 
 def rates(board: Board) -> tuple[float, float]:
-    """What arrives and what can be done, in records a second."""
-    told = board.status()["rates"]
-    return told["input"], told["processed"]
+    """Return the arrival rate and the possible rate, in records a second."""
+    found = board.status()["rates"]
+    return found["input"], found["processed"]
 
 
 def counted(clock: Clock, number: int, read: int, seconds: float) -> Finished:
-    """A batch of the driver's own that was finished now."""
+    """Return a batch of the driver's own that finished now."""
     written = (Written(SinkPartition(0), False, out=read, read=read, gateway="w"),)
     return Finished(number, read, written, {"deliver": seconds}, False, clock.now, seconds=seconds)
 
@@ -265,14 +265,14 @@ def counted(clock: Clock, number: int, read: int, seconds: float) -> Finished:
 def test_arriving_records_are_counted_over_the_time_between_two_batches(board: Board, clock: Clock) -> None:
     """With a trigger of 10 s, 1,000 records that take half a second arrive at 100 a second and are done at 2,000."""
     board.counted(counted(clock, 0, 1_000, 0.5))
-    assert rates(board) == (2_000, 2_000)  # of the first batch nothing else is known
+    assert rates(board) == (2_000, 2_000)  # nothing more is known after the first batch
     clock.now += 10
     board.counted(counted(clock, 1, 1_000, 0.5))
     assert rates(board) == (100, 2_000)
 
 
 def test_nothing_arrives_at_an_idle_pipeline(board: Board, clock: Clock) -> None:
-    """The rates of its last batch do not stand there for the rest of the night."""
+    """The rates of its last batch are not shown for the rest of the night."""
     board.counted(counted(clock, 0, 1_000, 0.5))
     board.heard(Idle(0))
     assert rates(board) == (0, 0)

@@ -64,7 +64,9 @@ def test_scaling_of_executors_is_shown_with_its_numbers() -> None:
 
 def test_standby_that_never_led_says_so_when_it_stops() -> None:
     """It has no last batch."""
-    assert line(events.Stopped("SIGTERM was received", None)) == "stopped: SIGTERM was received; it had not taken over"
+    assert line(events.Stopped("SIGTERM was received", None)) == (
+        "stopped: SIGTERM was received; this standby had not taken over"
+    )
 
 
 def test_written_batch_calls_what_it_has_read_in() -> None:

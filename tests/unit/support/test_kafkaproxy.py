@@ -11,7 +11,7 @@ from support.wire import Api, Request, parsed
 
 
 def frame(api: int, version: int, body: bytes, *, compact: bool, client: bytes = b"rdkafka") -> bytes:
-    """A request as a client sends it."""
+    """Return a request as a client sends it."""
     head = struct.pack(">hhih", api, version, 7, len(client)) + client + (b"\0" if compact else b"")
     return struct.pack(">i", len(head + body)) + head + body
 
@@ -32,8 +32,8 @@ def frame(api: int, version: int, body: bytes, *, compact: bool, client: bytes =
     ],
 )
 def test_the_transactional_id_is_found(api: Api, version: int, compact: bool) -> None:
-    """In both kinds of headers and strings, and where there is none."""
-    name = b"tailrace.tweets.0" + b"x" * 200  # longer than one byte of a varint can say
+    """This covers both kinds of headers and strings, and requests without an id."""
+    name = b"tailrace.tweets.0" + b"x" * 200  # longer than one byte of a varint can express
     size = bytes([(len(name) + 1) & 0x7F | 0x80, (len(name) + 1) >> 7]) if compact else struct.pack(">h", len(name))
     found = parsed(frame(api, version, size + name + b"rest", compact=compact), broker=3)
     assert found == Request(api, version, 7, "rdkafka", name.decode(), 3)
@@ -41,15 +41,15 @@ def test_the_transactional_id_is_found(api: Api, version: int, compact: bool) ->
     assert none.transaction is None
 
 
-def test_other_requests_say_who_sent_them() -> None:
-    """A request that is no part of a transaction, and a client without a name."""
+def test_other_requests_have_a_sender() -> None:
+    """This covers a request outside a transaction, and a client without a name."""
     assert parsed(frame(18, 3, b"", compact=True)) == Request(18, 3, 7, "rdkafka", None, 0)
     nameless = struct.pack(">hhih", 3, 9, 7, -1) + b"\0"
     assert parsed(struct.pack(">i", len(nameless)) + nameless).client == ""
 
 
 def test_the_nth_request_of_a_kind_is_chosen() -> None:
-    """Once; of one transactional id and one client, if they are named."""
+    """The fault applies once, to one transactional id and one client if they are given."""
 
     def end(transaction: str, client: str = "a") -> Request:
         return Request(Api.END_TXN, 1, 1, client, transaction, 1)

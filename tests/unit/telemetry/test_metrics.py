@@ -1,4 +1,4 @@
-"""The declared metrics: their names, their number, and what Prometheus gets of them."""
+"""The declared metrics: their names, their number, and their export to Prometheus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNITS = ("_seconds", "_bytes")
 
 
 def samples(measures: Measures) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """What Prometheus reads, by name and labels."""
+    """Return what Prometheus reads, by name and labels."""
     found = {}
     for family in text_string_to_metric_families(measures.text().decode()):
         for sample in family.samples:
@@ -26,14 +26,14 @@ def samples(measures: Measures) -> dict[tuple[str, tuple[tuple[str, str], ...]],
 
 
 def test_every_declaration_is_exported() -> None:
-    """By exactly one of the lists from which the endpoints and the page are made."""
+    """It is in exactly one of the lists from which the endpoints and the page are made."""
     declared = {name for name, value in vars(metrics).items() if isinstance(value, Metric)}
     assert len(declared) == len(EVERY) == len({each.name for each in EVERY})
 
 
 @pytest.mark.parametrize("metric", EVERY, ids=lambda metric: metric.name)
-def test_a_name_follows_the_conventions_of_prometheus(metric: Metric) -> None:
-    """Small letters, the unit at the end, and `_total` for what is counted and nothing else."""
+def test_a_name_follows_the_prometheus_conventions(metric: Metric) -> None:
+    """It has lower-case letters, the unit at the end, and `_total` if and only if it is a counter."""
     assert re.fullmatch(r"tailrace(_[a-z0-9]+)+", metric.name)
     assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
     stem = metric.name.removesuffix("_total")
@@ -50,7 +50,7 @@ def test_every_label_is_explained_and_used() -> None:
     assert {label for metric in EVERY for label in metric.labels} == set(metrics.LABELS)
 
 
-def test_sink_partitions_are_counted_in_groups() -> None:
+def test_sink_partitions_are_exported_in_groups() -> None:
     """However many there are, the groups are few."""
     assert [group(0), group(15), group(16), group(127)] == ["0-15", "0-15", "16-31", "112-127"]
     assert {group(number) for number in range(128, 5000)} == {"128+"}
@@ -58,7 +58,7 @@ def test_sink_partitions_are_counted_in_groups() -> None:
 
 
 def test_what_was_counted_is_what_prometheus_reads() -> None:
-    """Counters, gauges and histograms, with their labels."""
+    """This covers counters, gauges and histograms, with their labels."""
     measures = Measures(EVERY)
     measures.add(metrics.REJECTED_RECORDS, "p", 'a "quoted"\nreason', by=3)
     measures.set(metrics.LAG, "p", "in", 2, value=7)
@@ -76,7 +76,7 @@ def test_what_was_counted_is_what_prometheus_reads() -> None:
 
 
 def test_labels_from_outside_are_bounded() -> None:
-    """What is beyond the limit is counted together, and nothing is lost."""
+    """Values beyond the limit are counted together, and nothing is lost."""
     measures = Measures(EVERY)
     for number in range(metrics.PIPELINES + 10):
         measures.add(metrics.BATCHES, f"p{number}")
@@ -86,16 +86,16 @@ def test_labels_from_outside_are_bounded() -> None:
     assert found[(metrics.OTHER,)] == 10
 
 
-def test_a_total_that_began_anew_goes_on() -> None:
-    """A counter of another process that was restarted must not go down here."""
+def test_a_total_continues_after_its_source_restarts() -> None:
+    """A counter of another process that was restarted must not decrease here."""
     measures = Measures(EVERY)
     for value in (5, 8, 2, 3):
         measures.total(metrics.CREATED, "p", "sink", value=value)
     assert measures.value(metrics.CREATED, "p", "sink") == 11
 
 
-def test_a_gauge_goes_with_what_it_was_about() -> None:
-    """A topic partition that is gone has no lag."""
+def test_a_gauge_is_removed_with_its_subject() -> None:
+    """A topic partition that no longer exists has no lag."""
     measures = Measures(EVERY)
     measures.replace(metrics.LAG, {("p", "in", 0): 1, ("p", "in", 1): 2})
     measures.replace(metrics.LAG, {("p", "in", 1): 3})
@@ -105,7 +105,7 @@ def test_a_gauge_goes_with_what_it_was_about() -> None:
 
 
 def test_a_wrong_use_is_a_defect() -> None:
-    """Another kind, other labels, or a metric that this endpoint does not have."""
+    """It may be another kind, other labels, or a metric that this endpoint does not have."""
     measures = Measures(metrics.DRIVER)
     with pytest.raises(InvariantBroken):
         measures.set(metrics.BATCHES, "p", value=1)

@@ -13,7 +13,7 @@ from tailrace.telemetry.serving import Answer, Port
 
 
 def asked(port: Port, path: str, method: str = "GET") -> tuple[int, bytes, dict[str, str]]:
-    """One request."""
+    """Make one request."""
     connection = http.client.HTTPConnection("127.0.0.1", port.number, timeout=20)
     try:
         connection.request(method, path)
@@ -24,7 +24,7 @@ def asked(port: Port, path: str, method: str = "GET") -> tuple[int, bytes, dict[
 
 
 def test_a_path_is_answered() -> None:
-    """With what its function says, and never from a cache."""
+    """It returns what its function returns, and never from a cache."""
     with Port("127.0.0.1", 0, {"/x": lambda: Answer.json({"a": 1}, 503)}) as port:
         status, body, headers = asked(port, "/x?query")
         assert (status, body, headers["Content-Type"]) == (503, b'{"a": 1}', "application/json")
@@ -36,7 +36,7 @@ def test_a_path_is_answered() -> None:
 
 
 def test_a_page_that_fails_does_not_end_the_server(caplog: pytest.LogCaptureFixture) -> None:
-    """It says 500, the log says why, and the next question is answered."""
+    """It returns 500, the log has the reason, and the next request is answered."""
 
     def broken() -> Answer:
         raise ValueError("secret")
@@ -51,20 +51,20 @@ def test_a_page_that_fails_does_not_end_the_server(caplog: pytest.LogCaptureFixt
         assert asked(port, "/ok")[:2] == (200, b"ok\n")
 
 
-def test_a_port_that_is_taken_is_left_to_who_has_it() -> None:
-    """The next free one is used."""
+def test_the_next_free_port_is_used_if_one_is_taken() -> None:
+    """The process that has the port keeps it."""
     with Port("127.0.0.1", 0, {}) as first, Port("127.0.0.1", first.number, {}) as second:
         assert first.number < second.number
 
 
 def test_an_address_of_another_machine_is_refused() -> None:
-    """At once: no other port would help."""
+    """It is refused at once, because no other port would help."""
     with pytest.raises(PortUnusable, match=r"192\.0\.2\.1:9760"):
         Port("192.0.2.1", 9760, {})
 
 
-def test_a_client_that_says_nothing_holds_up_nobody() -> None:
-    """Others are answered meanwhile."""
+def test_a_silent_client_does_not_block_others() -> None:
+    """They are answered in the meantime."""
     with Port("127.0.0.1", 0, {"/": lambda: Answer.text("ok")}) as port, socket.socket() as silent:
         silent.connect(("127.0.0.1", port.number))
         assert asked(port, "/")[0] == 200

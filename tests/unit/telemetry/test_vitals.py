@@ -1,4 +1,4 @@
-"""Garbage collections: those of a real JVM, seen from outside, and this process's own."""
+"""Garbage collections: those of a real JVM, observed from outside, and those of this process."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tailrace.testing import wait_until
 
 
 def pid_of(spark: SparkSession) -> int:
-    """The number of the session's JVM."""
+    """Return the pid of the session's JVM."""
     return int(spark._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
 
 
 def test_a_collection_of_a_jvm_is_seen_from_outside(spark: SparkSession) -> None:
-    """Once, with its length, and with the heap that is left."""
+    """It is observed once, with its length and the heap that is left."""
     jvm = Jvm.of(pid_of(spark))
     assert jvm is not None
     jvm.pauses()
@@ -35,8 +35,8 @@ def test_a_collection_of_a_jvm_is_seen_from_outside(spark: SparkSession) -> None
     jvm.close()
 
 
-def test_a_process_that_is_no_jvm_has_no_counters(tmp_path: Path) -> None:
-    """Nor one whose file is not whole yet."""
+def test_a_process_that_is_not_a_jvm_has_no_counters(tmp_path: Path) -> None:
+    """A JVM whose file is incomplete has none either."""
     assert Jvm.of(1, tmp_path) is None
     (tmp_path / "hsperfdata_x").mkdir()
     (tmp_path / "hsperfdata_x" / "1").write_bytes(b"")
@@ -45,8 +45,8 @@ def test_a_process_that_is_no_jvm_has_no_counters(tmp_path: Path) -> None:
     assert Jvm.of(1, tmp_path) is None
 
 
-def test_collections_of_python_are_told_once() -> None:
-    """Each with its generation and what it freed."""
+def test_collections_of_python_are_reported_once() -> None:
+    """Each is reported with its generation and what it freed."""
     garbage = Garbage()
     garbage.listen()
     garbage.listen()
@@ -65,8 +65,8 @@ def test_collections_of_python_are_told_once() -> None:
     assert garbage.taken() == ()
 
 
-def test_a_watch_has_the_pauses_of_the_jvm_and_of_the_workers(spark: SparkSession) -> None:
-    """As histograms, and memory as gauges when somebody asks."""
+def test_a_watch_reports_the_pauses_of_the_jvm_and_the_workers(spark: SparkSession) -> None:
+    """Pauses are histograms; memory is a gauge that is read at each scrape."""
     measures = Measures(metrics.BOTH)
     watch = Watch(measures, "p", "gateway", "executor-jvm", pid_of(spark))
     watch.start()
@@ -90,6 +90,6 @@ def test_a_watch_has_the_pauses_of_the_jvm_and_of_the_workers(spark: SparkSessio
     assert measures.value(metrics.RSS, "p", "gateway") > 0
     assert measures.value(metrics.RSS, "p", "executor-jvm") > 0
     assert measures.value(metrics.PROCESSES, "p", "workers") == 0  # that worker has ended
-    told = measures.spreads(metrics.PYTHON_PAUSE)["p", "workers", "2"]
-    assert (told.count, told.total) == (1, 0.02)
+    pauses = measures.spreads(metrics.PYTHON_PAUSE)["p", "workers", "2"]
+    assert (pauses.count, pauses.total) == (1, 0.02)
     assert measures.value(metrics.PYTHON_COLLECTED, "p", "workers", 2) == 5

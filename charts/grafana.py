@@ -1,6 +1,6 @@
-"""What a dashboard is made of, how its queries are made of the metrics' declarations, and how Grafana has it.
+"""Dashboard model: its parts, queries built from the metrics' declarations, and rendering to Grafana's JSON.
 
-A metric or a label that is not declared in `tailrace.telemetry.metrics` is refused here already.
+A metric or a label that is not declared in `tailrace.telemetry.metrics` is refused here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tailrace.telemetry import metrics
 from tailrace.telemetry.metrics import Kind, Metric
 
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-# An empty label is matched too: a scrape outside of Kubernetes sets no namespace.
+# This also matches an empty label: a scrape outside Kubernetes sets no namespace.
 CHOSEN = 'namespace=~"$namespace",pipeline=~"$pipeline"'
 RANGE = "[$__rate_interval]"
 WIDTH, HEIGHT = 24, 8
@@ -24,7 +24,7 @@ SECONDS, BYTES, RECORDS, PER_SECOND, SHARE, COUNT = "s", "bytes", "short", "cps"
 
 @dataclass(frozen=True)
 class Ask:
-    """A query, and what its answers are called."""
+    """A query and its legend."""
 
     expr: str
     legend: str
@@ -32,7 +32,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture."""
+    """One panel."""
 
     title: str
     unit: str
@@ -45,7 +45,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Row:
-    """A headline, and the panels below it."""
+    """A heading and the panels below it."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -53,20 +53,20 @@ class Row:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """One file."""
+    """One dashboard, which is one file."""
 
     name: str
     title: str
     text: str
     rows: tuple[Row, ...]
-    having: Metric = field(default=metrics.DRIVER_INFO)  # whose pipelines can be chosen
+    having: Metric = field(default=metrics.DRIVER_INFO)  # the metric that lists the pipelines to choose from
 
 
-# -- what is asked ---------------------------------------------------------------------------------
+# -- queries ---------------------------------------------------------------------------------------
 
 
 def of(metric: Metric, part: str = "", **labels: str) -> str:
-    """The chosen series of a metric; `part` is a histogram's bucket, sum or count."""
+    """Select a metric's series; `part` is a histogram's bucket, sum or count."""
     if bool(part) is not (metric.kind is Kind.HISTOGRAM):
         raise ValueError(f"{metric.name} is a {metric.kind}, and its part is {part!r}")
     _known(metric, labels)
@@ -81,59 +81,59 @@ def _known(metric: Metric, labels: Sequence[str] | dict[str, str]) -> None:
 
 
 def over(how: str, metric: Metric, by: tuple[str, ...], inner: str) -> str:
-    """Series put together, by labels that the metric has."""
+    """Aggregate series by labels of the metric."""
     _known(metric, by)
     return f"{how} by ({', '.join(by)}) ({inner})"
 
 
 def total(metric: Metric, *by: str, **labels: str) -> str:
-    """A gauge, added up."""
+    """Sum a gauge."""
     return over("sum", metric, ("pipeline", *by), of(metric, **labels))
 
 
 def most(metric: Metric, *by: str, **labels: str) -> str:
-    """A gauge's greatest."""
+    """Take a gauge's maximum."""
     return over("max", metric, ("pipeline", *by), of(metric, **labels))
 
 
 def rate(metric: Metric, *by: str, part: str = "", **labels: str) -> str:
-    """How fast a counter grows, a second."""
+    """Take a counter's growth per second."""
     return over("sum", metric, ("pipeline", *by), f"rate({of(metric, part, **labels)}{RANGE})")
 
 
 def mean(metric: Metric, *by: str) -> str:
-    """A histogram's mean."""
+    """Take a histogram's mean."""
     return f"{rate(metric, *by, part='sum')} / {rate(metric, *by, part='count')}"
 
 
 def quantile(share: float, metric: Metric, *by: str) -> str:
-    """A histogram's quantile."""
+    """Take a histogram's quantile."""
     _known(metric, by)
     inner = f"sum by ({', '.join(('pipeline', *by, 'le'))}) (rate({of(metric, 'bucket')}{RANGE}))"
     return f"histogram_quantile({share}, {inner})"
 
 
 def spread(metric: Metric, *by: str) -> tuple[Ask, ...]:
-    """A histogram's middle and high end."""
+    """Take a histogram's median and 99th percentile."""
     name = " ".join(f"{{{{{each}}}}}" for each in ("pipeline", *by))
     return tuple(Ask(quantile(share, metric, *by), f"{name} {label}") for share, label in ((0.5, "p50"), (0.99, "p99")))
 
 
 def since(metric: Metric) -> str:
-    """How long ago a time was."""
+    """Take the time since a timestamp."""
     return f"time() - {most(metric)}"
 
 
 def one(expr: str, legend: str = "{{pipeline}}") -> tuple[Ask, ...]:
-    """A single query."""
+    """Wrap a single query."""
     return (Ask(expr, legend),)
 
 
-# -- as Grafana has them ---------------------------------------------------------------------------
+# -- Grafana's JSON --------------------------------------------------------------------------------
 
 
 def rendered(dashboard: Dashboard) -> dict[str, Any]:
-    """The dashboard's JSON."""
+    """Render the dashboard as JSON."""
     return {
         "uid": f"tailrace-{dashboard.name}",
         "title": dashboard.title,

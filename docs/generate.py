@@ -1,7 +1,7 @@
-"""Write the pages that say what the code says: docs/metrics.md, and in docs/reference configuration, errors and cli.
+"""Generator of the reference pages: docs/metrics.md, and in docs/reference configuration, errors and cli.
 
-A page that is written by hand drifts from the code. These are made from the schema, from the errors' own docstrings and
-from the commands' help, and a test compares them with a fresh generation. `python docs/generate.py` writes them.
+A page written by hand drifts from the code. These come from the schema, the errors' docstrings and the commands' help,
+and a test compares them with a fresh generation. `python docs/generate.py` writes them.
 """
 
 from __future__ import annotations
@@ -40,39 +40,39 @@ sink:
   format: raw
 ```
 
-A wrong configuration is refused before anything is read or written, with every problem that it has, each with its file
-and line: an unknown key, a key that is written twice, a value of the wrong type, values that contradict each other.
+An invalid configuration is refused before anything is read or written, and every problem is listed with its file and
+line: an unknown key, a duplicate key, a value of the wrong type, values that contradict each other.
 
 ## The environment
 
-A variable overrides a key of the file. Its name is `TAILRACE_` and the path of the key in capitals, with `__` between
-the levels and `_` for a dot: `TAILRACE_KAFKA__BOOTSTRAP_SERVERS`, `TAILRACE_BATCH__MAX_RECORDS`. In `options` and
-`spark` the rest of the name is that of the option: `TAILRACE_KAFKA__OPTIONS__SASL_PASSWORD` sets `sasl.password`, and
-`TAILRACE_SPARK__spark_sql_shuffle_partitions` a setting of Spark; a name with small letters keeps its capitals. A list
-is written as in YAML, `TAILRACE_SOURCE__TOPICS='[orders, payments]'`. A variable that begins with `TAILRACE_` and names
-no key is refused, but for {reserved}, which other parts of Tailrace read.
+A variable overrides a key of the file. Its name is `TAILRACE_` followed by the key's path in capitals, with `__`
+between the levels and `_` for a dot: `TAILRACE_KAFKA__BOOTSTRAP_SERVERS`, `TAILRACE_BATCH__MAX_RECORDS`. In `options`
+and `spark` the last part is the option's name: `TAILRACE_KAFKA__OPTIONS__SASL_PASSWORD` sets `sasl.password`, and
+`TAILRACE_SPARK__spark_sql_shuffle_partitions` sets a Spark setting; a name with lower-case letters keeps its capitals.
+Lists are written as in YAML: `TAILRACE_SOURCE__TOPICS='[orders, payments]'`. A variable that begins with `TAILRACE_`
+and names no key is refused, except {reserved}, which other parts of Tailrace read.
 
-Inside a value of the file, `${{NAME}}` is replaced by the variable NAME, which must be set; `$${{NAME}}` stands for the
-text itself. Passwords belong there or in a mounted file, not in the configuration. No message shows the value of an
+Inside a value of the file, `${{NAME}}` is replaced by the variable NAME, which must be set; write `$${{NAME}}` for the
+literal text. Put passwords there or in a mounted file, not in the configuration. Messages never show the value of an
 option that holds a secret.
 """
 
 ERRORS_INTRODUCTION = """\
 Each error has a code. Its message says what happened, what was kept safe and what to do next; `tailrace explain CODE`
-prints what is written here. The exit code of a command is that of the error's group.
+prints the text below. A command's exit code is that of the error's group.
 """
 
 
 COMMANDS_INTRODUCTION = """\
-Each command prints what is written here with `--help`. Data goes to stdout, chatter to stderr; `--output json` writes
-one JSON object (`tailrace run`: one for each event). `NO_COLOR` is honoured. `TAILRACE_JARS` names the folder in which
-jars are kept. The exit code is 0, that of an error's group ([the errors](errors.md)), or 2 for a wrong use.
+Each command prints the text below with `--help`. Data goes to stdout, progress to stderr; `--output json` writes one
+JSON object (`tailrace run`: one per event). `NO_COLOR` is honoured. `TAILRACE_JARS` names the folder for jars. The exit
+code is 0, that of an error's group ([the errors](errors.md)), or 2 for wrong usage.
 """
 HELP_WIDTH = 100
 
 
 def configuration() -> str:
-    """The text of configuration.md."""
+    """Generate configuration.md."""
     schema = Pipeline.model_json_schema(by_alias=True)
     parts = [
         "# The configuration",
@@ -87,7 +87,7 @@ def configuration() -> str:
 
 
 def errors() -> str:
-    """The text of errors.md."""
+    """Generate errors.md."""
     parts = [
         "# The errors",
         GENERATED.format(source="tailrace.errors"),
@@ -105,7 +105,7 @@ def errors() -> str:
 
 
 def cli() -> str:
-    """The text of cli.md."""
+    """Generate cli.md."""
     parts = ["# The commands", GENERATED.format(source="tailrace.cli"), COMMANDS_INTRODUCTION.rstrip()]
     for name in COMMANDS:
         parts += [f"## tailrace {name}", _help(name)]
@@ -114,22 +114,22 @@ def cli() -> str:
 
 
 METRICS_INTRODUCTION = """\
-The driver serves its metrics at `http://HOST:9760/metrics`, and the gateway of each executor its own at port 9770
-(section [`metrics`](reference/configuration.md#metrics) of the configuration; where a port is taken, the next free
-one). [Watch a pipeline](how-to/watch-a-pipeline.md) shows how Prometheus finds them.
+The driver serves its metrics at `http://HOST:9760/metrics`, and the gateway of each executor at port 9770 (section
+[`metrics`](reference/configuration.md#metrics) of the configuration; if a port is taken, the next free one is used).
+[Watch a pipeline](how-to/watch-a-pipeline.md) shows how Prometheus finds them.
 
-The number of series is bounded by what is configured, never by records, batches or runs: labels whose values come
-from outside have at most {reasons} of them ({pipelines} pipelines on one gateway), and what is beyond is counted as
-`{other}`. A counter begins anew when its process does.
+The number of series is bounded by the configuration, never by records, batches or runs: labels whose values come from
+outside have at most {reasons} values ({pipelines} pipelines per gateway), and further ones are counted as `{other}`. A
+counter restarts with its process.
 
-The driver counts a batch when Spark has said what it was: what it consumed, produced and rejected comes at once. What a
-start delivers of a batch that an earlier driver had left open is in `tailrace_batches_total` and
-`tailrace_delivered_bytes_total`, and in none of the three: an earlier driver has read it.
+The driver counts a batch once Spark has reported on it: the records consumed, produced and rejected appear at once. If
+a start delivers a batch that an earlier driver left open, it counts in `tailrace_batches_total` and
+`tailrace_delivered_bytes_total`, but in none of the three: the earlier driver had read those records.
 """
 
 
 def metric_pages() -> str:
-    """The text of metrics.md."""
+    """Generate metrics.md."""
     parts = [
         "# The metrics",
         GENERATED.format(source="tailrace.telemetry.metrics"),
@@ -166,13 +166,13 @@ def _subcommands(name: str) -> list[str]:
 
 
 def listed(words: Iterable[str]) -> str:
-    """Words as prose lists them."""
+    """Join words as in prose: a, b and c."""
     *most, last = words
     return f"{', '.join(most)} and {last}" if most else last
 
 
 def _sections(schema: Schema, definitions: Mapping[str, Schema], place: str) -> list[str]:
-    """The table of one section, followed by those of the sections in it."""
+    """Return the table of one section, followed by those of its subsections."""
     rows: list[str] = []
     inner: list[str] = []
     for name, field in schema["properties"].items():

@@ -1,7 +1,7 @@
-"""Make a bucket on an S3 server, where it does not exist: what the chart's Job does, with nothing but Python.
+"""Create a bucket on an S3 server if it does not exist: the chart's Job, in plain Python.
 
-Run again it changes nothing. The request is signed with AWS Signature Version 4; the keys come from the environment,
-so that they are in no argument.
+Running it again changes nothing. The request is signed with AWS Signature Version 4; the keys come from the
+environment, so that no argument contains them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REGION = "us-east-1"
 
 
 def signed(endpoint: str, bucket: str, access: str, secret: str, now: datetime.datetime) -> urllib.request.Request:
-    """The request that makes the bucket."""
+    """Build the request that creates the bucket."""
     url = f"{endpoint}/{bucket}"
     host, body = urllib.parse.urlsplit(url).netloc, hashlib.sha256(b"").hexdigest()
     stamp, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
@@ -47,7 +47,7 @@ def signed(endpoint: str, bucket: str, access: str, secret: str, now: datetime.d
 
 
 def main() -> int:
-    """Try until the server is there and has the bucket; 0 if it has."""
+    """Try until the server answers and has the bucket; return 0 if it has."""
     endpoint, bucket = os.environ["ENDPOINT"], os.environ["BUCKET"]
     until = time.monotonic() + LIMIT
     while True:
@@ -55,20 +55,20 @@ def main() -> int:
         try:
             request = signed(endpoint, bucket, os.environ["ACCESS_KEY"], os.environ["SECRET_KEY"], now)
             urllib.request.urlopen(request, timeout=10).close()
-            sys.stdout.write(f"bucket {bucket} was made\n")
+            sys.stdout.write(f"bucket {bucket} was created\n")
             return 0
         except urllib.error.HTTPError as error:
             if error.code == 409:
-                sys.stdout.write(f"bucket {bucket} is there\n")
+                sys.stdout.write(f"bucket {bucket} exists\n")
                 return 0
             problem = f"{error.code} {error.read(500).decode(errors='replace')}"
             if error.code < 500:
-                sys.stderr.write(f"bucket {bucket}: {endpoint} says {problem}\n")
+                sys.stderr.write(f"bucket {bucket}: {endpoint} answered {problem}\n")
                 return 1
         except OSError as error:
             problem = str(error)
         if time.monotonic() > until:
-            sys.stderr.write(f"bucket {bucket}: {endpoint} did not make it in {LIMIT:.0f} s: {problem}\n")
+            sys.stderr.write(f"bucket {bucket}: {endpoint} did not create it in {LIMIT:.0f} s: {problem}\n")
             return 1
         time.sleep(1)
 

@@ -1,6 +1,6 @@
-{{/* What a pipeline's processes are told: the configuration file, Spark's settings, variables. */}}
+{{/* A pipeline's configuration: the configuration file, Spark's settings, variables. */}}
 
-{{/* Settings of Spark's with which other objects have to agree, as JSON; config.spark may not say them again. */}}
+{{/* Spark settings that other objects have to agree with, as JSON; config.spark may not set them again. */}}
 {{- define "tailrace.spark" -}}
 {{- $root := .root -}}
 {{- $p := .p -}}
@@ -35,7 +35,7 @@
 {{- toJson $spark -}}
 {{- end -}}
 
-{{/* What a pipeline's configuration file says. */}}
+{{/* A pipeline's configuration file. */}}
 {{- define "tailrace.config" -}}
 {{- $root := .root -}}
 {{- $p := .p -}}
@@ -82,12 +82,12 @@
 {{- end }}
 {{- range $name, $value := .p.env }}
 - name: {{ $name }}
-  # A number as it was written: Go would say 5e+06.
+  # A number as it was written: Go would write 5e+06.
   value: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* Who the driver is: its own pod, which its executors reach and belong to. */}}
+{{/* The driver's identity: its own pod, which its executors connect to and are owned by. */}}
 {{- define "tailrace.identity" -}}
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
@@ -97,14 +97,14 @@
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
 {{- end -}}
 
-{{/* Seconds that a driver's pod may take to leave. */}}
+{{/* Seconds that a driver's pod may take to end. */}}
 {{- define "tailrace.grace" -}}
 {{- $batch := default dict .p.config.batch -}}
 {{- $drain := ternary $batch.drain 120 (hasKey $batch "drain") -}}
 {{- add (ceil $drain) (int .p.graceSeconds) -}}
 {{- end -}}
 
-{{/* How many bytes: 512m as Java says it, 512Mi or 512M as Kubernetes does. */}}
+{{/* A size in bytes: 512m as Java writes it, 512Mi or 512M as Kubernetes does. */}}
 {{- define "tailrace.bytes" -}}
 {{- $said := toString . -}}
 {{- $number := regexFind "^[0-9.]+" $said | float64 -}}
@@ -113,7 +113,7 @@
 {{- printf "%.0f" (mulf $number (default 1 (get $units $unit))) -}}
 {{- end -}}
 
-{{/* Whether what has this name is a secret, and its value is that and not a variable's name. */}}
+{{/* Whether this name is that of a secret, and its value is the secret itself and not a variable's name. */}}
 {{- define "tailrace.secret" -}}
 {{- $names := "(?i)passw|pwd|passphrase|credential|secret|[.]key[.]pem|[.]certificate[.]pem|jaas|token|user[.]info|(access|account|api|encryption)[._-]?key" -}}
 {{- if and (regexMatch $names .name) (not (regexMatch "^[$][{][A-Za-z_][A-Za-z0-9_]*[}]$" (toString .value))) -}}yes{{- end -}}

@@ -1,4 +1,4 @@
-{{/* The pod template of a pipeline's executors; image, resources and owner are Spark's to fill in. */}}
+{{/* The pod template of a pipeline's executors; Spark fills in image, resources and owner. */}}
 {{- define "tailrace.executor" -}}
 apiVersion: v1
 kind: Pod
@@ -18,7 +18,7 @@ spec:
   {{- with include "tailrace.placement" (dict "root" .root "component" "executor" "p" .p) }}{{ . | nindent 2 }}{{ end }}
   containers:
     - name: executor
-      # Spark puts the files that the driver hands out into the working folder.
+      # Spark puts the files that the driver distributes into the working folder.
       workingDir: /run/tailrace
       securityContext:
         {{- include "tailrace.containerSecurity" .root | nindent 8 }}

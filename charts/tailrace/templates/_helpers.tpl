@@ -1,6 +1,6 @@
-{{/* Names, labels and the parts that several templates share. A pipeline's parts take (dict "root" $ "p" $p). */}}
+{{/* Names, labels and other parts shared by templates. A pipeline's parts take (dict "root" $ "p" $p). */}}
 
-{{/* A release may have a dot in its name, a Service may not; and a StatefulSet's revision has to fit into a label. */}}
+{{/* A release's name may contain a dot, a Service's may not; and a StatefulSet's revision has to fit into a label. */}}
 {{- define "tailrace.fullname" -}}
 {{- default .Release.Name .Values.fullnameOverride | replace "." "-" | trunc 39 | trimSuffix "-" -}}
 {{- end -}}
@@ -11,7 +11,7 @@
 {{- toYaml (mergeOverwrite (include "tailrace.labels.lasting" . | fromYaml) $version) -}}
 {{- end -}}
 
-{{/* Those that no other version of the chart changes: for pods, and for what Strimzi hands on to its pods. */}}
+{{/* Labels that never change with the chart's version: for pods, and for what Strimzi copies to its pods. */}}
 {{- define "tailrace.labels.lasting" -}}
 {{- $own := dict
   "app.kubernetes.io/name" "tailrace"
@@ -22,13 +22,13 @@
 {{- toYaml (mergeOverwrite (deepCopy .Values.commonLabels) $own) -}}
 {{- end -}}
 
-{{/* Of a pipeline's pods. */}}
+{{/* Labels of a pipeline's pods. */}}
 {{- define "tailrace.labels.pod" -}}
 {{- $own := mergeOverwrite (include "tailrace.labels.lasting" .root | fromYaml) (include "tailrace.selector" . | fromYaml) -}}
 {{- toYaml (mergeOverwrite (deepCopy .p.podLabels) $own (dict "app.kubernetes.io/component" .component)) -}}
 {{- end -}}
 
-{{/* What selects the pods of a kind; the release is in a label of ours, since Strimzi gives its pods the usual ones. */}}
+{{/* Selector of one kind of pods. The release is in our own label, since Strimzi uses the standard ones. */}}
 {{- define "tailrace.selector" -}}
 tailrace.dev/release: {{ .root.Release.Name | quote }}
 tailrace.dev/component: {{ .component }}
@@ -37,7 +37,7 @@ tailrace.dev/pipeline: {{ .name | quote }}
 {{- end }}
 {{- end -}}
 
-{{/* A pipeline with its defaults, as JSON. */}}
+{{/* A pipeline merged with the defaults, as JSON. */}}
 {{- define "tailrace.pipeline" -}}
 {{- mergeOverwrite (deepCopy .root.Values.pipelineDefaults) (deepCopy .p) | toJson -}}
 {{- end -}}
@@ -60,7 +60,7 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* The restricted Pod Security Standard, and a root file system that nobody writes to. */}}
+{{/* The restricted Pod Security Standard, and a read-only root file system. */}}
 {{- define "tailrace.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: {{ int .Values.podSecurity.runAsUser }}

@@ -4,13 +4,13 @@
 {{- default (printf "%s-kafka" (include "tailrace.fullname" .)) .Values.kafka.strimzi.cluster -}}
 {{- end -}}
 
-{{/* Whether pods mount certificates of Kafka's. */}}
+{{/* Whether pods mount Kafka certificates. */}}
 {{- define "tailrace.kafka.mounts" -}}
 {{- $external := .Values.kafka.external -}}
 {{- if or (eq .Values.kafka.mode "strimzi") $external.ca.secret $external.client.secret -}}yes{{- end -}}
 {{- end -}}
 
-{{/* Both Secrets, item by item: Strimzi's Secret of a user has a ca.crt too, which is another one. */}}
+{{/* Both Secrets, item by item: Strimzi's Secret of a user also has a ca.crt, but a different one. */}}
 {{- define "tailrace.kafka.volume" -}}
 {{- $external := .root.Values.kafka.external -}}
 - name: kafka

@@ -1,4 +1,4 @@
-{{/* What the pods of a pipeline may reach outside the release. */}}
+{{/* Egress rules. */}}
 
 {{- define "tailrace.dns" -}}
 - to: {{ toYaml .Values.networkPolicy.dns | nindent 4 }}
@@ -28,7 +28,7 @@
 {{- if eq $storage.mode "external" }}
 {{ include "tailrace.reach" (dict "reach" $storage.external.network "addresses" (list (default "https://" $storage.external.endpoint))) }}
 {{- if not $storage.external.secret }}
-# The pods' identity comes from an agent on their node.
+# Pods get their identity from an agent on their node.
 - ports: [{protocol: TCP, port: 80}]
   to: [{ipBlock: {cidr: 169.254.0.0/16}}]
 {{- end }}
@@ -51,7 +51,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* These ports, or else those of the addresses: host:port or a URL. */}}
+{{/* The given ports, or else those of the addresses: host:port or a URL. */}}
 {{- define "tailrace.reach" -}}
 {{- $ports := .reach.ports -}}
 {{- if not $ports -}}

@@ -8,6 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 RUN_ARGS ?=
 TEST_ARGS ?=
+TEST_PROCESSES ?= 3
 FAULTS_ARGS ?=
 QUICK ?=
 ONLY ?=
@@ -35,8 +36,8 @@ run: setup ## Run the demo: embedded Kafka, a pipeline, the proof
 # Two runs: integration tests start and stop Spark sessions, and a process can hold only one at a time.
 test: setup ## Run all tests, the integration tests on a real Kafka
 	$(BIN)/python tests/support/archive.py
-	$(BIN)/python -m pytest tests/unit $(TEST_ARGS)
-	$(BIN)/python -m pytest tests/integration $(TEST_ARGS)
+	$(BIN)/python -m pytest tests/unit --numprocesses $(TEST_PROCESSES) --dist loadfile $(TEST_ARGS)
+	$(BIN)/python -m pytest tests/integration --numprocesses $(TEST_PROCESSES) $(TEST_ARGS)
 
 faults: setup ## Break every part and count the records that come out (an hour; QUICK=1: minutes)
 	$(BIN)/python tests/support/archive.py

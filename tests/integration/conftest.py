@@ -5,9 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from xdist.scheduler import LoadScopeScheduling
 
 from support import archive
 from support.pipelines import QUIET, Bench
@@ -17,6 +19,23 @@ from tailrace.config import Pipeline, Sink, Source
 from tailrace.spark_stream.checkpoint import prepare
 from tailrace.startup.session import session as start
 from tailrace.testing import Topics
+
+# Modules whose tests share a fixture that takes long to make: they stay together in one process.
+TOGETHER = {"any_input", "checkpoint_s3", "dashboards", "embedded", "network", "watching"}
+
+
+class Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Hands out test by test, and the tests of some modules as one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return file if Path(file).stem.removeprefix("test_") in TOGETHER else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    """Return the scheduler for `pytest -n`."""
+    config.option.loadscopereorder = False  # the order is that of `pytest_collection_modifyitems`
+    return Together(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from support.pipelines import Bench
 from tailrace.testing import Consumed, Record, consume, produce
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("any_input"), pytest.mark.takes(23)]
+pytestmark = [pytest.mark.integration, pytest.mark.takes(23)]
 
 MakeBench = Callable[..., Bench]
 

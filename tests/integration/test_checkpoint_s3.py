@@ -31,7 +31,6 @@ from tailrace.testing.embedded import EmbeddedKafka
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(1500),
-    pytest.mark.xdist_group("checkpoint_s3"),
     pytest.mark.takes(123),
 ]
 

@@ -18,7 +18,7 @@ from tailrace.telemetry import metrics
 from tailrace.testing import wait_until
 from tailrace.testing.embedded import EmbeddedKafka
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("dashboards"), pytest.mark.takes(42)]
+pytestmark = [pytest.mark.integration, pytest.mark.takes(42)]
 
 DASHBOARDS = Path(__file__).parents[2] / "charts" / "tailrace" / "dashboards"
 STALLED = 10.0  # a batch of a slow machine may take as long: this alert may fire at any time, and no other at all

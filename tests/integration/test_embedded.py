@@ -22,7 +22,6 @@ from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("embedded"),
     pytest.mark.takes(97),
 ]
 

@@ -23,7 +23,7 @@ from tailrace.progress.marker import Marker, driver_id
 from tailrace.progress.plan import BatchId, Range
 from tailrace.progress.stream_plan import Slice, StreamPlan
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("network"), pytest.mark.takes(14)]
+pytestmark = [pytest.mark.integration, pytest.mark.takes(14)]
 
 STEPS = [Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS, Api.PRODUCE, Api.ADD_OFFSETS, Api.TXN_OFFSET_COMMIT, Api.END_TXN]
 NARROW = {"max.message.bytes": "1000"}

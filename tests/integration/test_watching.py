@@ -29,7 +29,6 @@ from tailrace.testing.embedded import EmbeddedKafka
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(900),
-    pytest.mark.xdist_group("watching"),
     pytest.mark.takes(165),
 ]
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tailrace.cli.offset_words import UNCHANGED, assignment, moment
 from tailrace.cli.terminal import Output, OutputOption, confirm, done, emit, interactive, note, say, table
 from tailrace.config import Pipeline, Reset
 from tailrace.config.file import load
@@ -30,8 +29,6 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
-
-_UNCHANGED = "nothing was changed"
 
 FileArgument = Annotated[Path, typer.Argument(help="The pipeline's configuration.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
@@ -140,7 +137,7 @@ def set_(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Set the offset of single topic partitions; the others stay where they are."""
-    wanted = dict(map(_assignment, places))
+    wanted = dict(map(assignment, places))
     _change(file, How(dry_run, yes, give_up, output), lambda desk, before: wanted)
 
 
@@ -180,12 +177,12 @@ def rewind(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Go back to the first record at or after a time, by record timestamps; never forward."""
-    moment = _moment(to_time)
+    since = moment(to_time)
 
     def wanted(desk: Desk, before: Positions) -> Positions:
         from tailrace.admin.offsets import at_time, earlier
 
-        found = at_time(desk.pipeline, desk.cluster, _places(desk, topic), moment.timestamp())
+        found = at_time(desk.pipeline, desk.cluster, _places(desk, topic), since.timestamp())
         return earlier(before, found)
 
     _change(file, How(dry_run, yes, give_up, output), wanted)
@@ -230,7 +227,7 @@ def export(
             write_whole(document, text)
         except OSError as error:
             raise OptionRefused(
-                f"{document} cannot be written: {error}", kept=_UNCHANGED, then="name another file"
+                f"{document} cannot be written: {error}", kept=UNCHANGED, then="name another file"
             ) from error
     if output is Output.JSON:
         emit({"pipeline": desk.pipeline.pipeline, "document": str(document), "partitions": len(now.positions)})
@@ -253,10 +250,10 @@ def import_(
     try:
         text = document.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise OptionRefused(f"{document} cannot be read: {error}", kept=_UNCHANGED, then="check the path") from error
+        raise OptionRefused(f"{document} cannot be read: {error}", kept=UNCHANGED, then="check the path") from error
     wanted = from_document(text, str(document))
     if not wanted:
-        raise OptionRefused(f"{document} holds no offsets", kept=_UNCHANGED, then="tailrace offsets export FILE")
+        raise OptionRefused(f"{document} holds no offsets", kept=UNCHANGED, then="tailrace offsets export FILE")
     _change(file, How(dry_run, yes, give_up, output), lambda desk, before: wanted)
 
 
@@ -271,7 +268,7 @@ def _change(
     """Show the change, ask, write it to the ledger and then to the store."""
     if not (how.yes or how.dry_run or interactive()):
         raise OptionRefused(
-            "a change needs confirmation, and there is no terminal to ask on", kept=_UNCHANGED, then="add --yes"
+            "a change needs confirmation, and there is no terminal to ask on", kept=UNCHANGED, then="add --yes"
         )
     with _desk(file) as desk:
         from tailrace.admin import offsets
@@ -296,7 +293,7 @@ def _change(
         idle = not moves and desk.now.state == "stopped" and not accepts
         if not idle and not how.dry_run:
             if not how.yes and not confirm(f"change {len(moves)} offsets of {desk.pipeline.pipeline}?"):
-                note(_UNCHANGED)
+                note(UNCHANGED)
                 raise typer.Exit(1)
             offsets.apply(desk.pipeline, desk.cluster, desk.now, target, desk.ledger)
             result["changed"] = True
@@ -331,26 +328,7 @@ def _places(desk: Desk, topics: list[str] | None) -> list[Place]:
     if unknown:
         raise ConfigInvalid(
             f"the pipeline does not read the topic {unknown[0]!r}",
-            kept=_UNCHANGED,
+            kept=UNCHANGED,
             then=f"`tailrace offsets show {desk.file}` lists what it reads",
         )
     return [place for place in present if not topics or place[0] in topics]
-
-
-def _assignment(text: str) -> tuple[Place, int]:
-    found = re.fullmatch(r"([A-Za-z0-9._-]+):(\d{1,9})=(\d{1,18})", text)
-    if found is None:
-        raise OptionRefused(
-            f"{text!r} is not of the form TOPIC:PARTITION=OFFSET", kept=_UNCHANGED, then="write it as orders:0=1200"
-        )
-    return (found[1], int(found[2])), int(found[3])
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise OptionRefused(
-            f"--to-time {text!r} is not a time ({error})", kept=_UNCHANGED, then="write it as 2026-11-20T10:00:00Z"
-        ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

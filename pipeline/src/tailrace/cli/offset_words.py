@@ -1,0 +1,35 @@
+"""The words of `tailrace offsets`: `orders:0=1200` for a position, and a time as ISO 8601."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from tailrace.errors import OptionRefused
+
+if TYPE_CHECKING:
+    from tailrace.progress.positions import Place
+
+UNCHANGED = "nothing was changed"
+
+
+def assignment(text: str) -> tuple[Place, int]:
+    """Return the topic partition and the offset of TOPIC:PARTITION=OFFSET."""
+    found = re.fullmatch(r"([A-Za-z0-9._-]+):(\d{1,9})=(\d{1,18})", text)
+    if found is None:
+        raise OptionRefused(
+            f"{text!r} is not of the form TOPIC:PARTITION=OFFSET", kept=UNCHANGED, then="write it as orders:0=1200"
+        )
+    return (found[1], int(found[2])), int(found[3])
+
+
+def moment(text: str) -> datetime:
+    """Return a time; one without a zone is UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise OptionRefused(
+            f"--to-time {text!r} is not a time ({error})", kept=UNCHANGED, then="write it as 2026-11-20T10:00:00Z"
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

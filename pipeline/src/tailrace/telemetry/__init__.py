@@ -1,5 +1,5 @@
-"""What driver and executors have in common where they let themselves be watched: counting, vital signs, a port.
+"""Monitoring shared by the driver and the executors: metrics, process vitals, an HTTP port.
 
-`measure` keeps the values of the declared metrics, `vitals` and `jvm` look at processes and their garbage collections,
-`serving` answers HTTP. None of it is in the way of a record: what is counted is counted once for a task or a batch.
+`measure` keeps the values of the declared metrics, `vitals` and `jvm` watch processes and their garbage collections,
+`serving` answers HTTP. No record waits for any of it: counts are taken once per task or batch.
 """

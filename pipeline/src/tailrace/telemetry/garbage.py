@@ -1,6 +1,6 @@
-"""Python's garbage collections of this process: how long each took, and what it freed.
+"""Python's garbage collections in this process: how long each took, and how many objects it freed.
 
-A worker keeps them until its next task, and hands them to the gateway with it.
+A worker keeps them until its next task, and sends them to the gateway with it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import gc
 import time
 from dataclasses import dataclass
 
-_MOST = 256  # collections that are kept for whoever asks next
+_MOST = 256  # collections kept until they are next taken
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Collection:
 
 
 class Garbage:
-    """Listens to the collector."""
+    """Listens to Python's collector."""
 
     def __init__(self) -> None:
         self._since = 0.0
@@ -31,19 +31,19 @@ class Garbage:
         self._listening = False
 
     def listen(self) -> None:
-        """From here on; a second time does nothing."""
+        """Start listening; a second call does nothing."""
         if not self._listening:
             self._listening = True
             gc.callbacks.append(self._heard)
 
     def forget(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._listening:
             self._listening = False
             gc.callbacks.remove(self._heard)
 
     def _heard(self, phase: str, info: dict[str, int]) -> None:
-        # Collections do not overlap, and this runs wherever an object was made: it takes no lock.
+        # Collections do not overlap, and this may run at any allocation, so it takes no lock.
         if phase == "start":
             self._since = time.perf_counter()
         elif self._since and len(self._kept) < _MOST:
@@ -51,14 +51,14 @@ class Garbage:
             self._kept.append(Collection(info["generation"], spent, info["collected"], info["uncollectable"]))
 
     def taken(self) -> tuple[Collection, ...]:
-        """The collections since the last call."""
+        """Return the collections since the last call."""
         kept, self._kept = self._kept, []
         return tuple(kept)
 
 
 @dataclass(frozen=True)
 class Vitals:
-    """What a worker tells of itself with each task."""
+    """What a worker reports about itself with each task."""
 
     pid: int
     collections: tuple[Collection, ...] = ()

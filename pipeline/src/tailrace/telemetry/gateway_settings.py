@@ -1,4 +1,4 @@
-"""What a gateway must know to let itself be watched; it comes in the environment of the executor's Python processes."""
+"""A gateway's monitoring settings, passed in the environment of the executor's Python processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ENV: Final = "TAILRACE_WATCHED"
 
 @dataclass(frozen=True)
 class Watched:
-    """Where to serve, for which pipeline, and how often librdkafka tells its statistics (seconds; 0: never)."""
+    """Where to serve, for which pipeline, and librdkafka's statistics interval (seconds; 0: never)."""
 
     pipeline: str = ""
     host: str = "127.0.0.1"
@@ -27,18 +27,18 @@ class Watched:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Self:
-        """As the pipeline's configuration has it."""
+        """Return the settings from the pipeline's configuration."""
         chosen = pipeline.metrics
         return cls(pipeline.pipeline, chosen.host, chosen.gateways, chosen.statistics)
 
     @classmethod
     def here(cls) -> Self | None:
-        """As this process's environment has it; None where nobody is to watch."""
+        """Return the settings from this process's environment; None if the gateway is not monitored."""
         text = os.environ.get(ENV, "")
         try:
             return cls(**json.loads(text)) if text else None
         except (ValueError, TypeError) as error:
-            log.warning("nobody can watch this gateway: %s is %r (%s)", ENV, text, error)
+            log.warning("this gateway serves no metrics: %s is invalid: %r (%s)", ENV, text, error)
             return None
 
     def __str__(self) -> str:

@@ -1,9 +1,9 @@
 """A JVM's garbage collections and heap, read from outside.
 
-HotSpot writes its counters to a file that is mapped into memory, /tmp/hsperfdata_USER/PID: what jstat reads. So no
-agent runs in the JVM, no port is opened there, and an executor's gateway can look at a JVM that is not its own. A
-collection's length is exact where a look finds one more than before, and the mean where it finds several; looks are
-frequent. docs/decisions/0017 compares it with the JMX exporter.
+HotSpot writes its counters to a memory-mapped file, /tmp/hsperfdata_USER/PID, which jstat also reads. So the JVM needs
+no agent and no open port, and an executor's gateway can watch a JVM that is not its own. A collection's length is exact
+if a look finds one new collection, and the mean if it finds several; looks are frequent. docs/decisions/0017 compares
+this with the JMX exporter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _MAGIC = b"\xca\xfe\xc0\xc0"
-_HEAD = struct.Struct("=IBBBBIIQII")  # the values are in the byte order that the fifth byte names; this machine's own
+_HEAD = struct.Struct("=IBBBBIIQII")  # the fifth byte names the byte order of the values: this machine's own
 _ENTRY = struct.Struct("=IIIBBBBI")
 _LONG = struct.Struct("=q")
 _GENERATIONS = ("0", "1")  # young and old; metaspace is not heap
@@ -26,7 +26,7 @@ _KEPT_COLLECTORS = 8
 
 @dataclass(frozen=True)
 class Pauses:
-    """Collections since the last look: so many, of this length each."""
+    """Collections since the last look: their number and the length of each."""
 
     collector: str
     count: int
@@ -46,17 +46,17 @@ class Jvm:
     """The counters of one JVM; `look` is cheap."""
 
     memory: mmap.mmap
-    longs: dict[str, int]  # where each number is
+    longs: dict[str, int]  # the offset of each number
     collectors: dict[int, str]
-    _seen: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _counted: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, pid: int, folder: Path = Path("/tmp")) -> Jvm | None:
-        """The counters of the JVM of this number; None where it has none, or not yet."""
+        """Open the counters of the JVM with this pid; return None if it has none, or none yet."""
         for found in folder.glob(f"hsperfdata_*/{pid}"):
             try:
                 with found.open("rb") as file:
-                    if os.fstat(file.fileno()).st_uid == os.getuid():  # nobody else's word is taken
+                    if os.fstat(file.fileno()).st_uid == os.getuid():  # files of other users are not trusted
                         return cls._of(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             except (OSError, ValueError, struct.error):
                 continue
@@ -65,7 +65,7 @@ class Jvm:
     @classmethod
     def _of(cls, memory: mmap.mmap) -> Jvm | None:
         order = 1 if sys.byteorder == "little" else 0
-        if memory[:4] != _MAGIC or memory[4] != order or not memory[7]:  # not accessible before it is whole
+        if memory[:4] != _MAGIC or memory[4] != order or not memory[7]:  # memory[7] is 0 until the file is complete
             memory.close()
             return None
         longs, texts = _entries(memory)
@@ -80,20 +80,20 @@ class Jvm:
         return jvm
 
     def pauses(self) -> list[Pauses]:
-        """The collections since the last look; the first look finds all that there were."""
+        """Return the collections since the last look; the first look finds all so far."""
         frequency = self._long("sun.os.hrt.frequency") or 1
         found = []
         for number, name in self.collectors.items():
             count = self._long(f"sun.gc.collector.{number}.invocations")
             ticks = self._long(f"sun.gc.collector.{number}.time")
-            before, spent = self._seen.get(number, (0, 0))
+            before, spent = self._counted.get(number, (0, 0))
             if count > before:
                 found.append(Pauses(name, count - before, (ticks - spent) / frequency / (count - before)))
-                self._seen[number] = count, ticks
+                self._counted[number] = count, ticks
         return found
 
     def heap(self) -> Heap:
-        """How full it is."""
+        """Return the heap's use and limit."""
         used = sum(self._long(name) for name in self.longs if _is_space(name, "used"))
         most = sum(self._long(f"sun.gc.generation.{number}.maxCapacity") for number in _GENERATIONS)
         limit = self._long("sun.gc.policy.maxHeapSize") if "sun.gc.policy.maxHeapSize" in self.longs else 0
@@ -104,7 +104,7 @@ class Jvm:
         return int(_LONG.unpack_from(self.memory, place)[0]) if place is not None else 0
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.memory.close()
 
 
@@ -114,7 +114,7 @@ def _is_space(name: str, what: str) -> bool:
 
 
 def _entries(memory: mmap.mmap) -> tuple[dict[str, int], dict[str, str]]:
-    """Where each number is, and the texts."""
+    """Return the offset of each number, and the texts."""
     longs: dict[str, int] = {}
     texts: dict[str, str] = {}
     for name, kind, length, place in _walk(memory):

@@ -1,7 +1,7 @@
-"""The values of the declared metrics, and what Prometheus gets of them.
+"""The values of the declared metrics, and their exposition to Prometheus.
 
-One store instead of prometheus_client's own counters: values that are kept elsewhere (librdkafka, the JVM, the cache)
-come in as totals, labels are bounded here, and a gauge whose subject has gone can go too. The text that is served is
+This store replaces prometheus_client's own counters: values counted elsewhere (librdkafka, the JVM, the cache) come in
+as totals, labels are bounded here, and a gauge can be removed together with its subject. The text served is
 prometheus_client's.
 """
 
@@ -22,7 +22,7 @@ from tailrace.telemetry import metrics
 from tailrace.telemetry.metrics import Kind, Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-# Labels whose values come from outside, with the number of values that have series of their own.
+# Labels whose values come from outside, with the maximum number of values that get series of their own.
 _BOUNDED: Final = {
     "pipeline": metrics.PIPELINES,
     "reason": metrics.REASONS,
@@ -43,13 +43,13 @@ class Spread:
     total: float = 0.0
 
     def add(self, place: int, value: float, times: int = 1) -> None:
-        """So many observations in the bucket of this number."""
+        """Add `times` observations of the value to the bucket with this index."""
         self.counts[place] += times
         self.total += value * times
 
     @property
     def count(self) -> int:
-        """How many observations there were."""
+        """Return the number of observations."""
         return sum(self.counts)
 
 
@@ -57,7 +57,7 @@ class Spread:
 class _Kept:
     values: dict[Labels, float] = field(default_factory=dict)
     spreads: dict[Labels, Spread] = field(default_factory=dict)
-    totals: dict[Labels, float] = field(default_factory=dict)  # what was told last of totals that are kept elsewhere
+    totals: dict[Labels, float] = field(default_factory=dict)  # last values of totals that are counted elsewhere
 
 
 class Measures:
@@ -74,13 +74,13 @@ class Measures:
     # -- counting ----------------------------------------------------------------------------------
 
     def add(self, metric: Metric, *labels: object, by: float = 1) -> None:
-        """Count."""
+        """Increment a counter."""
         kept, key = self._place(metric, Kind.COUNTER, labels)
         with self._lock:
             kept.values[key] = kept.values.get(key, 0.0) + by
 
     def total(self, metric: Metric, *labels: object, value: float) -> None:
-        """A total that is kept elsewhere; where it has become smaller, that began anew."""
+        """Record a total that is counted elsewhere; if it has decreased, its source has restarted from 0."""
         kept, key = self._place(metric, Kind.COUNTER, labels)
         with self._lock:
             before = kept.totals.get(key, 0.0)
@@ -88,13 +88,13 @@ class Measures:
             kept.totals[key] = value
 
     def set(self, metric: Metric, *labels: object, value: float) -> None:
-        """The value of a gauge."""
+        """Set a gauge."""
         kept, key = self._place(metric, Kind.GAUGE, labels)
         with self._lock:
             kept.values[key] = float(value)
 
     def replace(self, metric: Metric, values: Mapping[Any, float]) -> None:
-        """All values of a gauge, by their labels; those that are not among them are gone."""
+        """Replace all values of a gauge, by their labels; series not among them are removed."""
         found: dict[Labels, float] = {}
         for labels, value in values.items():
             _, key = self._place(metric, Kind.GAUGE, labels)
@@ -103,7 +103,7 @@ class Measures:
             self._kept[metric].values = found
 
     def observe(self, metric: Metric, *labels: object, value: float, times: int = 1) -> None:
-        """An observation of a histogram."""
+        """Add an observation to a histogram."""
         kept, key = self._place(metric, Kind.HISTOGRAM, labels)
         with self._lock:
             spread = kept.spreads.get(key)
@@ -112,7 +112,7 @@ class Measures:
             spread.add(bisect.bisect_left(metric.buckets, value), value, times)
 
     def begin(self, metric: Metric, *labels: object) -> None:
-        """A series that is there from the start, at 0: a rate needs to see the first step."""
+        """Create a series at 0, so that a rate sees its first increment."""
         kept, key = self._place(metric, metric.kind, labels)
         with self._lock:
             if metric.kind is Kind.HISTOGRAM:
@@ -121,7 +121,7 @@ class Measures:
                 kept.values.setdefault(key, 0.0)
 
     def begin_all(self, pipeline: str) -> None:
-        """What needs no label but the pipeline's, at 0; a gauge is there when its value is known."""
+        """Create every series whose only label is the pipeline's at 0; a gauge appears when its value is known."""
         for metric in self._kept:
             if metric.labels == ("pipeline",) and metric.kind is not Kind.GAUGE:
                 self.begin(metric, pipeline)
@@ -147,42 +147,42 @@ class Measures:
     # -- looking -----------------------------------------------------------------------------------
 
     def before(self, look: Callable[[], None]) -> None:
-        """Call this whenever somebody asks, to set what is only looked at then."""
+        """Call `look` before each scrape, to set values that are only measured then."""
         self._looks.append(look)
 
     def value(self, metric: Metric, *labels: object) -> float:
-        """The value of a counter or a gauge; 0 where there is none."""
+        """Return the value of a counter or a gauge; 0 if there is none."""
         with self._lock:
             return self._kept[metric].values.get(tuple(map(str, labels)), 0.0)
 
     def values(self, metric: Metric) -> dict[Labels, float]:
-        """All values of a counter or a gauge."""
+        """Return all values of a counter or a gauge."""
         with self._lock:
             return dict(self._kept[metric].values)
 
     def spread(self, metric: Metric, *labels: object) -> Spread | None:
-        """The observations of a histogram."""
+        """Return the observations of a histogram."""
         with self._lock:
             return self._kept[metric].spreads.get(tuple(map(str, labels)))
 
     def spreads(self, metric: Metric) -> dict[Labels, Spread]:
-        """All observations of a histogram, by their labels."""
+        """Return all observations of a histogram, by their labels."""
         with self._lock:
             return dict(self._kept[metric].spreads)
 
     def text(self) -> bytes:
-        """What Prometheus gets."""
+        """Return the text that Prometheus scrapes."""
         for look in self._looks:
             look()
         return generate_latest(self._registry)  # type: ignore[no-any-return, unused-ignore]
 
     def collect(self) -> Iterable[Any]:
-        """What prometheus_client asks for."""
+        """Return the metric families, as prometheus_client's registry asks for them."""
         with self._lock:
             return [_family(metric, kept) for metric, kept in self._kept.items() if kept.values or kept.spreads]
 
     def describe(self) -> Iterable[Any]:
-        """Nothing: the registry need not compare names that are declared in one place."""
+        """Return nothing: names are declared in one place, so the registry need not compare them."""
         return ()
 
 

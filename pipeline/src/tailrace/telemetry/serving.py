@@ -1,7 +1,6 @@
-"""A small HTTP port: some paths, each with a function that answers.
+"""A small HTTP server: a few paths, each answered by a function.
 
-It answers GET and HEAD and reads no body. A port that is taken is left to who has it: the next free one is used, and
-said.
+It answers GET and HEAD and reads no body. If the port is taken, the next free one is used and logged.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from tailrace.telemetry.measure import CONTENT_TYPE, Measures
 log = logging.getLogger(__name__)
 
 TRIES: Final = 64
-_END_EVERY = 0.1  # seconds between two looks at whether it is to end
-_PATIENCE = 10.0  # seconds in which a client must have said what it wants
+_END_EVERY = 0.1  # seconds between checks for shutdown
+_PATIENCE = 10.0  # seconds within which a client must send its request
 _EVERYWHERE = frozenset({"", "0.0.0.0", "::"})
-# Kubernetes tells an executor where it can be reached.
+# The pod's own address, which Kubernetes puts into an executor's environment.
 _POD = "SPARK_EXECUTOR_POD_IP"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a path says."""
+    """The response of a path."""
 
     body: bytes
     kind: str = "text/plain; charset=utf-8"
@@ -44,12 +43,12 @@ class Answer:
 
     @classmethod
     def text(cls, text: str, status: int = 200) -> Answer:
-        """A line for a person."""
+        """Make a plain-text response."""
         return cls(f"{text}\n".encode(), status=status)
 
     @classmethod
     def json(cls, content: Any, status: int = 200) -> Answer:
-        """An object for a program."""
+        """Make a JSON response."""
         return cls(json.dumps(content, ensure_ascii=False).encode(), "application/json", status)
 
 
@@ -57,7 +56,7 @@ Page = Callable[[], Answer]
 
 
 class Port:
-    """A server in threads of its own."""
+    """An HTTP server that runs in its own threads."""
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
         self._server = _bound(host, port, pages)
@@ -68,12 +67,12 @@ class Port:
 
     @property
     def address(self) -> str:
-        """Where others reach it: host:port."""
+        """Return the address at which others can reach this server: host:port."""
         host = os.environ.get(_POD, "") or _own_address() if self._host in _EVERYWHERE else self._host
         return f"[{host}]:{self.number}" if ":" in host else f"{host}:{self.number}"
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -85,7 +84,7 @@ class Port:
 
 
 def scraped(measures: Measures, pipeline: str) -> Page:
-    """The page that Prometheus asks for."""
+    """Return the page that Prometheus scrapes."""
 
     def page() -> Answer:
         measures.add(metrics.SCRAPES, pipeline)
@@ -106,7 +105,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 32
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that has gone is nothing to report."""
+        """Log at debug level only: a client that disconnected is not worth a report."""
         log.debug("a client at %s was not answered", client_address, exc_info=True)
 
 
@@ -133,7 +132,7 @@ def _bound(host: str, port: int, pages: Mapping[str, Page]) -> _Server:
         f"nothing can be served on {host}:{port} ({last.strerror or last})"
         + (f", nor on the {TRIES - 1} ports after it" if last.errno == errno.EADDRINUSE else ""),
         kept="nothing was read or written",
-        then="set metrics.host and metrics.port to what this machine has, or metrics.enabled: false",
+        then="set metrics.host and metrics.port to an address and port of this machine, or metrics.enabled: false",
     )
 
 
@@ -145,11 +144,11 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _PATIENCE
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Answer a GET request."""
         self._answer(body=True)
 
     def do_HEAD(self) -> None:
-        """Answer without the body."""
+        """Answer a HEAD request, without a body."""
         self._answer(body=False)
 
     def _answer(self, body: bool) -> None:
@@ -158,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
             answer = page() if page is not None else Answer.text(f"paths: {' '.join(sorted(self.pages))}", 404)
         except Exception as error:
             log.exception("%s could not be answered", self.path)
-            answer = Answer.text(f"{type(error).__name__}; the log has more", 500)
+            answer = Answer.text(f"{type(error).__name__}; see the log", 500)
         with contextlib.suppress(ConnectionError, TimeoutError):
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.kind)
@@ -172,4 +171,4 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(answer.body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
-        """Nothing: a scrape is no news."""
+        """Log nothing: scrapes are routine."""

@@ -1,7 +1,7 @@
-"""How the processes around here are: memory, CPU time, and garbage collections of the JVM and of Python.
+"""Process vitals: memory, CPU time, and garbage collections of the JVM and of Python.
 
-One thread looks at the JVM's counters ten times a second, which costs it some microseconds; memory and CPU time are
-read when somebody asks.
+One thread reads the JVM's counters ten times a second, which takes a few microseconds; memory and CPU time are read
+at each scrape.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tailrace.telemetry.measure import Measures
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.1
-_WITHOUT = 600  # looks for a JVM's counters that were in vain; then it has none
-_WORKERS = 256  # Python workers that are remembered
+_WITHOUT = 600  # failed looks for a JVM's counters before giving up
+_WORKERS = 256  # maximum number of Python workers tracked
 
 
 class Watch:
-    """Looks at this process, at a JVM, and at the workers that have told of themselves."""
+    """Watches this process, a JVM, and the workers that have reported."""
 
     def __init__(self, measures: Measures, pipeline: str, own: str, jvm: str, pid: int | None) -> None:
         self._measures = measures
@@ -44,11 +44,11 @@ class Watch:
         measures.before(self.look)
 
     def each(self, tick: Callable[[], None]) -> None:
-        """Call this with each look."""
+        """Call `tick` with each look."""
         self._ticks.append(tick)
 
     def start(self) -> None:
-        """From here on."""
+        """Start watching."""
         OWN.listen()
         for process in {self._own, "workers"} if self._own == "gateway" else {self._own}:
             for generation in range(len(gc.get_threshold())):
@@ -58,16 +58,16 @@ class Watch:
         threading.Thread(target=self._run, name="tailrace-vitals", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._stop.set()
         OWN.forget()
 
     def jvm(self, pid: int) -> None:
-        """The JVM that is to be looked at, if it was not known before."""
+        """Set the JVM to watch, if it was not known at the start."""
         self._pid, self._tried = pid, 0
 
     def told(self, vitals: Vitals) -> None:
-        """What a worker has told of itself."""
+        """Record what a worker reports about itself."""
         with self._lock:
             if len(self._workers) < _WORKERS:
                 self._workers[vitals.pid] = None
@@ -80,7 +80,7 @@ class Watch:
                 for tick in self._ticks:
                     tick()
             except Exception:
-                log.exception("looking at the vital signs has failed")
+                log.exception("watching the process vitals failed; it is now off")
                 return
 
     def _pauses(self) -> None:
@@ -93,7 +93,7 @@ class Watch:
                     self._measures.begin(metrics.JVM_PAUSE, self._pipeline, self._name, name)
             if self._tried == _WITHOUT:
                 log.warning(
-                    "the JVM %s shows no counters (-XX:-UsePerfData?): its collections are not known", self._pid
+                    "JVM %s exposes no counters (-XX:-UsePerfData?): its garbage collections are unknown", self._pid
                 )
         if self._jvm is None:
             return
@@ -112,7 +112,7 @@ class Watch:
             self._measures.add(metrics.PYTHON_UNCOLLECTABLE, *labels, by=each.uncollectable)
 
     def look(self) -> None:
-        """Memory and CPU time, now."""
+        """Measure memory and CPU time now."""
         self._process(self._own, psutil.Process())
         if self._pid is not None and psutil.pid_exists(self._pid):
             self._process(self._name, psutil.Process(self._pid))

@@ -195,7 +195,7 @@ def test_a_folder_keeps_data_and_ports(tmp_path: Path) -> None:
 def test_a_folder_of_another_size_is_refused(tmp_path: Path) -> None:
     """A folder that holds three brokers is not started as one."""
     embedded._cluster(tmp_path / embedded.CLUSTER_FILE, 3)
-    with pytest.raises(ConfigInvalid, match="3 brokers, and 1"):
+    with pytest.raises(ConfigInvalid, match="3 brokers, but 1"):
         EmbeddedKafka(EmbeddedOptions(folder=tmp_path)).start()
 
 

@@ -1,9 +1,9 @@
-"""Crash points: where a process of a pipeline dies when it is told to, as data, so that a test can say what a crash
-at each step of the protocol leaves behind.
+"""Crash points: named steps of the protocol at which a process kills itself on request, for crash tests.
 
-The environment variable names the crashes; it reaches the driver, the Python workers and the gateway like any other.
-Without it nothing here does anything. Each crash happens once (or so often as it says), however often the batch is
-tried: a file in the named folder says that it has happened. `tailrace.testing` offers this to users' own tests.
+A test can then check what a crash at each step leaves behind. The environment variable TAILRACE_CRASH lists the crashes
+and reaches the driver, the Python workers and the gateway; crash points are inert unless it is set. Each crash happens
+once (or `times` times), however often the batch is retried: a file in the named folder records that it has happened.
+`tailrace.testing` offers this to users' own tests.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from typing import Any
 import psutil
 
 ENV = "TAILRACE_CRASH"
-ROOT = "TAILRACE_CRASH_ROOT"  # the driver's process, set by itself: the root of its tree
+ROOT = "TAILRACE_CRASH_ROOT"  # the pid of the driver, which sets it: the root of its process tree
 
 
 class Point(StrEnum):
-    """The steps of the protocol, in their order; DRIVER, WORKER and GATEWAY say whose they are."""
+    """The steps of the protocol, in order; DRIVER, WORKER, GATEWAY and READER say which process runs each."""
 
     LEDGER_TAKEN = "ledger_taken"  # a driver starts: older drivers are fenced, nothing is read yet
-    SINKS_FENCED = "sinks_fenced"  # and so are the sink partitions of the last plan
-    OPEN_BATCH_FINISHED = "open_batch_finished"  # what an older run has left open is delivered, the stream not begun
-    PLAN_UNWRITTEN = "plan_unwritten"  # the batch is cut, its plan is not in the ledger
+    SINKS_FENCED = "sinks_fenced"  # the sink partitions of the last plan are fenced too
+    OPEN_BATCH_FINISHED = "open_batch_finished"  # an older run's open batch is delivered, the stream has not begun
+    PLAN_UNWRITTEN = "plan_unwritten"  # the batch is chosen, its plan is not in the ledger
     PLAN_OPEN = "plan_open"  # the plan is in the driver's transaction, which is not committed
-    PLAN_SENT = "plan_sent"  # the commit of that transaction has left, the answer is not read
+    PLAN_SENT = "plan_sent"  # the commit of that transaction is sent, the answer not read
     PLAN_WRITTEN = "plan_written"  # the plan is committed, no task has begun
     LOOKED_AHEAD = "looked_ahead"  # a batch is in progress, and the driver has looked for the next one
     READ_IN_PART = "read_in_part"  # the gateway has handed over some of the records that a task reads
     READ_WHOLE = "read_whole"  # the task has all records, the gateway has not noted that
-    ASIDE_GIVEN = "aside_given"  # the gateway has all rejected rows of a task, and has not noted that there are no more
+    ASIDE_GIVEN = "aside_given"  # the gateway has all rejected rows of a task, but not noted that there are no more
     ASIDE_NOTED = "aside_noted"  # every record of the task has its verdict, the task does not know
-    TASK_BEGUN = "task_begun"  # a task has its rows, the gateway has heard nothing
-    ROWS_IN_PART = "rows_in_part"  # some of the task's rows are with the gateway
-    ROWS_SENT = "rows_sent"  # all are, but not the word that they are whole
-    ROWS_WHOLE = "rows_whole"  # the word too; the gateway has not answered
+    TASK_BEGUN = "task_begun"  # a task has its rows, the gateway has received nothing
+    ROWS_IN_PART = "rows_in_part"  # the gateway has some of the task's rows
+    ROWS_SENT = "rows_sent"  # the gateway has all rows, but not the message that they are complete
+    ROWS_WHOLE = "rows_whole"  # the gateway has that message too, and has not answered
     SINK_FENCED = "sink_fenced"  # the gateway has a fresh producer, and has not read the marker
     MARKER_READ = "marker_read"  # the marker says: write
     TRANSACTION_BEGUN = "transaction_begun"  # no record is sent
-    SENT_IN_PART = "sent_in_part"  # some records are acknowledged by the broker
-    ALL_SENT = "all_sent"  # all are, and the marker is not in the transaction
+    SENT_IN_PART = "sent_in_part"  # the broker has acknowledged some records
+    ALL_SENT = "all_sent"  # the broker has acknowledged all records, the marker is not in the transaction
     MARKER_SENT = "marker_sent"  # the marker is in the transaction, the commit is not sent
-    COMMIT_SENT = "commit_sent"  # the commit has left, its answer is not read
-    COMMIT_ACKNOWLEDGED = "commit_acknowledged"  # the answer is read, and not believed yet
-    BATCH_WRITTEN = "batch_written"  # the gateway believes it, the task does not know
+    COMMIT_SENT = "commit_sent"  # the commit is sent, its answer not read
+    COMMIT_ACKNOWLEDGED = "commit_acknowledged"  # the answer is read, but not yet trusted
+    BATCH_WRITTEN = "batch_written"  # the gateway trusts the commit, the task does not know
     TASK_ANSWERED = "task_answered"  # the worker knows, Spark does not
     BATCH_DONE = "batch_done"  # every sink partition has answered the driver, which has noted nothing
-    BATCH_RETURNED = "batch_returned"  # the driver is through with it, Spark has not committed it to its folder
+    BATCH_RETURNED = "batch_returned"  # the driver has finished the batch, Spark has not committed it to its folder
     DONE_OPEN = "done_open"  # the note that the last batch is done is in a transaction that is not committed
-    DONE_NOTED = "done_noted"  # it is committed, the driver has not left
+    DONE_NOTED = "done_noted"  # that note is committed, the driver has not exited
 
 
 WORKER = (Point.TASK_BEGUN, Point.ROWS_IN_PART, Point.ROWS_SENT, Point.ROWS_WHOLE, Point.TASK_ANSWERED)
@@ -74,21 +74,21 @@ GATEWAY = (
     Point.COMMIT_ACKNOWLEDGED,
     Point.BATCH_WRITTEN,
 )
-# In the gateway too, before anything is written.
+# These run in the gateway too, before anything is written.
 READER = (Point.READ_IN_PART, Point.READ_WHOLE, Point.ASIDE_GIVEN, Point.ASIDE_NOTED)
 DRIVER = tuple(each for each in Point if each not in WORKER + GATEWAY + READER)
 
 
 class Victim(StrEnum):
-    """Who dies."""
+    """What is killed."""
 
-    PROCESS = "process"  # the one that has come to the point
-    TREE = "tree"  # the driver that it belongs to, with everything that was started from there
+    PROCESS = "process"  # the process that reached the point
+    TREE = "tree"  # its driver, with every process started from there
 
 
 @dataclass(frozen=True)
 class Crash:
-    """`crash: {at: commit_sent, batch: 3, partition: 1}`; what is not named is any."""
+    """`crash: {at: commit_sent, batch: 3, partition: 1}`; an omitted batch or partition matches any."""
 
     at: Point
     batch: int | None = None
@@ -97,7 +97,7 @@ class Crash:
     times: int = 1
 
     def fits(self, point: Point, batch: int, partition: int | None) -> bool:
-        """Whether this is the place."""
+        """Return whether this crash applies here."""
         return (
             self.at is point
             and self.batch in {None, batch}
@@ -106,19 +106,19 @@ class Crash:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Crash:
-        """The crash that a mapping names."""
+        """Make the crash that a mapping describes."""
         given = dict(data)
         return cls(Point(given.pop("at")), kills=Victim(given.pop("kills", Victim.PROCESS)), **given)
 
 
 def crashes(folder: Path, *planned: Crash) -> dict[str, str]:
-    """The variable that makes these crashes happen; `folder` keeps which have, and should be a new one."""
+    """Return the environment variable that triggers these crashes; `folder`, best a new one, records which happened."""
     folder.mkdir(parents=True, exist_ok=True)
     return {ENV: json.dumps({"folder": str(folder), "crashes": [asdict(each) for each in planned]})}
 
 
 def happened(folder: Path) -> list[dict[str, Any]]:
-    """The crashes that have happened: which, in which process, and when."""
+    """Return the crashes that have happened: which, in which process, and when."""
     return sorted((json.loads(file.read_text()) for file in folder.glob("*.crash")), key=lambda each: each["time"])
 
 
@@ -133,13 +133,13 @@ _folder, _crashes = _load(os.environ.get(ENV))
 
 
 def root() -> None:
-    """This process is a driver: what is started from here is its tree."""
+    """Mark this process as the driver: every process started from here belongs to its tree."""
     if _crashes:
         os.environ[ROOT] = str(os.getpid())
 
 
 def at(point: Point, batch: int, partition: int | None = None, first: Callable[[], object] | None = None) -> None:
-    """Die here, if that is wanted; `first` is done before, so that what should have left the process has."""
+    """Die here if a crash is due; call `first` before, so that everything that should be sent is sent."""
     if _crashes:
         _at(point, batch, partition, first)
 
@@ -151,7 +151,7 @@ def halved(
     partition: int | None = None,
     first: Callable[[], object] | None = None,
 ) -> Iterator[Any]:
-    """The same Arrow batches; where a crash is wanted, it comes after half of the first of them."""
+    """Yield the Arrow batches; crash after half of the first one if a crash is due."""
     return _halved(point, batches, batch, partition, first) if _crashes else batches
 
 
@@ -166,9 +166,9 @@ def _halved(
 
 
 class Ear:
-    """Hears from a producer of librdkafka that the request which ends a transaction has been sent, and dies then.
+    """Watches librdkafka's log for the request that ends a transaction, and dies when it has been sent.
 
-    The producer's answer is read by its own thread, a few milliseconds later; nobody acts on it any more.
+    The producer's own thread reads the answer a few milliseconds later, when nothing can act on it any more.
     """
 
     def __init__(self, point: Point) -> None:
@@ -181,14 +181,14 @@ class Ear:
             self.options = {"debug": "protocol", "log_level": 7, "logger": logger}
 
     def heard(self, text: str) -> None:
-        """A line of librdkafka's log."""
+        """Handle a line of librdkafka's log."""
         die = self._die
         if die is not None and "Sent EndTxnRequest" in text:
             die("sent")
 
     @contextlib.contextmanager
     def listening(self, producer: Any, batch: int, partition: int | None = None) -> Iterator[None]:
-        """Inside, the end of a transaction is on its way."""
+        """Watch the log while the `with` block ends a transaction."""
         crash = _due(self._point, batch, partition) if self.options else None
         if crash is None:
             yield
@@ -210,7 +210,7 @@ class Ear:
         try:
             yield
             self._die = None
-            die("answered")  # the log came later than the answer: the crash is another one, and says so
+            die("answered")  # the log line came later than the answer: a different crash, recorded as such
         finally:
             end.set()
             self._die = None
@@ -247,14 +247,14 @@ def _file(number: int, time: int) -> Path:
 
 
 def _claim(number: int, crash: Crash, batch: int, partition: int | None, how: str) -> bool:
-    """Whether this process is the one that dies for it."""
+    """Return whether this process is the one that dies for this crash."""
     for attempt in range(crash.times):
-        told = {"at": crash.at, "batch": batch, "partition": partition, "how": how}
-        told |= {"pid": os.getpid(), "time": time.time()}
+        record = {"at": crash.at, "batch": batch, "partition": partition, "how": how}
+        record |= {"pid": os.getpid(), "time": time.time()}
         draft = _folder / f"{number}.{attempt}.{os.getpid()}-{threading.get_ident()}"
-        draft.write_text(json.dumps(told))
+        draft.write_text(json.dumps(record))
         try:
-            os.link(draft, _file(number, attempt))  # whole, or not there
+            os.link(draft, _file(number, attempt))  # atomic: complete or absent
             return True
         except FileExistsError:
             continue
@@ -268,7 +268,7 @@ def _die(victim: Victim) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             driver = psutil.Process(int(os.environ[ROOT]))
             if driver.pid != os.getpid():
-                driver.suspend()  # a stopped process starts none that would be missed
+                driver.suspend()  # a stopped process cannot start children that would be missed
             for each in [driver, *driver.children(recursive=True)]:
                 if each.pid != os.getpid():
                     with contextlib.suppress(psutil.NoSuchProcess):

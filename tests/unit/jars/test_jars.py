@@ -252,7 +252,7 @@ def test_a_missing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_java_home_without_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong JAVA_HOME is an error, because Spark would use it too."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(JavaMissing, match="no bin/java"):
+    with pytest.raises(JavaMissing, match="no executable bin/java"):
         jars.java()
 
 

@@ -1,7 +1,7 @@
-"""The jars that pip cannot bring: Spark's Kafka connector, the embedded broker, and what a checkpoint on S3 needs.
+"""The jars that pip cannot install: Spark's Kafka connector, the embedded broker, and what a checkpoint on S3 needs.
 
-Each is listed by name, version and checksum, and fetched once by the Ivy that PySpark carries, so that nobody
-needs Maven. What is in the folder is trusted only as far as its checksum goes: it is compared at every use.
+Each is listed by name, version and checksum, and downloaded once by PySpark's own Ivy, so Maven is not needed. A jar in
+the folder is trusted only if its checksum matches, which is verified at every use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tailrace.errors import InvariantBroken, JarsMissing, JavaMissing
 
 Name = Literal["kafka", "spark", "s3"]
 NAMES: tuple[Name, ...] = ("kafka", "spark", "s3")
-USUAL: tuple[Name, ...] = ("kafka", "spark")  # those that `make setup` fetches; the others come when they are needed
+USUAL: tuple[Name, ...] = ("kafka", "spark")  # those that `make setup` fetches; the others are fetched when needed
 
 JAVA_NEEDED = 17
 TRIES = 3
@@ -35,7 +35,7 @@ FETCH_LIMIT = 600.0
 LOCK_LIMIT = TRIES * FETCH_LIMIT
 TEMPORARY = "fetching-"
 
-# No host is named: Ivy knows where Maven Central is. The poms are left alone because the lists are complete.
+# No host is named: Ivy knows where Maven Central is. The poms are ignored because the lists are complete.
 SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
   <timeout-constraints>
@@ -60,7 +60,7 @@ class Jar:
 
     @property
     def file(self) -> str:
-        """The jar's name in the folder; the version in it lets each set have its own kafka-clients."""
+        """Return the jar's file name; it includes the version so that each set can have its own kafka-clients."""
         return f"{self.module}-{self.version}.jar"
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Jar:
 
 
 def parse(text: str) -> tuple[Jar, ...]:
-    """The jars of a list: `organisation:module:version sha256`, one a line; `#` begins a comment."""
+    """Parse a list of jars: one `organisation:module:version sha256` per line; `#` begins a comment."""
     jars = []
     for number, line in enumerate(text.splitlines(), 1):
         content = line.partition("#")[0].strip()
@@ -82,12 +82,12 @@ def parse(text: str) -> tuple[Jar, ...]:
 
 
 def listed(name: Name) -> tuple[Jar, ...]:
-    """The jars that belong to a set."""
+    """Return the jars of a set."""
     return parse(resources.files(__package__).joinpath(f"{name}.txt").read_text(encoding="utf-8"))
 
 
 def folder() -> Path:
-    """Where the jars are kept: TAILRACE_JARS, or a folder in the user's cache."""
+    """Return the folder of the jars: TAILRACE_JARS, or a folder in the user's cache."""
     named = os.environ.get("TAILRACE_JARS")
     if named:
         return Path(named).expanduser().absolute()
@@ -96,17 +96,17 @@ def folder() -> Path:
 
 
 def missing(name: Name) -> list[Jar]:
-    """The jars of a set that are not in the folder as they must be."""
+    """Return the jars of a set that are missing from the folder or have a wrong checksum."""
     return _missing(listed(name), folder())
 
 
 def ensure(name: Name) -> list[Path]:
-    """The jars of a set, sorted; those that are missing are fetched first."""
+    """Return the jars of a set, sorted; fetch the missing ones first."""
     return provide(name, listed(name))
 
 
 def provide(name: str, jars: Sequence[Jar]) -> list[Path]:
-    """The same for a list that is not Tailrace's own."""
+    """Do the same for a list that is not Tailrace's own."""
     where = folder()
     if _missing(jars, where):
         try:
@@ -118,41 +118,41 @@ def provide(name: str, jars: Sequence[Jar]) -> list[Path]:
                     _fetch_into(where, name, wanted)
         except OSError as error:
             raise JarsMissing(
-                f"the jars of {name!r} cannot be kept in {where}: {error}",
-                then="name a folder that can be written to, with room for 80 MB: TAILRACE_JARS=FOLDER",
+                f"the jars of {name!r} cannot be stored in {where}: {error}",
+                then="name a writable folder with room for 80 MB: TAILRACE_JARS=FOLDER",
             ) from error
     return sorted(where / jar.file for jar in jars)
 
 
 def java() -> Path:
-    """The Java that Spark would take: JAVA_HOME's, else the one on the PATH; of version 17 or newer."""
+    """Find the Java that Spark would use: JAVA_HOME's, else the one on the PATH; it must be version 17 or newer."""
     home = os.environ.get("JAVA_HOME")
     if home:
         path = Path(home) / "bin" / "java"
         if not os.access(path, os.X_OK):
             raise JavaMissing(
-                f"JAVA_HOME is {home}, and there is no bin/java in it",
+                f"JAVA_HOME is {home}, which has no executable bin/java",
                 then="set JAVA_HOME to a JDK of version 17 or newer, or unset it to use the PATH",
             )
     else:
         found = shutil.which("java")
         if found is None:
             raise JavaMissing(
-                "JAVA_HOME is not set, and there is no `java` on the PATH",
+                "JAVA_HOME is not set, and `java` is not on the PATH",
                 then="install a JDK of version 17 or newer, for example openjdk-17-jdk-headless",
             )
         path = Path(found)
     version = java_version(path)
     if version < JAVA_NEEDED:
         raise JavaMissing(
-            f"{path} is of version {version}, and {JAVA_NEEDED} or newer is needed",
+            f"{path} is version {version}, but {JAVA_NEEDED} or newer is needed",
             then="set JAVA_HOME to a newer JDK",
         )
     return path
 
 
 def java_version(path: Path) -> int:
-    """The feature version of a Java runtime, such as 17."""
+    """Return the feature version of a Java runtime, such as 17."""
     try:
         done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -160,12 +160,12 @@ def java_version(path: Path) -> int:
     said = done.stderr + done.stdout
     match = re.search(r'version "(?:1\.)?(\d+)', said)
     if match is None:
-        raise JavaMissing(f"{path} -version says no version: {said.strip()[:300]!r}", then="set JAVA_HOME to a JDK")
+        raise JavaMissing(f"{path} -version prints no version: {said.strip()[:300]!r}", then="set JAVA_HOME to a JDK")
     return int(match.group(1))
 
 
 def ivy_file(jars: Sequence[Jar]) -> str:
-    """The module descriptor that has Ivy fetch these jars, and nothing that they depend on."""
+    """Return the module descriptor that makes Ivy fetch these jars without their dependencies."""
     lines = [
         f"    <dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)} rev={quoteattr(jar.version)}"
         ' transitive="false" conf="default->default"/>'
@@ -208,15 +208,15 @@ def _locked(where: Path) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() >= until:
                     raise JarsMissing(
-                        f"waited {LOCK_LIMIT:.0f} s for another process that fetches jars into {where}",
-                        then=f"look for it, for example with `fuser {where / '.lock'}`",
+                        f"waited {LOCK_LIMIT:.0f} s for another process that is fetching jars into {where}",
+                        then=f"find that process, for example with `fuser {where / '.lock'}`",
                     ) from None
                 time.sleep(0.1)
         yield
 
 
 def _fetch_into(where: Path, name: str, jars: Sequence[Jar]) -> None:
-    for left in where.glob(f"{TEMPORARY}*"):  # of a process that was killed: we hold the lock, so it is nobody's
+    for left in where.glob(f"{TEMPORARY}*"):  # left by a killed process: we hold the lock, so none is in use
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=TEMPORARY, dir=where) as temporary:
         fetched = Path(temporary)
@@ -230,23 +230,23 @@ def _fetch_into(where: Path, name: str, jars: Sequence[Jar]) -> None:
             raise JarsMissing(
                 f"{len(absent)} of {len(jars)} jars of {name!r} could not be fetched in {TRIES} tries:"
                 f" {', '.join(map(str, absent[:5]))}{', …' if len(absent) > 5 else ''}\n{_end_of(said)}",
-                kept=f"what is in {where} already",
-                then="check that Maven Central can be reached from here, then `python -m tailrace.jars`",
+                kept=f"the jars already in {where}",
+                then="check that Maven Central is reachable from here, then run `python -m tailrace.jars`",
             )
         for jar in jars:
             found = _checksum(fetched / jar.file)
             if found != jar.sha256:
                 raise JarsMissing(
-                    f"{jar} is not the jar that is listed: its sha256 is {found}, listed is {jar.sha256}",
-                    kept=f"what is in {where} already; nothing of this download was kept",
-                    then="find out who changed the file on its way here; do not use it",
+                    f"{jar} does not match its listed checksum: its sha256 is {found}, listed is {jar.sha256}",
+                    kept=f"the jars already in {where}; nothing of this download was kept",
+                    then="find out what changed the file in transit; do not use it",
                 )
         for jar in jars:
             (fetched / jar.file).replace(where / jar.file)
 
 
 def fetch(jars: Sequence[Jar], into: Path) -> str:
-    """One try of Ivy to bring the jars into a folder; returns what it said. What it got is cached for the next try."""
+    """Run Ivy once to fetch the jars into a folder; return its output. Jars it got are cached for the next try."""
     (into / "ivy.xml").write_text(ivy_file(jars), encoding="utf-8")
     (into / "ivysettings.xml").write_text(SETTINGS.format(cache=quoteattr(str(into / "cache"))), encoding="utf-8")
     command: list[str | Path] = [
@@ -265,12 +265,12 @@ def fetch(jars: Sequence[Jar], into: Path) -> str:
             errors="replace", timeout=FETCH_LIMIT, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"Ivy was not done after {FETCH_LIMIT:.0f} s"
+        return f"Ivy had not finished after {FETCH_LIMIT:.0f} s"
     return done.stdout
 
 
 def _ivy() -> Path:
-    # PySpark is found, not imported: importing it takes a second, and this module is used without it.
+    # PySpark is located, not imported: importing it takes a second, and this module must work without it.
     spec = importlib.util.find_spec("pyspark")
     for place in (spec.submodule_search_locations or []) if spec else []:
         for jar in sorted(Path(place).glob("jars/ivy-*.jar")):

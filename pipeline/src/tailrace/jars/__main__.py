@@ -10,10 +10,10 @@ from tailrace.errors import TailraceError
 
 
 def main(asked: Sequence[str] = ()) -> int:
-    """Fetch what is missing of the sets, and say in a line each where they are."""
+    """Fetch the missing jars of the sets, and print one line per set with its location."""
     unknown = sorted(set(asked) - set(jars.NAMES))
     if unknown:
-        sys.stderr.write(f"{unknown[0]!r} is no set of jars; there are {', '.join(jars.NAMES)}\n")
+        sys.stderr.write(f"{unknown[0]!r} is not a set of jars; the sets are {', '.join(jars.NAMES)}\n")
         return 2
     for name in [each for each in jars.NAMES if each in (asked or jars.USUAL)]:
         wanted = len(jars.missing(name))

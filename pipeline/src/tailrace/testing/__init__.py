@@ -1,7 +1,7 @@
-"""What the tests of a pipeline need: a real Kafka, topics of their own, records in and out, and deaths at named steps.
+"""Test helpers for pipelines: a real Kafka, topics of their own, records in and out, and crashes at named steps.
 
-The fixtures are those of `tailrace.testing.fixtures`, which pytest loads as a plugin. `crashes` makes the
-environment in which a pipeline's processes die at named steps (`tailrace.crash_points`).
+The fixtures are in `tailrace.testing.fixtures`, which pytest loads as a plugin. `crashes` makes the environment in
+which a pipeline's processes die at named steps (`tailrace.crash_points`).
 """
 
 from tailrace.crash_points import Crash, Point, Victim, crashes

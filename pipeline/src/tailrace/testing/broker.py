@@ -1,8 +1,8 @@
 """One broker of the embedded Kafka and its process, which can be stopped, killed and paused on its own.
 
-Every broker's JVM is the child of a small watcher in a session of its own: Ctrl-C in the parent's terminal does not
-reach it, and when the parent ends, however it ends, the watcher's standard input does too, and the broker with it. A
-signal that the kernel sends at a parent's death would not do: it comes when the *thread* that started the child ends.
+Every broker's JVM is the child of a small watcher in its own session: Ctrl-C in the parent's terminal does not reach
+it. When the parent ends, for whatever reason, the watcher's standard input closes, and the watcher ends the broker. The
+kernel's parent-death signal would not do: it is sent when the *thread* that started the child ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 START_LIMIT = 60.0
 STOP_LIMIT = 30.0
-# The watcher's own interpreter may not find this package as the parent does, so it is told where it is.
+# The watcher's interpreter may not find this package as the parent does, so it gets the path as an argument.
 WATCHER = (
     "import sys; sys.path.append(sys.argv[1]); from tailrace.testing.broker import watch; sys.exit(watch(sys.argv[2:]))"
 )
@@ -38,16 +38,16 @@ WATCHER = (
 
 @dataclass(frozen=True)
 class Node:
-    """One broker, which is a controller too, in the cluster's plan."""
+    """The id and ports of one broker, which is also a controller."""
 
     node_id: int
     port: int
     controller_port: int
-    tls_port: int = 0  # of a secured one: for those who come with a certificate
+    tls_port: int = 0  # only of a secured broker: for clients with a certificate
 
 
 class Broker:
-    """One broker and its process. Stopped or killed, it can be started again, with its data and its ports."""
+    """One broker and its process. After a stop or kill it can be started again, with its data and its ports."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Broker:
     ) -> None:
         self.node_id = node.node_id
         self.port = node.tls_port or node.port
-        self.options = dict(options or {})  # of a connection that may ask who is registered
+        self.options = dict(options or {})  # connection options of a client that may list the brokers
         self.folder = folder
         self.log = folder / "kafka.log"
         self._java = java
@@ -69,18 +69,18 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """The process of the broker's JVM, also when it has ended."""
+        """Return the pid of the broker's JVM, even after it has ended."""
         if self._pid is None:
             raise InvariantBroken(f"broker {self.node_id} of the embedded Kafka has never been started")
         return self._pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there; a paused one is."""
+        """Return whether the process exists; a paused one does."""
         return self._watcher is not None and self._watcher.poll() is None
 
     def start(self, *, wait: bool = True) -> None:
-        """Start the broker unless it runs, and wait until it serves. Without its quorum a broker does not serve."""
+        """Start the broker unless it is running, and wait until it serves; without a quorum a broker does not serve."""
         if not self.alive:
             self._release()
             self._launch()
@@ -88,27 +88,27 @@ class Broker:
             wait_for([self], {self.node_id})
 
     def stop(self, limit: float = STOP_LIMIT) -> None:
-        """Let the broker shut down in order; one that has not ended within the limit is killed."""
+        """Shut the broker down in order; kill it if it has not ended within the limit."""
         self.ask_to_stop()
         self.finish(limit)
 
     def kill(self) -> None:
-        """End the process at once, as kill -9 does."""
+        """Kill the process at once, as kill -9 does."""
         self._signal(signal.SIGKILL)
         self.finish(STOP_LIMIT)
 
     def pause(self) -> None:
-        """Halt the process: its connections stay open and nobody answers."""
+        """Suspend the process: its connections stay open, but nothing answers."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on."""
+        """Resume a paused process."""
         self._signal(signal.SIGCONT)
 
     def ask_to_stop(self) -> None:
-        """Begin an orderly shutdown, and do not wait for its end."""
+        """Begin an orderly shutdown without waiting for its end."""
         self._signal(signal.SIGTERM)
-        self.resume()  # a paused process takes the signal when it goes on
+        self.resume()  # a paused process handles the signal once resumed
 
     def finish(self, limit: float) -> None:
         """Wait for the end of the process; after the limit, kill it."""
@@ -121,7 +121,7 @@ class Broker:
         self._release()
 
     def last_lines(self, count: int = 15) -> str:
-        """The end of the broker's log."""
+        """Return the end of the broker's log."""
         if not self.log.exists():
             return "    (there is no log)"
         with self.log.open("rb") as file:
@@ -130,7 +130,7 @@ class Broker:
         return "\n".join(f"    {line}" for line in lines[-count:]) or "    (the log is empty)"
 
     def format(self, cluster_id: str) -> None:
-        """Prepare the data folder, unless that was done before."""
+        """Format the data folder unless it already is."""
         if (self.folder / "data" / "meta.properties").exists():
             return
         command = [*self._java, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", "server.properties"]
@@ -167,7 +167,7 @@ class Broker:
                 os.kill(self._pid, number)
 
     def _release(self) -> None:
-        """Let go of the watcher, which ends when its standard input is closed, if it has not ended before."""
+        """Release the watcher, which ends when its standard input is closed if it has not ended before."""
         watcher, self._watcher = self._watcher, None
         if watcher is not None:
             for pipe in (watcher.stdin, watcher.stdout):
@@ -177,34 +177,34 @@ class Broker:
 
 
 def wait_for(brokers: Sequence[Broker], expected: set[int]) -> None:
-    """Wait until each of the brokers answers and says that all expected ones are registered."""
+    """Wait until each of the brokers answers and lists all the expected ones as registered."""
     from confluent_kafka.admin import AdminClient
 
     until = time.monotonic() + START_LIMIT
     for broker in brokers:
         client: AdminClient | None = None
-        seen: set[int] = set()
-        while not expected <= seen:
+        registered: set[int] = set()
+        while not expected <= registered:
             if not broker.alive:
                 raise _did_not_start(broker, "its process ended")
             if time.monotonic() >= until:
                 raise _did_not_start(
                     broker,
-                    f"waited {START_LIMIT:.0f} s until it answers on port {broker.port} and names the brokers"
-                    f" {sorted(expected)}; it named {sorted(seen) or 'none'}",
+                    f"waited {START_LIMIT:.0f} s for it to answer on port {broker.port} and list the brokers"
+                    f" {sorted(expected)}; it listed {sorted(registered) or 'none'}",
                 )
-            # A client that once failed to connect takes its time to try again; so it is made when the port is open.
+            # A client that failed to connect is slow to retry, so it is created once the port is open.
             if client is None and _answers(broker.port):
                 address = f"{HOST}:{broker.port}"
                 client = AdminClient({"bootstrap.servers": address, "log_level": 0, **broker.options})
             if client is not None:
-                seen = _registered(client)
-            if not expected <= seen:
+                registered = _registered(client)
+            if not expected <= registered:
                 time.sleep(0.05)
 
 
 def watch(arguments: Sequence[str]) -> int:
-    """The watcher's whole life: start the broker, tell its pid, end it when the parent has ended."""
+    """Run the watcher: start the broker, print its pid, and kill it when the parent has ended."""
     parent, rubbish, *command = arguments
     # The broker holds the other end of this pipe: it closes when the broker ends.
     ended, held = os.pipe()
@@ -228,7 +228,7 @@ def watch(arguments: Sequence[str]) -> int:
 
 
 def _end_with_watcher() -> Callable[[], None] | None:
-    """What makes Linux end the broker if the watcher itself is killed; the watcher has one thread, so that is safe."""
+    """Return a hook that makes Linux kill the broker if the watcher is killed; safe as the watcher has one thread."""
     if sys.platform != "linux":
         return None
     libc, set_death_signal = ctypes.CDLL(None), 1

@@ -1,7 +1,7 @@
 """A real Kafka from its jars, for development and tests: one command, no installation, nothing left behind.
 
-Brokers are processes of their own (tailrace.broker), so a test can stop, kill and pause each; this module lays out
-the cluster that they are: ids, ports, configuration, folders.
+Each broker is a process of its own (`tailrace.testing.broker`), so a test can stop, kill and pause each; this module
+lays out the cluster: ids, ports, configuration, folders.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tailrace.testing.secured import Security
 
 PORT_TRIES = 3
 LAST_PORT = 65_535
-# Below what the kernel gives to outgoing connections, so that none takes a stopped broker's port.
+# Below the kernel's range for outgoing connections, so that none takes a stopped broker's port.
 PORTS = range(15_000, 32_000)
 CLUSTER_FILE = "cluster.json"
 
-# The client compiler alone, measured against both compilers: ready after 1.4 s, not 1.9, with 40 % less CPU; 1.5
-# million records and 300 transactions also cost less CPU, for a broker hardly computes.
+# Only the client compiler. Measured against both compilers: ready after 1.4 s instead of 1.9, with 40 % less CPU; 1.5
+# million records and 300 transactions also cost less CPU, because a broker hardly computes.
 JVM_FLAGS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
@@ -55,10 +55,10 @@ LOG_FLAGS = tuple(
 
 @dataclass(frozen=True)
 class EmbeddedOptions:
-    """What may be chosen; without a folder a temporary one is used, and removed at the end.
+    """The options of an embedded Kafka; without a folder a temporary one is used, and removed at the end.
 
-    With a port the first broker listens there, and any others on the ports that follow it. A secured one lets in whom
-    `EmbeddedKafka.security` has given a password or a certificate, and allows what it has granted.
+    With a port, the first broker listens there and the others on the ports that follow. A secured Kafka admits only
+    users to whom `EmbeddedKafka.security` gave a password or a certificate, and allows only what it granted.
     """
 
     brokers: int = 1
@@ -70,28 +70,28 @@ class EmbeddedOptions:
 
     def __post_init__(self) -> None:
         if self.brokers < 1:
-            raise ConfigInvalid(f"an embedded Kafka has at least one broker, not {self.brokers}")
+            raise ConfigInvalid(f"an embedded Kafka needs at least one broker, not {self.brokers}")
         if self.port is not None and not 1 <= self.port <= LAST_PORT + 1 - self.brokers:
             raise ConfigInvalid(
-                f"{self.brokers} brokers from port {self.port} on have no ports: those are 1 to {LAST_PORT}"
+                f"{self.brokers} brokers do not fit from port {self.port} on: ports are 1 to {LAST_PORT}"
             )
 
     @property
     def listeners(self) -> Sequence[int]:
-        """The ports that the brokers must have; none, if any will do."""
+        """Return the ports that the brokers must have; empty if any will do."""
         return () if self.port is None else range(self.port, self.port + self.brokers)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What a folder keeps beside the data, so that it can be started again as it was."""
+    """The cluster's layout, which a folder keeps next to the data so that the cluster can be started again."""
 
     cluster_id: str
     nodes: tuple[Node, ...]
 
 
 def properties(node: Node, cluster: Cluster, settings: Mapping[str, str]) -> dict[str, str]:
-    """The configuration of one broker. Paths are relative to its folder, which may be called anything."""
+    """Return the configuration of one broker. Paths are relative to its folder, which may have any name."""
     count = len(cluster.nodes)
     replication, in_sync = str(min(3, count)), str(2 if count >= 3 else 1)
     ours = {
@@ -107,9 +107,9 @@ def properties(node: Node, cluster: Cluster, settings: Mapping[str, str]) -> dic
         "default.replication.factor": replication,
         "min.insync.replicas": in_sync,
         "auto.create.topics.enable": "false",
-        # What makes a small Kafka quick to start and to use.
+        # These make a small Kafka quick to start and to use.
         "group.initial.rebalance.delay.ms": "0",
-        # A broker that is killed or paused is missed after 3 s, and nobody waits 30 s for a paused one's answer.
+        # A killed or paused broker is noticed after 3 s, and nothing waits 30 s for a paused one's answer.
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
         "controller.socket.timeout.ms": "3000",
@@ -136,27 +136,27 @@ class EmbeddedKafka:
 
     @property
     def folder(self) -> Path:
-        """Where the brokers keep their data and logs."""
+        """Return the folder of the brokers' data and logs."""
         if self._folder is None:
             raise InvariantBroken("the embedded Kafka has no folder: it has not been started")
         return self._folder
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of all brokers, running or not; of secured ones where a certificate is asked for."""
+        """Return the addresses of all brokers, running or not; those for certificates if secured."""
         if not self.brokers:
             raise InvariantBroken("the embedded Kafka has no address: it has not been started")
         return ",".join(f"{HOST}:{broker.port}" for broker in self.brokers)
 
     @property
     def security(self) -> Security:
-        """The users and the rights of a secured one."""
+        """Return the users and permissions of a secured Kafka."""
         if self._security is None:
             raise InvariantBroken("the embedded Kafka is not secured, or has not been started")
         return self._security
 
     def start(self) -> Self:
-        """Start every broker that does not run, and return when all are registered and answer."""
+        """Start every broker that is not running, and return when all are registered and answer."""
         if self.brokers:
             self._start_brokers()
             return self
@@ -177,7 +177,7 @@ class EmbeddedKafka:
             except BrokerDidNotStart:
                 taken = any("Address already in use" in broker.last_lines(200) for broker in self.brokers)
                 self._end_brokers(orderly=False)
-                # Its log explains it, so the folder stays, unless it was only that someone else took a port.
+                # The log explains the failure, so the folder stays, unless another process just took a port.
                 if not (new and taken) or attempt == PORT_TRIES:
                     atexit.unregister(self.stop)
                     raise
@@ -188,11 +188,11 @@ class EmbeddedKafka:
         return self
 
     def stop(self) -> None:
-        """End all brokers; a temporary folder is removed. A process that was forked from the owner ends nothing."""
+        """Stop all brokers and remove a temporary folder; in a process forked from the owner, do nothing."""
         if os.getpid() != self._owner:
             return
         atexit.unregister(self.stop)
-        # What is about to be removed need not be put in order first.
+        # A folder that is about to be removed needs no orderly shutdown.
         self._end_brokers(orderly=self.options.folder is not None)
         if self._folder is not None and self.options.folder is None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -209,7 +209,7 @@ class EmbeddedKafka:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise BrokerDidNotStart(f"its folder cannot be made: {error}", then="choose another folder") from error
+            raise BrokerDidNotStart(f"its folder cannot be created: {error}", then="choose another folder") from error
         closed = self.options.secured
         cluster = _cluster(self.folder / CLUSTER_FILE, self.options.brokers, self.options.listeners, closed)
         self._security = Security(self.folder, cluster.nodes) if closed else None
@@ -232,7 +232,7 @@ class EmbeddedKafka:
         wait_for(self.brokers, {broker.node_id for broker in self.brokers})
 
     def _end_brokers(self, *, orderly: bool) -> None:
-        # All at once: a broker that shuts down alone looks for a quorum that is going away, and waits.
+        # All at once: brokers stopped one by one would wait for a quorum that is going away.
         until = time.monotonic() + STOP_LIMIT
         for broker in self.brokers:
             if orderly:
@@ -250,7 +250,7 @@ class EmbeddedKafka:
 
 
 def _cluster(file: Path, brokers: int, listeners: Sequence[int] = (), closed: bool = False) -> Cluster:
-    """The plan that the folder keeps, on the ports that are asked for; a new folder gets one, with free ports."""
+    """Return the folder's layout, on the requested ports; a new folder gets one with free ports."""
     if not file.exists():
         each = 3 if closed else 2
         ports = _free_ports(each * brokers, listeners)
@@ -261,23 +261,23 @@ def _cluster(file: Path, brokers: int, listeners: Sequence[int] = (), closed: bo
     cluster = Cluster(kept["cluster_id"], tuple(Node(**node) for node in kept["nodes"]))
     if closed != all(node.tls_port for node in cluster.nodes):
         raise ConfigInvalid(
-            f"{file.parent} holds a Kafka that is {'not ' if closed else ''}secured",
-            kept="the folder is as it was",
-            then="take another folder",
+            f"{file.parent} contains a Kafka that is {'not ' if closed else ''}secured",
+            kept="the folder is unchanged",
+            then="choose another folder",
         )
     if len(cluster.nodes) != brokers:
         raise ConfigInvalid(
-            f"{file.parent} holds a Kafka of {len(cluster.nodes)} brokers, and {brokers} are asked for",
-            kept="the folder is as it was",
-            then=f"ask for {len(cluster.nodes)} brokers, or take another folder",
+            f"{file.parent} contains a Kafka with {len(cluster.nodes)} brokers, but {brokers} were requested",
+            kept="the folder is unchanged",
+            then=f"request {len(cluster.nodes)} brokers, or choose another folder",
         )
-    # What the controllers know each other by stays as it is; a broker says anew where it listens at each start.
+    # The controllers' ports are fixed; a broker registers its own address again at each start.
     if listeners and [node.port for node in cluster.nodes] != list(listeners):
         taken = [node.controller_port for node in cluster.nodes if node.controller_port in listeners]
         if taken:
             raise ConfigInvalid(
-                f"{file.parent} holds a Kafka whose controller has port {taken[0]}, which is asked for as a broker's",
-                kept="the folder is as it was",
+                f"{file.parent} contains a Kafka whose controller has port {taken[0]}, requested here for a broker",
+                kept="the folder is unchanged",
                 then="choose another port",
             )
         moved = [replace(node, port=port) for node, port in zip(cluster.nodes, listeners, strict=True)]
@@ -294,25 +294,25 @@ def _require_free(ports: Iterable[int]) -> None:
     """Raise unless a broker can listen on each of the ports."""
     for port in ports:
         with socket.socket() as attempt:
-            # As Kafka does: the closed connections of a broker that has ended are no hindrance.
+            # As Kafka does, so that closed connections of a broker that has ended do not block the port.
             attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 attempt.bind((HOST, port))
             except OSError as error:
                 raise BrokerDidNotStart(
-                    f"port {port} of {HOST} cannot be had: {error.strerror}",
+                    f"port {port} of {HOST} is not available: {error.strerror}",
                     kept="nothing was started",
-                    then="choose another port (tailrace kafka --port), or end what listens there",
+                    then="choose another port (tailrace kafka --port), or stop the process that listens there",
                 ) from error
 
 
 def _free_ports(count: int, avoid: Container[int]) -> list[int]:
-    # SystemRandom, for a test that seeds the common generator would always try the same ports.
+    # SystemRandom, because a test that seeds the global generator would always try the same ports.
     candidates = [port for port in SystemRandom().sample(PORTS, len(PORTS)) if port not in avoid]
     found: list[int] = []
     while len(found) < count:
         if not candidates:
-            raise BrokerDidNotStart(f"no {count} free ports between {PORTS.start} and {PORTS.stop}")
+            raise BrokerDidNotStart(f"fewer than {count} free ports between {PORTS.start} and {PORTS.stop}")
         with socket.socket() as attempt, suppress(OSError):
             attempt.bind((HOST, candidates[-1]))
             found.append(candidates[-1])
@@ -321,5 +321,5 @@ def _free_ports(count: int, avoid: Container[int]) -> list[int]:
 
 
 def _cluster_id() -> str:
-    """A new cluster's id. It begins with a letter: Kafka's own tool would take a dash for the next option."""
+    """Make a new cluster id. It begins with a letter: Kafka's own tool would read a dash as the next option."""
     return "T" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]

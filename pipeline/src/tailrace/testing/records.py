@@ -1,4 +1,4 @@
-"""Records in and out of the topics of a test, with as little as a test must say."""
+"""Produce and consume the records of a test's topics in one call each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUIET = {"log_level": 0}
 
 @dataclass(frozen=True)
 class Record:
-    """A record to produce; without a partition Kafka's own partitioner chooses, by the key."""
+    """A record to produce; without a partition, Kafka's own partitioner chooses one by the key."""
 
     value: bytes | None
     key: bytes | None = None
@@ -37,7 +37,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Consumed:
-    """A record as a consumer got it."""
+    """A record as a consumer received it."""
 
     partition: int
     offset: int
@@ -49,15 +49,15 @@ class Consumed:
 
 @dataclass(frozen=True)
 class Topics:
-    """Creates topics with names of their own. It deletes none: the broker's folder goes as a whole."""
+    """Creates topics with unique names. It deletes none: the broker's folder is removed at the end."""
 
     bootstrap_servers: str
-    options: Mapping[str, str] = field(default_factory=dict)  # of the connection
+    options: Mapping[str, str] = field(default_factory=dict)  # connection options
 
     def __call__(self, name: str = "in", partitions: int = 1, **config: object) -> str:
         """Create a topic, wait until each partition has a leader, and return its name.
 
-        Settings of the topic may be written with underscores: `cleanup_policy="compact"`.
+        Topic settings are written with underscores for dots: `cleanup_policy="compact"`.
         """
         from confluent_kafka.admin import AdminClient
         from confluent_kafka.cimpl import NewTopic
@@ -77,9 +77,9 @@ class Topics:
 
 
 def produce(bootstrap: str, topic: str, records: Iterable[Record], *, options: Mapping[str, str] | None = None) -> None:
-    """Write the records, in their order and each once, and return when the brokers have acknowledged each.
+    """Write the records in order, each once, and return when the brokers have acknowledged them all.
 
-    `options` are those of the connection, as librdkafka names them.
+    `options` are connection options, as librdkafka names them.
     """
     failed: list[str] = []
 
@@ -108,7 +108,7 @@ def produce(bootstrap: str, topic: str, records: Iterable[Record], *, options: M
             f"{len(failed)} records for topic {topic!r} were refused and {left} not acknowledged"
             f" within {DELIVERY_LIMIT:.0f} s{f'; the first: {failed[0]}' if failed else ''}",
             kept="the other records are in the topic",
-            then=f"check that {topic!r} exists, that it takes records of this size, and the broker's log",
+            then=f"check that {topic!r} exists and takes records of this size; check the broker's log",
         )
 
 
@@ -120,7 +120,7 @@ def consume(
     limit: float = 30.0,
     options: Mapping[str, str] | None = None,
 ) -> list[Consumed]:
-    """All records of the topic, from the beginning to where its partitions ended at the call, by partition and offset.
+    """Return all records of the topic, up to its partitions' ends at the time of the call, by partition and offset.
 
     Nothing is committed, and no group is joined. At read_committed a partition ends before its first open transaction.
     """
@@ -151,7 +151,7 @@ def consume(
 
 
 def wait_until(condition: Callable[[], T], what: str, limit: float = 30.0, every: float = 0.05) -> T:
-    """Wait until the condition holds, and return its value; TimeoutError says what was waited for."""
+    """Wait until the condition holds, and return its value; raise TimeoutError, which names `what`, after the limit."""
     until = time.monotonic() + limit
     while True:
         value = condition()
@@ -163,13 +163,13 @@ def wait_until(condition: Callable[[], T], what: str, limit: float = 30.0, every
 
 
 def forget_producers() -> None:
-    """Close the producers that are kept from call to call; their broker has gone."""
+    """Close the producers that are cached between calls, once their broker is gone."""
     _producer.cache_clear()
 
 
 @lru_cache(maxsize=4)
 def _producer(bootstrap: str, _process: int, options: tuple[tuple[str, str], ...] = ()) -> Producer:
-    # Kept from call to call, for an idempotent producer's first record takes half a second; a fork needs its own.
+    # Cached between calls, because an idempotent producer's first record takes half a second; a fork needs its own.
     from confluent_kafka import Producer
 
     return Producer(
@@ -180,7 +180,7 @@ def _producer(bootstrap: str, _process: int, options: tuple[tuple[str, str], ...
             "message.max.bytes": ANY_SIZE,
             "delivery.timeout.ms": int(DELIVERY_LIMIT * 1000),
             "linger.ms": 5,
-            "socket.timeout.ms": 5000,  # so that a paused broker is given up while there is time to ask another
+            "socket.timeout.ms": 5000,  # so that a paused broker times out while there is time to try another
             "topic.metadata.propagation.max.ms": 5000,  # a topic that is still unknown then does not exist
             **QUIET,
             **dict(options),
@@ -189,7 +189,7 @@ def _producer(bootstrap: str, _process: int, options: tuple[tuple[str, str], ...
 
 
 def _ranges(consumer: Consumer, topic: str, until: float) -> dict[int, tuple[int, int]]:
-    """The first offset and the end of each partition that holds anything."""
+    """Return the first offset and the end of each partition that is not empty."""
     from confluent_kafka import TopicPartition
 
     found = _retried(lambda left: consumer.list_topics(topic, timeout=left), until).topics[topic]
@@ -205,7 +205,7 @@ def _ranges(consumer: Consumer, topic: str, until: float) -> dict[int, tuple[int
 
 
 def _retried(call: Callable[[float], T], until: float) -> T:
-    """What the call answers; brokers that come and go have errors that pass."""
+    """Return the result of the call, retried on the transient errors of brokers that start and stop."""
     from confluent_kafka import KafkaException
 
     while True:
@@ -249,8 +249,8 @@ def _read(consumer: Consumer, topic: str, ends: dict[int, int], until: float, li
                 raise KafkaFailed(f"reading topic {topic!r}, partition {partition}: {error}")
             if error is None and offset < ends[partition]:
                 records.append(_consumed(message, partition, offset))
-            # What ends a transaction takes an offset and is no record, so the last offset may never come; the
-            # event of the partition's end does.
+            # A transaction's end marker takes an offset but is not a record, so the last offset may never come; the
+            # end-of-partition event does.
             if offset >= ends[partition] - (error is None):
                 waiting.discard(partition)
     return sorted(records, key=lambda record: (record.partition, record.offset))

@@ -1,8 +1,8 @@
-"""The embedded Kafka with its doors closed: certificates, users with passwords, and rights that must be granted.
+"""The secured embedded Kafka: certificates, users with passwords, and permissions that must be granted.
 
-Its brokers know a user by name and password (SASL_SSL, SCRAM) at one port and by a client's certificate (SSL) at
-another, and allow what an access control list says and nothing else. Everything is made for the one cluster, in its
-folder, when it starts.
+Its brokers authenticate a user by name and password (SASL_SSL, SCRAM) at one port and by a client certificate (SSL) at
+another, and allow only what an access control list grants. All of it is created for this one cluster, in its folder,
+when it starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LIMIT = 30.0
 
 
 def properties(node: Node) -> dict[str, str]:
-    """What a broker's configuration has besides, to let in whom it knows and nobody else."""
+    """Return the additional settings of a secured broker."""
     certificates = Path("..", CERTIFICATES)  # seen from a broker's own folder
     return {
         "listeners": f"SASL_SSL://{HOST}:{node.port},SSL://{HOST}:{node.tls_port}"
@@ -56,7 +56,7 @@ def properties(node: Node) -> dict[str, str]:
 
 
 class Authority:
-    """A certificate authority of this cluster's own. Files are PEM; keys are readable by their owner alone."""
+    """The cluster's own certificate authority. Files are PEM; keys are readable only by their owner."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / CERTIFICATES
@@ -68,11 +68,11 @@ class Authority:
 
     @property
     def certificate(self) -> Path:
-        """Who trusts it trusts the brokers."""
+        """Return the authority's certificate; a client that trusts it trusts the brokers."""
         return self._folder / "ca.crt"
 
     def issue(self, name: str) -> tuple[Path, Path]:
-        """The certificate of the principal `User:CN=name`, and its key."""
+        """Return the certificate of the principal `User:CN=name`, and its key."""
         if not (self._folder / f"{name}.key").exists():
             self._issue(name)
         return self._folder / f"{name}.crt", self._folder / f"{name}.key"
@@ -84,7 +84,7 @@ class Authority:
             from cryptography.hazmat.primitives.asymmetric import ec
         except ImportError as error:
             raise BrokerDidNotStart(
-                f"a secured one needs certificates, and what makes them is not installed ({error})",
+                f"a secured Kafka needs certificates, and the package that makes them is not installed ({error})",
                 kept="nothing was started",
                 then="pip install cryptography",
             ) from error
@@ -122,19 +122,19 @@ class Authority:
 
 @dataclass(frozen=True)
 class Door:
-    """A way in: the address, and the options of the connection as librdkafka names them."""
+    """One way to connect: the address, and connection options as librdkafka names them."""
 
     bootstrap_servers: str
     options: Mapping[str, str]
 
     @property
     def client(self) -> dict[str, str]:
-        """Both, for a client of librdkafka."""
+        """Return both as the configuration of a librdkafka client."""
         return {"bootstrap.servers": self.bootstrap_servers, **self.options}
 
 
 class Security:
-    """The users and the rights of a secured cluster, changed as its administrator."""
+    """The users and permissions of a secured cluster, changed as its administrator."""
 
     def __init__(self, folder: Path, nodes: Iterable[Node]) -> None:
         self._nodes = tuple(nodes)
@@ -143,11 +143,11 @@ class Security:
 
     @property
     def administrator(self) -> Door:
-        """Who may do everything."""
+        """Return the connection of the administrator, who may do everything."""
         return self.certificate(ADMIN)
 
     def certificate(self, name: str) -> Door:
-        """In with a certificate of one's own, as the principal `User:CN=name`."""
+        """Return a connection with its own certificate, as the principal `User:CN=name`."""
         chain, key = self._authority.issue(name)
         options = {
             "security.protocol": "SSL",
@@ -158,7 +158,7 @@ class Security:
         return Door(",".join(f"{HOST}:{node.tls_port}" for node in self._nodes), options)
 
     def user(self, name: str, password: str) -> Door:
-        """In with a password, as the principal `User:name`; the user is made, or gets this password."""
+        """Return a connection with a password, as the principal `User:name`; create the user or set this password."""
         from confluent_kafka.admin import (  # type: ignore[attr-defined]
             ScramCredentialInfo,
             ScramMechanism,
@@ -180,7 +180,7 @@ class Security:
         return Door(",".join(f"{HOST}:{node.port}" for node in self._nodes), options)
 
     def allow(self, principal: str, rights: Iterable[Right]) -> None:
-        """Grant these rights, and return when the brokers know of them."""
+        """Grant these rights, and return when the brokers apply them."""
         admin, listed = self._client(), list(rights)
         for future in admin.create_acls([_binding(principal, each) for each in listed]).values():
             future.result(timeout=_LIMIT)
@@ -188,7 +188,7 @@ class Security:
             _until(partial(_granted, admin, principal, each), f"{each} for {principal}")
 
     def withdraw(self, principal: str, rights: Iterable[Right]) -> None:
-        """Take these rights back, and return when the brokers know of that."""
+        """Revoke these rights, and return when the brokers apply that."""
         admin, listed = self._client(), list(rights)
         for future in admin.delete_acls([_filter(principal, each) for each in listed]).values():
             future.result(timeout=_LIMIT)
@@ -206,11 +206,11 @@ class Security:
 
 
 def _until(holds: Callable[[], bool], what: str) -> None:
-    """What a controller has taken, each broker knows a moment later."""
+    """Wait until the brokers have applied a change, which is a moment after the controller has accepted it."""
     until = time.monotonic() + _LIMIT
     while not holds():
         if time.monotonic() > until:
-            raise BrokerDidNotStart(f"waited {_LIMIT:.0f} s until the brokers know {what}")
+            raise BrokerDidNotStart(f"waited {_LIMIT:.0f} s for the brokers to apply {what}")
         time.sleep(0.01)
 
 

@@ -83,7 +83,7 @@ def test_loading_leaves_the_path_as_it_was(tmp_path: Path) -> None:
         ("tailrace_test_job.py:LIMIT", "'LIMIT' is not callable"),
         ("tailrace_test_jbo.py:enrich", "did you mean 'tailrace_test_job.py'?"),
         ("no.such.module:f", "no module 'no.such.module'"),
-        ("json.py:f", "the name of another module"),
+        ("json.py:f", "the same name as another module"),
         ("tailrace_test_raises.py:f", "ZeroDivisionError: division by zero (tailrace_test_raises.py, line 2: 1 / 0)"),
         ("tailrace_test_syntax.py:f", "(tailrace_test_syntax.py, line 1)"),
         ("tailrace_test_imports.py:f", "No module named 'not_there'"),
@@ -144,7 +144,7 @@ def test_a_batch_in_place_of_a_stream_is_refused(spark: SparkSession) -> None:
     function = Function(lambda frame: spark.sql("SELECT 1 AS n"), "f", ())
     with pytest.raises(FunctionInvalid) as raised:
         apply(function, stream, {})
-    assert "does not come from the records" in str(raised.value)
+    assert "is not derived from the records" in str(raised.value)
 
 
 def test_a_record_that_fails_a_condition_gets_its_name(spark: SparkSession) -> None:

@@ -1,7 +1,7 @@
-"""The user's function on Arrow batches: its source text travels to the workers, and each process loads it once.
+"""The user's function on Arrow batches: its source text is sent to the workers, and each process loads it once.
 
-`process.load` finds and checks the function where the pipeline starts, and with it the modules beside its file that it
-imports. The workers may not have those files, so they import the modules from their text.
+`process.load` finds and checks the function where the pipeline starts, together with the modules that it imports from
+the same folder. The workers may not have those files, so they import the modules from their text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tailrace.stages.process import KEPT, forget, load
 
 Batches = Iterator[pa.RecordBatch]
 
-ABORTED = "the batch's open transactions were aborted; it is read again when the pipeline is started again"
+ABORTED = "the batch's open transactions were aborted; it is read again at the next start"
 _LONGEST = 800  # characters of an error that a message shows
 _OURS = str(Path(__file__).parents[1])
 _loading = threading.Lock()
@@ -34,7 +34,7 @@ _loading = threading.Lock()
 
 @dataclass(frozen=True)
 class Shipped:
-    """A function as it travels: its reference, and the user's modules as (name, path, text)."""
+    """A function in transit: its reference, and the user's modules as (name, path, text)."""
 
     reference: str
     module: str
@@ -43,7 +43,7 @@ class Shipped:
 
     @classmethod
     def of(cls, reference: str, folder: Path, arguments: Mapping[str, Any]) -> Shipped:
-        """Load the function to see that it can be; raise FunctionMissing or FunctionInvalid if it cannot."""
+        """Check that the function loads, and capture its sources; raise FunctionMissing or FunctionInvalid if not."""
         with _loading:
             function = load(reference, folder)
         _accepts(function.call, reference, arguments)
@@ -74,13 +74,13 @@ class _Texts(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
         self.names = frozenset(texts)
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
-        """Find a module of the user's."""
+        """Find one of the user's modules."""
         if fullname not in self._texts:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, origin=self._texts[fullname][0])
 
     def get_source(self, fullname: str) -> str:
-        """Return the text, which tracebacks show lines of."""
+        """Return the module's text, from which tracebacks show lines."""
         return self._texts[fullname][1]
 
     def exec_module(self, module: ModuleType) -> None:
@@ -106,12 +106,12 @@ def _accepts(call: Callable[..., object], reference: str, arguments: Mapping[str
         raise FunctionInvalid(
             f"{reference} does not take one iterator and process.arguments: {error}",
             kept=KEPT,
-            then="mend the function or process.arguments",
+            then="fix the function or process.arguments",
         ) from None
 
 
 class _Watched:
-    """The function's input, which remembers how it ended."""
+    """The function's input, which remembers an error raised while reading it."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
@@ -135,11 +135,11 @@ class _Watched:
 def run(
     call: Callable[..., object], reference: str, files: frozenset[str], batches: Batches, arguments: Mapping[str, Any]
 ) -> Batches:
-    """Yield what the function makes of the batches.
+    """Yield the function's output batches.
 
-    Its errors become FunctionFailed with the line of the user's file. What went wrong while the input was read stays
-    what it is, even if the function caught it. An input that the function left is read to its end, so that every
-    record gets its verdict.
+    Errors of the function become FunctionFailed with the line of the user's file. Errors from reading the input are
+    raised unchanged, even if the function caught them. Input that the function left unread is read to its end, so that
+    every record gets its verdict.
     """
     source = _Watched(batches)
     try:
@@ -170,18 +170,18 @@ def _invalid(reference: str, what: str) -> FunctionInvalid:
 
 
 def _failed(error: Exception, source: _Watched, reference: str, files: frozenset[str]) -> BaseException:
-    """Return the error to raise for one that came through the function."""
+    """Return the error to raise for one that the function raised."""
     if source.failure is not None:
         return source.failure
     if isinstance(error, TailraceError):
         return error
     text = next(iter(str(error).splitlines()), "")
-    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_OURS)]
     own = [each for each in frames if each.filename in files] or frames
     place = f" ({Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name})" if own else ""
     return FunctionFailed(
-        f"function {reference!r}: {told}{place}"[:_LONGEST],
+        f"function {reference!r}: {reason}{place}"[:_LONGEST],
         kept=ABORTED,
-        then="mend the function, then start again",
+        then="fix the function, then start again",
     )

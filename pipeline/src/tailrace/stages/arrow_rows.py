@@ -1,7 +1,6 @@
-"""Rows for the gateway, in Arrow: what `tailrace.stages.rows` and the end of `tailrace.stages.encode` are for Spark.
+"""Rows for the gateway in Arrow: the counterpart of `tailrace.stages.rows` and the end of `tailrace.stages.encode`.
 
-Good rows keep their arrays. Only rejected rows, which are few, are built one by one, because each has headers of its
-own.
+Good rows keep their arrays. Only rejected rows, which are few, are built one by one, because each has its own headers.
 """
 
 from __future__ import annotations
@@ -78,10 +77,10 @@ def rejected(
     """Build the rows for records that were not decoded: the original bytes, and headers that say why and from where."""
     chosen = pa.array(where, pa.int64())
     headers = [
-        [*(each["headers"] or []), *_told("decode", reason, detail, each)]
+        [*(each["headers"] or []), *_reason_headers("decode", reason, detail, each)]
         for each, reason, detail in zip(kafka.take(chosen).to_pylist(), reasons, details, strict=True)
     ]
-    return _shaped(
+    return _laid_out(
         len(where),
         key=column(records, "key").take(chosen),
         value=column(records, "value").take(chosen),
@@ -93,14 +92,14 @@ def rejected(
 def finished(
     address: Mapping[str, pa.Array], value: pa.Array, kafka: pa.Array | None, refused: Mapping[int, tuple[str, str]]
 ) -> pa.RecordBatch:
-    """Build the rows of encoded values; those that are refused, or cannot be addressed, get reason and headers."""
+    """Build the rows of encoded values; those refused or impossible to address get a reason and headers."""
     rows = len(value)
     wrong: dict[int, tuple[str, str | None]] = dict(refused)
     for reason, broken in _unaddressed(address):
         for number in pc.indices_nonzero(broken).to_pylist():
             wrong.setdefault(number, (reason, None))
     if not wrong:
-        return _shaped(rows, value=value, **address)
+        return _laid_out(rows, value=value, **address)
     bad = sorted(wrong)
     mask = pa.array([number in wrong for number in range(rows)])
     origins = kafka.take(pa.array(bad, pa.int64())).to_pylist() if kafka is not None else [None] * len(bad)
@@ -110,10 +109,10 @@ def finished(
         reason, detail = wrong[number]
         headers[number] = [
             *own,
-            *_told("encode", reason, detail, where),
+            *_reason_headers("encode", reason, detail, where),
             *_headers({HEADER_SINK_TOPIC: address["topic"][number].as_py()}),
         ]
-    return _shaped(
+    return _laid_out(
         rows,
         topic=_without(address["topic"], mask),
         partition=_without(address["partition"], mask),
@@ -126,7 +125,7 @@ def finished(
 
 
 def _unaddressed(address: Mapping[str, pa.Array]) -> Iterable[tuple[str, pa.Array]]:
-    """Yield why rows cannot be addressed, with the rows; in the order in which a reason wins."""
+    """Yield each reason why rows cannot be addressed, with a mask of the rows; the first reason of a row wins."""
     topic, partition, timestamp = address["topic"], address["partition"], address["timestamp"]
     if topic.null_count:
         yield NO_TOPIC, topic.is_null()
@@ -145,7 +144,7 @@ def _without(values: pa.Array, mask: pa.Array) -> pa.Array:
     return pc.if_else(mask, pa.scalar(None, values.type), values)
 
 
-def _told(stage: str, reason: str, detail: str | None, kafka: Mapping[str, Any] | None) -> list[Header]:
+def _reason_headers(stage: str, reason: str, detail: str | None, kafka: Mapping[str, Any] | None) -> list[Header]:
     why = {
         HEADER_STAGE: stage,
         HEADER_REASON: reason,
@@ -163,22 +162,22 @@ def _milliseconds(moment: datetime | None) -> int | None:
     return (moment - datetime.fromtimestamp(0, moment.tzinfo)) // _MILLISECOND
 
 
-def _headers(told: Mapping[str, object]) -> list[Header]:
+def _headers(values: Mapping[str, object]) -> list[Header]:
     return [
         {"key": name, "value": str(value).encode("utf-8", "replace")}
-        for name, value in told.items()
+        for name, value in values.items()
         if value is not None
     ]
 
 
-def _shaped(rows: int, **columns: pa.Array) -> pa.RecordBatch:
+def _laid_out(rows: int, **columns: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in SHAPE], schema=SHAPE
     )
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """Return an array in the types that Spark has: dictionaries decoded, large and view types made ordinary."""
+    """Convert an array to types that Spark has: decode dictionaries, make large and view types plain."""
     wanted = _plain(array.type)
     return array if wanted.equals(array.type) else array.cast(wanted)
 

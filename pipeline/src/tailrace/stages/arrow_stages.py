@@ -1,6 +1,6 @@
 """The stages of a pipeline without a JVM: decode → process → encode, on Arrow batches in one Python process.
 
-`ArrowSpec` is made where the pipeline starts; it checks all that can be checked before a record is read, and travels to
+`ArrowSpec` is made where the pipeline starts; it checks all that can be checked before a record is read, and is sent to
 the workers. `ArrowStages` does the work there. Rows, reasons and headers are those of `tailrace.stages.decode`,
 `tailrace.stages.process` and `tailrace.stages.encode`, whose rules it shares.
 """
@@ -64,7 +64,7 @@ def unsupported(pipeline: Pipeline) -> str:
 
 @dataclass(frozen=True)
 class ArrowSpec:
-    """All that a worker needs to know of a pipeline; two of the same digest are the same."""
+    """Everything a worker needs to know about a pipeline; two specs with the same digest are equal."""
 
     digest: str
     source: Source = field(compare=False, repr=False)
@@ -79,7 +79,7 @@ class ArrowSpec:
 
     @classmethod
     def of(cls, pipeline: Pipeline, folder: Path) -> ArrowSpec:
-        """Check the pipeline and read its schemas and its function; relative paths begin at `folder`."""
+        """Check the pipeline and read its schemas and its function; relative paths start from `folder`."""
         why = unsupported(pipeline)
         if why:
             raise ConfigInvalid(
@@ -94,24 +94,24 @@ class ArrowSpec:
         else:
             _check_unchanged(fields, sink, writer)
         if sink.registry is not None and sink.topic is None:
-            raise invalid("a registry keeps a schema for each topic, and `sink.topic` is not set", "set `sink.topic`")
+            raise invalid("a registry keeps a schema per topic, but `sink.topic` is not set", "set `sink.topic`")
         schema_id = registered(writer, sink) if writer is not None else None
         parts = (source, sink, fields, model, reader, writer, schema_id, function, process.arguments)
         return cls(hashlib.sha256(pickle.dumps(parts)).hexdigest()[:16], *parts)
 
     @property
     def copies(self) -> bool:
-        """Whether raw values go out as they came in."""
+        """Return whether raw values are copied unchanged."""
         return self.function is None and self.source.format is Format.RAW and self.sink.format is Format.RAW
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns of Kafka's records that the stages need."""
+        """Return the columns of Kafka's records that the stages need."""
         return _UNCHANGED if self.copies else tuple(RECORD.names)
 
 
 def _read_schema(source: Source, folder: Path) -> tuple[StructType | None, json_model.Model | None, AvroSchema | None]:
-    """Read what the source's values are decoded by: their fields, and where these come from."""
+    """Read the source's schema: the fields of a value, and the model or Avro schema that defines them."""
     reference = source.schema_ or ""
     if source.format is Format.RAW:
         return None, None, None
@@ -129,7 +129,7 @@ def _read_schema(source: Source, folder: Path) -> tuple[StructType | None, json_
 
 
 def _check_unchanged(fields: StructType | None, sink: Sink, writer: AvroSchema | None) -> None:
-    """Raise SinkColumnsInvalid if records cannot be written as they were decoded."""
+    """Raise SinkColumnsInvalid if records cannot be written just as they were decoded."""
     wanted = to_arrow_schema(fields, timezone="UTC") if fields is not None else None
     value = pa.binary() if wanted is None else pa.struct(list(wanted))
     check(_unchanged_schema(value), sink, writer)
@@ -153,7 +153,7 @@ def check(schema: pa.Schema, sink: Sink, writer: AvroSchema | None) -> StructTyp
 
 
 class ArrowStages:
-    """The stages of one pipeline in one process; `stages_of` makes it once."""
+    """The stages of one pipeline in one process; `stages_of` caches them."""
 
     def __init__(self, spec: ArrowSpec) -> None:
         self._spec = spec
@@ -183,7 +183,7 @@ class ArrowStages:
         return good.filter(keep), rejected(batch, kafka, bad, reasons, details)
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Batches:
-        """Yield what the user's function makes of good rows; without one, each record as it came."""
+        """Yield the output of the user's function for good rows; without a function, each record unchanged."""
         if self._call is None or self._spec.function is None:
             return map(self._unchanged, batches)
         files = {path for _, path, _ in self._spec.function.modules}
@@ -206,7 +206,7 @@ class ArrowStages:
         )
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Write rows for the gateway; rows that cannot be written get their reason."""
+        """Encode rows for the gateway; rows that cannot be written get a reason."""
         batch = _batch([plain(each) for each in batch.columns], batch.schema.names)
         known = self._check(batch.schema)
         address = self._address(batch)
@@ -245,7 +245,7 @@ class ArrowStages:
         }
 
     def _values(self, batch: pa.RecordBatch, names: Sequence[str]) -> tuple[pa.Array, dict[int, tuple[str, str]]]:
-        """Return the values as bytes, and the rows that have none with reason and detail."""
+        """Return the values as bytes, and the reason and detail of each row that cannot be written."""
         if self._spec.sink.format is Format.RAW:
             return batch.column("value").cast(pa.binary()), {}
         columns = [batch.column(name) for name in names]
@@ -279,7 +279,7 @@ def _batch(columns: Sequence[pa.Array], names: Sequence[str]) -> pa.RecordBatch:
 
 
 def _aborted(error: SinkColumnsInvalid) -> SinkColumnsInvalid:
-    """The error, found while a batch is processed."""
+    """Return the error as raised in the middle of a batch, whose transactions were aborted."""
     return SinkColumnsInvalid(error.what, kept=ABORTED, then=error.then)
 
 
@@ -288,7 +288,7 @@ _making = threading.Lock()
 
 
 def stages_of(spec: ArrowSpec) -> ArrowStages:
-    """Return this process's stages of a pipeline."""
+    """Return this process's stages for a pipeline."""
     with _making:
         if spec not in _made:
             _made[spec] = ArrowStages(spec)

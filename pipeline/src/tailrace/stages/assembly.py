@@ -1,7 +1,7 @@
-"""A pipeline with its function loaded, and the digests of what decides its rows.
+"""A pipeline with its function loaded, and digests of the settings and code that determine its rows.
 
-Everything between source and sink is a pure function from DataFrame to DataFrame: `driver.frame` puts them together for
-stateless pipelines, `spark_stream.frame` for stateful ones.
+Each stage between source and sink is a pure function from DataFrame to DataFrame: `driver.frame` combines the stages
+for stateless pipelines, `spark_stream.frame` for stateful ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailrace.stages.process import Function
 
 @dataclass(frozen=True)
 class Assembly:
-    """A pipeline with its function loaded; `folder` is where its relative paths begin."""
+    """A pipeline with its function loaded; its relative paths start from `folder`."""
 
     pipeline: Pipeline
     function: Function | None
@@ -27,7 +27,7 @@ class Assembly:
 
     @property
     def shape(self) -> str:
-        """Digest what decides which records are rejected before the function."""
+        """Return a digest of the settings that decide which records are rejected before the function."""
         source, process = self.pipeline.source, self.pipeline.process
         schema = source.schema_ or ""
         if REFERENCE.fullmatch(schema):
@@ -41,7 +41,7 @@ class Assembly:
 
     @property
     def code(self) -> str:
-        """Digest the function and what it is called with."""
+        """Return a digest of the function's code and arguments."""
         process = self.pipeline.process
         files = list(self.function.files) if self.function is not None else []
         files += [each for each in sources(process.function or "", self.folder) if each not in files]
@@ -54,7 +54,7 @@ class Assembly:
 
     @property
     def may_reject(self) -> bool:
-        """Whether a record can fail before the function: raw bytes without conditions cannot."""
+        """Return whether a record can be rejected before the function: raw bytes without conditions cannot."""
         return self.pipeline.source.format is not Format.RAW or bool(self.pipeline.process.validate_)
 
 

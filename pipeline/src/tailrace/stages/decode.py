@@ -1,7 +1,7 @@
-"""From Kafka's records to rows that the user's function can work with.
+"""Decode: turn Kafka's records into rows for the user's function.
 
-Every record comes out as one row, whatever its bytes: with its fields, or with a reason and the original bytes. Raw
-bytes and JSON by a Spark schema never leave the JVM; Avro and pydantic models run in Python, on Arrow batches.
+Every record becomes one row, whatever its bytes: with its fields, or with a reason and the original bytes. Raw bytes
+and JSON with a Spark schema never leave the JVM; Avro and pydantic models are decoded in Python, on Arrow batches.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RECORD = ("key", "topic", "partition", "offset", "timestamp", "headers")
 
 
 def decode(records: DataFrame, source: Source, folder: Path) -> DataFrame:
-    """The decoded fields, the struct `kafka`, and the hidden columns of rows.py; relative paths begin at `folder`."""
+    """Return decoded fields, the struct `kafka` and the hidden columns of rows.py; paths are relative to `folder`."""
     prepared = records.select(F.struct(*RECORD).alias(KAFKA), F.col("value").alias(VALUE))
     reference = source.schema_ or ""
     match source.format:
@@ -69,18 +69,18 @@ def _in_python(prepared: DataFrame, fields: StructType, decoder: Callable[[], De
 
 
 def checked(schema: StructType) -> StructType:
-    """The schema, its names being free: those of other columns are taken, and Spark does not tell a from A."""
-    seen: set[str] = set()
+    """Return the schema if its names are free; some are reserved, and Spark ignores the case of names."""
+    known: set[str] = set()
     for name in schema.names:
         if name.lower() == KAFKA or name.lower().startswith(HIDDEN):
             raise SchemaInvalid(
-                f"the schema has a field {name!r}; `{KAFKA}` and names that begin with {', '.join(HIDDEN)} are taken",
+                f"the schema has a field {name!r}; `{KAFKA}` and names beginning with {', '.join(HIDDEN)} are reserved",
                 kept=KEPT,
                 then="give the field another name",
             )
-        if name.lower() in seen:
-            raise SchemaInvalid(f"the schema has the field {name!r} twice, capitals aside", kept=KEPT)
-        seen.add(name.lower())
-    if not seen:
+        if name.lower() in known:
+            raise SchemaInvalid(f"the schema has the field {name!r} twice, ignoring case", kept=KEPT)
+        known.add(name.lower())
+    if not known:
         raise SchemaInvalid("the schema has no fields", kept=KEPT, then="name at least one field")
     return schema

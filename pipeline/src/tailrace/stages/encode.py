@@ -1,8 +1,8 @@
-"""From the function's rows to rows for the sink.
+"""Encode: turn the function's rows into rows for the sink.
 
-A column named key, headers, topic, partition or timestamp addresses the record; all others are its value. Whether the
-columns fit is decided before anything runs; a row that cannot be written nevertheless goes to the rejected
-topic with its reason, and with what there is of its value.
+A column named key, headers, topic, partition or timestamp addresses the record; all others make up its value. The
+column types are checked before anything runs; a row that still cannot be written goes to the rejected topic with its
+reason and as much of its value as there is.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ORIGIN = {"topic", "partition", "offset", "timestamp"}
 
 
 def encode(frame: DataFrame, sink: Sink, folder: Path) -> DataFrame:
-    """The columns of rows.ROW; relative paths begin at `folder`."""
+    """Return the columns of rows.ROW; relative paths start from `folder`."""
     columns(frame.schema, sink)
     names = value_names(frame.schema)
     addressed = _addressed(frame, sink)
@@ -78,10 +78,10 @@ def encode(frame: DataFrame, sink: Sink, folder: Path) -> DataFrame:
 
 
 def columns(schema: StructType, sink: Sink) -> None:
-    """Raise SinkColumnsInvalid where rows of this schema can never be written to this sink."""
+    """Raise SinkColumnsInvalid if rows of this schema can never be written to this sink."""
     twice = {name for name in schema.names if schema.names.count(name) > 1}
     if twice:
-        raise invalid(f"{', '.join(sorted(twice))} is there more than once", "give each column one name")
+        raise invalid(f"{', '.join(sorted(twice))} occurs more than once", "give each column its own name")
     if "topic" in schema.names:
         _require(schema, "topic", StringType())
     elif sink.topic is None:
@@ -103,12 +103,12 @@ def columns(schema: StructType, sink: Sink) -> None:
         raise invalid("there is no column for the value", f"return a column besides {', '.join(ADDRESS)} and {KAFKA}")
     if sink.format is Format.RAW and values != ["value"]:
         raise invalid(
-            f"format raw writes one column `value`, and there are {', '.join(values)}", "select the value, or use json"
+            f"format raw writes one column `value`, but there are {', '.join(values)}", "select the value, or use json"
         )
     if sink.format is Format.RAW and not isinstance(schema["value"].dataType, StringType | BinaryType):
         raise _wrong(schema, "value", "string or binary")
     if sink.registry is not None and sink.topic is None:
-        raise invalid("a registry keeps a schema for each topic, and `sink.topic` is not set", "set `sink.topic`")
+        raise invalid("a registry keeps a schema per topic, but `sink.topic` is not set", "set `sink.topic`")
 
 
 def value_names(schema: StructType) -> list[str]:
@@ -117,13 +117,13 @@ def value_names(schema: StructType) -> list[str]:
 
 
 def has_origin(schema: StructType) -> bool:
-    """Whether the struct `kafka` that decode made is still there."""
+    """Return whether the schema still has the struct `kafka` that decode added."""
     kind = schema[KAFKA].dataType if KAFKA in schema.names else None
     return isinstance(kind, StructType) and set(kind.names) >= _ORIGIN
 
 
 def row_schema(schema: StructType) -> StructType:
-    """What the value consists of: the fields of a struct `value` that stands alone, or all columns that are left."""
+    """Return the fields of the value: those of a struct `value` if it is the only column, or all value columns."""
     names = value_names(schema)
     alone = schema["value"].dataType if names == ["value"] else None
     return alone if isinstance(alone, StructType) else StructType([schema[name] for name in names])
@@ -139,7 +139,7 @@ def _quoted(name: str) -> str:
 
 
 def _addressed(frame: DataFrame, sink: Sink) -> list[Column]:
-    """The columns of the address as the sink wants them, and where the record came from."""
+    """Return the address columns in the sink's types, and the record's origin."""
     there = frame.schema.names
 
     def column(name: str, kind: DataType) -> Column:
@@ -180,7 +180,7 @@ def fits(row: DataType, schema: AvroSchema, sink: Sink) -> None:
     wrong = list(misfits(row, schema.expanded))
     if wrong:
         raise invalid(
-            f"they do not fit {sink.schema_}: {'; '.join(wrong)}", "cast, add or drop columns, or mend the schema"
+            f"they do not fit {sink.schema_}: {'; '.join(wrong)}", "cast, add or drop columns, or fix the schema"
         )
 
 
@@ -209,7 +209,7 @@ def _writing(schema: AvroSchema, schema_id: int | None) -> Callable[[Batches], B
 def written(
     rows: Sequence[dict[str, Any] | None], write: Callable[[dict[str, Any]], bytes]
 ) -> tuple[pa.Array, Verdicts]:
-    """Write each row; a row that does not fit becomes JSON, and gets its reason."""
+    """Write each row; a row that does not fit is written as JSON and gets a reason."""
     verdicts = Verdicts.good(len(rows))
     values: list[bytes | None] = []
     for number, row in enumerate(rows):
@@ -228,8 +228,8 @@ def _as_json(value: Any) -> Any:
 
 
 def _finished(encoded: DataFrame, *, headed: bool) -> DataFrame:
-    """Rows that cannot be addressed get their reason, and rejected ones the headers that say so."""
-    # Spark does not see that no row without headers has a wrong one.
+    """Give rows that cannot be addressed a reason, and all rejected rows their headers."""
+    # Without a column `headers` no row can have a bad one, but Spark does not know that.
     keyless = F.exists("headers", lambda each: each.isNull() | each["key"].isNull()) if headed else F.lit(False)
     reason = (
         F.when(F.col(REASON).isNotNull(), F.col(REASON))

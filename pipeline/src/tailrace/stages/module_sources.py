@@ -1,7 +1,7 @@
 """The files of a user's Python module: the module, and what it imports from its own folder or package.
 
-A batch that was delivered in part may be replayed only with the same code. Importing a module to find out what it
-imports would run it, so the imports are read from its text, transitively. An import by a computed name is not seen.
+A batch that was delivered in part may be replayed only with the same code. Importing a module to find its imports would
+run it, so the imports are read from its text, transitively. An import by a computed name is not found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Home:
     package: str = ""  # only modules of this package are the user's own; empty: everything under `root`
 
     def files(self, name: str) -> Iterator[Path]:
-        """The files of a module: those of the packages above it, and its own."""
+        """Yield the files of a module: those of the packages above it, and its own."""
         if self.package and name.partition(".")[0] != self.package:
             return
         place = self.root
@@ -37,8 +37,8 @@ class _Home:
 def sources(reference: str, folder: Path, path: Sequence[str] | None = None) -> tuple[Path, ...]:
     """Find the files behind `file.py:name` or `package.module:name`, sorted; none if there is no such module.
 
-    Relative files begin at `folder`, which comes first in the search for packages; `path` is the rest of it, sys.path
-    if not given.
+    Relative files start from `folder`, which is also searched first for packages; then `path` is searched, by default
+    sys.path.
     """
     where = reference.rpartition(":")[0]
     if where.endswith(".py"):
@@ -76,13 +76,13 @@ def _located(where: str, path: Sequence[str]) -> _Home | None:
 
 
 def _imports(file: Path, root: Path) -> Iterator[str]:
-    """The full names of the modules that a file may import; `from a import b` may be one of a module a.b."""
+    """Yield the full names of the modules that a file may import; `from a import b` may import a module a.b."""
     try:
         module = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return  # the text itself counts all the same
+        return  # the text itself is still part of the digest
     parts = file.relative_to(root).with_suffix("").parts
-    package = parts[:-1]  # an __init__.py is in the package that it makes
+    package = parts[:-1]  # an __init__.py belongs to the package that it defines
     for node in ast.walk(module):
         if isinstance(node, ast.Import):
             yield from (each.name for each in node.names)

@@ -1,7 +1,7 @@
-"""The user's part: the function from DataFrame to DataFrame, and the conditions that a record must meet.
+"""Process: the user's function from DataFrame to DataFrame, and the conditions that a record must meet.
 
-Their mistakes are told as theirs: with the name that does not exist and the nearest that does, or with the line of the
-user's file that raised, and before the first record is read.
+Mistakes in them are reported before the first record is read, with the unknown name and the nearest known one, or with
+the line of the user's file that raised.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ KEPT = "nothing was read or written"
 NAME = "process"
 _FAILED = "_failed"
 
-# Modules of users' files, by name: another pipeline's file of the same name takes the place.
+# Names of modules loaded from users' files, unloaded so that another pipeline's file can have the same name.
 _loaded: set[str] = set()
 
 
 @dataclass(frozen=True)
 class Function:
-    """The user's function, and the files that Spark's workers need to run what it defines (SparkContext.addPyFile)."""
+    """The user's function, and the files that Spark's workers need to run it (SparkContext.addPyFile)."""
 
     call: Callable[..., object]
     name: str
@@ -44,10 +44,10 @@ class Function:
 
 
 def load(reference: str, folder: Path) -> Function:
-    """The function of `file.py:name`, relative to `folder`, or of `package.module:name`."""
+    """Load the function `file.py:name`, relative to `folder`, or `package.module:name`."""
     where, _, name = reference.rpartition(":")
     if not where or not name:
-        raise _missing(reference, "it is not of the form file.py:name or package.module:name", "write it so")
+        raise _missing(reference, "it is not of the form file.py:name or package.module:name", "use one of these forms")
     path = (folder / where).resolve() if where.endswith(".py") else None
     home = folder.resolve() if path is None else path.parent
     forget()
@@ -68,7 +68,7 @@ def load(reference: str, folder: Path) -> Function:
 
 
 def forget(names: Collection[str] = ()) -> None:
-    """Unload the modules of users' files, so that others may take their names; `names` will be loaded next."""
+    """Unload the modules of users' files, so that others can have their names; `names` will be loaded next."""
     for known in _loaded | set(names):
         sys.modules.pop(known, None)
     _loaded.clear()
@@ -95,7 +95,7 @@ def _file(reference: str, path: Path) -> ModuleType:
     if taken:
         raise _missing(
             reference,
-            f"{path.name} has the name of another module, which workers would import instead",
+            f"{path.name} has the same name as another module, which workers would import instead",
             "rename the file",
         )
     return _imported(reference, path.stem, path.parent)
@@ -117,12 +117,12 @@ def _imported(reference: str, where: str, home: Path) -> ModuleType:
     except (Exception, SystemExit) as error:  # the user's file may raise anything
         sys.modules.pop(where, None)
         raise _missing(
-            reference, f"it does not load: {_told(error, home)}", "mend the file, or install what it imports"
+            reference, f"it does not load: {_described(error, home)}", "fix the file, or install what it imports"
         ) from error
 
 
 def _files(home: Path, names: set[str]) -> Iterator[Path]:
-    """The user's own top-level modules; packages have to be installed where the workers run."""
+    """Yield the user's own top-level modules; packages must be installed where the workers run."""
     for name in names:
         origin = getattr(sys.modules.get(name), "__file__", None)
         if origin is not None and Path(origin).resolve().parent == home and "." not in name:
@@ -131,7 +131,7 @@ def _files(home: Path, names: set[str]) -> Iterator[Path]:
 
 
 def apply(function: Function, frame: DataFrame, arguments: Mapping[str, Any]) -> DataFrame:
-    """What the function makes of the frame."""
+    """Call the function on the frame and return its DataFrame."""
     try:
         result = function.call(frame, **arguments)
     except TailraceError:
@@ -139,7 +139,7 @@ def apply(function: Function, frame: DataFrame, arguments: Mapping[str, Any]) ->
     except Exception as error:  # the user's code may raise anything
         home = next((each.parent for each in function.files), None)
         raise FunctionInvalid(
-            f"{function.name} raised {_told(error, home)}", kept=KEPT, then="mend the function"
+            f"{function.name} raised {_described(error, home)}", kept=KEPT, then="fix the function"
         ) from error
     if not isinstance(result, DataFrame):
         raise FunctionInvalid(
@@ -147,29 +147,29 @@ def apply(function: Function, frame: DataFrame, arguments: Mapping[str, Any]) ->
         )
     if result.isStreaming != frame.isStreaming:
         raise FunctionInvalid(
-            f"{function.name} returned a DataFrame that does not come from the records",
+            f"{function.name} returned a DataFrame that is not derived from the records",
             kept=KEPT,
-            then="return one that is made from the function's argument",
+            then="return one that is derived from the function's argument",
         )
     return result
 
 
-def _told(error: BaseException, home: Path | None) -> str:
-    """The error's own words, and the last line of the user's that led to it."""
+def _described(error: BaseException, home: Path | None) -> str:
+    """Return the error's message, and the last line of the user's code that led to it."""
     text = next(iter(str(error).splitlines()), "")
-    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{told} ({Path(error.filename).name}, line {error.lineno})"
+        return f"{reason} ({Path(error.filename).name}, line {error.lineno})"
     frames = traceback.extract_tb(error.__traceback__)
     own = [each for each in frames if home is not None and Path(each.filename).resolve().is_relative_to(home)]
-    return f"{told} ({Path(own[-1].filename).name}, line {own[-1].lineno}: {own[-1].line})" if own else told
+    return f"{reason} ({Path(own[-1].filename).name}, line {own[-1].lineno}: {own[-1].line})" if own else reason
 
 
 def validate(frame: DataFrame, conditions: Mapping[str, str]) -> DataFrame:
-    """Each good row that does not meet a condition gets its name as the reason; null does not meet it."""
+    """Reject each good row that fails a condition, with the condition's name as the reason; null fails."""
     if not conditions:
         return frame
-    # A row that was rejected already has no fields that a condition could be asked about.
+    # A row that is already rejected has no fields that a condition could check.
     failed = F.when(F.col(REASON).isNotNull(), None)
     for name, condition in conditions.items():
         try:
@@ -179,8 +179,8 @@ def validate(frame: DataFrame, conditions: Mapping[str, str]) -> DataFrame:
             raise _condition(name, condition, str(error).splitlines()[0]) from None
         if not isinstance(kind, BooleanType):
             raise _condition(name, condition, f"it is {kind.simpleString()}, not boolean")
-        told = F.struct(F.lit(name).alias("reason"), F.lit(condition).alias("detail"))
-        failed = failed.when(~F.coalesce(met, F.lit(False)), told)
+        why = F.struct(F.lit(name).alias("reason"), F.lit(condition).alias("detail"))
+        failed = failed.when(~F.coalesce(met, F.lit(False)), why)
     judged = frame.withColumn(_FAILED, failed)
     return judged.withColumns(
         {
@@ -192,14 +192,14 @@ def validate(frame: DataFrame, conditions: Mapping[str, str]) -> DataFrame:
 
 
 def spread_rows(frame: DataFrame, partitions: int) -> DataFrame:
-    """Spread decoded rows over this many tasks, by the keys of their records, or by their place if they have none."""
+    """Spread decoded rows over this many tasks, by the records' keys, or by topic and offset if they have none."""
     record = F.col(KAFKA)
     place = F.concat_ws("-", record["topic"], record["partition"], record["offset"]).cast("binary")
     return frame.repartition(partitions, F.coalesce(record["key"], place))
 
 
 def unchanged(frame: DataFrame) -> DataFrame:
-    """What stands in for the function where there is none: each record with its key, headers and timestamp."""
+    """Pass each record through with its key, headers and timestamp, for a pipeline without a function."""
     names = [name for name in frame.columns if name != KAFKA]
     record, value = F.col(KAFKA), F.struct(*names)
     if names == ["value"] and not isinstance(frame.schema["value"].dataType, StructType):
@@ -217,7 +217,7 @@ def _condition(name: str, condition: str, why: str) -> ConfigInvalid:
     return ConfigInvalid(
         f"process.validate: the condition {name!r}, {condition!r}, cannot be evaluated: {why}",
         kept=KEPT,
-        then="write it in Spark's SQL, over the decoded fields and `kafka`",
+        then="write it in Spark SQL, over the decoded fields and `kafka`",
     )
 
 

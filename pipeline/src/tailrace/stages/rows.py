@@ -1,8 +1,8 @@
-"""The one shape of a row on its way to the sink, and the names that the stages share.
+"""The row layout that the sink takes, and the column names that the stages share.
 
 decode, process and encode do not know each other; they agree on these columns. A row whose `reason` is null is
 delivered to its topic; a row with a reason goes to the rejected topic, with the record's original bytes and
-headers that say why, from where and when.
+headers that say why it was rejected and which record it was.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tailrace.kafka.rejected_headers import (
     HEADER_TOPIC,
 )
 
-# What the function finds beside the decoded fields: where the record came from.
+# The struct next to the decoded fields that tells the function where the record came from.
 KAFKA = "kafka"
-# Columns that travel from decode to the split and are hidden from the function.
+# Columns that pass from decode to the split and are hidden from the function.
 VALUE = "_value"
 REASON = "_reason"
 DETAIL = "_detail"
-# Only where a later stage than decode gave the reason.
+# Set only if a stage after decode gave the reason.
 STAGE = "_stage"
 HIDDEN = (VALUE, REASON, DETAIL, STAGE)
 
@@ -57,33 +57,33 @@ ROW = StructType(
 
 
 def size(value: Column) -> Column:
-    """The bytes of a key or a value."""
+    """Return the size of a key or a value in bytes."""
     return F.coalesce(F.octet_length(value), F.lit(0)).cast("long")
 
 
 def header(name: str, value: Column) -> Column:
-    """One header whose value is the text of `value`; null where that is null."""
+    """Return a header whose value is the text of `value`, or null if that is null."""
     text = value.cast("string")
     return F.when(text.isNotNull(), F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value")))
 
 
 def with_headers(own: Column, *more: Column) -> Column:
-    """The record's own headers followed by those of `more` that are not null."""
+    """Return the record's own headers followed by those of `more` that are not null."""
     ours = F.filter(F.array(*more), lambda each: each.isNotNull())
     return F.concat(F.coalesce(own, F.array().cast(HEADERS)), ours)
 
 
 def reasons(stage: Column, origin: Column | None) -> list[Column]:
-    """The headers that say why a row was rejected and, if its struct `kafka` is known, from where and when it came."""
-    told = [
+    """Return the headers that say why a row was rejected and, if `origin` is known, which record it came from."""
+    why = [
         header(HEADER_STAGE, stage),
         header(HEADER_REASON, F.col(REASON)),
         header(HEADER_DETAIL, F.substring(F.col(DETAIL), 1, DETAIL_LENGTH)),
     ]
     if origin is None:
-        return told
+        return why
     return [
-        *told,
+        *why,
         header(HEADER_TOPIC, origin["topic"]),
         header(HEADER_PARTITION, origin["partition"]),
         header(HEADER_OFFSET, origin["offset"]),
@@ -92,7 +92,7 @@ def reasons(stage: Column, origin: Column | None) -> list[Column]:
 
 
 def rejected(frame: DataFrame, stage: str) -> DataFrame:
-    """The rows of a decoded frame that have a reason, as rows for the sink; `stage` is where the column has none."""
+    """Return the rejected rows of a decoded frame, as rows for the sink; `stage` is used if the row names none."""
     record = F.col(KAFKA)
     where = F.coalesce(F.col(STAGE), F.lit(stage)) if STAGE in frame.columns else F.lit(stage)
     headers = with_headers(record["headers"], *reasons(where, record))
@@ -108,7 +108,7 @@ def rejected(frame: DataFrame, stage: str) -> DataFrame:
 
 
 def aside(frame: DataFrame, stage: str) -> Column:
-    """Return a rejected row of a decoded frame as the gate hands it over; null for an accepted one."""
+    """Return a rejected row of a decoded frame as the gate hands it to the gateway; null for an accepted one."""
     record = F.col(KAFKA)
     where = F.coalesce(F.col(STAGE), F.lit(stage)) if STAGE in frame.columns else F.lit(stage)
     row = F.struct(
@@ -121,5 +121,5 @@ def aside(frame: DataFrame, stage: str) -> Column:
 
 
 def accepted(frame: DataFrame) -> DataFrame:
-    """The rows of a decoded frame that have no reason, without the hidden columns."""
+    """Return the accepted rows of a decoded frame, without the hidden columns."""
     return frame.where(F.col(REASON).isNull()).drop(*HIDDEN)

@@ -1,7 +1,7 @@
-"""Records to Arrow columns, a batch at a time, so that one bad record costs itself only.
+"""Decode records to Arrow columns, a batch at a time, so that a bad record affects no other.
 
-The columns that a stage merely hands on stay the Arrow arrays that Spark sent. The others are built from lists, all
-rows at once; only where Arrow refuses a list are its rows tried one by one, to find those that do not fit.
+Columns that a stage only passes on stay the Arrow arrays that Spark sent. The others are built from lists, all rows at
+once; only if Arrow refuses a list are its rows tried one by one, to find those that do not fit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_VALUE = "no value"
 
 
 class Misfit(Exception):
-    """One record cannot be decoded or encoded, and why."""
+    """Raised for a record that cannot be decoded or encoded, with the reason."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason, detail)
@@ -39,22 +39,22 @@ class Verdicts:
 
     @classmethod
     def good(cls, rows: int) -> Verdicts:
-        """No row has a reason yet."""
+        """Make verdicts in which no row has a reason yet."""
         return cls([None] * rows, [None] * rows)
 
     def reject(self, row: int, why: Misfit) -> None:
-        """This row is bad."""
+        """Mark a row as rejected."""
         self.reasons[row], self.details[row] = why.reason, why.detail
 
     def columns(self) -> list[pa.Array]:
-        """Both columns."""
+        """Return both columns."""
         return [pa.array(self.reasons, pa.string()), pa.array(self.details, pa.string())]
 
 
 def decode_batches(
     batches: Batches, schema: StructType, decoder: Decoder, value: str, misfit: str
 ) -> Iterator[pa.RecordBatch]:
-    """Each batch: its fields decoded from the column `value`, the columns that came, then reason and detail."""
+    """Yield each batch as the fields decoded from the column `value`, the original columns, then reason and detail."""
     wanted = to_arrow_schema(schema, timezone="UTC")
     for batch in batches:
         arrays, verdicts = decode_values(batch.column(value).to_pylist(), wanted, decoder, misfit)
@@ -96,7 +96,7 @@ def _column(rows: Sequence[dict[str, Any]], field: pa.Field, verdicts: Verdicts,
 
 
 def rows_of(column: pa.StructArray) -> list[dict[str, Any] | None]:
-    """A struct column's rows as dicts; null where the struct is."""
+    """Return a struct column's rows as dicts; None where the struct is null."""
     if column.null_count:
         return list(column.to_pylist())
     names = [field.name for field in column.type]

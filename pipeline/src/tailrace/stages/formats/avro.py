@@ -1,8 +1,8 @@
-"""Avro in Spark's Python workers: one record's bytes to fields, and a row to bytes.
+"""Avro in Spark's Python workers: decode one record's bytes to fields, and encode a row to bytes.
 
-fastavro is quick and trusting: it reads a missing last boolean as false, stops where the schema ends and leaves the
-rest, and writes null as false and a number too large for an int. So reading checks that exactly the record was
-consumed, and writing looks at each value first. Whether the *types* fit was checked before, on the driver.
+fastavro is fast but lenient: it reads a missing last boolean as false, ignores bytes after the end of the schema, and
+writes null as false and a number too large for an int. So reading checks that exactly the record was consumed, and
+writing checks each value first. Whether the *types* fit was checked before, on the driver.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MISFIT = "does not fit the schema"
 
 MAGIC = 0
 PREFIX = struct.Struct(">bI")
-# One byte more than the record has: whoever reads it has read too far, which fastavro does not always notice.
+# One byte more than the record has: a reader that consumes it has read too far, which fastavro does not always notice.
 BEYOND = b"\0"
 
 
@@ -40,7 +40,7 @@ def decoder(schema: AvroSchema, settings: RegistrySettings | None) -> Decoder:
     unknown: dict[int, str] = {}
 
     def writer_of(number: int) -> Any:
-        # Asked once in a task: a schema that is registered later is found by the next one.
+        # Asked once per task: a schema that is registered later is found by the next task.
         if schemas is None or number in unknown:
             raise Misfit(UNKNOWN_SCHEMA, unknown.get(number, ""))
         try:
@@ -92,7 +92,7 @@ def encoder(schema: AvroSchema, schema_id: int | None) -> Callable[[dict[str, An
 
 
 def _from_datum(avro: Avro) -> Convert | None:
-    """From fastavro's value to Arrow's; None where they are the same."""
+    """Return the conversion from fastavro's value to Arrow's, or None if they are the same."""
     plain = optional(avro)
     if isinstance(avro, list) and plain is not None:
         inner = _from_datum(plain)
@@ -125,7 +125,7 @@ def _microseconds(value: time | int) -> int:
 
 
 def _to_datum(avro: Avro, path: str) -> Convert:
-    """From Arrow's value to what fastavro writes; raises ValueError with the field's path."""
+    """Return the conversion from Arrow's value to fastavro's; it raises ValueError with the field's path."""
     plain = optional(avro)
     if isinstance(avro, list) and plain is not None:
         inner = _to_datum(plain, path)

@@ -1,7 +1,7 @@
-"""Avro schemas: read from their file, and as Spark sees them.
+"""Avro schemas: reading them from their file, and mapping them to Spark's types.
 
-Both directions need the same mapping: decode to say what the function gets, encode to say whether what the function
-returned can be written. What has no counterpart in Spark is refused here, before anything runs.
+Both directions need the same mapping: decode for the function's input, encode to check that the function's output can
+be written. Types without a counterpart in Spark are refused here, before anything runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 
 from tailrace.errors import SchemaInvalid
 
-# A schema as JSON has it: the name of a type, a definition, or a union of them.
+# A schema in its JSON form: the name of a type, a definition, or a union of them.
 Avro = str | dict[str, Any] | list[Any]
 
 KEPT = "nothing was read or written"
@@ -59,11 +59,11 @@ _LEAVES: Mapping[str, DataType] = {
     "long:local-timestamp-micros": TimestampNTZType(),
     "string:uuid": StringType(),
     "fixed:uuid": StringType(),
-    # Spark's own type of a time of day is off by default: the number that Avro stores says as much.
+    # Spark's own type for a time of day is off by default: the number that Avro stores is equivalent.
     "int:time-millis": IntegerType(),
     "long:time-micros": LongType(),
 }
-# What may be written besides the type itself without changing a value.
+# Types that may be written as another type without changing a value.
 _NARROWER: Mapping[type[DataType], tuple[type[DataType], ...]] = {
     IntegerType: (ByteType, ShortType),
     LongType: (ByteType, ShortType, IntegerType),
@@ -84,34 +84,34 @@ class AvroSchema:
 
 
 def read_avro(reference: str, folder: Path) -> AvroSchema:
-    """The record schema of an .avsc file."""
+    """Read the record schema of an .avsc file."""
     path = folder / reference
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SchemaInvalid(f"{path}: {error.strerror}", kept=KEPT, then=f"put the Avro schema into {path}") from None
     except ValueError as error:
-        raise SchemaInvalid(f"{path} is not JSON: {error}", kept=KEPT, then=f"mend {path}") from None
+        raise SchemaInvalid(f"{path} is not JSON: {error}", kept=KEPT, then=f"fix {path}") from None
     try:
         parsed: Any = fastavro.parse_schema(raw)
         expanded: Any = fastavro.parse_schema(raw, expand=True)
     except Exception as error:  # fastavro also lets KeyError and TypeError through
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise SchemaInvalid(f"{path} is not an Avro schema: {why}", kept=KEPT, then=f"mend {path}") from None
+        raise SchemaInvalid(f"{path} is not an Avro schema: {why}", kept=KEPT, then=f"fix {path}") from None
     if not isinstance(expanded, dict) or expanded.get("type") != "record":
         raise SchemaInvalid(f"{path} does not define a record", kept=KEPT, then="let its outermost type be a record")
     return AvroSchema(json.dumps(raw), parsed, expanded)
 
 
 def kind(avro: Avro) -> str:
-    """The type's name without what belongs to it: `record`, `array`, `long`."""
+    """Return the type's bare name: `record`, `array`, `long`."""
     if isinstance(avro, list):
         return "union"
     return avro if isinstance(avro, str) else str(avro["type"])
 
 
 def optional(avro: Avro) -> Avro | None:
-    """The type beside null in a union, the type itself where there is no union, None for any other union."""
+    """Return the type next to null in a union, the type itself if it is not a union, or None for any other union."""
     if not isinstance(avro, list):
         return avro
     others = [each for each in avro if kind(each) != "null"]
@@ -119,18 +119,18 @@ def optional(avro: Avro) -> Avro | None:
 
 
 def definition(avro: Avro) -> dict[str, Any]:
-    """What a definition says about its type; nothing for a name."""
+    """Return the attributes of a type's definition; empty for a mere name."""
     return avro if isinstance(avro, dict) else {}
 
 
 def logical(avro: Avro) -> str:
-    """The type with its logical type, as `long:timestamp-millis`; without one, the plain type."""
+    """Return the type with its logical type, such as `long:timestamp-millis`; without one, the plain type."""
     named = definition(avro).get("logicalType")
     return f"{kind(avro)}:{named}" if named else kind(avro)
 
 
 def spark_type(avro: Avro, path: str = "") -> DataType:
-    """The Spark type that holds every value of an Avro type; SchemaInvalid where there is none."""
+    """Return the Spark type that holds every value of an Avro type; raise SchemaInvalid if there is none."""
     plain = optional(avro)
     if plain is None:
         choices = ", ".join(kind(each) for each in avro)
@@ -161,7 +161,7 @@ def spark_type(avro: Avro, path: str = "") -> DataType:
 
 
 def spark_schema(avro: dict[str, Any]) -> StructType:
-    """The Spark schema of an Avro record."""
+    """Return the Spark schema of an Avro record."""
     found = spark_type(avro)
     if not isinstance(found, StructType):
         raise SchemaInvalid("the Avro schema does not define a record", kept=KEPT)
@@ -169,7 +169,7 @@ def spark_schema(avro: dict[str, Any]) -> StructType:
 
 
 def misfits(spark: DataType, avro: Avro, path: str = "") -> Iterator[str]:
-    """Why rows of a Spark type cannot be written with an Avro schema; nothing if they can, null values aside."""
+    """Yield why rows of a Spark type cannot be written with an Avro schema; null values are not considered."""
     plain = optional(avro)
     here = path or "the row"
     if plain is None:
@@ -188,8 +188,8 @@ def misfits(spark: DataType, avro: Avro, path: str = "") -> Iterator[str]:
         case _:
             wanted = spark_type(plain, path)
             if not _holds(wanted, spark):
-                told = f"{logical(plain)} (in Spark: {wanted.simpleString()})"
-                yield f"{here}: {spark.simpleString()}, and the schema has {told}"
+                expected = f"{logical(plain)} (in Spark: {wanted.simpleString()})"
+                yield f"{here}: {spark.simpleString()}, but the schema has {expected}"
 
 
 def _misfits_of_record(spark: StructType, avro: dict[str, Any], path: str) -> Iterator[str]:
@@ -198,16 +198,16 @@ def _misfits_of_record(spark: StructType, avro: dict[str, Any], path: str) -> It
         if name in spark.names:
             yield from misfits(spark[name].dataType, field["type"], _below(path, name))
         elif "default" not in field:
-            yield f"{_below(path, name)}: in the schema, without a default, and not among the columns"
+            yield f"{_below(path, name)}: in the schema without a default, but not among the columns"
     for name in spark.names:
         if name not in fields:
-            yield f"{_below(path, name)}: among the columns, and not in the schema"
+            yield f"{_below(path, name)}: among the columns, but not in the schema"
 
 
 def _holds(wanted: DataType, found: DataType) -> bool:
     if isinstance(wanted, DecimalType) and isinstance(found, DecimalType):
-        whole = wanted.precision - wanted.scale
-        return found.scale <= wanted.scale and found.precision - found.scale <= whole
+        integer_digits = wanted.precision - wanted.scale
+        return found.scale <= wanted.scale and found.precision - found.scale <= integer_digits
     return type(found) is type(wanted) or isinstance(found, _NARROWER.get(type(wanted), ()))
 
 

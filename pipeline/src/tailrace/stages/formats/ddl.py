@@ -1,8 +1,8 @@
 """Spark DDL parsed in Python: `id long NOT NULL, tags array<string>` as a StructType, without a JVM.
 
-`StructType.fromDDL` asks Spark's own parser, which runs in the JVM. A pipeline whose data stays in Arrow has none, so
-this module reads the part of the grammar that JSON can be read into. Collations, defaults, generated columns and the
-types that have no JSON form are refused.
+`StructType.fromDDL` calls Spark's own parser, which runs in the JVM. A pipeline whose data stays in Arrow has no JVM,
+so this module parses the part of the grammar that applies to JSON. Collations, defaults, generated columns and types
+without a JSON form are refused.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", 
 
 
 class DdlInvalid(ValueError):
-    """The text is not DDL, and where it stops being so."""
+    """Raised for text that is not DDL, with the position of the error."""
 
 
 def struct_of(text: str) -> StructType | None:
@@ -81,7 +81,7 @@ class _Parser:
         self._at = 0
 
     def is_bare_type(self) -> bool:
-        """Whether the text is one type rather than a list of columns."""
+        """Return whether the text is one type rather than a list of columns."""
         first, second = self._peek(), self._peek(1)
         named = first[0] == "word" and (first[1].lower() in _TYPES or first[1].lower() in _DECIMALS)
         nested = first[0] == "word" and first[1].lower() in {"array", "map", "struct"}

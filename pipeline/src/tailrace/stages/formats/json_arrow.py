@@ -1,10 +1,10 @@
-"""JSON by a Spark schema to Arrow columns, without a JVM: Arrow's own parser where it agrees with `json_records`.
+"""JSON with a Spark schema to Arrow columns, without a JVM: Arrow's own parser where it agrees with `json_records`.
 
-Arrow parses a whole batch at once, several times as fast as Python parses records. It takes less and more than Spark:
-it reads several values as several rows, knows NaN, and stops at the first value of another type. So only records go to
-it that begin and end as an object and hold nothing on which the two could differ. The number of rows must match, which
-shows that each record was one value: a text that ends in `}` cannot go on in the next one, which begins with `{`. What
-Arrow refuses, and values that it might round or read in its own way, are decoded one by one.
+Arrow parses a batch at once, several times as fast as Python parses records. But it does not accept the same texts as
+Spark: it reads several values as several rows, accepts NaN, and stops at the first value of another type. So it gets
+only records that begin and end as an object and contain nothing on which the two could differ. The number of rows must
+match, which shows that each record was one value: a text that ends in `}` cannot continue in the next one, which begins
+with `{`. Records that Arrow refuses, and values that it might round or read differently, are decoded one by one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _APART = 256
 
 
 class _Unsure(Exception):
-    """Arrow's reading of some records may differ, and which ones is not known."""
+    """Raised if Arrow may have read some records differently from Spark, and it is not known which."""
 
 
 @dataclass
@@ -174,8 +174,8 @@ class _Quick:
     def _parsed(self, texts: pa.Array) -> tuple[list[pa.Array], Mask]:
         if pc.sum(pc.binary_length(texts)).as_py() > _MOST_BYTES:
             raise _Unsure
-        whole = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")
-        data = whole.buffers()[2]
+        joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts), "\n")
+        data = joined.buffers()[2]
         options = pa.json.ReadOptions(use_threads=False, block_size=data.size + 1)
         table = pa.json.read_json(pa.BufferReader(data), options, self._options)
         if table.num_rows != len(texts) or any(column.num_chunks != 1 for column in table.columns):
@@ -190,7 +190,7 @@ class _Quick:
 
 
 def _pieces(rows: Rows, most: int) -> list[Rows]:
-    """Cut the rows into pieces, the first of which is the last of the list."""
+    """Cut the rows into pieces, listed in reverse order."""
     return [rows[start : start + most] for start in range(0, len(rows), most)][::-1]
 
 
@@ -214,7 +214,7 @@ def _optional(field: pa.Field) -> bool:
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
-    """Return the type that Arrow's parser shall read; times and bytes are read as texts."""
+    """Return the type that Arrow's parser should read; times and bytes are read as texts."""
     if pt.is_struct(kind):
         return pa.struct([(each.name, _read_as(each.type)) for each in map(kind.field, range(kind.num_fields))])
     if pt.is_list(kind):

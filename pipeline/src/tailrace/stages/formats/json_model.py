@@ -1,7 +1,7 @@
-"""JSON by a pydantic model of the user's: the model's schema as Spark sees it, and rows that the model validated.
+"""JSON with the user's pydantic model: the model's Spark schema, and rows validated by the model.
 
-The class itself does not travel to the workers, because they may not be able to import the user's file: its source
-text does, and each worker process loads it once.
+The class itself is not sent to the workers, because they may not be able to import the user's file. Its source text
+is, and each worker process loads it once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ REFERENCE = re.compile(r"(?P<where>[\w./-]+):(?P<name>[A-Za-z_]\w*)")
 NOT_UTF8 = "not utf-8"
 NOT_JSON = "not json"
 MISFIT = "does not fit the model"
-TOLD = 3  # how many of a record's faults its headers tell
+TOLD = 3  # maximum number of a record's faults listed in its headers
 
 _LEAVES: dict[Any, DataType] = {
     str: StringType(), int: LongType(), float: DoubleType(), bool: BooleanType(), bytes: BinaryType(),
@@ -58,7 +58,7 @@ _DECIMAL = DecimalType(38, 18)
 
 @dataclass(frozen=True)
 class Model:
-    """Where a model comes from: the text of its file, or nothing but its reference if it is installed."""
+    """Where a model comes from: the text of its file, or only its reference if it is installed."""
 
     reference: str
     name: str
@@ -67,7 +67,7 @@ class Model:
 
 
 def read_model(reference: str, folder: Path) -> Model:
-    """The source of `file.py:Model` or `package.module:Model`."""
+    """Read the source of `file.py:Model` or `package.module:Model`."""
     found = REFERENCE.fullmatch(reference)
     if found is None:
         raise _invalid(reference, "not of the form file.py:Model or package.module:Model")
@@ -83,7 +83,7 @@ def read_model(reference: str, folder: Path) -> Model:
 
 @cache
 def load_model(model: Model) -> type[BaseModel]:
-    """The class, once in each process."""
+    """Load the class, once per process."""
     where = model.reference.rpartition(":")[0]
     sys.path.insert(0, str((model.folder / where).parent if model.text is not None else model.folder))
     try:
@@ -109,7 +109,7 @@ def _executed(where: str, model: Model) -> ModuleType:
 
 
 def schema_of(model: type[BaseModel]) -> StructType:
-    """The Spark schema that holds every instance of a model."""
+    """Return the Spark schema that can hold every instance of a model."""
     return _struct(model, "", ())
 
 
@@ -181,7 +181,7 @@ def decoder(model: Model) -> Decoder:
             return {name: None if (value := getattr(row, name)) is None else plain[name](value) for name in plain}
         except ValidationError as error:
             raise _misfit(record, error) from None
-        except Exception as error:  # a validator of the user's may raise anything
+        except Exception as error:  # the user's validator may raise anything
             raise Misfit(MISFIT, f"{type(error).__name__}: {error}") from None
 
     return decode
@@ -192,7 +192,7 @@ def _fields(schema: StructType) -> tuple[list[str], list[StructField]]:
 
 
 def _plain(kind: DataType) -> Callable[[Any], Any]:
-    """From a model's value to Arrow's."""
+    """Convert a model's value to Arrow's."""
     match kind:
         case StructType():
             inner = [(field.name, _plain(field.dataType)) for field in kind]

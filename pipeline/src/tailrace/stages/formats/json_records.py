@@ -1,9 +1,9 @@
-"""JSON by a Spark schema, one record at a time in Python, with the verdict that Spark's parser would give.
+"""JSON with a Spark schema, one record at a time in Python, with the verdict that Spark's parser would give.
 
-The rules are those of `jsonschema`: one JSON value and nothing else, each field of its type, NOT NULL honoured, no
-number beyond its type, no text that UTF-8 cannot hold. Some odd forms that Spark takes are rejected here as a wrong
+The rules are those of `json_schema`: one JSON value and nothing else, each field of its type, NOT NULL honoured, no
+number beyond its type, no text that UTF-8 cannot hold. Some odd forms that Spark accepts are rejected here as a wrong
 type: years that do not have four digits or come before 1, times without a date (Spark adds today's), regions as time
-zones (`Europe/Paris`), days since 1970 as the text of a date. JSON nested too deeply for Python is not JSON here.
+zones (`Europe/Paris`), days since 1970 as the text of a date. JSON nested too deeply for Python is rejected.
 """
 
 from __future__ import annotations
@@ -110,17 +110,17 @@ def _number(text: str) -> Decimal | float:
 
 
 def lone_surrogate(text: str) -> bool:
-    """Whether half a surrogate pair is escaped."""
+    """Return whether half a surrogate pair is escaped."""
     return ("\\ud" in text or "\\uD" in text) and any(each[1] for each in _SURROGATE.finditer(text))
 
 
 def suspect(text: str) -> bool:
-    """Whether the text may hold a number that is too long, or be nested too deeply, for Spark's parser."""
+    """Return whether the text may contain a number too long, or nesting too deep, for Spark's parser."""
     return text.count("[") + text.count("{") > DEEPEST or _LONG_NUMBER.search(text) is not None
 
 
 def is_whole(text: str) -> bool:
-    """Whether the text is one value and nothing else to `get_json_object`, which is laxer than JSON."""
+    """Return whether the text is exactly one value to `get_json_object`, which is more lenient than JSON."""
     at, depth, end = 0, [], len(text.rstrip(" \t\n\r"))
     state = "value"  # what may come next: value, first (a value or the end of an array), name, more, colon, after
     while at < end:
@@ -195,7 +195,7 @@ def _any_value(broken: Broken) -> Broken:
 
 
 def _told(schema: StructType, found: Any, text: str) -> str:
-    """Name the field of the wrong type, as well as it can be told."""
+    """Name the field of the wrong type, as far as it can be determined."""
     if not text.lstrip(" ").startswith("{"):
         return "the value is not a JSON object"
     suspects = _suspects(schema, found, "") if isinstance(found, dict) else iter(())

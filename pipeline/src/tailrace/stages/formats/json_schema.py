@@ -1,8 +1,7 @@
-"""JSON by a Spark schema, parsed in the JVM: Spark's own parser, and what it lets through looked at again.
+"""JSON with a Spark schema, parsed in the JVM by Spark's own parser, with checks for the errors that it ignores.
 
-The parser stops after the first value, reads 200 into a tinyint as -56 and 1e300 into a float as infinity, knows no
-NOT NULL, and puts `?` for text that UTF-8 cannot hold. Each of these would lose something without a word, so each is
-rejected.
+The parser stops after the first value, reads 200 into a tinyint as -56 and 1e300 into a float as infinity, ignores NOT
+NULL, and writes `?` for text that UTF-8 cannot hold. Each of these would silently lose data, so each is rejected.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ OUT_OF_RANGE = "number out of range"
 # The columns that `parsed` adds and `verdict` reads.
 ROW = "_row"
 WHOLE = "_whole"
-# What Spark adds to the row where it failed; decode lets no field begin so.
+# The column that Spark adds to rows that it failed to parse; decode refuses field names that begin like this.
 _FAILED = "_detail"
 
 _LEAVES = (
@@ -58,18 +57,18 @@ _LEAVES = (
     TimestampType, TimestampNTZType, BinaryType,
 )  # fmt: skip
 _OPTIONS = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _FAILED, "allowSingleQuotes": "false"}
-# An escaped half of a surrogate pair without the other half.
+# An escaped half of a surrogate pair, without the other half.
 _LONE = (
     r"(?<!\\)(\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
-# to_json writes infinity so; it is no overflow.
+# to_json writes infinity like this; it is not an overflow.
 INFINITY = r'"[-+]?(Infinity|INF)"'
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that Spark's parser accepts, and how to see it in the parsed column."""
+    """An error that Spark's parser ignores, and how to detect it in the parsed column."""
 
     reason: str
     path: str
@@ -145,18 +144,18 @@ def _unreadable(path: str, kind: DataType, instead: str) -> SchemaInvalid:
 
 
 def parsed(fields: StructType, value: Column) -> list[Column]:
-    """The parsed row, and whether the value is one JSON value and nothing else."""
+    """Return the parsed row, and whether the value is one JSON value and nothing else."""
     text = value.cast("string")
     row = F.from_json(text, StructType([*fields.fields, StructField(_FAILED, StringType())]), _OPTIONS)
-    # Whatever ends the value early, or goes on after it, moves the mark from its place. It is a hash of the value,
-    # so that no value can contain its own.
+    # If the value ends early, or text follows it, the mark is not in its place. The mark is a hash of the value, so
+    # that no value can contain its own.
     mark = F.xxhash64(value).cast("string")
     found = F.get_json_object(F.concat(F.lit("["), text, F.lit(',"'), mark, F.lit('"]')), "$[1]")
     return [row.alias(ROW), F.coalesce(found == mark, F.lit(False)).alias(WHOLE)]
 
 
 def verdict(fields: StructType, value: Column) -> Column:
-    """A struct of reason and detail, null for a good row; needs the columns of `parsed`."""
+    """Return a struct of reason and detail, null for a good row; needs the columns of `parsed`."""
     row, text = F.col(ROW), value.cast("string")
     escapes = text.contains("\\ud") | text.contains("\\uD")
     seen = (
@@ -179,7 +178,7 @@ def _because(reason: str, detail: Column) -> Column:
 
 
 def _faults(kind: DataType, path: str = "") -> Iterator[Fault]:
-    """All that can be wrong below a column that is not null."""
+    """Yield every fault that can occur below a column that is not null."""
     match kind:
         case StructType():
             for field in kind:
@@ -215,7 +214,7 @@ def _any_value(found: Callable[[Column], Column]) -> Callable[[Column], Column]:
 
 
 def _told(fields: StructType, row: Column, text: Column) -> Column:
-    """The field of the wrong type, as well as it can be told: what is there as text, and not as what it should be."""
+    """Name the field of the wrong type, if it can be determined: one that parses as text but not as its own type."""
     as_text = F.from_json(text, _texts(fields), _OPTIONS)
     fields_told = F.filter(F.array(*_suspects(fields, row, as_text, "")), Column.isNotNull)
     return (

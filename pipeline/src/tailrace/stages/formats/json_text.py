@@ -1,4 +1,4 @@
-"""Single JSON values as Jackson writes them, which is what Spark's `to_json` and its text fields show.
+"""Single JSON values as Jackson writes them, and so as Spark's `to_json` and text fields have them.
 
 Doubles follow Java (`1.0E10`), text is escaped as little as JSON allows, and control characters have capital hex
 digits. A number has the fewest digits that read back as the same number, as Java writes it since version 19; an older

@@ -1,7 +1,7 @@
-"""Values that `json.loads` made, to the values that Arrow takes for a Spark type; a value of another type is refused.
+"""Convert values from `json.loads` to those that Arrow takes for a Spark type; refuse values of another type.
 
-What counts as a value of a type is what Spark's JSON parser takes: `"Infinity"` for a double, seconds since 1970 for a
-timestamp, any value as the text of a string field. `json_records` names the few forms that only Spark takes.
+A type's valid values are those that Spark's JSON parser accepts: `"Infinity"` for a double, seconds since 1970 for a
+timestamp, any value as the text of a string field. `json_records` lists the few forms that only Spark accepts.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class WrongType(Exception):
-    """A value is not of its field's type."""
+    """Raised for a value that is not of its field's type."""
 
 
 class Repeated(dict[str, Any]):
@@ -80,7 +80,7 @@ class Repeated(dict[str, Any]):
 
 
 def leaves(kind: DataType) -> Iterator[DataType]:
-    """Yield the types that hold no others."""
+    """Yield the types that contain no others."""
     match kind:
         case StructType():
             for field in kind:

@@ -1,9 +1,9 @@
 """Arrow columns written as JSON, a column at a time, equal to Spark's `to_json` with the options of `encode`.
 
 Null fields are written, times have microseconds and `Z`, bytes are Base64, NaN and infinity are texts. Arrow's own
-kernels turn each column into a column of JSON texts; Python looks at single values only where Java writes them in its
-own way: doubles beyond 1e-3 to 1e7, and control characters in texts. Durations, times of day and maps with bytes or
-nested keys are refused.
+kernels turn each column into a column of JSON texts; Python handles single values only where Java's form differs:
+doubles outside 1e-3 to 1e7, and control characters in texts. Durations, times of day and maps with bytes or nested keys
+are refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ESCAPES = (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\r", "\\r"), ("\t", "
 
 
 class NoJson(ValueError):
-    """A type has no form in JSON."""
+    """Raised for a type that has no form in JSON."""
 
 
 def objects(names: Sequence[str], columns: Sequence[pa.Array], rows: int) -> pa.Array:
@@ -126,9 +126,9 @@ def _doubles(column: pa.Array) -> pa.Array:
     size = pc.abs(column)
     usual = pc.or_(pc.and_(pc.greater_equal(size, 1e-3), pc.less(size, 1e7)), pc.equal(size, 0.0))
     text = column.cast(pa.string())
-    whole = pc.equal(pc.find_substring(text, "."), -1)
-    if pc.any(whole, min_count=0).as_py():
-        text = pc.if_else(whole, pc.binary_join_element_wise(text, ".0", ""), text)
+    integral = pc.equal(pc.find_substring(text, "."), -1)
+    if pc.any(integral, min_count=0).as_py():
+        text = pc.if_else(integral, pc.binary_join_element_wise(text, ".0", ""), text)
     where = pc.fill_null(pc.invert(usual), False)
     if not pc.any(where, min_count=0).as_py():
         return text

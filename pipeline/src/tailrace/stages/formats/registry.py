@@ -1,7 +1,7 @@
-"""The schema registry in Confluent's protocol: schemas by their id, and the id of a schema.
+"""A client of the schema registry (Confluent's protocol): schemas by id, and the id of a schema.
 
-The answer «there is no such schema» concerns one record, which is rejected; no answer at all concerns every record, so
-it fails the task and nothing is judged. Workers import the client only here, when a pipeline has a registry.
+The answer "no such schema" concerns one record, which is rejected. No answer at all concerns every record, so the task
+fails and no verdict is given. Workers import the client only here, if a pipeline has a registry.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 NOT_FOUND = 404
-# Options of the client that are numbers; the configuration has text. Without a timeout it would wait for ever.
+# Options that the client takes as numbers, where the configuration has text. Without a timeout it would wait forever.
 NUMBERS = frozenset(
     {"timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity", "cache.latest.ttl.sec"}
 )
@@ -32,11 +32,11 @@ DEFAULTS: dict[str, Any] = {"timeout": 10.0}
 
 
 class SchemaUnknown(Exception):
-    """The registry answered that it has no such Avro schema."""
+    """Raised if the registry answers that it has no such Avro schema."""
 
 
 class Registry:
-    """One registry, as one process knows it; what it has answered once is not asked again."""
+    """One process's client of a registry, which caches its answers."""
 
     def __init__(self, settings: Settings) -> None:
         self._client = _client(settings)
@@ -44,7 +44,7 @@ class Registry:
         self._parsed: dict[int, Any] = {}
 
     def writer(self, number: int) -> Any:
-        """The schema of this id, parsed; SchemaUnknown where the registry has none."""
+        """Return the parsed schema with this id; raise SchemaUnknown if the registry has none."""
         if number not in self._parsed:
             schema = self._ask(f"schema id {number}", lambda: self._client.get_schema(number))
             if (schema.schema_type or "AVRO") != "AVRO":
@@ -65,7 +65,7 @@ class Registry:
             fastavro.parse_schema(json.loads(found.schema.schema_str or ""), named_schemas=known)
 
     def identify(self, subject: str, text: str) -> int:
-        """The id of a schema under a subject; registered there if it is not yet."""
+        """Return the id of a schema under a subject; register it there if it is not yet."""
         from confluent_kafka.schema_registry import Schema
 
         schema = Schema(text, "AVRO")
@@ -76,7 +76,7 @@ class Registry:
         try:
             return int(self._ask(subject, lambda: self._client.register_schema(subject, schema)))
         except SchemaUnknown as error:
-            raise SchemaInvalid(f"the registry took no schema for {subject}: {error}", kept=KEPT) from None
+            raise SchemaInvalid(f"the registry accepted no schema for {subject}: {error}", kept=KEPT) from None
 
     def _ask(self, what: str, question: Callable[[], Answer]) -> Answer:
         from confluent_kafka.schema_registry import SchemaRegistryError
@@ -98,14 +98,14 @@ class Registry:
 
     def _failed(self, what: str, why: str) -> KafkaFailed:
         return KafkaFailed(
-            f"the schema registry at {self._host} did not give {what}: {why}",
+            f"the schema registry at {self._host} did not return {what}: {why}",
             kept="nothing of this batch was delivered or rejected",
             then="make the registry reachable and start the pipeline again",
         )
 
 
 def registry(settings: Settings) -> Registry:
-    """This process's one client of a registry."""
+    """Return this process's one client of a registry."""
     return _registry(settings.model_dump_json())
 
 
@@ -121,10 +121,10 @@ def _client(settings: Settings) -> SchemaRegistryClient:
         options = {name: float(text) if name in NUMBERS else text for name, text in settings.options.items()}
         return SchemaRegistryClient({"url": settings.url} | DEFAULTS | options)
     except (ValueError, TypeError) as error:
-        raise ConfigInvalid(f"registry: {error}", kept=KEPT, then="mend `registry` in the configuration") from None
+        raise ConfigInvalid(f"registry: {error}", kept=KEPT, then="fix `registry` in the configuration") from None
 
 
 def _host(url: str) -> str:
-    """The address without a user and a password, which may stand in a URL."""
+    """Return the address without the user and password that a URL may contain."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

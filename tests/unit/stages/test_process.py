@@ -144,7 +144,7 @@ def test_a_batch_in_place_of_a_stream_is_refused(spark: SparkSession) -> None:
     function = Function(lambda frame: spark.sql("SELECT 1 AS n"), "f", ())
     with pytest.raises(FunctionInvalid) as raised:
         apply(function, stream, {})
-    assert "is not derived from the records" in str(raised.value)
+    assert "does not come from the records" in str(raised.value)
 
 
 def test_a_record_that_fails_a_condition_gets_its_name(spark: SparkSession) -> None:

@@ -147,9 +147,9 @@ def apply(function: Function, frame: DataFrame, arguments: Mapping[str, Any]) ->
         )
     if result.isStreaming != frame.isStreaming:
         raise FunctionInvalid(
-            f"{function.name} returned a DataFrame that is not derived from the records",
+            f"{function.name} returned a DataFrame that does not come from the records",
             kept=KEPT,
-            then="return one that is derived from the function's argument",
+            then="return one that is made from the function's argument",
         )
     return result
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import socket
 import struct
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from typing import IO, cast
@@ -12,10 +15,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 
-from tailrace.driver.input_end import whole
+from tailrace.driver.input_end import InputEnd, watch
 from tailrace.errors import InputCutOff
 
 SCHEMA = pa.schema([("x", pa.int64())])
+
+
+@pytest.fixture(autouse=True)
+def watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Watch the inputs of this process for one test, as a worker does."""
+    monkeypatch.setattr(ArrowStreamSerializer, "load_stream", ArrowStreamSerializer.load_stream)
+    watch()
 
 
 def sent(*, ended: bool, word: bytes) -> Iterator[pa.RecordBatch]:
@@ -40,7 +50,7 @@ def sent(*, ended: bool, word: bytes) -> Iterator[pa.RecordBatch]:
 
 def test_a_complete_input_passes() -> None:
     """Spark ended the stream, and sent its end marker."""
-    batches = list(whole(sent(ended=True, word=struct.pack(">i", -4))))
+    batches = list(InputEnd().complete(sent(ended=True, word=struct.pack(">i", -4))))
     assert sum(each.num_rows for each in batches) == 20
 
 
@@ -48,7 +58,7 @@ def test_a_complete_input_passes() -> None:
 def test_an_input_truncated_between_two_batches_is_refused(ended: bool, word: bytes) -> None:
     """PySpark alone would take it for complete, because the socket was closed in an orderly way."""
     with pytest.raises(InputCutOff, match="ended before its end"):
-        list(whole(sent(ended=ended, word=word)))
+        list(InputEnd().complete(sent(ended=ended, word=word)))
 
 
 def test_an_input_that_was_not_watched_is_refused() -> None:
@@ -57,7 +67,7 @@ def test_an_input_that_was_not_watched_is_refused() -> None:
 
     def read() -> None:
         try:
-            list(whole(iter([])))
+            list(InputEnd().complete(iter([])))
         except InputCutOff as error:
             found.append(error)
 
@@ -65,3 +75,21 @@ def test_an_input_that_was_not_watched_is_refused() -> None:
     thread.start()
     thread.join(10)
     assert len(found) == 1
+
+
+def test_worker_that_unpickles_it_watches_its_inputs() -> None:
+    """In the process that pickles it, PySpark stays as it is."""
+    code = """
+        import pickle
+        from pyspark.sql.pandas.serializers import ArrowStreamSerializer as Serializer
+        from tailrace.driver.input_end import InputEnd
+        before = Serializer.load_stream
+        text = pickle.dumps(InputEnd())
+        assert Serializer.load_stream is before
+        pickle.loads(text)
+        watched = Serializer.load_stream
+        assert watched is not before
+        pickle.loads(text)
+        assert Serializer.load_stream is watched
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=60)

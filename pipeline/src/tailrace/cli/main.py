@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
@@ -32,7 +33,7 @@ class Command:
     help: str
 
 
-COMMANDS = {
+_ALL = {
     "demo": Command("tailrace.cli.demo", "demo", "Show exactly-once delivery: a real Kafka, a pipeline, the proof."),
     "kafka": Command("tailrace.cli.kafka", "kafka", "Run a real Kafka on this machine, to try things with."),
     "run": Command("tailrace.cli.run", "run", "Run a pipeline."),
@@ -43,6 +44,8 @@ COMMANDS = {
     "doctor": Command("tailrace.cli.doctor", "doctor", "Check what a pipeline needs, one line per check."),
     "explain": Command("tailrace.cli.explain", "explain", "Explain what an error code means, and what to do."),
 }
+# Images leave out the demo and the Kafka for tests, and with them these commands.
+COMMANDS = {name: command for name, command in _ALL.items() if find_spec(command.module) is not None}
 
 
 def load(name: str) -> Any:

@@ -17,7 +17,7 @@ from pyspark.accumulators import Accumulator
 from tailrace.config import Delivery, Pipeline
 from tailrace.driver.arrow_rows import rows
 from tailrace.driver.batch_property import of_task
-from tailrace.driver.input_end import whole
+from tailrace.driver.input_end import InputEnd
 from tailrace.gateway import Assignment, ReadDone, ReadRequest, Written, client
 from tailrace.gateway.answers import answer
 from tailrace.gateway.message_protocol import Judging
@@ -83,6 +83,7 @@ class Tasks:
     reads: Accumulator[list[tuple[int, ReadDone]]] | None
     consumer: dict[str, Any] = field(repr=False)
     producer: dict[str, Any] = field(repr=False)
+    end: InputEnd = field(default_factory=InputEnd)
 
     @classmethod
     def of(
@@ -205,13 +206,13 @@ class Tasks:
         """Write this task's rows as a sink partition, and yield what was written."""
         info, number, attempt = here()
         if info.batch == WARMING:
-            for _ in whole(batches):
+            for _ in self.end.complete(batches):
                 pass
             time.sleep(_HOLD)
             yield answer(Written(SinkPartition(number), skipped=True))
             return
         task = self.assignment(info, number, "" if self.shuffles else attempt)
-        yield answer(client.Client().write(task, whole(batches)))
+        yield answer(client.Client().write(task, self.end.complete(batches)))
 
 
 def here() -> tuple[BatchInfo, int, str]:

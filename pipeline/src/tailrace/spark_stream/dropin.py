@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 from pyspark.sql.types import StructType
 
 from tailrace import errors
-from tailrace.driver.input_end import whole
+from tailrace.driver.input_end import InputEnd
 from tailrace.gateway import Assignment, Written, connect
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.spark_stream.planned_sink import exactly_once as exactly_once
@@ -42,6 +42,7 @@ class _Writing:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.run = uuid.uuid4().hex[:12]
+        self.end = InputEnd()
 
     def _write(self, name: str, batch: int, digest: str, batches: Batches, content: str) -> Answer:
         context = TaskContext.get()
@@ -61,7 +62,7 @@ class _Writing:
             by_content=content == "by-content",
             options=self.target.options,
         )
-        return Answer(connect().write(task, rows_of(whole(batches))))
+        return Answer(connect().write(task, rows_of(self.end.complete(batches))))
 
 
 class BatchWriter(_Writing, DataSourceArrowWriter):

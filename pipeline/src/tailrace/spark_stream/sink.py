@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from tailrace.config import Delivery, Pipeline
-from tailrace.driver.input_end import whole
+from tailrace.driver.input_end import InputEnd
 from tailrace.errors import InvariantBroken
 from tailrace.gateway import Assignment, Written, connect
 from tailrace.gateway.answers import RESULT, answer, written_of
@@ -100,10 +100,12 @@ def deliver(
 
 
 def _task(batch: BatchWrite, shape: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+    end = InputEnd()
+
     def write(batches: Batches) -> Batches:
         context = TaskContext.get()
         if context is None:
             raise InvariantBroken("the sink runs outside a task of Spark")
-        yield answer(connect().write(batch.task(context.partitionId()), shape(whole(batches))))
+        yield answer(connect().write(batch.task(context.partitionId()), shape(end.complete(batches))))
 
     return write

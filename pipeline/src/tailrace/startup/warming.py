@@ -17,7 +17,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from tailrace.driver.input_end import whole
 from tailrace.driver.shutdown import Stop
 from tailrace.errors import TailraceError
 from tailrace.gateway import connect
@@ -95,7 +94,7 @@ def _nothing(spark: SparkSession) -> DataFrame:
 def _drain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Take everything, give nothing; on the way, import what a writing task imports."""
     connect()
-    for _ in whole(batches):
+    for _ in batches:
         pass
     return iter(())
 

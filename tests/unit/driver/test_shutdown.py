@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 from tailrace.driver.shutdown import Stop, unfinished
 
 FOREVER = 60.0
@@ -38,19 +36,8 @@ def test_a_hurry_gives_up_at_once_and_keeps_the_first_reason() -> None:
     assert error.what.endswith("a second signal came")
 
 
-def test_work_without_a_stop_is_never_given_up() -> None:
-    """The deadline counts from the stop."""
-    calls: list[str] = []
-    with Stop().limited(0.0, lambda: calls.append("given up")) as given_up:
-        threading.Event().wait(0.3)
-    assert (calls, given_up.is_set()) == ([], False)
-
-
-def test_work_that_outlasts_a_stop_is_given_up_once() -> None:
-    """The cancelling callback runs in another thread."""
-    stop, called = Stop(), threading.Event()
+def test_error_names_the_limit_that_was_reached() -> None:
+    """It is the one to raise."""
+    stop = Stop()
     stop("the reason")
-    with stop.limited(0.0, called.set) as given_up:
-        assert called.wait(FOREVER)
-    assert given_up.is_set()
     assert unfinished(stop, 1, 2.5).what.endswith("batch.drain is 2.5 s")

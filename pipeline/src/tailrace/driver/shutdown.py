@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tailrace.errors import DrainUnfinished
@@ -42,30 +41,6 @@ class Stop:
             if time.monotonic() >= end or self.hurried.wait(_LOOK):
                 return not working()
         return True
-
-    @contextmanager
-    def limited(self, limit: float, give_up: Callable[[], None]) -> Iterator[threading.Event]:
-        """Inside, work goes on for `limit` seconds after the stop was asked for; then `give_up` is called, once.
-
-        The event says whether it was.
-        """
-        ended, given_up = threading.Event(), threading.Event()
-
-        def watch() -> None:
-            while not ended.is_set():
-                if self.event.wait(_LOOK * 5):
-                    break
-            if not ended.is_set() and not self.drained(lambda: not ended.is_set(), limit):
-                given_up.set()
-                give_up()
-
-        watcher = threading.Thread(target=watch, name="tailrace-drain", daemon=True)
-        watcher.start()
-        try:
-            yield given_up
-        finally:
-            ended.set()
-            watcher.join()
 
 
 def unfinished(stop: Stop, batch: int, limit: float) -> DrainUnfinished:

@@ -32,7 +32,6 @@ class Event(StrEnum):
     SEAL = "seal"
     COMMIT = "commit"
     COMMITTED = "committed"
-    ABORTED = "aborted"
     DOUBT = "doubt"  # anything with an uncertain outcome: the producer is destroyed
 
 
@@ -44,8 +43,6 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.OPEN, Event.SEAL): State.SEALED,
     (State.SEALED, Event.COMMIT): State.COMMITTING,
     (State.COMMITTING, Event.COMMITTED): State.READY,
-    (State.OPEN, Event.ABORTED): State.READY,
-    (State.SEALED, Event.ABORTED): State.READY,
     **{(state, Event.DOUBT): State.UNKNOWN for state in State},
 }
 

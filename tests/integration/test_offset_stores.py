@@ -100,7 +100,7 @@ def test_a_partition_that_the_store_does_not_have_begins_by_auto_offset_reset(
     zookeeper.put(node(one), "1:3")
     events = one.run(offsets=in_zookeeper(one, zookeeper))
     assert one.values() == [*numbered(0, 5), *numbered(8, 10)]
-    assert f"as auto.offset.reset says: {one.source}-0 at 0" in said(events)[0]
+    assert f"by auto.offset.reset: {one.source}-0 at 0" in said(events)[0]
 
 
 def test_stored_offsets_that_the_topic_does_not_hold_are_refused(bench: MakeBench, zookeeper: ZooKeeper) -> None:
@@ -196,7 +196,7 @@ def test_a_pipeline_begins_where_another_group_is(bench: MakeBench) -> None:
     commit(one, f"{one.name}-old", {0: 2, 1: 4})
     events = one.run(offsets={"from": f"{one.name}-old"})
     assert one.values() == [*numbered(2, 5), *numbered(9, 10)]
-    assert f"beginning where {one.name}-old says" in said(events)[0]
+    assert f"starting from {one.name}-old: " in said(events)[0]
     commit(one, f"{one.name}-old", {0: 0, 1: 0})
     assert said(one.run(offsets={"from": f"{one.name}-old"})) == []
     assert len(one.values()) == 4

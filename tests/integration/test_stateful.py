@@ -151,7 +151,7 @@ def test_stateful_pipeline_in_doubt_goes_on_by_what_its_refusal_advises(
         with pytest.raises(errors.ProgressMissing) as caught:
             one.run(**sections)
     assert "offsets set" not in caught.value.then
-    found = re.search(r"a new name and a new checkpoint, and a section offsets with from: (\S+)", caught.value.then)
+    found = re.search(r"a new name, a new checkpoint and a section `offsets` with from: (\S+)", caught.value.then)
     assert found is not None
     new = {"pipeline": f"{one.name}-2", "checkpoint": str(one.folder / "new"), "offsets": {"from": found[1]}}
     one.run(one.pipeline(**sections | new))

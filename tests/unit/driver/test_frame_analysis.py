@@ -144,7 +144,7 @@ PLANNED: dict[str, tuple[Function, str]] = {
     ),
     "rows made in Python": (
         lambda f, t: f.join(F.broadcast(f.sparkSession.createDataFrame([(1,)], "k long")), F.col("key") == F.col("k")),
-        "made in Python",
+        "created in Python",
     ),
     "a subquery": (sql("SELECT *, (SELECT max(k) FROM names) AS top FROM records"), "another table (parquet)"),
     "EXISTS": (
@@ -228,7 +228,7 @@ def test_random_function_is_built_for_each_batch(leaf: DataFrame, expression: st
 def test_sample_is_built_for_each_batch(leaf: DataFrame) -> None:
     """Otherwise another batch would be sampled at the same positions."""
     assert analyse(leaf.sample(0.5), leaf) == Analysis(
-        Planning.BUILT, ("sample() draws other rows for each batch",), (), None
+        Planning.BUILT, ("sample() draws different rows for each batch",), (), None
     )
 
 
@@ -339,13 +339,13 @@ def test_cut_that_a_replay_would_not_repeat_is_refused(leaf: DataFrame, table: D
 
 REFUSED: dict[str, tuple[Function, str]] = {
     "a join with itself": (lambda f, t: f.alias("a").join(f.alias("b"), "key"), "joins the records with themselves"),
-    "a union with itself": (lambda f, t: f.filter("key > 1").union(f.filter("key <= 1")), "puts the records together"),
+    "a union with itself": (lambda f, t: f.filter("key > 1").union(f.filter("key <= 1")), "unions the records with"),
     "a query of itself": (sql("SELECT *, (SELECT max(key) FROM records) FROM records"), "in a subquery"),
     "a common table expression twice": (
         sql("WITH one AS (SELECT * FROM records) SELECT a.key FROM one a JOIN one b ON a.key = b.key"),
         "joins the records with themselves",
     ),
-    "a union with a table": (lambda f, t: f.select("key").union(t.select("k")), "the rows of another table beside"),
+    "a union with a table": (lambda f, t: f.select("key").union(t.select("k")), "with another table, whose"),
     "coalesce": (lambda f, t: f.coalesce(2), r"coalesce\(\)"),
     "coalesce behind a shuffle": (lambda f, t: f.repartition(4, "key").coalesce(2), r"coalesce\(\)"),
     "a right join": (lambda f, t: f.join(t, f.key == t.k, "right"), "right outer join with the records on the left"),
@@ -355,7 +355,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "an anti join from the table": (lambda f, t: t.join(f, f.key == t.k, "left_anti"), "left anti join"),
     "a window": (
         lambda f, t: f.withColumn("n", F.row_number().over(Window.partitionBy("key").orderBy("value"))),
-        "where a batch ends is chance",
+        "batch boundaries are arbitrary",
     ),
     "a broadcast of the records": (
         lambda f, t: F.broadcast(f).join(t, f.key == t.k), "send the records to the tasks that read the other table",

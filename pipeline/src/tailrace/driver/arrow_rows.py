@@ -1,4 +1,4 @@
-"""A part of a batch without the JVM: its records through the stages, as rows for the gateway.
+"""One part of a batch without the JVM: its records go through the stages and become rows for the gateway.
 
 Outputs and rejected records leave in one stream, so both are in one transaction.
 """
@@ -31,7 +31,7 @@ class _Accepted:
 
 
 def rows(stages: ArrowStages, records: Iterator[Any]) -> Iterator[Any]:
-    """Yield what is to be written; records that the function left unread are read for the rejected ones."""
+    """Yield the rows to write; read what the function left unread too, for the rejected records in it."""
     aside: deque[Any] = deque()
     accepted = _Accepted(stages, records, aside)
     for out in stages.process(accepted):

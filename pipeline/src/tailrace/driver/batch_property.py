@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def text_of(info: object) -> str:
-    """Write it as the property's text."""
+    """Encode an object as the property's text."""
     return base64.b64encode(zlib.compress(pickle.dumps(info), 1)).decode()
 
 
@@ -27,10 +27,10 @@ def _read(text: str) -> object:
 
 
 def of_task(name: str, kind: type[T]) -> tuple[T, TaskContext]:
-    """Return what the job of this task says under this name, and the task."""
+    """Return what the property of this task's job holds, and the task."""
     context = TaskContext.get()
     if context is None:
-        raise InvariantBroken("a stage of the pipeline runs outside a task of Spark")
+        raise InvariantBroken("a stage of the pipeline runs outside a Spark task")
     text = context.getLocalProperty(name)
     if not text:
         raise InvariantBroken("the job does not say which batch it delivers")

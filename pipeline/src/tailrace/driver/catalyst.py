@@ -1,6 +1,6 @@
 """Spark's query plans, read through py4j.
 
-Logical and physical plans are trees of Scala objects. One walk copies what the rules ask for into a tree of Python
+Logical and physical plans are trees of Scala objects. One walk copies what the rules need into a tree of Python
 objects, with the references to a common table expression resolved.
 """
 
@@ -21,7 +21,7 @@ class Node:
     subqueries: tuple[Node, ...] = ()  # plans inside the operator's expressions
 
     def __iter__(self) -> Iterator[Node]:
-        """The operator, and all below it, subqueries included."""
+        """Yield the operator and all below it, subqueries included."""
         yield self
         for each in (*self.subqueries, *self.children):
             yield from each
@@ -33,7 +33,7 @@ class Node:
 
     @property
     def outputs(self) -> list[int]:
-        """The ids of the columns that come out, in order."""
+        """The ids of the output columns, in order."""
         return [each.exprId().id() for each in items(self.plan.output())]
 
 
@@ -55,7 +55,7 @@ class _Reader:
 
 
 def tree(plan: Any, last: Callable[[Any, str], bool] = lambda plan, name: False) -> Node:
-    """Copy a plan; `last` says of an operator and its name that nothing below it matters."""
+    """Copy a plan; `last` returns, for an operator and its name, whether to ignore everything below."""
     return _Reader(last).read(plan)
 
 
@@ -65,7 +65,7 @@ def items(sequence: Any) -> list[Any]:
 
 
 def parts(expression: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
-    """The smallest parts of an expression that are `wanted`, where whatever holds such a part is wanted too."""
+    """Yield the smallest `wanted` parts of an expression; whatever contains such a part must be wanted too."""
     if not wanted(expression):
         return
     found = [each for child in items(expression.children()) for each in parts(child, wanted)]
@@ -73,12 +73,12 @@ def parts(expression: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
 
 
 def references(expression: Any) -> list[int]:
-    """The ids of the columns that an expression uses."""
+    """Return the ids of the columns that an expression uses."""
     return [each.exprId().id() for each in items(expression.references().toSeq())]
 
 
 def called(expression: Any) -> str:
-    """An expression as a user would recognise it: `rand()`, or the name of a Python function."""
+    """Name an expression as a user would recognise it: `rand()`, or the name of a Python function."""
     python = expression.getClass().getSimpleName() == "PythonUDF"
     return f"{expression.name() if python else expression.prettyName().lower()}()"
 
@@ -108,11 +108,11 @@ _OF_THE_SESSION = frozenset(
 
 
 def marked(expression: Any, pattern: Any, patterns: Patterns) -> list[Any]:
-    """The parts of an expression that have a mark; subqueries are plans of their own."""
+    """Return the parts of an expression that have a mark; subqueries are plans of their own."""
     found = parts(expression, lambda each: each.containsPattern(pattern))
     return [each for each in found if not each.containsPattern(patterns.subquery)]
 
 
 def clocks(expression: Any, patterns: Patterns) -> list[Any]:
-    """The parts of an expression that read the clock."""
+    """Return the parts of an expression that read the clock."""
     return [each for each in marked(expression, patterns.current, patterns) if each.prettyName() not in _OF_THE_SESSION]

@@ -1,7 +1,7 @@
 """Choosing a batch: which offsets it takes, and which sink partition reads which of them. Everything here is pure.
 
-The limit on records is shared fairly: each source partition gets an equal share, and what one does not need goes to
-the others. Shares that do not divide evenly rotate with the batch number, so no partition waits for ever. A range is
+The limit on records is shared fairly: each source partition gets an equal share, and what it does not need goes to
+the others. Shares that do not divide evenly rotate with the batch number, so no partition waits forever. A range is
 never split (unless `source.partitions` asks for more tasks than there are ranges), so each source partition keeps its
 order.
 """
@@ -16,7 +16,7 @@ from itertools import pairwise
 from tailrace.progress.plan import Place, Range
 
 PART_SECONDS = 0.1  # work that is worth a task of its own
-FIRST_COST = 20e-6  # seconds for a record, until a batch has told
+FIRST_COST = 20e-6  # seconds per record, until a batch has been measured
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Width:
     slots: int  # tasks that run at the same time
     most: int | None = None  # `sink.partitions`
     least: int | None = None  # `source.partitions`: split long ranges until there are this many
-    cost: float = FIRST_COST  # seconds of one task for each record, learned from the batches before
+    cost: float = FIRST_COST  # task seconds per record, learned from earlier batches
 
     def of(self, records: int, ranges: int) -> int:
         """Return the number of sink partitions for this many records in this many ranges."""
@@ -52,7 +52,7 @@ def choose(
 
 
 def allot(waiting: Mapping[Place, int], limit: int, batch: int) -> dict[Place, int]:
-    """Share `limit` records between the places that wait: equal shares, and nothing unused while another wants it."""
+    """Share `limit` records equally between the waiting places; what one does not need goes to the others."""
     left, level = limit, 0
     needs = sorted(waiting.values())
     for number, need in enumerate(needs):
@@ -62,7 +62,7 @@ def allot(waiting: Mapping[Place, int], limit: int, batch: int) -> dict[Place, i
         left -= need
     taken = {place: min(waiting[place], level) for place in sorted(waiting)}
     left = limit - sum(taken.values())
-    # What does not divide evenly: one record each, beginning with another place in each batch.
+    # The remainder: one record each, starting at a different place in each batch.
     places = [place for place in taken if taken[place] < waiting[place]]
     start = batch * limit % len(places) if places else 0
     for place in (places[start:] + places[:start])[: max(0, left)]:
@@ -71,7 +71,7 @@ def allot(waiting: Mapping[Place, int], limit: int, batch: int) -> dict[Place, i
 
 
 def split(ranges: list[Range], parts: int) -> list[Range]:
-    """Split the longest ranges until there are as many as parts, as far as they have records."""
+    """Split the longest ranges until there are `parts` of them, as far as their records allow."""
     pieces = dict.fromkeys(ranges, 1)
     heap = [(-(each.end - each.start), each) for each in ranges]
     heapq.heapify(heap)
@@ -90,9 +90,9 @@ def split(ranges: list[Range], parts: int) -> list[Range]:
 
 
 def group(ranges: list[Range], parts: int) -> tuple[tuple[Range, ...], ...]:
-    """Spread the ranges over the sink partitions, the longest first and each to the one that has least.
+    """Spread the ranges over the sink partitions: longest first, each to the one with the fewest records.
 
-    Two pieces of one source partition never meet in a sink partition: they are split only where there are as many sink
+    Two pieces of one source partition never share a sink partition: ranges are split only if there are as many sink
     partitions as pieces.
     """
     bins: list[list[Range]] = [[] for _ in range(min(parts, len(ranges)))]

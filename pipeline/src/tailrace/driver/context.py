@@ -1,4 +1,4 @@
-"""What one run of a driver holds: made once when it starts, handed down as one value."""
+"""The context of one run: made once when it starts, passed down as one value."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ class Watcher(Protocol):
     """What the run keeps informed: the board with its lag, the executors' number, and the lease."""
 
     def reading(self, positions: Callable[[], TopicPartitions]) -> None:
-        """Batches begin; `positions` returns what was read so far."""
+        """Take note that batches begin; `positions` returns what was read so far."""
 
     def finished(self, batch: Finished) -> None:
-        """A batch is delivered."""
+        """Take note of a delivered batch."""
 
     def tick(self, query: StreamingQuery | None = None) -> None:
-        """Look at everything that is not a batch; called a few times a second, with Spark's query if there is one."""
+        """Check everything other than the batch; called a few times a second, with Spark's query if there is one."""
 
     def stopping(self) -> None:
-        """No other batch begins."""
+        """Take note that no other batch begins."""
 
     def left(self) -> None:
-        """Nothing is open any more: a standby may take over."""
+        """Let a standby take over: nothing is open any more."""
 
 
 class Unwatched:
-    """A watcher for a run that nobody watches."""
+    """A watcher that ignores everything."""
 
     def reading(self, positions: Callable[[], TopicPartitions]) -> None:
         """Ignore it."""
@@ -59,7 +59,7 @@ class Unwatched:
 
 @dataclass(frozen=True)
 class Context:
-    """What a run holds, whoever plans its batches."""
+    """Everything that a run needs, whether Spark or the driver plans its batches."""
 
     run: str
     pipeline: Pipeline

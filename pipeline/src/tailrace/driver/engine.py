@@ -1,4 +1,4 @@
-"""What the loop needs of whatever runs a batch: deliver a plan, and say what was written.
+"""The engine protocol, which the loop needs to run a batch: deliver a plan, and report what was written.
 
 Spark is one implementation (`spark_engine`). The other (`thread_engine`) runs the stages that need no Spark in threads,
 so that the protocol can be tested against a real Kafka in a second instead of a minute.
@@ -29,7 +29,7 @@ class Engine(Protocol):
 
     @property
     def slots(self) -> int:
-        """How many tasks run at the same time."""
+        """The number of tasks that run at the same time."""
 
     @property
     def cut(self) -> Cut:
@@ -37,7 +37,7 @@ class Engine(Protocol):
 
     @property
     def planning(self) -> tuple[str, tuple[str, ...]]:
-        """Whether the frame is planned once or anew for each batch, and the reasons."""
+        """Whether the frame is planned once or for each batch, and the reasons."""
 
     def deliver(
         self, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class Engine(Protocol):
 
     @property
     def observed(self) -> Mapping[str, Mapping[str, float]]:
-        """What the function has observed of the last batch, by name."""
+        """What the function observed in the last batch, by name."""
 
     def cancel(self) -> None:
         """Give up the batch in progress."""

@@ -1,6 +1,6 @@
-"""Following one run: its HTTP port, its lag, its processes, and what Spark says of each batch.
+"""Monitoring of one run: its HTTP port, its lag, its processes, and Spark's progress reports.
 
-Everything is asked from the thread that waits for the query's end, or from threads of their own; a batch never waits.
+All questions are asked by the thread that waits for the query's end, or by separate threads; a batch never waits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)")
 
 
 class Follower:
-    """Tells the board what happens; does nothing where nobody is to watch."""
+    """Keeps the board up to date; does nothing if metrics are disabled."""
 
     def __init__(self, pipeline: Pipeline, board: Board) -> None:
         self.board = board
@@ -40,11 +40,11 @@ class Follower:
         self._watch = Watch(board.measures, pipeline.pipeline, "driver", "driver-jvm", None)
         self._lags = Lags(pipeline, board.lag, board.retention)
         self._spark: SparkSession | None = None
-        self._last = (-1, "")  # an idle stream tells of the batch that is to come, too
+        self._last = (-1, "")  # an idle stream also reports the batch to come
         self._asked = 0.0
 
     def session(self, spark: SparkSession) -> None:
-        """The session is there."""
+        """Watch the session's JVM, and link to Spark's pages."""
         if not self._on:
             return
         self._spark = spark
@@ -55,32 +55,32 @@ class Follower:
                 self.board.links["Spark"] = spark.sparkContext.uiWebUrl
 
     def stream(self, positions: Callable[[], TopicPartitions]) -> None:
-        """The stream begins; `positions` is what was read."""
+        """Begin to measure the lag; `positions` returns what was read."""
         if self._on:
             self._lags.start(positions)
 
     def look(self, query: StreamingQuery, wanted: int | None = None) -> None:
-        """What Spark has said since the last look; `wanted` is the number of executors, where it is not a fixed one."""
+        """Report Spark's progress since the last call; `wanted` is the number of executors, if it is not fixed."""
         if not self._on:
             return
-        with contextlib.suppress(Py4JError, PySparkException):  # a session that ends tells no more
-            said: Any = query._jsq.recentProgress()
+        with contextlib.suppress(Py4JError, PySparkException):  # a session that is ending reports nothing
+            reports: Any = query._jsq.recentProgress()
             new: list[Progress] = []
             last = self._last
-            for number in range(len(said) - 1, -1, -1):
-                key = (int(said[number].batchId()), str(said[number].timestamp()))
+            for number in range(len(reports) - 1, -1, -1):
+                key = (int(reports[number].batchId()), str(reports[number].timestamp()))
                 if key == self._last:
                     break
                 if not new:
                     last = key
-                new.append(Progress.read(said[number].json()))
+                new.append(Progress.read(reports[number].json()))
             self._last = last
             for progress in reversed(new):
                 self.board.progressed(progress)
             self.executors(wanted)
 
     def executors(self, wanted: int | None) -> None:
-        """Tell the board how many executors there are, not more often than makes sense."""
+        """Report the number of executors to the board, at most once in `_EXECUTORS_EVERY`."""
         if self._on and time.monotonic() - self._asked > _EXECUTORS_EVERY:
             self._asked = time.monotonic()
             with contextlib.suppress(Py4JError, PySparkException):
@@ -96,14 +96,14 @@ class Follower:
             return
         if wanted is None:
             cluster = _LOCAL_CLUSTER.match(master)
-            told = None if cluster else context._conf.get("spark.executor.instances")
-            wanted = int(cluster[1]) if cluster else int(told or SPARKS_OWN)
+            configured = None if cluster else context._conf.get("spark.executor.instances")
+            wanted = int(cluster[1]) if cluster else int(configured or SPARKS_OWN)
         known = int(context._jsc.sc().getExecutorMemoryStatus().size())
-        self.board.executors(wanted, known - 1)  # the driver is one of those that Spark counts
+        self.board.executors(wanted, known - 1)  # Spark counts the driver too
 
     @contextlib.contextmanager
     def following(self, emit: Emit) -> Iterator[None]:
-        """Serve, for as long as the run is inside."""
+        """Serve and watch while the run is inside."""
         if not self._on:
             yield
             return

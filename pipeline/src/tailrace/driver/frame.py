@@ -76,9 +76,9 @@ def rows(assembly: Assembly, records: DataFrame, judge: Judge) -> DataFrame:
 def gated(decoded: DataFrame, judge: Judge) -> DataFrame:
     """Let the accepted rows through and hand over the others.
 
-    The gate is a column, so that accepted rows stay in the JVM: Python gets a null for each of them. It counts as not
-    deterministic, or Spark could leave it out, move it or compute it twice.
+    The gate is a column, so that accepted rows stay in the JVM: Python gets a null for each of them. It is declared
+    non-deterministic; otherwise Spark could drop it, move it or compute it twice.
     """
-    make: Any = arrow_udf  # its stub knows no function that is told by its type hints
+    make: Any = arrow_udf  # its stub lacks functions that are described by their type hints
     gate = make(judge, BooleanType()).asNondeterministic()
     return decoded.withColumn(_GATE, gate(aside(decoded, "decode"))).where(F.col(_GATE)).drop(_GATE)

@@ -1,13 +1,13 @@
-"""What a pipeline's frame needs for each batch, and whether a replay of a batch deals out the same rows.
+"""Analysis of a pipeline's frame: what must be redone for each batch, and whether a replay deals out the same rows.
 
 The driver builds one DataFrame over a leaf of its own and collects it once per batch. Spark keeps the physical plan of
 a frame, and with it the time, the rows of other tables, the files of a shuffle and the seeds of random functions. This
-module reads the plans and finds the least that has to be done again for each batch. Counters of observe() begin at 0
-each time that a plan is executed.
+module reads the plans and finds the least that must be redone for each batch. Counters of observe() start at 0 each
+time that a plan is executed.
 
-What Structured Streaming would refuse, or would keep state for, is refused here. The logical plan shows what the user
-asked for; the physical plan shows what Spark has made of it, and has the last word: an operator that is not known to
-be repeatable is refused.
+Whatever Structured Streaming would refuse, or would keep state for, is refused here. The logical plan shows what the
+user asked for; the physical plan shows what Spark made of it, and it decides: an operator that is not known to be
+repeatable is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tailrace.errors import ConfigInvalid, FunctionInvalid, InvariantBroken
 
 KEPT = "nothing was read or written"
 
-# Operators that need rows of earlier batches to mean what they say.
+# Operators whose results depend on rows of earlier batches.
 _STATEFUL = {
     "Aggregate": "it aggregates",
     "AsOfJoin": "it joins with the nearest rows",
@@ -45,12 +45,12 @@ _STATEFUL = {
     "TransformWithState": "it keeps state by key",
     "TransformWithStateInPySpark": "it keeps state by key",
 }
-# Kinds of join by the side that the records may be on; of the others Spark keeps the other table's rows.
+# Join types by the side that the records may be on (left, right); the others would output rows of the other table.
 _JOINS = (
     {"Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti", "ExistenceJoin", "LeftSingle"},
     {"Inner", "Cross", "RightOuter"},
 )
-# Physical operators that make their rows from the rows of their own task, in the order that these come.
+# Physical operators that derive their rows from the rows of their own task, in order.
 _NARROW = frozenset(
     {
         "AppendColumns", "ArrowEvalPython", "ArrowEvalPythonUDTF", "BatchEvalPython", "BatchEvalPythonUDTF",
@@ -63,36 +63,36 @@ _NARROW = frozenset(
 )  # fmt: skip
 _AGGREGATES = frozenset({"HashAggregate", "ObjectHashAggregate", "SortAggregate"})
 _PARTITIONINGS = frozenset({"HashPartitioning", "ShufflePartitionIdPassThrough", "SinglePartition$"})
-# Text that Spark reads as a time where it casts it to one.
+# Text that Spark reads as the current date or time when it casts it.
 _TIME_IN_WORDS = re.compile(r"'\s*(now|today|tomorrow|yesterday)\b[^']*'", re.IGNORECASE)
 
 
 class Planning(StrEnum):
-    """What has to be done again for each batch."""
+    """What must be redone for each batch."""
 
     KEPT = "kept"  # planned once
-    PLANNED = "planned anew"  # frame.select("*") for each batch
-    BUILT = "built anew"  # the user's function is called for each batch
+    PLANNED = "planned for each batch"  # frame.select("*") for each batch
+    BUILT = "built for each batch"  # the user's function is called for each batch
 
 
 @dataclass(frozen=True)
 class Analysis:
-    """What a frame needs for each batch, why, and how its rows get from the reading tasks to the writing ones."""
+    """What must be redone for each batch, why, and how rows get from the reading tasks to the writing ones."""
 
     planning: Planning
     reasons: tuple[str, ...]
-    cut: tuple[str, ...]  # the shuffles between the two, in Spark's words without the ids of this session
+    cut: tuple[str, ...]  # the shuffles between the two, as Spark prints them, without this session's ids
     partitions: int | None  # tasks that write; None: the reading tasks write
     observes: bool = False  # whether the function counts with observe()
 
     @property
     def shuffles(self) -> int:
-        """How many shuffles the rows go through."""
+        """The number of shuffles that the rows go through."""
         return len(self.cut)
 
 
 def analyse(frame: DataFrame, leaf: DataFrame) -> Analysis:
-    """Find what a frame needs for each batch; raise ConfigInvalid or FunctionInvalid if it cannot be exact.
+    """Find what must be redone for each batch; raise ConfigInvalid or FunctionInvalid if delivery cannot be exact.
 
     `leaf` is the frame that mapInArrow returned for reading. Nothing is executed.
     """
@@ -135,11 +135,11 @@ class Leaf:
     def __init__(self, leaf: DataFrame) -> None:
         plan = leaf._jdf.queryExecution().analyzed()
         if plan.nodeName() != "MapInArrow":
-            raise InvariantBroken(f"the frame that reads is {plan.nodeName()}, not MapInArrow")
+            raise InvariantBroken(f"the reading frame is {plan.nodeName()}, not MapInArrow")
         self._id = plan.functionExpr().resultId()
 
     def ends(self, plan: Any, name: str) -> bool:
-        """Whether this is the leaf, in a logical or a physical plan."""
+        """Return whether this is the leaf, in a logical or a physical plan."""
         if name != "MapInArrow":
             return False
         physical = plan.getClass().getSimpleName() == "MapInArrowExec"
@@ -147,7 +147,7 @@ class Leaf:
         return bool(function.resultId().equals(self._id))
 
     def among(self, node: Node) -> int:
-        """How many times a plan reads the records, subqueries included."""
+        """Count how many times a plan reads the records, subqueries included."""
         return sum(self.ends(each.plan, each.name) for each in node)
 
 
@@ -155,7 +155,7 @@ class Leaf:
 
 
 def _logical_path(root: Node, leaf: Leaf) -> list[Node]:
-    """The operators between the leaf and the result, the leaf first."""
+    """Return the operators between the leaf and the result, the leaf first."""
     if not leaf.among(root):
         raise FunctionInvalid(
             "the function returned a DataFrame that does not come from the records",
@@ -166,10 +166,10 @@ def _logical_path(root: Node, leaf: Leaf) -> list[Node]:
     while not leaf.ends(node.plan, node.name):
         sides = [each for each in node.children if leaf.among(each)]
         if len(sides) != 1 or any(leaf.among(each) for each in node.subqueries):
-            how = {"Join": "it joins the records with themselves", "Union": "it puts the records together twice"}
+            how = {"Join": "it joins the records with themselves", "Union": "it unions the records with themselves"}
             raise _refused(
                 f"{how.get(node.name, 'it uses the records in a subquery')}, so each would be read more than once",
-                "use each record once: F.when(…) chooses for a row, and explode(array(…)) makes several of one",
+                "use each record once: F.when(…) decides per row, and explode(array(…)) turns one row into several",
             )
         node = sides[0]
         path.append(node)
@@ -177,35 +177,35 @@ def _logical_path(root: Node, leaf: Leaf) -> list[Node]:
 
 
 def _check_operator(node: Node, below: Node) -> None:
-    """Refuse an operator that needs other batches, or that brings rows which no record has brought."""
+    """Refuse an operator that depends on other batches, or that outputs rows not derived from a record."""
     name = node.name
     if name in _STATEFUL:
         raise _stateful(_STATEFUL[name])
     if name == "Window":
         raise _refused(
-            "a window function looks at the other rows of a batch, and where a batch ends is chance",
+            "a window function looks at other rows of the batch, and batch boundaries are arbitrary",
             "aggregate over event time with a checkpoint folder; Structured Streaming refuses such windows too",
         )
     if name == "Union" and len(node.children) > 1:
         raise _refused(
-            "it puts the rows of another table beside the records, and they would come out with each batch",
+            "it unions the records with another table, whose rows would be output with each batch",
             "join with the table instead",
         )
     if name == "Repartition" and not node.plan.shuffle():
-        raise _refused("coalesce() puts several reading tasks into one", "use sink.partitions for fewer transactions")
+        raise _refused("coalesce() merges several reading tasks into one", "use sink.partitions for fewer transactions")
     if name in {"Join", "LateralJoin"}:
         side = 0 if node.children[0] is below else 1
         kind = node.plan.joinType().toString().partition("(")[0]
         if kind not in _JOINS[side]:
             raise _refused(
-                f"a {node.plan.joinType().sql().lower()} join with the records on the {('left', 'right')[side]} takes "
-                "its rows from the other table, and they would come out with each batch",
-                "keep the side of the records",
+                f"a {node.plan.joinType().sql().lower()} join with the records on the {('left', 'right')[side]} "
+                "outputs rows of the other table, and would do so with each batch",
+                "use a join that keeps the records' side",
             )
 
 
 def _check_join_keys(node: Node, below: Node, changing: Doubts) -> None:
-    """Refuse a join that deals the records out by what may change."""
+    """Refuse a join that deals the records out by a key that may change."""
     if node.name != "Join" or node.plan.condition().isEmpty():
         return
     mine, doubtful = set(below.outputs), changing.of(below)
@@ -227,11 +227,11 @@ def _conjuncts(condition: Any) -> Iterator[Any]:
         yield condition
 
 
-# -- what Spark has made of it ---------------------------------------------------------------------
+# -- what Spark made of it -------------------------------------------------------------------------
 
 
 def _physical_path(root: Node, leaf: Leaf) -> list[Node]:
-    """The physical operators between the leaf and the result; refuse one that is not known to be repeatable."""
+    """Return the physical operators between the leaf and the result; refuse any not known to be repeatable."""
     if root.name.startswith("AdaptiveSparkPlan"):
         raise InvariantBroken("Spark's adaptive execution is on, which cuts each batch by its size")
     if leaf.among(root) != 1:
@@ -261,7 +261,7 @@ def _physical_path(root: Node, leaf: Leaf) -> list[Node]:
             if kind not in _PARTITIONINGS:
                 raise unrepeatable(f"Spark has planned {_partitioning(node)}")
         elif name not in _NARROW:
-            raise unrepeatable(f"Spark has planned {name}, of which it is not known that it can be repeated")
+            raise unrepeatable(f"Spark has planned {name}, which is not known to be repeatable")
     return path
 
 
@@ -269,7 +269,7 @@ def _unread(root: Node, leaf: Leaf) -> FunctionInvalid:
     for node in root:
         if node.name == "InMemoryTableScan" and leaf.among(tree(node.plan.relation().cachedPlan(), leaf.ends)):
             return _refused(
-                "it caches the records, and each batch would deliver those of the first", "remove cache() and persist()"
+                "it caches the records, so each batch would deliver those of the first", "remove cache() and persist()"
             )
     if leaf.among(root):
         return _refused("Spark has planned to read the records more than once", "use each record once")
@@ -277,7 +277,7 @@ def _unread(root: Node, leaf: Leaf) -> FunctionInvalid:
 
 
 def _check_shuffle(node: Node, doubts: Doubts) -> None:
-    """Refuse a shuffle whose key the optimizer has made of what may change."""
+    """Refuse a shuffle whose key, as the optimizer made it, may change."""
     below = doubts.of(node.children[0])
     partitioning = node.plan.outputPartitioning()
     keyed = partitioning.getClass().getSimpleName() != "SinglePartition$"
@@ -295,10 +295,10 @@ def _partitioning(node: Node) -> str:
 
 
 def _reasons(root: Node, path: list[Node], patterns: Patterns) -> Iterator[tuple[Planning, str]]:
-    """Why a plan cannot be kept, and what it takes instead."""
+    """Yield the reasons why a plan cannot be kept, each with what must be redone."""
     for node in root:
         if node.name == "Sample":
-            yield Planning.BUILT, "sample() draws other rows for each batch"
+            yield Planning.BUILT, "sample() draws different rows for each batch"
         if not node.children and node is not path[0] and node.name not in CONSTANT:
             yield Planning.PLANNED, f"it uses another table ({described(node)})"
         current, seeded = (node.plan.containsPattern(each) for each in (patterns.current, patterns.seeded))

@@ -46,7 +46,7 @@ class InputEnd:
         yield from batches
         if not getattr(_input, "complete", False):
             raise InputCutOff(
-                "the input of a sink partition ended before its end: Spark gave the task up",
+                "the input of a sink partition was truncated: Spark gave the task up",
                 kept="its transaction was aborted; nothing of this attempt is visible to a read_committed reader",
             )
 

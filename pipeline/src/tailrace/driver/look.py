@@ -1,4 +1,4 @@
-"""Looking at the source: which topic partitions exist, which topics they belong to, and where they end."""
+"""A look at the source: which topic partitions exist, which topics they belong to, and where they end."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.topics import topic_ids
 
-TOPICS_EVERY = 1.0  # seconds between two questions for the topics themselves
+TOPICS_EVERY = 1.0  # seconds between queries for the topics themselves
 
 
 @dataclass(frozen=True)
 class Seen:
-    """One look."""
+    """The result of one look."""
 
     ends: TopicPartitions
     topics: Mapping[str, str]  # source topics with their ids
@@ -36,7 +36,7 @@ class Look:
         self._topics: dict[str, tuple[str, int]] = {}
 
     def topics(self) -> dict[str, tuple[str, int]]:
-        """Return the id and the number of partitions of each source topic, not older than a second."""
+        """Return the id and the number of partitions of each source topic, at most a second old."""
         if not self._topics or time.monotonic() - self._asked > TOPICS_EVERY:
             names = {topic for topic, _ in source.partitions_of(self._pipeline, self._cluster)}
             self._topics = topic_ids(self._cluster, names)
@@ -44,7 +44,7 @@ class Look:
         return self._topics
 
     def __call__(self, positions: TopicPartitions) -> Seen:
-        """Return the ends of the partitions that are read, and of those that are new."""
+        """Return the ends of the source's partitions, new ones included."""
         topics = self.topics()
         places = {(topic, number) for topic, (_, count) in topics.items() for number in range(count)}
         gone = sorted(set(positions) - places)
@@ -52,7 +52,7 @@ class Look:
             raise errors.SourceChanged(
                 f"{', '.join(f'{topic}-{number}' for topic, number in gone[:5])} no longer exists",
                 kept="everything that was delivered; nothing more was read",
-                then="restore the topic, or set source.on_data_loss: reset to go on without it",
+                then="restore the topic, or set source.on_data_loss: reset to continue without it",
             )
         ends = self._cluster.latest(sorted(places), self._committed)
         return Seen(ends, {topic: name for topic, (name, _) in topics.items()}, time.monotonic())

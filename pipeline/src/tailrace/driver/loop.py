@@ -1,7 +1,7 @@
 """The loop: look at the source, choose a batch, write its plan, deliver it, report.
 
-While a batch is delivered by a thread of its own, the loop waits, looks ahead, and listens for a stop. Every batch is
-delivered from its plan, so a replay at the start is the same call.
+A separate thread delivers each batch; meanwhile the loop looks ahead and watches for a stop. Every batch is delivered
+from its plan, so the replay at startup is the same call.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from tailrace.progress.stream_plan import AnyPlan
 from tailrace.status.events import BatchPlanned, BatchWritten, BrokersAway, BrokersBack, Idle, OffsetsReset, Stopped
 from tailrace.status.snapshots import Finished
 
-IDLE_AFTER = 1.0  # seconds without a batch until the last one is noted as done
-_TICK = 0.2  # seconds between two looks at everything that is not a batch
-_PAUSES = (0.005, 0.01, 0.02, 0.04)  # seconds between looks at a source that has nothing new
-_FRESH = 1.0  # seconds for which a look ahead may be used
-_AHEAD_AFTER = 0.05  # seconds after which a batch in progress is worth a look ahead
+IDLE_AFTER = 1.0  # seconds without a batch before the last one is recorded as done
+_TICK = 0.2  # seconds between checks of everything other than the batch
+_PAUSES = (0.005, 0.01, 0.02, 0.04)  # seconds between looks at a source without new records
+_FRESH = 1.0  # maximum age of a look ahead, in seconds
+_AHEAD_AFTER = 0.05  # seconds into a batch before the loop looks ahead
 _AHEAD_EVERY = 0.5
-_SHOWN = 3  # ranges of a batch, in a message
+_SHOWN = 3  # ranges of a batch shown in a message
 
 
 @dataclass
 class Loop:
-    """The batches of one run; used by one thread."""
+    """The batch loop of one run; used by a single thread."""
 
     context: Context
     engine: Engine
-    plan: AnyPlan | None = None  # the last one
+    plan: AnyPlan | None = None  # the last plan
     positions: TopicPartitions = field(default_factory=dict)
-    delivered: bool = True  # whether the last plan is
-    marked: float = 0.0  # when markers were committed last
-    number: int | None = None  # of the next batch, where that is not the one after the last plan
+    delivered: bool = True  # whether the last plan is delivered
+    marked: float = 0.0  # when markers were last committed
+    number: int | None = None  # of the next batch, if it does not follow the last plan's
 
     def __post_init__(self) -> None:
         self.look = Look(self.context.pipeline, self.context.cluster)
         self.pace = Pace(self.context.pipeline)
-        # The digests of what decides verdicts, and of the function: files that change later belong to the next run.
+        # Digests of what decides verdicts, and of the function: files that change later take effect in the next run.
         self._shape, self._code = self.context.assembly.shape, self.context.assembly.code
         self._owners: dict[SinkPartition, str] = {}
         self._ahead: Seen | None = None
-        self._backlog = False  # whether the batch has left records behind: without, a look ahead is old when it is used
+        self._backlog = False  # whether the batch left records behind; if not, a look ahead would be stale when used
         self._ends: TopicPartitions = {}
         self._ids: Mapping[str, str] = {}
         self._phases = Phases()
@@ -71,25 +71,25 @@ class Loop:
 
     @property
     def last(self) -> int:
-        """The batch that was planned last; -1 before the first."""
+        """The number of the last planned batch; -1 before the first."""
         return self.plan.batch if self.plan is not None else -1
 
     # -- the loop ----------------------------------------------------------------------------------
 
     def begin(self, ids: Mapping[str, str]) -> None:
-        """Prepare the first batch: the ids of the source topics are these."""
+        """Prepare the first batch; `ids` are the ids of the source topics."""
         self._ids = dict(ids)
         self.pace.begin(self.positions)
 
     def stream(self, *, until_read: bool = False) -> None:
-        """Deliver batches until a stop is asked for; with `until_read`, until what is there now has been read."""
+        """Deliver batches until a stop is requested; with `until_read`, until all records that exist now are read."""
         pipeline, stop = self.context.pipeline, self.context.stop
         target: TopicPartitions | None = None
         since, pauses = time.monotonic(), 0
         try:
             while not stop.event.is_set():
                 begun = time.monotonic()
-                seen = self._seen()
+                seen = self._look_at_source()
                 if seen is None:  # no broker answers
                     stop.event.wait(_TICK)
                     continue
@@ -104,7 +104,7 @@ class Loop:
                     break
                 self._tick()
                 if time.monotonic() - since > IDLE_AFTER:
-                    self._rest()
+                    self._report_idle()
                 stop.event.wait(_PAUSES[min(pauses, len(_PAUSES) - 1)])
                 pauses += 1
             self.settle()
@@ -114,7 +114,7 @@ class Loop:
         reason = stop.reason or "all that was there has been read"
         self.context.emit(Stopped(reason, self.last))
 
-    def _seen(self) -> Seen | None:
+    def _look_at_source(self) -> Seen | None:
         """Look at the source; None while no broker answers, which is reported once."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and time.monotonic() - ahead.at < _FRESH:
@@ -182,7 +182,7 @@ class Loop:
         return True
 
     def _admit(self, seen: Seen) -> None:
-        """Take in what has changed in the source since the last look."""
+        """Apply the changes in the source since the last look."""
         changed = changes(self.positions, self._ids, seen)
         if self.context.pipeline.source.on_data_loss is OnDataLoss.STOP:
             changed.refuse_loss()
@@ -196,7 +196,7 @@ class Loop:
     # -- one batch ---------------------------------------------------------------------------------
 
     def deliver(self, plan: Plan, *, limit: int | None = None, gone: frozenset[str] = frozenset()) -> list[Written]:
-        """Deliver a plan, new or from the ledger, and report it; on a stop, within `batch.drain`."""
+        """Deliver a plan, new or from the ledger, and report it; after a stop request, within `batch.drain`."""
         replay = limit is None
         self.context.emit(BatchPlanned.of(plan, replay=replay))
         with self._phases.timed("deliver"):
@@ -226,7 +226,7 @@ class Loop:
         )
 
     def replayed(self, plan: Plan) -> None:
-        """Report the batch that an earlier run has left open."""
+        """Report the batch that an earlier run left open."""
         written = self._written
         self.context.watcher.finished(self._done(plan, written, replay=True))
 
@@ -239,7 +239,7 @@ class Loop:
         )
 
     def _await(self, job: Future[list[Written]], plan: Plan) -> list[Written]:
-        """Wait for a batch in progress; meanwhile look ahead, and give the batch up where a stop cannot wait."""
+        """Wait for the batch in progress; meanwhile look ahead, and give the batch up if a stop cannot wait."""
         stop, drain = self.context.stop, self.context.pipeline.batch.drain
         stopped: float | None = None
         given_up = False
@@ -262,8 +262,10 @@ class Loop:
         except Exception as error:
             if given_up:
                 raise unfinished(stop, plan.batch, drain) from error
-            told = failure(error, self.context.pipeline, described(plan))
-            raise overtaken(told, self.context.ledger, self.context.pipeline, plan.batch, self.context.run) from error
+            reported = failure(error, self.context.pipeline, described(plan))
+            raise overtaken(
+                reported, self.context.ledger, self.context.pipeline, plan.batch, self.context.run
+            ) from error
 
     def _report(self, plan: Plan, written: list[Written], limit: int | None) -> None:
         ends = self._ahead.ends if self._ahead is not None else self._ends
@@ -278,15 +280,15 @@ class Loop:
             self._ticked = time.monotonic()
             self.context.watcher.tick()
 
-    def _rest(self) -> None:
-        """Note that the last batch is done, once for each position, and say that the pipeline has drained."""
+    def _report_idle(self) -> None:
+        """Settle the last batch and report that the pipeline is idle, once per position."""
         if self._settled == self.positions:
             return
         self.settle()
         self.context.emit(Idle(self.last))
 
     def settle(self) -> None:
-        """Note in the ledger that the last batch is done, and how far it has read."""
+        """Record in the ledger that the last batch is done, and how far it has read."""
         if not self.delivered or self.number is not None or self._settled == self.positions:
             return
         if self.plan is not None:
@@ -297,6 +299,6 @@ class Loop:
 
 
 def described(plan: AnyPlan) -> str:
-    """Name the batch, and where its records are."""
+    """Name the batch and the ranges of its records."""
     shown = ", ".join(map(str, plan.ranges[:_SHOWN]))
     return f"batch {plan.batch}, of {shown}{', …' if len(plan.ranges) > _SHOWN else ''}"

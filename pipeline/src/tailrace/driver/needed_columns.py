@@ -1,7 +1,7 @@
-"""Which columns a frame needs: of a record, those that it uses; of a row for the sink, those that say something.
+"""Column pruning: the columns of a record that a frame uses, and those of a row for the sink that are not constant.
 
-Spark takes columns that nobody uses out of its own nodes, and not out of a Python function's input and result. What is
-not needed is not read, copied or sent between the processes.
+Spark prunes unused columns in its own nodes, but not in a Python function's input and result. Pruned columns are not
+read, copied or sent between the processes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tailrace.driver.catalyst import Node, items, tree
 from tailrace.driver.frame_analysis import Leaf
 from tailrace.stages.rows import ROW
 
-# Operators that name each column that they use. A union, for one, takes its columns by their order.
+# Operators that name each column that they use. A union, for example, takes its columns by position.
 _NAMING = frozenset(
     {
         "ArrowEvalPython", "BatchEvalPython", "CollectMetrics", "Filter", "Generate", "Join", "MapInArrow",
@@ -24,7 +24,7 @@ _NAMING = frozenset(
 
 
 def needed(frame: DataFrame, leaf: DataFrame) -> tuple[str, ...]:
-    """Return the columns of `leaf` that `frame` uses, at least one; all of them where that cannot be told."""
+    """Return the columns of `leaf` that `frame` uses, at least one; all of them if that is unknown."""
     reads = Leaf(leaf)
     root = tree(frame._jdf.queryExecution().optimizedPlan(), reads.ends)
     used = set(root.outputs)
@@ -43,7 +43,7 @@ def needed(frame: DataFrame, leaf: DataFrame) -> tuple[str, ...]:
 
 
 def telling(rows: DataFrame, topic: str | None) -> list[str]:
-    """Return the columns of rows for the sink that do not hold null alone, nor the sink's own topic alone."""
+    """Return the columns of rows for the sink, except those that are always null or always the sink's own topic."""
     plan = rows._jdf.queryExecution().optimizedPlan()
     if plan.nodeName() != "Project":
         return list(ROW.names)

@@ -1,7 +1,7 @@
-"""The input offsets where others see them: where a first start begins, one write for each batch, what disagrees.
+"""A mirror of the input offsets in a store that others read: read at a first start, written once per batch, compared.
 
-The ledger is the truth. So a store that fails stops nothing but a first start; each failure is reported, once until
-the store works again, and so is everything that the store says and the ledger does not.
+The ledger is authoritative, so a store that fails stops only a first start. A failure is reported once until the store
+works again, and so is every mismatch between the store and the ledger.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tailrace.status.events import Emit, OffsetsReset, OffsetStoreReport
 log = logging.getLogger(__name__)
 
 _SHOWN = 5
-_OPEN_EVERY = 30.0  # seconds between two tries to reach a store that was not there
+_OPEN_EVERY = 30.0  # seconds between attempts to reach a store that could not be opened
 
 
 class OffsetMirror:
-    """What a driver does with its pipeline's store."""
+    """Mirrors the input offsets of one run in its pipeline's store."""
 
     def __init__(self, pipeline: Pipeline, open_it: Callable[[], OffsetStore], emit: Emit) -> None:
         self._pipeline = pipeline
@@ -40,7 +40,7 @@ class OffsetMirror:
         self._again = 0.0
 
     def begin(self, cluster: Cluster) -> TopicPartitions:
-        """Where a pipeline without a plan begins: where the store says, and elsewhere as auto.offset.reset says."""
+        """Return where a pipeline without a plan begins: at the stored offsets, otherwise by auto.offset.reset."""
         fallback = source.beginning(self._pipeline, cluster)
         store = self._opened()
         stored = store.begin(list(fallback))
@@ -50,41 +50,41 @@ class OffsetMirror:
         here, notes = source.within(self._pipeline, stored, cluster, place)
         for note in notes:
             self._emit(OffsetsReset(note))
-        rest = [each for each in fallback if each not in here]
-        said = f"beginning where {place} says: {_listed([f'{named(each)} at {here[each]}' for each in sorted(here)])}"
-        if rest:
-            said += f"; as auto.offset.reset says: {_listed([f'{named(each)} at {fallback[each]}' for each in rest])}"
-        self._say(said)
+        others = [each for each in fallback if each not in here]
+        notice = f"starting from {place}: {_listed([f'{named(each)} at {here[each]}' for each in sorted(here)])}"
+        if others:
+            notice += f"; by auto.offset.reset: {_listed([f'{named(each)} at {fallback[each]}' for each in others])}"
+        self._say(notice)
         return fallback | here
 
     def compare(self, plan: AnyPlan, positions: TopicPartitions) -> None:
-        """Report what the store says and the ledger does not; the ledger is right."""
+        """Report where the store differs from the ledger; the ledger is authoritative."""
         try:
             store = self._opened()
-            # A batch that was noted as done has been followed by a write of where it ends.
+            # After a batch was recorded as done, its end was written to the store.
             last = {} if plan.done else begins(plan, plan.ends)
             found = differences(Known(positions, last), store.load([*positions]))
         except TailraceError as error:
             self._fail(error)
             return
         if found:
-            self._say(f"the ledger counts, and {store.where} differs: {_listed(found)}; the next batch writes it")
+            self._say(f"{store.where} differs from the ledger: {_listed(found)}; the next batch overwrites it")
 
     def planned(self, plan: AnyPlan, positions: TopicPartitions, seconds: float) -> None:
-        """The ledger has taken a batch's plan: keep where the batch begins."""
+        """Save where the batch begins, once the ledger has its plan."""
         took = self._save(positions)
         if log.isEnabledFor(logging.DEBUG):
             ranges = ", ".join(map(str, plan.ranges)) or "nothing"
             log.debug("batch %d reads %s; stored in the ledger in %.1f ms%s", plan.batch, ranges, seconds * 1000, took)
 
     def settled(self, positions: TopicPartitions) -> None:
-        """The last batch is done: keep where the next one begins."""
+        """Save where the next batch begins, once the last one is done."""
         if positions != self._saved:
             took = self._save(positions)
-            log.debug("the last batch is done, going on at %s%s", offsets_json(positions), took)
+            log.debug("the last batch is done, continuing at %s%s", offsets_json(positions), took)
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store."""
         if self._store is not None:
             self._store.close()
             self._store = None
@@ -92,7 +92,7 @@ class OffsetMirror:
     def _opened(self) -> OffsetStore:
         if self._store is None:
             if self._closed is not None and time.monotonic() < self._again:
-                raise self._closed  # asking takes its time, and no batch should wait for it each time
+                raise self._closed  # opening takes time, and not every batch should wait for it
             try:
                 self._store = self._open()
             except TailraceError as error:
@@ -119,7 +119,7 @@ class OffsetMirror:
     def _fail(self, error: TailraceError) -> None:
         if error.what != self._failed:
             self._failed = error.what
-            self._say(f"{error.what}; the pipeline goes on, for the ledger knows what was delivered")
+            self._say(f"{error.what}; the pipeline continues, because the ledger knows what was delivered")
 
     def _say(self, what: str) -> None:
         self._emit(OffsetStoreReport(what))

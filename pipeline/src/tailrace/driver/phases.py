@@ -15,7 +15,7 @@ class Phases:
     seconds: dict[str, float] = field(default_factory=dict)
 
     def begin(self, **spent: float) -> None:
-        """Forget the batch before; these steps of the new one are done."""
+        """Forget the previous batch; `spent` has the steps of the new one that are done."""
         self.seconds = dict(spent)
 
     @contextlib.contextmanager

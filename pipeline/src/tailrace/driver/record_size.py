@@ -1,6 +1,6 @@
-"""How large the records are that come first: a sample, read before the first batch.
+"""The size of the first records, from a sample that is read before the first batch.
 
-Nothing is known yet then, and a limit that suits small records would be terabytes of large ones.
+Nothing else is known then, and a limit that suits small records would be terabytes of large ones.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tailrace.kafka.clients import TopicPartitions, client_options
 _PROBED_PARTITIONS = 16
 _PROBED_RECORDS = 64
 _PROBED_BYTES = 16_384_000
-_PROBE_LIMIT = 1.0  # seconds; a topic whose size is not known then begins with few records
+_PROBE_LIMIT = 1.0  # seconds; a topic whose record size is unknown by then starts with small batches
 _PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
 
 
 def weight(kafka: Kafka, positions: TopicPartitions) -> float | None:
-    """The mean size of some of the records that come next; None where there are none, or where nobody answers."""
+    """Return the mean size of a sample of the next records; None if there are none, or no broker answers."""
     places = sorted(positions)[:: max(1, len(positions) // _PROBED_PARTITIONS)]
     if not places:
         return None
@@ -30,7 +30,7 @@ def weight(kafka: Kafka, positions: TopicPartitions) -> float | None:
         consumer.assign([TopicPartition(*place, positions[place]) for place in places])
         sizes = _sizes(consumer, len(places))
     except KafkaException:
-        return None  # a guess is what this is for; whether the topic can be read, Spark will say
+        return None  # only a guess is needed here; reading the batch will report the problem
     finally:
         consumer.close()
     return sum(sizes) / len(sizes) if sizes else None

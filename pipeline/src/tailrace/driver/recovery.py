@@ -1,7 +1,7 @@
-"""Startup: what the ledger says of the last batch, and how it is finished before the next one is chosen.
+"""Recovery at startup: read the last batch from the ledger, and find what is left of it to deliver.
 
 The order matters. The ledger is taken first, so that older drivers are fenced. Then every sink partition of the last
-plan is fenced, so that nothing of an older run can be committed any more. Only then are the markers read.
+plan is fenced, so that an older run can commit nothing more. Only then are the markers read.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 
 @dataclass(frozen=True)
 class Recovered:
-    """What the ledger says at the start of a run."""
+    """The contents of the ledger at the start of a run."""
 
     plan: AnyPlan | None
     markers: Mapping[SinkPartition, Marker]
 
 
 def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovered, str]:
-    """Take the ledger, fence, and read plan and markers; the text is a note for the user, or empty."""
+    """Take the ledger, fence, and read plan and markers; the returned text is a note for the user, or empty."""
     ledger.take()
     plan = ledger.latest()
     number = plan.batch if plan else -1
@@ -45,7 +45,7 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
     if plan is not None and ahead > plan.batch + 1:
         other = _choices(pipeline).get(
             "then",
-            "look at the output for what is delivered, then say where to go on: "
+            "check the output for what was delivered, then set where to continue: "
             "`tailrace offsets set FILE … --give-up`",
         )
         raise errors.MarkerConflict(
@@ -64,35 +64,35 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
 
 
 def _choices(pipeline: Pipeline) -> dict[str, str]:
-    """Return what else there is to do than setting offsets, which a stateful pipeline has in its checkpoint."""
+    """Return the next step for a stateful pipeline, whose offsets are in its checkpoint and cannot be set."""
     if pipeline.checkpoint == "ledger":
         return {}
     return {
-        "then": "look at the output for what the batch has delivered; then give the pipeline a new name and a new "
-        f"checkpoint, and a section offsets with from: tailrace.{pipeline.pipeline}"
+        "then": "check the output for what the batch delivered; then give the pipeline a new name, a new "
+        f"checkpoint and a section `offsets` with from: tailrace.{pipeline.pipeline}"
     }
 
 
 def _check_deleted(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], kept: expiry.Retention) -> None:
-    """Refuse a batch whose markers were deleted: those of the batch before cannot have expired, and are gone."""
+    """Refuse a batch whose markers were deleted: those of the previous batch are gone, but cannot have expired."""
     if isinstance(plan, Plan) and plan.marked and not markers and time.time() - plan.marked < kept.certain:
         raise errors.ProgressMissing(
-            f"the ledger has the plan of batch {plan.batch} of {plan.pipeline!r} and no marker of any batch, though "
+            f"the ledger has the plan of batch {plan.batch} of {plan.pipeline!r} but no marker of any batch, though "
             f"some were committed {expiry.duration(time.time() - plan.marked)} ago: the group of markers was deleted",
-            kept="nothing was read or written: the batch may or may not be delivered",
-            then="look at the output, then `tailrace offsets set FILE … --give-up` with where to go on; `tailrace "
-            "explain TR-306` has the choices",
+            kept="nothing was read or written: the batch may or may not have been delivered",
+            then="check the output, then set where to continue: `tailrace offsets set FILE … --give-up`; `tailrace "
+            "explain TR-306` lists the choices",
         )
 
 
 def check_same(pipeline: Pipeline, plan: AnyPlan, ids: Mapping[str, str]) -> frozenset[str]:
-    """Refuse a plan of another sink or source; return the topics that were created again, where that is allowed."""
+    """Refuse a plan of another sink or source; return the topics that were created again, if that is allowed."""
     if not isinstance(plan, Plan):
         return frozenset()
     sink = pipeline.sink.topic or ""
     if plan.sink != sink:
         raise errors.PlanOfAnother(
-            f"batch {plan.batch} of {plan.pipeline!r} was planned for the sink {_topic(plan.sink)}, and this "
+            f"batch {plan.batch} of {plan.pipeline!r} was planned for the sink {_topic(plan.sink)}, but this "
             f"configuration writes to {_topic(sink)}",
             kept="nothing was read or written",
             then="if another pipeline has this name, rename one of them; if you changed the sink, run the old "
@@ -103,7 +103,7 @@ def check_same(pipeline: Pipeline, plan: AnyPlan, ids: Mapping[str, str]) -> fro
         raise errors.PlanOfAnother(
             f"the source topic {', '.join(sorted(again))} was deleted and created again since batch {plan.batch}",
             kept="nothing was read or written",
-            then="set source.on_data_loss: reset to read it from its beginning, or choose where to go on: tailrace "
+            then="set source.on_data_loss: reset to read it from its beginning, or choose where to continue: tailrace "
             "offsets reset FILE --to earliest --give-up",
         )
     return again
@@ -118,8 +118,8 @@ def unfinished(
 ) -> Plan | dict[Place, int] | None:
     """Return what is left of the last batch.
 
-    A plan has to be delivered (sink partitions that are written are skipped). Positions say that nothing of the batch
-    was delivered, so that it is chosen again from there. None: the batch is done.
+    A plan must be delivered (sink partitions already written are skipped). Positions mean that nothing of the batch was
+    delivered, so it is chosen again from there. None means that the batch is done.
     """
     if plan.done:
         return None
@@ -139,25 +139,25 @@ def unfinished(
     if any(done) and plan.shuffles and (plan.shape, plan.code) != (shape, code):
         what = "source.format, its schema or process.validate" if plan.shape != shape else "process.function"
         raise errors.CutChanged(
-            f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and was begun with another {what}: behind "
-            "a shuffle that decides what a sink partition holds",
-            kept="nothing more of the batch was delivered; what was, is not delivered again",
+            f"batch {plan.batch} of {plan.pipeline!r} is partly delivered, and was begun with another {what}: behind "
+            "a shuffle, this decides what a sink partition holds",
+            kept="nothing more of the batch was delivered, and nothing is delivered twice",
             then="finish the batch as it was begun (`tailrace run FILE --batch`), then change",
         )
     return plan
 
 
 def _inherited(plan: StreamPlan) -> Plan:
-    """Return the plan of version 0.1 in today's form, where its sink partitions are ranges; refuse any other."""
+    """Convert a plan of version 0.1 whose sink partitions are ranges; refuse any other."""
     try:
         parts = tuple(tuple(Range.parse(each) for each in part.split("+")) for part in plan.slices)
     except errors.LedgerUnusable:
         parts = ()
     if not parts or len(set(plan.slices)) != len(plan.slices):
         raise errors.CutChanged(
-            f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and was begun by version 0.1, whose sink "
-            "partitions cannot be made again by this version",
-            kept="nothing more of the batch was delivered; what was, is not delivered again",
+            f"batch {plan.batch} of {plan.pipeline!r} is partly delivered, and was begun by version 0.1, whose sink "
+            "partitions cannot be reproduced by this version",
+            kept="nothing more of the batch was delivered, and nothing is delivered twice",
             then="finish the batch with version 0.1 (`tailrace run FILE --batch`), then upgrade",
         )
     return Plan(

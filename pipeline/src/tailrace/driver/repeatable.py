@@ -1,8 +1,8 @@
 """Which shuffles deal the same records to the same tasks when a batch is repeated.
 
 A sink partition that was delivered is skipped on a replay, so every row has to reach the task that it reached before.
-Round robin and ranges depend on order and on samples. A key is refused if any step below it may compute something else
-on a replay: a random number, a user's non-deterministic function, the time, or a table that may have changed.
+Round robin depends on order, and ranges depend on samples. A key is refused if any step below it may compute another
+value on a replay: a random number, a user's non-deterministic function, the time, or a table that may have changed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _COGROUPED = ("FlatMapCoGroupsInPandas", "FlatMapCoGroupsInArrow")
 # Operators whose rows are the same for as long as the plan is.
 CONSTANT = frozenset({"LocalRelation", "LocalTableScan", "OneRowRelation", "Range"})
 _BATCH = "LogicalRDD"
-Keys = list[tuple[str, Any]]  # what deals the rows out, and the expression that it does it by
+Keys = list[tuple[str, Any]]  # the operation that deals the rows out, and its key expression
 
 
 def unrepeatable(why: str) -> FunctionInvalid:
-    """The error for rows that a replay would deal out otherwise."""
+    """Return the error for rows that a replay would deal out differently."""
     return FunctionInvalid(
         f"the function's rows cannot be cut the same way again: {why}",
         kept="nothing was read or written",
@@ -33,22 +33,22 @@ def unrepeatable(why: str) -> FunctionInvalid:
 
 
 def described(node: Node) -> str:
-    """A table as a message names it."""
+    """Describe a table for a message."""
     if node.name == "LogicalRDD":
-        return "rows that were made in Python, or an RDD"
+        return "rows created in Python, or an RDD"
     return re.sub(r"\s*\[[^\]]*\]|^Relation ", "", node.plan.simpleString(25)).strip() or node.name
 
 
 def other_table(node: Node) -> str | None:
-    """Why the rows of a table may change; None for constants."""
+    """Return why the rows of a table may change; None for constants."""
     return None if node.name in CONSTANT else f"another table ({described(node)}), which may have changed on a replay"
 
 
 class Doubts:
-    """The columns of a plan that may hold something else when it is computed again, and on what they depend.
+    """The columns of a plan whose values may differ on a replay, and what they depend on.
 
-    `origin` says why the rows of an operator without children may change; None if they do not. `clock` says whether
-    the current time is another one when a batch is repeated: Spark's streams keep a batch's time.
+    `origin` returns why the rows of an operator without children may change; None if they do not. `clock` is whether
+    a replay sees another current time: Spark's streams keep a batch's time.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Doubts:
         self._done: dict[Node, dict[int, str]] = {}
 
     def of(self, node: Node) -> dict[int, str]:
-        """The doubtful columns that come out of an operator."""
+        """Return the doubtful columns that an operator outputs."""
         if node not in self._done:
             self._done[node] = self._of(node)
             self.all |= self._done[node]
@@ -88,7 +88,7 @@ class Doubts:
         if not made:
             return found
         named: dict[int, str | None] = {}
-        general: str | None = None  # an expression that is not the source of one column may be that of any
+        general: str | None = None  # an expression without a name may be the source of any column
         for expression in node.expressions:
             why = self.why(expression, below)
             if expression.getClass().getSimpleName() == "Alias":
@@ -102,14 +102,14 @@ class Doubts:
         return found
 
     def why(self, expression: Any, below: dict[int, str] | None = None) -> str | None:
-        """What a value depends on that may be another on a replay; None if it is the same."""
+        """Return what makes a value differ on a replay; None if it stays the same."""
         below = self.all if below is None else below
         for each in references(expression):
             if each in below:
                 return below[each]
         if not expression.deterministic():
             chance = next(parts(expression, lambda each: not each.deterministic()))
-            return f"{called(chance)}, which may give another value on a replay"
+            return f"{called(chance)}, which may give a different value on a replay"
         if self._clock:
             for each in clocks(expression, self._patterns):
                 return f"{called(each)}, which is later on a replay"
@@ -122,7 +122,7 @@ def check(node: Node, doubts: Doubts) -> None:
     """Refuse an operator that deals rows out in a way that cannot be repeated."""
     for what, key in _keys(node):
         if key.getClass().getSimpleName() == "SortOrder":
-            raise unrepeatable(f"{what} by ranges follows a sample of the rows")
+            raise unrepeatable(f"{what} by ranges depends on a sample of the rows")
         for child in node.children:
             doubts.of(child)
         why = doubts.why(key)
@@ -131,7 +131,7 @@ def check(node: Node, doubts: Doubts) -> None:
 
 
 def check_stream(rows: Any, patterns: Patterns, *, clock: bool) -> Node:
-    """Refuse a stream's plan, as Spark has analysed it, if its shuffles cannot be repeated; the plan as a tree."""
+    """Return a stream's plan, as Spark has analysed it, as a tree; refuse shuffles that cannot be repeated."""
     root = tree(rows)
     doubts = Doubts(patterns, lambda node: None if node.plan.isStreaming() else other_table(node), clock=clock)
     for node in root:
@@ -141,7 +141,7 @@ def check_stream(rows: Any, patterns: Patterns, *, clock: bool) -> Node:
 
 
 def check_batch(rows: Any, patterns: Patterns) -> None:
-    """Refuse what a function of `foreachBatch` has made of its batch, which Spark hands to it as an RDD."""
+    """Refuse a `foreachBatch` function's frame if its shuffles cannot be repeated; Spark passes the batch as an RDD."""
     root = tree(rows)
     doubts = Doubts(patterns, lambda node: None if node.name == _BATCH else other_table(node), clock=True)
     for node in root:

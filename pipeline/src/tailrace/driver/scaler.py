@@ -1,8 +1,8 @@
-"""Asking Spark for more executors, and letting some go, as `scaling` decides.
+"""Executor scaling: requests executors from Spark and releases them, as `scaling` decides.
 
-It listens to what the run tells of its batches, and acts from the thread that waits for the query's end: no batch waits
-for it. An executor that is let go while it has a task does no harm: the task is tried again elsewhere, fences what was
-begun, and is no failure to Spark.
+It learns of batches from the run's events, and acts in the thread that waits for the query's end, so no batch waits for
+it. Releasing an executor that runs a task does no harm: the task is retried elsewhere, fences what was begun, and is no
+failure to Spark.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOOK = 1.0
 
 
 class Scaler:
-    """The executors of one run; does nothing where their number is fixed."""
+    """Scales the executors of one run; does nothing if their number is fixed."""
 
     def __init__(self, pipeline: Pipeline, clock: Callable[[], float] = time.monotonic) -> None:
         chosen = pipeline.executors
@@ -39,11 +39,11 @@ class Scaler:
 
     @property
     def wanted(self) -> int | None:
-        """How many there are to be; None where that is not decided here."""
+        """The number of executors to have; None if it is not decided here."""
         return self._scaling.wanted if self._scaling else None
 
     def heard(self, event: Event) -> None:
-        """Take note of a batch, or of a source that is read to its end."""
+        """Record a batch, or that the source has been read to its end."""
         match event:
             case BatchWritten():
                 self._written, self._waiting = event, event.lag
@@ -51,14 +51,14 @@ class Scaler:
                 self._waiting = 0
 
     def look(self, spark: SparkSession, emit: Emit) -> None:
-        """Decide, and act."""
+        """Decide how many executors are wanted, and act."""
         now = self._clock()
         if self._scaling is None or now - self._looked < _LOOK:
             return
         self._looked = now
         before, written = self._scaling, self._written
         self._written = None
-        with contextlib.suppress(Py4JError):  # a session that ends has no executors
+        with contextlib.suppress(Py4JError):  # a session that is ending has no executors
             present = self._executors(spark)
             records, seconds = (written.read, written.seconds) if written else (0, 0.0)
             self._scaling = before.after(Seen(now, self._waiting, len(present), records, seconds))
@@ -68,7 +68,7 @@ class Scaler:
                 self._ask(spark, wanted, present)
 
     def _executors(self, spark: SparkSession) -> list[str]:
-        """The ids of those that have registered, the oldest first."""
+        """Return the ids of the registered executors, the oldest first."""
         text = str(spark.sparkContext._jsc.sc().getExecutorIds().mkString(" "))
         return sorted(text.split(), key=int)
 
@@ -77,5 +77,5 @@ class Scaler:
         utils: Any = spark.sparkContext._jvm.org.apache.spark.api.python.PythonUtils  # type: ignore[union-attr]
         for each in present[wanted:]:
             context.killExecutors(utils.toSeq([each]))
-        # Last, for each that is let go lowers Spark's own number.
+        # Last, because each release lowers Spark's own number.
         context.requestTotalExecutors(wanted, 0, utils.toScalaMap({}))

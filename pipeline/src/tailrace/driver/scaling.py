@@ -1,8 +1,8 @@
-"""How many executors there are to be, by how long it would take to read what waits. Pure: `scaler` acts on it.
+"""The scaling policy: how many executors to have, by how long the backlog would take. Pure: `scaler` acts on it.
 
-More come as soon as the backlog would take too long with those that are there, once those asked for before have come
-and have shown what they can do. Fewer only one at a time, and only when it has long been calm: an executor too many
-costs a little, and one too few would be asked for again. Between the two lies a wide band in which nothing happens.
+It scales up as soon as the backlog would take too long with the present executors, once those requested before have
+registered and been measured. It scales down one at a time, after a long calm: one executor too many costs little, and
+one too few would be requested again. Between the two is a wide band in which nothing happens.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-SPARKS_OWN = 2  # how many there are where nobody says (spark.executor.instances)
-CALM = 4  # it is calm while the backlog takes less than this part of the limit
-GROWTH = 2  # at most so many times as many at once
+SPARKS_OWN = 2  # Spark's own default number of executors (spark.executor.instances)
+CALM = 4  # calm means that the backlog takes less than the limit divided by this
+GROWTH = 2  # maximum growth factor per step
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What there may be, and when that changes."""
+    """How many executors there may be, and when that changes."""
 
     least: int
     most: int
-    backlog: float  # seconds that it may take to read what waits
-    settle: float  # seconds that it must have been calm before one goes
+    backlog: float  # seconds that reading the backlog may take
+    settle: float  # seconds of calm before one is released
 
     def within(self, count: int) -> int:
-        """The nearest number that there may be."""
+        """Return the nearest allowed number."""
         return max(self.least, min(self.most, count))
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known after a batch: when, how much still waits, how many executors are there, and what it took."""
+    """One observation after a batch: the time, the backlog, the executors present, and what the batch took."""
 
     at: float
     waiting: int
@@ -42,15 +42,15 @@ class Seen:
 
 @dataclass(frozen=True)
 class Scaling:
-    """How many are wanted, and since when it has been calm."""
+    """How many executors are wanted, and since when it has been calm."""
 
     bounds: Bounds
     wanted: int
-    rate: float | None = None  # records a second with as many as are wanted; None: not seen yet
+    rate: float | None = None  # records per second with the wanted number; None: not measured yet
     calm: float | None = None
 
     def after(self, seen: Seen) -> Scaling:
-        """What is wanted now."""
+        """Return the decision after one more observation."""
         complete = seen.present >= self.wanted
         rate = self.rate
         if seen.records and seen.seconds > 0 and complete:
@@ -62,7 +62,7 @@ class Scaling:
         if takes > self.bounds.backlog:
             asked = math.ceil(self.wanted * min(takes / self.bounds.backlog, GROWTH))
             wanted = self.bounds.within(asked) if complete else self.wanted
-            # What more executors do is not known before they have done it.
+            # The rate of more executors is unknown until it is measured.
             return replace(self, wanted=wanted, rate=rate if wanted == self.wanted else None, calm=None)
         if takes * CALM > self.bounds.backlog:
             return replace(self, rate=rate, calm=None)

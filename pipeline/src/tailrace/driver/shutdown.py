@@ -1,6 +1,6 @@
-"""Leaving: the batch under way is finished first, for as long as it may take, and then it is given up.
+"""Graceful shutdown, with a deadline for the batch in progress.
 
-A batch that was given up is as one that was killed: its plan is in the ledger, and the next start delivers what is
+A batch that was given up is like one that was killed: its plan is in the ledger, and the next start delivers what is
 missing of it, each record once.
 """
 
@@ -18,24 +18,24 @@ _LOOK = 0.02
 
 @dataclass
 class Stop:
-    """Set by a signal; the batch that is under way is finished first, unless there is a hurry."""
+    """A stop request, set by a signal; the batch in progress is finished first, unless the stop is hurried."""
 
     event: threading.Event = field(default_factory=threading.Event)
     hurried: threading.Event = field(default_factory=threading.Event)
     reason: str = ""
 
     def __call__(self, reason: str) -> None:
-        """Ask for the stop; the first reason is the one that counts."""
+        """Request the stop; the first reason is kept."""
         self.reason = self.reason or reason
         self.event.set()
 
     def hurry(self, reason: str) -> None:
-        """Ask for the stop, without waiting for the batch under way."""
+        """Request the stop without waiting for the batch in progress."""
         self(reason)
         self.hurried.set()
 
     def drained(self, working: Callable[[], bool], limit: float) -> bool:
-        """Wait while there is work; False where the limit was reached, or a hurry came, before its end."""
+        """Wait while there is work; return False if the limit or a hurried stop came before its end."""
         end = time.monotonic() + limit
         while working():
             if time.monotonic() >= end or self.hurried.wait(_LOOK):
@@ -44,10 +44,10 @@ class Stop:
 
 
 def unfinished(stop: Stop, batch: int, limit: float) -> DrainUnfinished:
-    """The error of a batch that was given up."""
+    """Return the error for a batch that was given up."""
     why = "a second signal came" if stop.hurried.is_set() else f"batch.drain is {limit:g} s"
     return DrainUnfinished(
-        f"batch {batch} was not finished after the stop was asked for ({stop.reason}), and was given up: {why}",
-        kept="what was committed of the batch stays; the next start delivers the rest of it, each record once",
+        f"batch {batch} was not finished after a stop was requested ({stop.reason}), and was given up: {why}",
+        kept="what was committed of the batch stays; the next start delivers what is missing of it, each record once",
         then="start the pipeline again; raise batch.drain, or lower batch.max_records, if batches take that long",
     )

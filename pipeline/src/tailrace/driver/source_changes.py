@@ -1,4 +1,4 @@
-"""What has changed in the source between two looks: new partitions, topics created again, offsets that are gone."""
+"""Changes in the source between two looks: new partitions, topics created again, offsets that are gone."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Changes:
 
     @property
     def reports(self) -> list[str]:
-        """What a user must know of it, a line each; new partitions are no loss."""
-        said = [f"{topic} was deleted and created again; reading it from its beginning" for topic in self.recreated]
+        """The changes that a user must know of, a line each; new partitions are no loss."""
+        lines = [f"{topic} was deleted and created again; reading it from its beginning" for topic in self.recreated]
         for (topic, number), position, end in self.behind:
             what = f"{topic}-{number}: the next offset to read is {position}, and the topic ends at {end}"
-            said.append(f"{what}; going on at {end}")
-        return said + [f"{topic}-{number} no longer exists" for topic, number in self.gone]
+            lines.append(f"{what}; continuing at {end}")
+        return lines + [f"{topic}-{number} no longer exists" for topic, number in self.gone]
 
     def refuse_loss(self) -> None:
         """Raise an error if records that were not read may be lost."""
@@ -62,7 +62,7 @@ class Changes:
 
 
 def changes(positions: TopicPartitions, ids: Mapping[str, str], seen: Seen) -> Changes:
-    """Compare what was read, and the topics' ids until now, with a look at the source."""
+    """Compare the positions and the topics' ids until now with a look at the source."""
     recreated = tuple(sorted(topic for topic, name in seen.topics.items() if ids.get(topic, name) != name))
     new = tuple(place for place in seen.ends if place not in positions or place[0] in recreated)
     behind = tuple(
@@ -78,6 +78,6 @@ def recreation(topics: list[str], kept: str) -> errors.PlanOfAnother:
     return errors.PlanOfAnother(
         f"the source topic {', '.join(topics)} was deleted and created again since the last batch",
         kept=kept,
-        then="set source.on_data_loss: reset to read it from its beginning, or choose where to go on: "
+        then="set source.on_data_loss: reset to read it from its beginning, or choose where to continue: "
         "tailrace offsets reset FILE --to earliest --give-up",
     )

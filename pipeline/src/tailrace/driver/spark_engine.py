@@ -1,4 +1,4 @@
-"""The engine that runs batches as jobs of Spark, over a frame that is planned once."""
+"""The engine that runs batches as Spark jobs over a frame that is planned once."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.stages.arrow_stages import ArrowSpec, unsupported
 from tailrace.stages.assembly import Assembly
 
-_SLOTS_EVERY = 1.0  # seconds between two questions for the number of slots
+_SLOTS_EVERY = 1.0  # seconds between queries for the number of slots
 _PROPERTIES = (PROPERTY, "spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
 def in_arrow(pipeline: Pipeline) -> bool:
-    """Whether a pipeline runs in one Python stage, from gateway to gateway.
+    """Return whether a pipeline runs in one Python stage, from gateway to gateway.
 
-    JSON by a Spark schema without a function stays in the JVM, whose parser is quicker than Python's.
+    JSON with a Spark schema and no function stays in the JVM, whose parser is faster than Python's.
     """
     if unsupported(pipeline):
         return False
@@ -72,7 +72,7 @@ class SparkEngine:
             self._tasks = Tasks.of(
                 pipeline, frame.COLUMNS, shuffles=True, judges=judges, answers=answers, reads=self._reads
             )
-        if self.analysis.planning is Planning.KEPT:  # another frame may use other columns tomorrow
+        if self.analysis.planning is Planning.KEPT:  # a frame that is planned again may use other columns
             self._tasks = replace(self._tasks, columns=needed(reading, records))
         outputs, most = self.analysis.partitions, pipeline.sink.partitions
         if outputs is not None and most is not None:
@@ -99,7 +99,7 @@ class SparkEngine:
         return number
 
     def _frame(self, parts: int) -> DataFrame:
-        """Return the frame that reads with this many tasks, planned once or anew."""
+        """Return the frame that reads with this many tasks, planned once or again for each batch."""
         planning = self.analysis.planning
         kept = self._kept.get(parts)
         if kept is None and self._spec is not None:
@@ -107,7 +107,7 @@ class SparkEngine:
             kept = self._kept[parts] = leaf.mapInArrow(self._tasks.all_of_it(self._spec), RESULT)
         if kept is None or planning is Planning.BUILT:
             rows = frame.rows(self._assembly, frame.leaf(self._spark, self._tasks, parts), self._tasks.judge)
-            if planning is Planning.KEPT:  # planned anew, a column may say something tomorrow
+            if planning is Planning.KEPT:  # a column that is null today may be filled when planned again
                 rows = rows.select(*telling(rows, self._pipeline.sink.topic))
             most = self._pipeline.sink.partitions
             if self._tasks.shuffles and most is not None:
@@ -130,13 +130,13 @@ class SparkEngine:
         written = {each.partition: each for each in map(written_of, found)}
         for each in self._answers.value:
             known = written.get(each.partition)
-            if known is None or known.skipped:  # a task that was repeated has skipped what the first had written
+            if known is None or known.skipped:  # a repeated task skips what its first attempt wrote
                 written[each.partition] = each
         if sorted(written) != list(range(plan.sinks)):
             raise errors.InvariantBroken(
-                f"batch {plan.batch} has {plan.sinks} sink partitions, and {sorted(written)} have answered"
+                f"batch {plan.batch} has {plan.sinks} sink partitions, but {sorted(written)} answered"
             )
-        if self._cut.shuffles:  # the first one answers for all that was read; a task that was repeated counts once
+        if self._cut.shuffles:  # the first reports everything that was read; a repeated task counts once
             reads = dict(self._reads.value).values()
             written[SinkPartition(0)] = replace(
                 written[SinkPartition(0)],
@@ -147,7 +147,7 @@ class SparkEngine:
         return [written[number] for number in sorted(written)]
 
     def _collect(self, planned: DataFrame, parts: int) -> list[bytes]:
-        """Run the job and return the tasks' answers; only an execution of SQL counts what observe() is to count."""
+        """Run the job and return the tasks' answers; only an SQL execution updates the counters of observe()."""
         if self.analysis.planning is not Planning.KEPT or self.analysis.observes:
             return [bytes(row[0]) for row in planned.collect()]
         if parts not in self._jobs:
@@ -155,7 +155,7 @@ class SparkEngine:
         return answers(self._jobs[parts])
 
     def warm(self) -> None:
-        """Run a batch of nothing: plan the frames, compile, start a Python worker in each slot. Nothing is written."""
+        """Run an empty batch: plan the frames, compile, start a Python worker in each slot. Nothing is written."""
         for parts in sorted({1, self.slots}):
             outputs = self._cut.outputs if self._cut.outputs is not None else parts
             plan = Plan(self._pipeline.pipeline, WARMING, "", {}, ((),) * parts, outputs, {})
@@ -164,22 +164,22 @@ class SparkEngine:
                 self._collect(planned, parts)
 
     def _check(self, plan: Plan) -> None:
-        """Refuse a plan that was cut in another way than this function cuts."""
+        """Refuse a plan that was cut differently from how this function cuts."""
         cut = self.cut
         mine = (cut.shuffles, cut.judges, cut.outputs if cut.shuffles else len(plan.parts), cut.how)
         if (plan.shuffles, plan.judges, plan.outputs, plan.cut) == mine:
             return
         raise errors.CutChanged(
             f"batch {plan.batch} of {plan.pipeline!r} was planned with {plan.outputs} sink partitions for outputs"
-            f"{' behind ' + ', '.join(plan.cut) if plan.shuffles else ''}, and would now have {mine[2]}"
+            f"{' behind ' + ', '.join(plan.cut) if plan.shuffles else ''}, but would now have {mine[2]}"
             f"{' behind ' + ', '.join(cut.how) if cut.shuffles else ''}",
-            kept="nothing more of the batch was delivered; what was, is not delivered again",
+            kept="nothing more of the batch was delivered, and nothing is delivered twice",
             then="start with the settings of the last run once (`tailrace run FILE --batch`), then change them",
         )
 
     @contextlib.contextmanager
     def _job(self, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str]) -> Iterator[None]:
-        """Tell the job's tasks what they deliver."""
+        """Pass the batch to the job's tasks through local properties."""
         context: Any = self._spark.sparkContext
         context.setJobGroup(self._group, f"batch {plan.batch}: {plan.records} offsets", interruptOnCancel=True)
         context.setLocalProperty(PROPERTY, batch_property.text_of(BatchInfo.of(plan, self._run, owners, gone)))
@@ -195,21 +195,22 @@ class SparkEngine:
 
 
 def kept_job(frame: DataFrame) -> Any:
-    """Return the RDD that Spark has made of a frame: an execution of SQL would make it anew for each batch."""
+    """Return the RDD behind a frame: an SQL execution would rebuild it for each batch."""
     return frame._jdf.queryExecution().toRdd().toJavaRDD()
 
 
 def answers(job: Any) -> list[bytes]:
     """Run a kept job whose tasks yield a row of one binary column each.
 
-    By index: a loop over a list of Java's ends with an exception, and Py4J looks for its classes in every jar.
+    Rows are read by index: iterating over a Java list ends with an exception, and Py4J looks for its class in every
+    jar.
     """
     rows = job.collect()
     return [bytes(rows.get(number).getBinary(0)) for number in range(rows.size())]
 
 
 def _observed(frame: DataFrame) -> dict[str, dict[str, float]]:
-    """Read the numbers that `observe` has counted in the frame's last execution."""
+    """Read the numbers that `observe` counted in the frame's last execution."""
     found: dict[str, dict[str, float]] = {}
     metrics = frame._jdf.queryExecution().observedMetrics().toSeq()
     for number in range(metrics.size()):

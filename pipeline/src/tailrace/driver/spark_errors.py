@@ -1,7 +1,7 @@
-"""What Spark's exceptions mean.
+"""Translation of Spark's exceptions into Tailrace's errors.
 
 An error that a task raised reaches the driver as the text of a Java exception around a Python traceback. The code
-in that text tells Tailrace's own errors from the user's function's and from Spark's.
+in that text distinguishes Tailrace's own errors from those of the user's function and of Spark.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _OURS = re.compile(
     r"(?P<code>TR-\d{3}) [^:\n]+: (?P<what>[^\n]+)"
     r"(?:\n\s*kept safe: (?P<kept>[^\n]+))?(?:\n\s*next: (?P<then>[^\n]+))?"
 )
-_KEPT = "the batch's open transactions were aborted; it is read again when the pipeline is started again"
+_KEPT = "the batch's open transactions were aborted; the batch is read again at the next start"
 _LOST_DATA = re.compile(
     r"([^\n]*(?:are gone|some data may have been missed|data may have been lost)[^\n]*)", re.IGNORECASE
 )
@@ -29,7 +29,7 @@ _FUNCTION = ("PythonException", "SparkArithmeticException", "SparkRuntimeExcepti
              "SparkDateTimeException", "SparkArrayIndexOutOfBoundsException", "USER_RAISED_EXCEPTION",
              "PythonUDFException", "SparkUpgradeException")  # fmt: skip
 _UNREACHABLE = ("TimeoutException: Timed out waiting for a node assignment", "No resolvable bootstrap urls")
-# What these packages raise is about the checkpoint: nothing else is on an object store.
+# Exceptions of these packages concern the checkpoint: nothing else is on an object store.
 _STORE = ("org.apache.hadoop.fs.s3a", "software.amazon.awssdk", "PathIOException", "AWSBadRequestException")
 _GONE = ("UnknownTopicOrPartitionException",)
 _DENIED_TOPIC = re.compile(r"Not authorized to access topics: \[([^\],]+)")
@@ -38,7 +38,7 @@ _STRANGER = re.compile(r"(?:SaslAuthentication|SslAuthentication)Exception: ([^\
 
 
 def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors.TailraceError:
-    """The error to report for an exception that came through Spark; `batch` names the one that was under way."""
+    """Return the error to report for an exception that came through Spark; `batch` names the batch in progress."""
     if isinstance(error, errors.TailraceError):
         return error
     text = f"{type(error).__name__}: {error}"
@@ -66,17 +66,17 @@ def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors
         return kind(
             lost[1].strip()[:500],
             kept="everything that was delivered; nothing more was read",
-            then="set source.on_data_loss: reset to go on with what is there, or restore the topic",
+            then="set source.on_data_loss: reset to continue with the records that exist, or restore the topic",
         )
     if any(sign in text for sign in _STORE):
         return errors.CheckpointFailed(
             f"checkpoint {pipeline.checkpoint}: {_cause(text)}",
             kept=_KEPT,
-            then="see that the object store is well (`tailrace doctor FILE`), then start the pipeline again",
+            then="check that the object store works (`tailrace doctor FILE`), then start the pipeline again",
         )
     if "STREAMING_CHECKPOINT" in text:
         return errors.CheckpointMismatch(
-            f"Spark does not take the checkpoint {pipeline.checkpoint}: {_first(text, 'STREAMING_CHECKPOINT')}",
+            f"Spark does not accept the checkpoint {pipeline.checkpoint}: {_first(text, 'STREAMING_CHECKPOINT')}",
             kept="everything that was delivered; nothing more was read",
             then="restore the folder as it was; if it is gone, so is the state: `tailrace explain TR-307`",
         )
@@ -84,8 +84,7 @@ def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors
         return errors.FunctionFailed(
             f"function {pipeline.process.function!r}: {_cause(text)}{batch and f'; in {batch}'}",
             kept=_KEPT,
-            then="mend the function, then start again; once this batch is through, process.validate can sort such "
-            "records out",
+            then="fix the function, then start again; after this batch, process.validate can reject such records",
         )
     return errors.QueryFailed(
         f"{_cause(text)}{batch and f'; in {batch}'}", kept=_KEPT, then="start the pipeline again; tailrace doctor FILE"
@@ -95,23 +94,23 @@ def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors
 def overtaken(
     error: errors.TailraceError, ledger: Ledger, pipeline: Pipeline, number: int, run: str
 ) -> errors.TailraceError:
-    """Return the error; or DriverFenced if a newer driver has written on meanwhile, which explains it."""
-    if isinstance(error, errors.KafkaError | errors.DriverFenced):  # brokers that are away tell nothing of it
+    """Return the error, or DriverFenced if a newer driver has taken over meanwhile, which explains it."""
+    if isinstance(error, errors.KafkaError | errors.DriverFenced):  # unreachable brokers cannot show it
         return error
     with contextlib.suppress(errors.TailraceError):
         last = ledger.latest()
         if last is not None and last.batch > number and last.run != run:
             return errors.DriverFenced(
-                f"batch {number} of pipeline {pipeline.pipeline!r}: a newer driver has taken over, and has "
-                f"come to batch {last.batch}",
-                kept="what this driver had committed stays; the newer driver writes the rest",
-                then="if no second driver was meant to run, find it: it has the same pipeline name",
+                f"batch {number} of pipeline {pipeline.pipeline!r}: a newer driver has taken over and has "
+                f"reached batch {last.batch}",
+                kept="what this driver committed stays; the newer driver delivers everything else",
+                then="if you did not mean to run a second driver, find the one with the same pipeline name",
             )
     return error
 
 
 def _refused(text: str) -> errors.TailraceError | None:
-    """What the brokers denied to Spark's own consumer, whose rights are those of the source."""
+    """Return the error for a right that Spark's own consumer lacks: it needs those of the source."""
     topic, group, stranger = (each.search(text) for each in (_DENIED_TOPIC, _DENIED_GROUP, _STRANGER))
     if topic is not None:
         return denied(f"reading topic {topic[1]!r} was denied", [on_topic(Operation.READ, topic[1])], _KEPT)
@@ -122,7 +121,7 @@ def _refused(text: str) -> errors.TailraceError | None:
 
 
 def _cause(text: str) -> str:
-    """The line that says what went wrong, with the line of the user's code before it where there is one."""
+    """Return the line that says what went wrong, followed by the line of the user's code if there is one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     raised = [
         i for i, line in enumerate(lines) if re.match(r"[A-Za-z_.]*(Error|Exception|Warning)\b.*", line) and i > 0

@@ -17,7 +17,7 @@ from tailrace.status.events import OffsetsReset, Started, Stopped
 
 
 def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: bool) -> None:
-    """Go on where the ledger says, until a stop is asked for."""
+    """Continue where the ledger says, until a stop is requested."""
     plan, pipeline = recovered.plan, context.pipeline
     ids = {topic: name for topic, (name, _) in Look(pipeline, context.cluster).topics().items()}
     if plan is None:
@@ -40,15 +40,15 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
 
 
 def _check_new(context: Context, recovered: Recovered) -> None:
-    """Refuse to begin where others have left traces: their plan is missing."""
+    """Refuse a first start if there are markers or offsets: the plan that they belong to is missing."""
     read = context.ledger.positions(dict.fromkeys(source.partitions_of(context.pipeline, context.cluster), 0))
     if recovered.markers or read:
         raise errors.ProgressMissing(
             f"the ledger {context.pipeline.ledger.topic!r} has {len(recovered.markers)} markers of "
             f"{context.pipeline.pipeline!r}, its group has offsets of {len(read)} partitions, and there is no plan",
             kept="nothing was read or written",
-            then="restore the ledger topic, or say where to go on: tailrace offsets set FILE … --give-up; `tailrace "
-            "explain TR-306` has the choices",
+            then="restore the ledger topic, or set where to continue: tailrace offsets set FILE … --give-up; `tailrace "
+            "explain TR-306` lists the choices",
         )
 
 
@@ -59,7 +59,7 @@ def _finish(context: Context, loop: Loop, recovered: Recovered, again: frozenset
         raise errors.InvariantBroken("there is no plan to finish")
     left = recovery.unfinished(plan, recovered.markers, context.ledger, context.assembly.shape, context.assembly.code)
     loop.marked = max((plan.marked if isinstance(plan, Plan) else 0.0), plan.at if recovered.markers else 0.0)
-    if isinstance(left, dict):  # nothing of it was delivered: it is chosen again, and gets the same number
+    if isinstance(left, dict):  # nothing of it was delivered: it is chosen again under the same number
         loop.plan, loop.number = plan, plan.batch
         return dict(left)
     if left is not None:
@@ -81,7 +81,7 @@ def _report_gone(context: Context, gone: Range) -> None:
 
 
 def _checked(context: Context, loop: Loop, stored: TopicPartitions, again: frozenset[str]) -> TopicPartitions:
-    """Return the positions, moved where they are out of range and the pipeline allows it; what was moved is noted."""
+    """Return the positions, moved if they are out of range and the pipeline allows it; report what was moved."""
     pipeline = context.pipeline
     kept = {place: offset for place, offset in stored.items() if place[0] not in again}
     positions, notes = source.within(pipeline, kept, context.cluster)
@@ -91,7 +91,7 @@ def _checked(context: Context, loop: Loop, stored: TopicPartitions, again: froze
         context.emit(OffsetsReset(note))
     if loop.plan is not None:
         context.mirror.compare(loop.plan, stored)
-    if notes and loop.delivered:  # noted before anything is read: the next start must not reset once more
+    if notes and loop.delivered:  # recorded before anything is read, so that the next start does not reset again
         loop.positions = positions
         loop.settle()
     return positions

@@ -1,4 +1,4 @@
-"""What tasks tell the driver that cannot answer with rows, because others come behind them."""
+"""Reports to the driver from tasks that cannot return rows, because other tasks follow them."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class _Listed(AccumulatorParam[list[Any]]):
 
 
 def told(spark: SparkSession) -> Accumulator[list[Any]]:
-    """Return an accumulator of lists; it begins empty."""
+    """Return an empty accumulator of lists."""
     return spark.sparkContext.accumulator([], _Listed())

@@ -1,7 +1,7 @@
 """What runs in Spark's Python workers: reading a part of the batch, judging its records, writing its rows.
 
 What differs between batches travels in the job's local properties, so that a frame that was planned once serves all of
-them. What never differs, and every secret, travels in the closure.
+them. Constants and all secrets travel in the closure.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     Batches = Iterator[pa.RecordBatch]
 
 PROPERTY = "tailrace.batch"
-WARMING = BatchId(-1)  # a batch of nothing, which writes nothing: it warms JVM and workers
+WARMING = BatchId(-1)  # an empty batch that writes nothing; it warms up the JVM and the workers
 _HOLD = 0.2  # seconds that a warming task keeps its worker, so that each slot gets one of its own
 
 
 @dataclass(frozen=True)
 class BatchInfo:
-    """What the tasks of one batch need to know of it."""
+    """What the tasks of one batch need to know about it."""
 
     batch: BatchId
     digest: str
@@ -50,7 +50,7 @@ class BatchInfo:
 
     @classmethod
     def of(cls, plan: Plan, run: str, owners: Mapping[SinkPartition, str], gone: frozenset[str]) -> BatchInfo:
-        """Extract it from the plan; ranges of topics that are gone are not read."""
+        """Build it from the plan; ranges of topics that are gone are not read."""
         parts = (
             tuple(tuple(each for each in part if each.topic not in gone) for part in plan.parts) if gone else plan.parts
         )
@@ -78,7 +78,7 @@ class Tasks:
     shuffles: bool
     judges: bool  # records may be rejected before the function
     columns: tuple[str, ...]
-    # Behind a shuffle reading tasks cannot answer with rows: what they have written, and what they have read.
+    # With a shuffle, reading tasks cannot return rows; they report here what they have written and read.
     answers: Accumulator[list[Written]] | None
     reads: Accumulator[list[tuple[int, ReadDone]]] | None
     consumer: dict[str, Any] = field(repr=False)
@@ -96,7 +96,7 @@ class Tasks:
         answers: Accumulator[list[Written]] | None = None,
         reads: Accumulator[list[tuple[int, ReadDone]]] | None = None,
     ) -> Tasks:
-        """Gather it from the configuration."""
+        """Build the tasks from the configuration."""
         connection = client_options(pipeline.kafka)
         return cls(
             pipeline=pipeline.pipeline,
@@ -153,7 +153,7 @@ class Tasks:
     # -- the three kinds of tasks ------------------------------------------------------------------
 
     def read(self, batches: Batches) -> Batches:
-        """Yield the records of this task's part; the rows of the leaf itself say nothing."""
+        """Yield the records of this task's part; the leaf's own rows are ignored."""
         for _ in batches:
             pass
         info, part, attempt = here()

@@ -1,7 +1,7 @@
 """The engine without Spark: read, decode, gate, encode and write in threads of one process.
 
 It serves pipelines that need no DataFrame, for previews and for tests of the protocol against a real Kafka. It writes
-with the gateway's own code, so what is proved of the one holds for the other.
+with the gateway's own code, so what is proved here holds for the gateway too.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class ThreadEngine:
         if plan.shuffles:
             raise errors.CutChanged(
                 f"batch {plan.batch} of {plan.pipeline!r} was planned behind a shuffle, which needs Spark",
-                kept="nothing more of the batch was delivered; what was, is not delivered again",
+                kept="nothing more of the batch was delivered, and nothing is delivered twice",
                 then="run the pipeline with Spark: tailrace run FILE",
             )
         self._cancelled = False
@@ -114,7 +114,7 @@ class ThreadEngine:
         self._cancelled = True
 
     def close(self) -> None:
-        """Let go of producers, consumers and threads."""
+        """Close producers, consumers and threads."""
         self._threads.shutdown()
         for cache in self.deliveries.caches().values():
             cache.close()

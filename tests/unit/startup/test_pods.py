@@ -97,7 +97,7 @@ def test_executors_of_an_earlier_driver_are_deleted(account: Path) -> None:
     """Only those of this pod are deleted."""
     with api({"GET": (200, {"items": [{}, {}]}), "DELETE": (200, {})}) as (url, asked):
         notice = Executors(url, "streams", "copies-abc", account).sweep()
-    assert notice == "2 executors that an earlier driver of this pod has left are deleted"
+    assert notice == "deleted 2 executors left by an earlier driver of this pod"
     assert [method for method, _, _ in asked] == ["GET", "DELETE"]
     for _, path, authorization in asked:
         assert urlsplit(path).path == "/api/v1/namespaces/streams/pods"

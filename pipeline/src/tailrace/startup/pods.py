@@ -1,7 +1,7 @@
-"""The driver as a pod, and its executors as pods that it makes: what Spark must be told, and what Spark does not say.
+"""The driver as a pod, and the executor pods that it creates: what Spark must be given, and what it does not report.
 
-Spark runs in client mode: the driver is an ordinary pod, whoever made it, and its executors belong to it, so that they
-go with it. It imports neither Spark nor a client of Kubernetes: what is asked of the API here is a list and a deletion.
+Spark runs in client mode: the driver is an ordinary pod that owns its executors, so they are deleted with it. This
+module imports neither Spark nor a Kubernetes client: all it needs from the API is one list and one deletion.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ API = "https://kubernetes.default.svc"
 _ANSWER_LIMIT = 10.0
 _LOOK = 0.5
 
-# Which variable of the pod says what Spark has to be told.
+# Spark's settings that identify the driver, and the pod's variables that hold them.
 _IDENTITY = {"spark.driver.host": "POD_IP", "spark.kubernetes.driver.pod.name": "POD_NAME"}
-# Each is an object that Spark would make or look for, a right that the driver would need for it, and no use here.
+# Each avoids an object that Spark would create or look up, which has no use here and needs another right.
 _NOT_NEEDED = {
     "spark.kubernetes.executor.disableConfigMap": "true",
     "spark.kubernetes.driver.ownPersistentVolumeClaim": "false",
@@ -41,12 +41,12 @@ _NOT_NEEDED = {
 
 
 def asked_for(pipeline: Pipeline) -> bool:
-    """Whether the pipeline's executors are to be pods."""
+    """Return whether the pipeline's executors are pods."""
     return pipeline.spark.get("spark.master", "").startswith(MASTER)
 
 
 def settings(pipeline: Pipeline, environment: Mapping[str, str]) -> dict[str, str]:
-    """What Spark is told of the driver's pod, where the pipeline does not say otherwise."""
+    """Return Spark's settings for the driver's pod, except those that the pipeline sets itself."""
     if not asked_for(pipeline):
         return {}
     made = dict(_NOT_NEEDED)
@@ -55,8 +55,8 @@ def settings(pipeline: Pipeline, environment: Mapping[str, str]) -> dict[str, st
             continue
         if not environment.get(variable):
             raise DriverPodUnknown(
-                f"spark.master is {pipeline.spark['spark.master']}, and the variable {variable} is not set",
-                kept="nothing was read or written, and no executor was asked for",
+                f"spark.master is {pipeline.spark['spark.master']}, but the variable {variable} is not set",
+                kept="nothing was read or written, and no executor was requested",
                 then=f"set {variable} from the pod's own fields, as the chart does, or set {name} in `spark:`",
             )
         made[name] = environment[variable]
@@ -78,35 +78,37 @@ class Executors:
 
     @classmethod
     def of(cls, pipeline: Pipeline, environment: Mapping[str, str]) -> Executors | None:
-        """Those of this driver, if it is a pod that knows its name and namespace."""
+        """Return those of this driver, or None unless it is a pod that knows its name and namespace."""
         name, namespace = environment.get("POD_NAME"), environment.get("POD_NAMESPACE")
         if not asked_for(pipeline) or not name or not namespace:
             return None
         return cls(API, namespace, name)
 
     def sweep(self) -> str:
-        """Delete those that are there; what to tell about it.
+        """Delete leftover executors, and return a note about it, or empty text.
 
-        At the start of a driver these are of an earlier one in the same pod, which was killed: the pod is still there,
-        so nobody else deletes them.
+        At the start of a driver they belong to an earlier one in the same pod, which was killed: the pod still exists,
+        so nothing else deletes them.
         """
         try:
             left = len(self._ask("GET")["items"])
             if left:
                 self._ask("DELETE")
         except (OSError, ValueError, KeyError) as error:
-            return f"executors that an earlier driver of this pod may have left were not looked for: {_short(error)}"
-        return f"{left} executors that an earlier driver of this pod has left are deleted" if left else ""
+            return f"could not look for executors that an earlier driver of this pod may have left: {_short(error)}"
+        return f"deleted {left} executors left by an earlier driver of this pod" if left else ""
 
     def why(self) -> str:
-        """In a line, what keeps them from running."""
+        """Describe in one line what keeps them from running."""
         try:
             items = self._ask("GET")["items"]
         except (OSError, ValueError, KeyError) as error:
-            return f"the API does not say why: {_short(error)}"
+            return f"the API could not be asked why: {_short(error)}"
         reasons = sorted({_reason(each) for each in items})
         return (
-            "; ".join(reasons) if reasons else "there is not one pod of them: the driver may not make any, or a quota"
+            "; ".join(reasons)
+            if reasons
+            else "no executor pod exists: the driver may not create any, or a quota is used up"
         )
 
     def _ask(self, method: str) -> dict[str, Any]:
@@ -126,27 +128,27 @@ class Executors:
 def await_executors(
     count: Callable[[], int], stopped: threading.Event, why: Callable[[], str], limit: float = EXECUTORS_LIMIT
 ) -> None:
-    """Until the first executor has registered, or a stop is asked for. Spark itself would wait for ever, in silence."""
+    """Wait for the first executor or a stop request. Spark itself would wait forever, in silence."""
     until = time.monotonic() + limit
     while count() < 1 and not stopped.wait(_LOOK):
         if time.monotonic() >= until:
             raise ExecutorsMissing(
-                f"not one executor has come in {limit:.0f} s: {why()}",
+                f"no executor has registered in {limit:.0f} s: {why()}",
                 kept="nothing was read or written",
                 then=f"kubectl get events, and kubectl describe pods -l {OWNER}",
             )
 
 
 def _reason(pod: Mapping[str, Any]) -> str:
-    """Phase, and what the kubelet or the scheduler says."""
+    """Return the phase, and the reason that the kubelet or the scheduler gives."""
     status = pod.get("status", {})
-    said = [
+    reasons = [
         each.get("reason", "")
         for container in status.get("containerStatuses", [])
         for each in container.get("state", {}).values()
     ]
-    said += [each.get("message", "") for each in status.get("conditions", []) if each.get("status") == "False"]
-    return ": ".join([status.get("phase", "Unknown"), *[each for each in said if each][:1]])
+    reasons += [each.get("message", "") for each in status.get("conditions", []) if each.get("status") == "False"]
+    return ": ".join([status.get("phase", "Unknown"), *[each for each in reasons if each][:1]])
 
 
 def _short(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""The driver's entry: load, assemble, run until told to stop.
+"""The driver's entry point: load, assemble, run until stopped.
 
-What it decides it leaves to `progress`; here is the order of things: take the ledger (and so fence any older
-driver), finish the batch that was open, check where to go on, and let Spark stream.
+Decisions belong to `progress`; this module has the order of the steps: take the ledger (which fences any older
+driver), finish the open batch, check where to continue, and stream.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tailrace.status.events import Emit, LeaseProblem, Noted, Starting, ignored,
 
 
 def assemble(spark: SparkSession, pipeline: Pipeline, folder: Path) -> Assembly:
-    """The pipeline with its function loaded, and shipped to the workers."""
+    """Load the pipeline's function, and ship it to the workers."""
     function = None
     if pipeline.process.function is not None:
         function = process.load(pipeline.process.function, folder)
@@ -64,11 +64,11 @@ def run(
     stop: Stop | None = None,
     spark: SparkSession | None = None,
 ) -> None:
-    """Run a pipeline until it is stopped; with `batch`, until what is there now has been read.
+    """Run a pipeline until it is stopped; with `batch`, until all records that exist now have been read.
 
-    With `standby` it makes ready beside the driver that runs, and takes over when that one has gone. A session of
-    one's own may be given (for a notebook, or for many short runs); it is left
-    running. A stateful pipeline needs Spark's Kafka connector in it.
+    With `standby` it prepares next to the running driver, and takes over when that one has gone. An existing session
+    can be passed (for a notebook, or for many short runs); it is left running. For a stateful pipeline it must have
+    Spark's Kafka connector.
     """
     crash_points.root()
     folder, emit, stop = folder or Path.cwd(), emit or ignored, stop or Stop()
@@ -92,18 +92,18 @@ def run(
             spark.conf.set(key, value)
         try:
             follower.session(spark)
-            # Whoever gives a session for many runs has warm workers; a standby waits, and warms in its own time.
+            # A session passed in for many runs has warm workers; a standby warms up while it waits.
             warm = Warming(spark) if given is None and not standby else None
             prepare(spark, pipeline)
             assembly = assemble(spark, pipeline, folder)
-            # What a start would refuse is refused now: before older drivers are fenced, or while one still works.
+            # What a start would refuse is refused now: before older drivers are fenced, or while one still runs.
             engine = SparkEngine(spark, pipeline, assembly, name) if pipeline.checkpoint == "ledger" else None
             watcher = RunWatcher(spark, follower, scaler, lease, emit, stop, counts=engine is not None)
             context = Context(name, pipeline, assembly, cluster, ledger, mirror, emit, stop, watcher)
             if engine is not None:
                 follower.board.planning = engine.planning
             stages = engine.warm if engine is not None else lambda: warming.stream(spark, assembly)
-            if warm is not None and engine is not None:  # a stateful function is not called beside itself
+            if warm is not None and engine is not None:  # a stateful function is not called concurrently
                 warm.then(stages)
             if engine is None:
                 records = spark_source.stream(spark, pipeline, None, pipeline.batch.max_records)
@@ -122,7 +122,7 @@ def run(
 
 
 def planning(pipeline: Pipeline, folder: Path) -> tuple[str, tuple[str, ...]]:
-    """Start Spark and return whether a stateless pipeline's frame is planned once or anew for each batch, and why."""
+    """Start Spark and return whether a stateless pipeline's frame is planned once or for each batch, and why."""
     local = {"spark.master": "local[1]", "spark.ui.enabled": "false"}
     plain = pipeline.model_copy(update={"spark": pipeline.spark | local, "executors": type(pipeline.executors)()})
     spark = session(plain)
@@ -133,7 +133,7 @@ def planning(pipeline: Pipeline, folder: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def preflight(pipeline: Pipeline, cluster: Cluster) -> None:
-    """What must be there before anything starts: brokers, topics; Tailrace's own topics are made."""
+    """Check what must exist before anything starts (brokers, topics), and create Tailrace's own topics."""
     certificate.check(pipeline.kafka.options, datetime.datetime.now(datetime.UTC))
     source.partitions_of(pipeline, cluster)
     if pipeline.sink.topic is not None:
@@ -144,7 +144,7 @@ def preflight(pipeline: Pipeline, cluster: Cluster) -> None:
 def _lead(
     context: Context, spark: SparkSession, engine: SparkEngine | None, warm: Warming | None, *, until_read: bool
 ) -> None:
-    """Take the ledger, and so fence older drivers; then run the batches of the driver's own, or follow Spark's."""
+    """Take the ledger, which fences older drivers; then run the driver's own batches, or follow Spark's."""
     recovered, note = recovery.take(context.pipeline, context.ledger, context.cluster)
     if note:
         context.emit(Noted(note))

@@ -1,7 +1,7 @@
-"""Settings of Spark that hold a secret: past the arguments of its process, and out of its own logs and pages.
+"""Spark settings that hold a secret: kept out of the JVM's command line, and out of Spark's logs and pages.
 
-Whatever PySpark is told before its JVM starts becomes an argument of that process, which everybody on the machine can
-read. So what looks like a secret is handed over in a file that only this user can read, and that is gone when the JVM
+Whatever PySpark is given before its JVM starts becomes an argument of that process, which everybody on the machine can
+read. So whatever looks like a secret is passed in a file that only this user can read, and that is deleted once the JVM
 has read it. docs/decisions/0016-secrets-and-options-that-reach-out.md
 """
 
@@ -18,20 +18,20 @@ from pathlib import Path
 from tailrace.config import SECRET_OPTION
 
 _SUBMIT = "PYSPARK_SUBMIT_ARGS"
-# What Spark replaces by (redacted) in its log of events, its pages and its plans; in the words of Java.
+# What Spark replaces by (redacted) in its event log, its pages and its plans; in Java's syntax.
 PATTERN = f"(?i){SECRET_OPTION.pattern}|passwd|(access|encryption)[.]?key|credential"
 REDACTION = {"spark.redaction.regex": PATTERN, "spark.sql.redaction.options.regex": PATTERN}
 _SECRET = re.compile(rf"{SECRET_OPTION.pattern}|passwd|(access|encryption)[.]?key", re.IGNORECASE)
 
 
 def secrets(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings whose name says that their value must not be seen."""
+    """Return the settings whose names mark their values as secret."""
     return {name: value for name, value in settings.items() if _SECRET.search(name) and name not in REDACTION}
 
 
 @contextlib.contextmanager
 def handed_over(settings: Mapping[str, str]) -> Iterator[None]:
-    """While this is entered, a JVM that PySpark starts gets these settings from a file."""
+    """Pass these settings in a file to a JVM that PySpark starts inside."""
     if not settings:
         yield
         return
@@ -53,7 +53,7 @@ def handed_over(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def _escaped(text: str) -> str:
-    """As a file of Java's properties has it: every character that could mean something is written by its number."""
+    """Escape text for a Java properties file: every character that could have a meaning becomes its number."""
     units = text.encode("utf-16-be")
     numbers = (units[at] << 8 | units[at + 1] for at in range(0, len(units), 2))
     return "".join(chr(each) if chr(each).isascii() and chr(each).isalnum() else f"\\u{each:04x}" for each in numbers)

@@ -20,37 +20,37 @@ from tailrace.startup import pods, secret_settings
 from tailrace.status.events import Emit, Noted
 from tailrace.telemetry import gateway_settings
 
-# A batch that is read again must be cut as it was: no decision that depends on sizes.
+# A batch that is read again must be cut the same way, so no decision may depend on sizes.
 EXACT = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.stopTimeout": "60000",
-    # A filter that is never true must not take away the tasks that read: rejected records and markers come from them.
+    # A filter that is never true must not remove the reading tasks: rejected records and markers come from them.
     "spark.sql.optimizer.excludedRules": ",".join(
         f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in ("PruneFilters", "PropagateEmptyRelation")
     ),
 }
-# What all workers import, and pyarrow with its first array: without it, a second of CPU or two for each of them.
+# What all workers import, with pyarrow's first array: loaded once, it saves each of them one or two seconds of CPU.
 _LOADED = "pandas,pyspark.worker,tailrace.driver.tasks,tailrace.spark_stream.gate"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def session(pipeline: Pipeline, *, connector: bool = False) -> SparkSession:
-    """Start a session of Spark with what exactness needs, and with its Kafka connector where it reads itself."""
+    """Start a Spark session with what exactness needs, and with the Kafka connector if Spark itself reads."""
     jars.java()
-    # A session of the user's environment must not bring another Python to the workers.
+    # The user's environment must not bring another Python to the workers.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {
-        "spark.master": "local[*,4]",  # without the 4, a task that fails is not tried again
+        "spark.master": "local[*,4]",  # without the 4, a task that fails is not retried
         "spark.app.name": f"tailrace {pipeline.pipeline}",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.session.timeZone": "UTC",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.daemon.module": "tailrace.gateway.daemon",
-        # Else Spark adds up a batch's bytes after each row; batch.max_bytes bounds it (docs/decisions/0013).
+        # Otherwise Spark adds up a batch's bytes after each row; batch.max_bytes bounds it (docs/decisions/0013).
         "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
-        # Spark's 64 makes all consumers anew where an executor reads as many partitions (docs/decisions/0025).
+        # With Spark's 64, an executor that reads as many partitions recreates all its consumers (docs/decisions/0025).
         "spark.kafka.consumer.cache.capacity": "1024",
         **secret_settings.REDACTION,
         **storage.settings(pipeline),
@@ -59,7 +59,7 @@ def session(pipeline: Pipeline, *, connector: bool = False) -> SparkSession:
         **EXACT,
         "spark.shuffle.reduceLocality.enabled": "false",
     }
-    if pipeline.metrics.enabled:  # the executors' Python processes are told to let themselves be watched
+    if pipeline.metrics.enabled:  # the executors' Python processes can be watched
         settings[f"spark.executorEnv.{gateway_settings.ENV}"] = str(gateway_settings.Watched.of(pipeline))
     settings[f"spark.executorEnv.{daemon.ENV}"] = _LOADED
     options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", settings.get("spark.driver.extraJavaOptions", "")]
@@ -69,31 +69,31 @@ def session(pipeline: Pipeline, *, connector: bool = False) -> SparkSession:
     listed = [settings.get("spark.jars", ""), *map(str, needed)]
     settings["spark.jars"] = ",".join(filter(None, listed))
     builder = SparkSession.builder
-    # Those of the checkpoint's store follow when the session is there, and never enter Spark's own configuration.
+    # Settings of the checkpoint's store follow once the session exists, and never enter Spark's own configuration.
     later = storage.hidden(settings) if storage.on_s3(pipeline) else {}
     secret = secret_settings.secrets(settings)
     for name, value in settings.items():
         if name not in later | secret:
             builder = builder.config(name, value)
     if "TAILRACE_LOG" not in os.environ:
-        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # what it says, Tailrace's error says
-    told = signal.getsignal(signal.SIGINT)
+        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # Tailrace's error says the same
+    handler = signal.getsignal(signal.SIGINT)
     with secret_settings.handed_over({name: value for name, value in secret.items() if name not in later}):
         spark = builder.getOrCreate()
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, told)  # Spark's own handler would cancel the batch that is under way
+        signal.signal(signal.SIGINT, handler)  # Spark's own handler would cancel the batch in progress
     return spark
 
 
 def with_executors(pipeline: Pipeline, emit: Emit, stop: Stop) -> SparkSession:
-    """A session that has an executor; where those are pods, what an earlier driver left of them goes first."""
+    """Start a session and wait for an executor; if executors are pods, first delete those left by an earlier driver."""
     executors = pods.Executors.of(pipeline, os.environ)
-    told = executors.sweep() if executors else ""
-    if told:
-        emit(Noted(told))
+    note = executors.sweep() if executors else ""
+    if note:
+        emit(Noted(note))
     spark = session(pipeline)
     if pods.asked_for(pipeline):
-        status = spark.sparkContext._jsc.sc().getExecutorMemoryStatus  # the driver is in it, too
+        status = spark.sparkContext._jsc.sc().getExecutorMemoryStatus  # includes the driver
         try:
             pods.await_executors(lambda: int(status().size()) - 1, stop.event, executors.why if executors else str)
         except errors.TailraceError:

@@ -1,7 +1,7 @@
-"""Waiting beside a running driver, ready to go on the moment that it has gone.
+"""A standby: waits next to a running driver, ready to continue the moment that one has gone.
 
-What takes a start its seconds is done beforehand: the session, what `warming` does, and every check that can refuse a
-pipeline. None of it writes anything.
+The slow parts of a start are done beforehand: the session, what `warming` does, and every check that can refuse a
+pipeline. None of them writes anything.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tailrace.startup import warming
 from tailrace.status.events import Emit, StandingBy, Stopped
 
 ASK_EVERY = 0.2
-_WARM_EVERY = 25.0  # Spark ends a Python worker that was idle for a minute
+_WARM_EVERY = 25.0  # Spark ends a Python worker that has been idle for a minute
 
 
 @dataclass(frozen=True)
 class Standby:
-    """A driver that has not got the pipeline yet."""
+    """A driver that does not lead its pipeline yet."""
 
     spark: SparkSession
     pipeline: Pipeline
-    warm: Callable[[], None]  # run the pipeline's stages on no record
+    warm: Callable[[], None]  # run the pipeline's stages on no records
     cluster: Cluster
     ledger: Ledger
     lease: Lease
@@ -41,7 +41,7 @@ class Standby:
     stop: Stop
 
     def wait(self) -> bool:
-        """Make ready, say so, and wait; True when it is this driver's turn, False when it was told to stop."""
+        """Prepare, report that, and wait; return True when it is this driver's turn, False after a stop request."""
         self.ledger.latest()
         self.ledger.prepare()
         cold = []
@@ -56,8 +56,8 @@ class Standby:
         return self._turn(cold) or self._stopped()
 
     def _turn(self, cold: list[str]) -> bool:
-        told, warmed = False, time.monotonic()
-        while not self.stop.event.wait(ASK_EVERY if told else 0.02):
+        announced, warmed = False, time.monotonic()
+        while not self.stop.event.wait(ASK_EVERY if announced else 0.02):
             if self.lease.problem is not None:  # never a member, so never its turn
                 raise self.lease.problem
             try:
@@ -65,9 +65,9 @@ class Standby:
             except NotAuthorized:
                 raise
             except KafkaError:
-                continue  # brokers that are away say nothing about the other driver, and neither could take over
-            if not told and any(each.run == self.run for each in holders):
-                told = True
+                continue  # unreachable brokers say nothing about the other driver, and nobody could take over
+            if not announced and any(each.run == self.run for each in holders):
+                announced = True
                 self._say(holders[0], cold)
             if next_in_line(holders, self.run):
                 self.lease.hold(Phase.LEADING)

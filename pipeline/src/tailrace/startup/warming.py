@@ -1,7 +1,7 @@
-"""What takes a first batch its seconds, done beforehand: Python workers, what they import, Spark's own classes.
+"""Warm-up before the first batch: Python workers, what they import, and Spark's own classes.
 
-A driver does it while it reads its ledger, a standby while it waits. None of it writes anything, none of it runs the
-user's function on a record, and where it fails nothing but speed is lost.
+A driver warms up while it reads its ledger, a standby while it waits. Nothing is written, the user's function is not
+run on any record, and a failure costs only speed.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOST = (PySparkException, Py4JError, TailraceError)  # what a step may raise: the pipeline runs all the same
+LOST = (PySparkException, Py4JError, TailraceError)  # what a step may raise: the pipeline runs anyway
 _HOLD = 0.2  # seconds that a warming task keeps its worker, so that each slot gets one of its own
 _NOTHING = "nothing boolean"
 _LOOK_EVERY = 0.1
 
 
 class Warming:
-    """Steps in a thread of their own, one after another, beside a driver that starts."""
+    """Runs steps one after another in a separate thread while a driver starts."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -55,7 +55,7 @@ class Warming:
             log.info("not warm: %s: %s", type(problem).__name__, str(problem).partition("\n")[0])
 
     def done(self, stop: Stop) -> None:
-        """Return when all steps are done; where a stop is asked for, give up what is under way."""
+        """Return when all steps are done; if a stop is requested, cancel what is running."""
         self._threads.shutdown(wait=False, cancel_futures=False)
         while self._last is not None and not wait([self._last], _LOOK_EVERY).done:
             if stop.event.is_set():
@@ -71,12 +71,12 @@ def workers(spark: SparkSession) -> None:
 
 
 def stream(spark: SparkSession, assembly: Assembly) -> None:
-    """Run a stateful pipeline's stages on no record at all: compiled by Spark, loaded by the workers."""
+    """Run a stateful pipeline's stages on no records, so that Spark compiles them and the workers load them."""
     rows_of(assembly, _nothing(spark), Gate.of(assembly.pipeline, None)).mapInArrow(_drain, _NOTHING).collect()
 
 
 def _nothing(spark: SparkSession) -> DataFrame:
-    """No record of Kafka's, in a form of which Spark cannot know that it is empty, so that it runs its tasks."""
+    """Return a frame of no Kafka records that Spark cannot know to be empty, so that it runs the tasks."""
     text = F.col("id").cast("string")
     rows = spark.range(0, 2, 1, 2).where("id < 0")
     return rows.select(
@@ -92,7 +92,7 @@ def _nothing(spark: SparkSession) -> DataFrame:
 
 
 def _drain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Take everything, give nothing; on the way, import what a writing task imports."""
+    """Consume everything and yield nothing; on the way, import what a writing task imports."""
     connect()
     for _ in batches:
         pass

@@ -1,4 +1,4 @@
-"""What a run keeps informed, put together: the board with its lag, the executors' number, and the lease."""
+"""The watcher of a run: it informs the board with its lag, the executors' number, and the lease."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tailrace.status.snapshots import Finished
 
 @dataclass(frozen=True)
 class RunWatcher:
-    """The watcher of a driver with a session of Spark."""
+    """The watcher of a driver with a Spark session."""
 
     spark: SparkSession
     follower: Follower
@@ -27,7 +27,7 @@ class RunWatcher:
     lease: Lease
     emit: Emit
     stop: Stop
-    counts: bool  # whether batches are counted here: of a streaming query, Spark's own progress is
+    counts: bool  # whether batches are counted here: for a streaming query, Spark's own progress is
 
     def reading(self, positions: Callable[[], TopicPartitions]) -> None:
         """Begin to measure the lag."""
@@ -50,7 +50,7 @@ class RunWatcher:
             self.stopping()
 
     def stopping(self) -> None:
-        """Put on the board that a stop was asked for."""
+        """Put on the board that a stop was requested."""
         self.follower.board.stopping()
 
     def left(self) -> None:

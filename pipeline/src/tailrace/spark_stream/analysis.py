@@ -1,7 +1,7 @@
-"""What Spark's plan of a stream tells before anything runs.
+"""Static analysis of a stream's Spark plan, before anything runs.
 
-Whether the stream keeps state, and whether its batches can be cut the same way again: a shuffle that deals records out
-by their order of arrival, or by a sample, cannot.
+It finds whether the stream keeps state, and whether a replay can partition its batches the same way: a shuffle that
+distributes records by their order of arrival, or by a sample, prevents that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STATEFUL = {
 
 
 def check(rows: DataFrame, checkpoint: str) -> int:
-    """Refuse a stream that cannot work; how many shuffles it has."""
+    """Refuse a stream that cannot work; return the number of its shuffles."""
     reason = stateful_reason(rows)
     if reason and checkpoint == "ledger":
         raise ConfigInvalid(
@@ -40,7 +40,7 @@ def check(rows: DataFrame, checkpoint: str) -> int:
 
 
 def stateful_reason(rows: DataFrame) -> str | None:
-    """Why the stream needs a store for its state; None for a stateless one."""
+    """Return why the stream needs a store for its state; None for a stateless one."""
     for node in tree(rows._jdf.queryExecution().analyzed()):
         if node.name in _STATEFUL and node.plan.isStreaming():
             return _STATEFUL[node.name]

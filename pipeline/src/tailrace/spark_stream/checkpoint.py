@@ -1,7 +1,7 @@
-"""A stateful pipeline's own checkpoint: whether it fits the ledger, and whether what Spark wrote is really there.
+"""A stateful pipeline's Spark checkpoint: whether it matches the ledger, and whether what Spark wrote exists.
 
-Spark's checkpoint manager for object stores needs no rename, and only logs a PUT that failed. So after each batch, and
-before the next is planned, the driver looks: docs/decisions/0012-checkpoints-on-an-object-store.md.
+Spark's checkpoint manager for object stores needs no rename, but only logs a failed PUT. So the driver checks after
+each batch, and before it plans the next: docs/decisions/0012-checkpoints-on-an-object-store.md.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from tailrace.progress.stream_plan import AnyPlan
 from tailrace.spark_stream.storage import HADOOP, STATE, STORE, on_s3, settings
 
 KEPT = "what was committed stays delivered, once; the batch is read again, and what it had delivered is skipped"
-NEXT = "see that the object store is well (`tailrace doctor FILE`), then start the pipeline again"
-_PROBES = 8  # questions to the store at the same time
+NEXT = "check the object store with `tailrace doctor FILE`, then start the pipeline again"
+_PROBES = 8  # concurrent requests to the store
 _STATE_FILE = re.compile(r"(\d+)(?:_[^.]+)?\.(?:changelog|zip|delta|snapshot)")
 
 
 def prepare(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Give the session what it could not be started with: its secrets and, if it was there before, the settings."""
+    """Give the session its secrets, which it cannot be started with, and an existing session its settings too."""
     chosen = settings(pipeline) | pipeline.spark
-    # A session that is used for one pipeline after the other must not keep the manager of the one before.
+    # A session that is used for several pipelines must not keep the checkpoint manager of the previous one.
     for name in STATE | STORE:
         if name in chosen:
             spark.conf.set(name, chosen[name])
@@ -48,14 +48,14 @@ def prepare(spark: SparkSession, pipeline: Pipeline) -> None:
 
 @dataclass(frozen=True)
 class Operator:
-    """A part of the query that keeps state, and how many partitions and which stores its state has."""
+    """A stateful operator of the query, with the number of partitions and the stores of its state."""
 
     number: int
     partitions: int
     stores: tuple[str, ...]
 
     def folders(self) -> Iterator[str]:
-        """Where its state lies, under the checkpoint."""
+        """Yield the folders of its state, under the checkpoint."""
         for partition in range(self.partitions):
             for store in self.stores:
                 place = f"state/{self.number}/{partition}"
@@ -78,40 +78,39 @@ class Checkpoint:
     # -- the start ---------------------------------------------------------------------------------
 
     def check(self, plan: AnyPlan | None) -> None:
-        """Refuse a folder that does not fit the ledger; clear what an unfinished batch has left of state."""
+        """Refuse a folder that does not match the ledger; remove the state that an unfinished batch left."""
         offsets, commits = self._batches("offsets"), self._batches("commits")
         last, known = max(offsets, default=-1), plan.batch if plan else -1
         if not known <= last <= known + 1:
             raise CheckpointMismatch(
-                f"the ledger says that batch {known} was planned last, and the checkpoint {self.place} ends with batch "
-                f"{last}",
+                f"the ledger ends with batch {known}, and the checkpoint {self.place} ends with batch {last}",
                 kept="nothing was read or written",
                 then="point `checkpoint` to the folder that this pipeline used before; `tailrace explain TR-307`",
             )
         if self._remote:
             if plan is None and not commits and not self._exists("metadata"):
-                # The very first batch was about to be planned, and its query is not known: nothing was delivered.
+                # The very first batch was about to be planned, and its query is unknown: nothing was delivered.
                 with self._asking("removing a batch that was never planned"):
                     for name in ("offsets", "state"):
                         self._files.delete(self._path(name), True)
             self._clear(last + 1 if last in commits else last)
 
     def fit(self, leaves: int) -> bool:
-        """Make entries of version 0.1 fit a query that reads the source in fewer places; whether that was needed.
+        """Adapt entries of version 0.1 to a query that reads the source in fewer places; return whether any were.
 
-        Spark's offset log has a line for each place, and refuses a log with another number of them. Version 0.1 read
-        each record twice, where good and rejected ones parted. Only the last two entries are looked at by Spark.
+        Spark's offset log has a line for each place, and Spark refuses a log with another number of lines. Version 0.1
+        read each record twice, once for good and once for rejected ones. Spark looks only at the last two entries.
         """
         batches, changed = sorted(self._batches("offsets"))[-2:], False
         for batch in batches:
-            version, told, *stored = self._read(f"offsets/{batch}").strip().splitlines()
+            version, metadata, *stored = self._read(f"offsets/{batch}").strip().splitlines()
             if len(stored) > leaves and len(set(stored)) == 1:
-                self._write(f"offsets/{batch}", "\n".join([version, told, *stored[:leaves]]))
+                self._write(f"offsets/{batch}", "\n".join([version, metadata, *stored[:leaves]]))
                 changed = True
         return changed
 
     def _clear(self, needed: int) -> None:
-        """Remove state of later versions than Spark goes on with: a look for a new file must not find an old one."""
+        """Remove state of versions after the one Spark resumes from: checks for new files must not find old ones."""
         fs, state = self._files, self._path("state")
         with self._asking("looking for state of an unfinished batch"):
             if not fs.exists(state):
@@ -126,10 +125,10 @@ class Checkpoint:
     # -- each batch --------------------------------------------------------------------------------
 
     def entry(self, batch: BatchId) -> str:
-        """Spark's offset log entry of a batch, as the store has it; what is missing by now ends the batch."""
+        """Return a batch's offset log entry from the store; raise CheckpointFailed if an expected file is missing."""
         if not self._remote:
             return self._read(f"offsets/{batch}")
-        # Of batches of an earlier run Spark needs no more than it has found at the start.
+        # From batches of an earlier run, Spark needs no more than what it found at the start.
         needed = f"commits/{batch - 1}" if self._done == batch - 1 else "metadata"
         entry = self._read(f"offsets/{batch}")
         self._require([needed], f"before batch {batch} is planned")
@@ -137,7 +136,7 @@ class Checkpoint:
         return entry
 
     def after(self, batch: BatchId) -> None:
-        """Make sure that the state which a batch has left is on the store, all of it."""
+        """Make sure that all state of a batch is on the store."""
         if not self._remote:
             return
         version = batch + 1
@@ -151,32 +150,32 @@ class Checkpoint:
         self._done = batch
 
     def close(self) -> None:
-        """Let go of the threads."""
+        """Stop the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _has_state(self, folder: str, version: int) -> bool:
         return any(self._exists(f"{folder}/{version}.{kind}") for kind in ("changelog", "zip", "delta", "snapshot"))
 
     def _require(self, needed: list[str], when: str) -> None:
-        there = self._pool.map(self._exists, needed)
-        self._refuse([name for name, found in zip(needed, there, strict=True) if not found], when)
+        present = self._pool.map(self._exists, needed)
+        self._refuse([name for name, found in zip(needed, present, strict=True) if not found], when)
 
     def _refuse(self, missing: list[str], when: str) -> None:
         if missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise CheckpointFailed(
-                f"{when}, {', '.join(missing[:3])}{more} of the checkpoint {self.place} should be there and is not: a "
-                "write to the object store failed, and Spark went on",
+                f"{when}, the checkpoint {self.place} lacks {', '.join(missing[:3])}{more}: a write to the object "
+                "store failed, and Spark continued",
                 kept=KEPT,
                 then=NEXT,
             )
 
     def _check_own(self, entry: str, batch: BatchId) -> None:
-        """Whether the entry is what this query works with: another driver's must not be planned."""
+        """Refuse an entry that this query does not work with: another driver's must not be planned."""
         execution = self._execution()
         ours = json.loads(execution.lastExecution().offsetSeqMetadata().json())
-        _, told, *stored = entry.strip().splitlines()
-        theirs = json.loads(told)
+        _, metadata, *stored = entry.strip().splitlines()
+        theirs = json.loads(metadata)
         held = execution.availableOffsets().values().toSeq()
         offsets = [json.loads(held.apply(number).json()) for number in range(held.size())]
         names = ("batchWatermarkMs", "batchTimestampMs")
@@ -185,9 +184,9 @@ class Checkpoint:
         lines = [json.loads(each) for each in stored]
         if not same or any(each not in lines for each in offsets) or any(each not in offsets for each in lines):
             raise CheckpointMismatch(
-                f"offsets/{batch} of the checkpoint {self.place} is not what this driver has written",
+                f"offsets/{batch} of the checkpoint {self.place} was not written by this driver",
                 kept="nothing of the batch was written",
-                then="end the other driver that uses the checkpoint, then start again",
+                then="stop the other driver that uses the checkpoint, then start again",
             )
 
     # -- what Spark knows --------------------------------------------------------------------------
@@ -200,7 +199,7 @@ class Checkpoint:
         raise CheckpointFailed(f"Spark no longer knows the query {number}", kept=KEPT, then=NEXT)
 
     def _operators(self) -> tuple[Operator, ...]:
-        """The query's stateful operators; a query has the same ones in all its batches."""
+        """Return the query's stateful operators, which are the same in all its batches."""
         if not self._known:
             counts: dict[int, int] = {}
             for node in _nodes(self._execution().lastExecution().executedPlan()):
@@ -215,7 +214,7 @@ class Checkpoint:
         return self._known
 
     def _stores(self, operator: int) -> tuple[str, ...]:
-        """The names of an operator's stores, from the note that Spark has written before its first batch."""
+        """Return the names of an operator's stores, from the metadata that Spark writes before its first batch."""
         name = f"state/{operator}/_metadata/metadata"
         self._require([name], "with the first batch of a run")
         stores = json.loads(self._read(name).strip().splitlines()[-1])["stateStoreInfo"]
@@ -271,7 +270,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class _Asking:
-    """Turns what Hadoop raises into our error."""
+    """Turns what Hadoop raises into CheckpointFailed."""
 
     doing: str
 

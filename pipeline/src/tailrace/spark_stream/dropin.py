@@ -1,8 +1,8 @@
-"""The sink for a job that uses nothing else of Tailrace: `format("tailrace")`, and `foreachBatch(exactly_once(...))`.
+"""The drop-in sink for Spark jobs: `format("tailrace")`, and `foreachBatch(exactly_once(...))`.
 
-Option names follow Spark's Kafka sink, so that moving is one word. A batch job is exact within itself, and over its
-repetitions when it is given an `id`. A streaming job keeps its own durable checkpoint folder; its query's id takes the
-place of the pipeline's name. docs/decisions/0002 says what each of the two ways can promise.
+It is for jobs that use nothing else of Tailrace. Option names follow Spark's Kafka sink, so that migrating changes one
+word. A batch job is exactly once per run, and across repeated runs if it has an `id`. A streaming job keeps its own
+durable checkpoint folder; its query's id replaces the pipeline's name. docs/decisions/0002 states what each promises.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 @dataclass
 class Answer(WriterCommitMessage):
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     written: Written
 
 
 class _Writing:
-    """What both kinds of writers do in a task."""
+    """What batch and streaming writers share."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -47,7 +47,7 @@ class _Writing:
     def _write(self, name: str, batch: int, digest: str, batches: Batches, content: str) -> Answer:
         context = TaskContext.get()
         if context is None:
-            raise errors.InvariantBroken("the sink runs outside a task of Spark")
+            raise errors.InvariantBroken("the sink runs outside a Spark task")
         task = Assignment(
             pipeline=name,
             batch=BatchId(batch),
@@ -66,14 +66,14 @@ class _Writing:
 
 
 class BatchWriter(_Writing, DataSourceArrowWriter):
-    """`df.write.format("tailrace")`: one batch. With an `id`, a repetition skips what was delivered."""
+    """`df.write.format("tailrace")`: one batch. With an `id`, a repeated run skips what was already delivered."""
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self.name = target.id or f"batch-{self.run}"
 
     def write(self, iterator: Batches) -> Answer:
-        """One sink partition."""
+        """Write one sink partition."""
         content = "by-content" if self.target.id and not self.target.by_number else "by-number"
         return self._write(self.name, 0, f"batch {self.name}", iterator, content)
 
@@ -82,7 +82,7 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
     """`df.writeStream.format("tailrace")`."""
 
     def write(self, iterator: Batches) -> Answer:
-        """One sink partition of one batch."""
+        """Write one sink partition of one batch."""
         context = TaskContext.get()
         batch = context.getLocalProperty("streaming.sql.batchId") if context else None
         query = self.target.id or (context.getLocalProperty("sql.streaming.queryId") if context else None)
@@ -101,17 +101,17 @@ class TailraceSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The word in `format(...)`."""
+        """Return the name used in `format(...)`."""
         return "tailrace"
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """The writer of a batch job."""
+        """Return the writer of a batch job."""
         if overwrite:
             raise errors.OptionRefused("a topic cannot be overwritten", then='use mode("append")')
         return BatchWriter(self._ready(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - PySpark's name
-        """The writer of a streaming query."""
+        """Return the writer of a streaming query."""
         return StreamWriter(self._ready(schema))
 
     def _ready(self, schema: StructType) -> Target:
@@ -121,5 +121,5 @@ class TailraceSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("tailrace")` known to a session."""
+    """Register `format("tailrace")` with a session."""
     spark.dataSource.register(TailraceSource)

@@ -1,10 +1,10 @@
-"""The frame of a stateful pipeline, over the endless frame that Spark reads.
+"""The DataFrame of a stateful pipeline, over the unbounded one that Spark reads.
 
     read ──► decode ──► validate ──► gate ──► (spread) ──► process ──► encode
                                       └─ rejected ──► gateway
 
-`sink.partitions` bounds the tasks that write. Spark would merge them by where their input lies, and so otherwise after
-a restart; here the rows are shuffled into as many partitions as are wanted, or the state has as many.
+`sink.partitions` bounds the tasks that write. Spark would coalesce them by the location of their input, and so
+differently after a restart; instead, the rows are shuffled into that number of partitions, or the state has that many.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 @dataclass(frozen=True)
 class Cut:
-    """How a stateful pipeline's rows get from the tasks that read to those that write."""
+    """A stateful pipeline's rows for the sink, and whether its function shuffles them."""
 
     rows: DataFrame
     mixes: bool  # whether the function shuffles
 
 
 def frame(assembly: Assembly, records: DataFrame, gate: Gate) -> Cut:
-    """Return the frame with as few sink partitions as `sink.partitions` says, as far as that can be repeated."""
+    """Return the frame, with at most `sink.partitions` sink partitions if a replay can repeat that."""
     most = assembly.pipeline.sink.partitions
     found = rows(assembly, records, gate, None)
     own = 1 if assembly.pipeline.process.partitions is not None else 0
@@ -49,7 +49,7 @@ def frame(assembly: Assembly, records: DataFrame, gate: Gate) -> Cut:
 
 
 def rows(assembly: Assembly, records: DataFrame, gate: Gate, merged: int | None = None) -> DataFrame:
-    """Return rows for the sink, from Kafka's records; `merged` brings those of a source partition together."""
+    """Return rows for the sink from Kafka's records; `merged` is the number of partitions to shuffle them into."""
     pipeline = assembly.pipeline
     if pipeline.process.arrow is not None:
         raise ConfigInvalid(
@@ -85,7 +85,7 @@ def leaves(rows: DataFrame) -> int:
 
 
 def bound_state(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Let new state have no more partitions than `sink.partitions`; state that is there keeps its own."""
+    """Limit new state to `sink.partitions` partitions; existing state keeps its own number."""
     most = pipeline.sink.partitions
     if most is not None and int(spark.conf.get(SHUFFLE_PARTITIONS, "200") or 200) > most:
         spark.conf.set(SHUFFLE_PARTITIONS, str(most))

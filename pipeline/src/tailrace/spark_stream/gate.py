@@ -1,8 +1,8 @@
 """The gate of a stateful pipeline: tasks that read hand their rejected records to the gateway.
 
-Spark reads here, and between reading and writing there may be shuffles and state. So the rejected records of each
-range that one of Spark's tasks reads are a sink partition of their own, numbered after those of the outputs. A task
-knows its range by the first record that it meets.
+Here Spark reads, and shuffles and state may come between reading and writing. So the rejected records of each range
+that a Spark task reads are a sink partition of their own, numbered after those of the outputs. A task finds its range
+by the first record that it reads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _GATE = "_gate"
 
 @dataclass(frozen=True)
 class JudgedBatch:
-    """What the tasks that read need to know of a batch."""
+    """What the reading tasks need to know about a batch."""
 
     batch: BatchId
     digest: str
@@ -53,19 +53,19 @@ class JudgedBatch:
         return cls(plan.batch, plan.digest, plan.sinks, outputs, plan.reads, run, dict(owners), plan.delivery)
 
     def number(self, topic: str, partition: int, first: int, last: int) -> int:
-        """Return which of the ranges holds these offsets."""
+        """Return the number of the range that holds these offsets."""
         for number, each in enumerate(self.reads):
             if each.place == (topic, partition) and each.start <= first and last < each.end:
                 return number
         raise InvariantBroken(
-            f"batch {self.batch}: a task reads {topic}-{partition} from offset {first} to {last}, and no range of the "
-            "plan holds these"
+            f"batch {self.batch}: a task reads {topic}-{partition} from offset {first} to {last}, which no range of "
+            "the plan holds"
         )
 
 
 @dataclass(frozen=True)
 class Gate:
-    """One pipeline's gate: everything that is the same in all batches."""
+    """One pipeline's gate: what all batches have in common."""
 
     pipeline: str
     ledger: str
@@ -76,7 +76,7 @@ class Gate:
 
     @classmethod
     def of(cls, pipeline: Pipeline, answers: Accumulator[list[Written]] | None) -> Gate:
-        """Gather it from the configuration; without `answers` it serves to look at plans only."""
+        """Gather it from the configuration; without `answers` it serves only to inspect plans."""
         return cls(
             pipeline=pipeline.pipeline,
             ledger=pipeline.ledger.topic,
@@ -107,7 +107,7 @@ class Gate:
         )
 
     def judge(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        """Hand rejected rows to the gateway; yield for each row whether it was accepted."""
+        """Hand rejected rows to the gateway; yield whether each row was accepted."""
         range_: int | None = None
         handing: client.Handing | None = None
         try:
@@ -152,8 +152,8 @@ def _number(judged: pa.StructArray, info: JudgedBatch) -> int:
 
 
 def gated(decoded: DataFrame, gate: Gate) -> DataFrame:
-    """Let the accepted rows through and hand over the others."""
-    make: Any = arrow_udf  # its stub knows no function that is told by its type hints
+    """Let accepted rows through and hand the others to the gateway."""
+    make: Any = arrow_udf  # its stub does not cover functions recognized by their type hints
     judge = make(gate.judge, BooleanType()).asNondeterministic()
     return decoded.withColumn(_GATE, judge(_judged(decoded))).where(F.col(_GATE)).drop(_GATE)
 

@@ -33,7 +33,7 @@ def deliver_judged(rows: DataFrame, write: BatchWrite, gate: Gate) -> list[Writt
         context.setLocalProperty(PROPERTY, None)
     for each in gate.answers.value if gate.answers is not None else ():
         known = written.get(each.partition)
-        if known is None or known.skipped:  # a task that was repeated has skipped what the first had written
+        if known is None or known.skipped:  # a repeated task skips what the first one wrote
             written[each.partition] = each
     silent = [number for number in range(len(info.reads)) if SinkPartition(info.outputs + number) not in written]
     if silent:
@@ -42,7 +42,7 @@ def deliver_judged(rows: DataFrame, write: BatchWrite, gate: Gate) -> list[Writt
 
 
 def _nothing(rows: DataFrame, gate: Gate, info: JudgedBatch, silent: list[int]) -> list[Written]:
-    """Commit the markers of ranges in which Spark has found no record, such as those of aborted transactions."""
+    """Commit the markers of ranges in which Spark found no record, such as those of aborted transactions."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for each in batches:
@@ -55,7 +55,7 @@ def _nothing(rows: DataFrame, gate: Gate, info: JudgedBatch, silent: list[int]) 
 
 
 def check_reads(plan: StreamPlan, reads: tuple[Range, ...]) -> None:
-    """Refuse to finish a batch whose reading tasks would be others than before."""
+    """Refuse to finish a batch whose reading tasks would differ from before."""
     if plan.reads == reads:
         return
     missing, new = sorted(set(plan.reads) - set(reads))[:3], sorted(set(reads) - set(plan.reads))[:3]

@@ -1,4 +1,4 @@
-"""`foreachBatch(exactly_once(...))`: each batch of a user's own query, written by a plan in the ledger."""
+"""`foreachBatch(exactly_once(...))`: write each batch of a user's own query by a plan in the ledger."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ExactlyOnce:
             self._take(name)
         if name != self._name:
             raise errors.OptionRefused(
-                f"one exactly_once(...) writes one query: it has written {self._name!r} and is now called by {name!r}",
+                f"one exactly_once(...) serves one query: it has written {self._name!r} and is now called by {name!r}",
                 then="make one for each query, or give each the option id",
             )
         ranges, slices = spark_source.cut(frame)
@@ -67,7 +67,7 @@ class ExactlyOnce:
             self._plan = plan
         elif number < known:
             raise errors.CheckpointMismatch(
-                f"the ledger says that batch {known} of {name!r} was planned, and the checkpoint begins batch {number}",
+                f"the ledger of {name!r} ends with batch {known}, and the checkpoint begins batch {number}",
                 kept="nothing was written",
                 then="use the checkpoint folder that the query used before, or give the sink another id",
             )
@@ -86,7 +86,7 @@ class ExactlyOnce:
         deliver(frame, write, rows_of)
 
     def _check_age(self, plan: StreamPlan) -> None:
-        """Refuse to deliver a batch again of which a marker is missing that the brokers may have forgotten."""
+        """Refuse to replay a batch if a marker is missing that the brokers may have expired."""
         markers = self._held.markers()
         if expiry.missing(plan, markers):
             expiry.check(
@@ -94,8 +94,8 @@ class ExactlyOnce:
                 markers,
                 time.time(),
                 expiry.retention(Cluster(self.target.kafka).admin),
-                then="look at the output for what the batch has delivered; then go on with another checkpoint folder "
-                "and another id, from the startingOffsets that you choose",
+                then="look at the output for what the batch has delivered; then continue with another checkpoint "
+                "folder and another id, from the startingOffsets that you choose",
             )
 
     @property
@@ -127,7 +127,7 @@ class ExactlyOnce:
 
 
 def _check_cut(frame: DataFrame, *, known: bool) -> None:
-    """Refuse rows that a replay would deal out otherwise: by the batch's plan, and the query's unless it is known."""
+    """Refuse rows that a replay would distribute differently, by the batch's plan and, unless `known`, the query's."""
     spark = frame.sparkSession
     patterns = Patterns(spark._jvm)
     try:
@@ -143,19 +143,19 @@ def _check_cut(frame: DataFrame, *, known: bool) -> None:
 
 
 def _query(spark: SparkSession) -> Any:
-    """Spark's own object for the query whose batch this is; its session is another one than the batch's."""
+    """Return Spark's object of the query that this batch belongs to, whose session is not the batch's."""
     number = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     jvm: Any = spark._jvm
     active = spark._jsparkSession.sharedState().activeStreamingQueries()
     query = active.get(jvm.java.util.UUID.fromString(number)) if number else None
     if query is None:
-        raise errors.InvariantBroken(f"Spark has no query {number!r} among those that are active")
+        raise errors.InvariantBroken(f"Spark has no active query {number!r}")
     return query
 
 
 def exactly_once(**options: str) -> Callable[[DataFrame, int], None]:
-    """For `df.writeStream.foreachBatch(exactly_once(**{"kafka.bootstrap.servers": …, "topic": …}))`.
+    """Write a query: `df.writeStream.foreachBatch(exactly_once(**{"kafka.bootstrap.servers": …, "topic": …}))`.
 
-    Unlike `format("tailrace")` it plans each batch in the ledger, so a replay is exact whatever the function computes.
+    Unlike `format("tailrace")`, it plans each batch in the ledger, so a replay is exact whatever the function computes.
     """
     return ExactlyOnce(Target.of(options))

@@ -1,9 +1,9 @@
-"""Telling Spark how many records the next batch may take.
+"""Adaptive limit on the records of Spark's next batch.
 
-Spark asks its source for a fixed number (`maxOffsetsPerTrigger`), read once when the stream starts. The number is kept
-in the running query, beside the source, and asked for anew with each batch; here it is replaced between two batches.
-That is a place inside Spark and no promise of Spark's. Where it is not as expected, the stream says so once and
-goes on with the fixed number (docs/decisions/0011).
+Spark asks its source for a fixed number (`maxOffsetsPerTrigger`), read once when the stream starts. The running query
+keeps the number next to the source and reads it again for each batch; this module replaces it between two batches.
+That is a Spark internal, not a public API. If it is not as expected, the stream warns once and continues with the
+fixed number (docs/decisions/0011).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLANNING_LIMIT = 60.0  # seconds; more than that before the runner means that t
 
 
 class RateControl:
-    """The limit of each batch of one run; `begin` before the stream, `learn` after each batch."""
+    """The limit of each batch of one run; call `begin` before the stream, `learn` after each batch."""
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, emit: Emit) -> None:
         batch = pipeline.batch
@@ -37,22 +37,22 @@ class RateControl:
         self._emit = emit
         self._bounds = Bounds(batch.target, batch.max_records, batch.max_bytes)
         self._rate = Rate.starting(self._bounds, None)
-        self._fixed: int | None = None  # set where Spark cannot be told
+        self._fixed: int | None = None  # set if Spark's limit cannot be changed
 
     @property
     def limit(self) -> int:
-        """As many records as the batch under way, or else the next one, may have."""
+        """Return the most records that the batch in progress, or else the next one, may have."""
         return self._rate.limit if self._fixed is None else self._fixed
 
     def begin(self, positions: TopicPartitions) -> None:
-        """Before the stream starts: how large are the records that come first, and can Spark be told?"""
+        """Before the stream starts, sample the first records' size, and check that Spark's limit can be changed."""
         self._rate = Rate.starting(self._bounds, weight(self._kafka, positions))
         why = self._missing()
         if why:
             self._give_up(why, self._bounds.max_records)
 
     def learn(self, plan: StreamPlan, seconds: float) -> None:
-        """After a batch that took so many seconds in the runner: set the limit of the next."""
+        """Set the limit of the next batch, after one that took `seconds` in the runner."""
         if self._fixed is not None:
             return
         before = self.limit
@@ -63,7 +63,7 @@ class RateControl:
             if rate.limit != before:
                 _tell(self._spark, query, rate.limit)
             self._rate = rate
-        except Exception as error:  # whatever Spark says instead: the batch is delivered, and the stream goes on
+        except Exception as error:  # whatever Spark raises: the batch is delivered, and the stream continues
             self._give_up(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", before)
 
     def _missing(self) -> str:
@@ -71,21 +71,21 @@ class RateControl:
             jvm: Any = self._spark._jvm
             found = {each.getName() for each in jvm.java.lang.Class.forName(_QUERY).getMethods()}
         except Exception as error:
-            return f"{_QUERY} cannot be looked at ({type(error).__name__})"
+            return f"{_QUERY} cannot be inspected ({type(error).__name__})"
         return "" if found >= _NEEDED else f"{_QUERY} has no {', '.join(sorted(_NEEDED - found))}"
 
     def _give_up(self, why: str, limit: int) -> None:
         self._fixed = limit
         self._emit(
             Warned(
-                f"Spark {self._spark.version} cannot be told how many records the next batch may have ({why}); "
-                f"every batch of this run has {limit:,} at most"
+                f"Spark {self._spark.version} does not let the limit of the next batch be changed ({why}); "
+                f"every batch of this run has at most {limit:,} records"
             )
         )
 
 
 def whole(entry: str, now: float, seconds: float) -> float:
-    """The seconds of a batch since Spark began it, which its offset log entry says; at least those in the runner."""
+    """Return the seconds since Spark began a batch, by its offset log entry; at least those spent in the runner."""
     try:
         begun: float = json.loads(entry.splitlines()[1])["batchTimestampMs"] / 1000
     except (ValueError, KeyError, IndexError, TypeError):
@@ -103,7 +103,7 @@ def _tell(spark: SparkSession, query: Any, limit: int) -> None:
 
 
 def _size(query: Any, records: int) -> int | None:
-    """The bytes that the batch has read; None where they were not counted whole."""
+    """Return the bytes that the batch has read; None if Spark did not count them."""
     execution = query.lastExecution()
     if execution is None:
         return None

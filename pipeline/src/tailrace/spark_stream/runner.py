@@ -1,4 +1,4 @@
-"""The driver's turn before and after each batch: plan, write down, deliver, report."""
+"""The driver's part of each batch that Spark planned: record the plan, deliver, report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tailrace.spark_stream.turns import Turns
 from tailrace.status.events import BatchPlanned, BatchWritten, Warned
 from tailrace.status.snapshots import Finished
 
-_ASK_EVERY = 0.5  # seconds between two questions for the topics' ends
+_ASK_EVERY = 0.5  # seconds between two requests for the topics' end offsets
 
 
 class Runner:
@@ -39,7 +39,7 @@ class Runner:
         self._spark = spark
         self._control = control
         self._gate = gate
-        self._warned = False  # that sink.partitions has no effect
+        self._warned = False  # whether sink.partitions was reported to have no effect
         self._phases = Phases()
         self._plan: StreamPlan | None = None
         self._log: Checkpoint | None = None
@@ -54,7 +54,7 @@ class Runner:
         self.positions: TopicPartitions = {}
 
     def settle(self) -> bool:
-        """Note in the ledger that the last batch is done; False if it is not, or if that is not known."""
+        """Record in the ledger that the last batch is done; return False if it is not, or if that is unknown."""
         with self.turns.between() as free:
             if not free or self.error is not None or self._delivered != self.last:
                 return False
@@ -64,13 +64,13 @@ class Runner:
 
     @property
     def last(self) -> int:
-        """The batch that was planned last; -1 before the first."""
+        """Return the number of the last planned batch; -1 before the first."""
         return self._plan.batch if self._plan is not None else -1
 
     def begin(self, plan: StreamPlan | None, positions: TopicPartitions, log: Checkpoint, mixes: bool) -> None:
-        """Where the stream goes on: after this plan, at these positions; `mixes`: the function shuffles."""
+        """Set where the stream continues: after this plan, at these positions; `mixes`: the function shuffles."""
         self._plan, self.positions, self._log, self._mixes = plan, dict(positions), log, mixes
-        # A stateful pipeline's last batch may be open still: Spark brings it again.
+        # A stateful pipeline's last batch may still be open: Spark brings it again.
         self._delivered = -1
 
     # -- the stream -------------------------------------------------------------------------------
@@ -100,10 +100,10 @@ class Runner:
             ranges, slices = spark_source.cut(rows)
             reads = spark_source.read_by(rows) if self._context.assembly.may_reject else ()
         if self._log is None:
-            raise errors.InvariantBroken(f"batch {number} came before the runner was told where to begin")
+            raise errors.InvariantBroken(f"batch {number} came before the runner's begin()")
         entry = self._log.entry(number)
         known = self._plan
-        if known is not None and known.batch == number:  # only with a checkpoint of Spark's own
+        if known is not None and known.batch == number:  # only with a Spark checkpoint
             replay, plan = True, known
             check_reads(plan, reads)
         else:
@@ -112,7 +112,7 @@ class Runner:
                 pipeline=self._context.pipeline.pipeline,
                 query=self._query_id(rows),
                 batch=number,
-                ranges=self._whole(ranges, entry),
+                ranges=self._ranges(ranges, entry),
                 slices=slices,
                 reads=reads,
                 entry=entry,
@@ -139,10 +139,10 @@ class Runner:
             self.positions = offsets_of(entry)
             if not replay:
                 self._control.learn(plan, time.monotonic() - begun)
-        self._context.watcher.finished(self._seen(plan, written, replay))
+        self._context.watcher.finished(self._finished(plan, written, replay))
         crash_points.at(Point.BATCH_RETURNED, number)
 
-    def _seen(self, plan: StreamPlan, written: list[Written], replay: bool) -> Finished:
+    def _finished(self, plan: StreamPlan, written: list[Written], replay: bool) -> Finished:
         return Finished(
             plan.batch,
             plan.records,
@@ -154,14 +154,14 @@ class Runner:
             outputs=len(plan.slices),
         )
 
-    def _whole(self, seen: tuple[Range, ...], entry: str) -> tuple[Range, ...]:
-        """The batch's ranges: as the tasks read them, or, where a shuffle hides that, from one position to the next."""
+    def _ranges(self, read: tuple[Range, ...], entry: str) -> tuple[Range, ...]:
+        """Return the batch's ranges: as the tasks read them or, if a shuffle hides those, between two positions."""
         ends = offsets_of(entry)
         new = self._context.cluster.earliest(place for place in ends if place not in self.positions)
         begins = self.positions | new
         spans = [Range(*place, begins[place], end) for place, end in sorted(ends.items()) if end > begins[place]]
-        if {(each.topic, each.partition) for each in seen} == {(each.topic, each.partition) for each in spans}:
-            return seen
+        if {(each.topic, each.partition) for each in read} == {(each.topic, each.partition) for each in spans}:
+            return read
         return tuple(spans)
 
     def _query_id(self, rows: DataFrame) -> str:
@@ -183,22 +183,22 @@ class Runner:
         return written
 
     def _bounded(self, plan: StreamPlan) -> None:
-        """Say once that there are more sink partitions than were wished for."""
+        """Warn once that there are more sink partitions than configured."""
         most = self._context.pipeline.sink.partitions
         if most is None or len(plan.slices) <= most or self._warned:
             return
         self._warned = True
         self._context.emit(
             Warned(
-                f"outputs have {len(plan.slices)} sink partitions, and sink.partitions is {most}: a state "
-                "keeps the partitions that it began with, and a function's own repartition() has the last word"
+                f"outputs have {len(plan.slices)} sink partitions, and sink.partitions is {most}: state "
+                "keeps the partitions that it began with, and the function's own repartition() takes precedence"
             )
         )
 
     def _lag(self, positions: TopicPartitions) -> int:
-        """How far behind the pipeline is; asked of the brokers twice a second at most."""
+        """Return the lag in offsets; ask the brokers for the ends at most twice a second."""
         if time.monotonic() - self._asked > _ASK_EVERY:
-            with contextlib.suppress(errors.KafkaError):  # the batch is delivered, whatever the brokers say now
+            with contextlib.suppress(errors.KafkaError):  # the batch is delivered, even if no broker answers now
                 self._ends, self._asked = (
                     source.ends(self._context.pipeline, positions, self._context.cluster),
                     time.monotonic(),

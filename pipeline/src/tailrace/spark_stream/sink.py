@@ -1,8 +1,7 @@
-"""The sink: each task hands its rows to the gateway, as one sink partition of one batch.
+"""The Spark sink: each task hands its rows to the gateway, as one sink partition of one batch.
 
-Two ways lead here. The runner (`tailrace run`) ships a `BatchWrite`, with the plan that the ledger holds. And
-`format("tailrace")` is the same sink as a PySpark data source, for a job that uses nothing else of Tailrace
-(`dropin`).
+It has two callers. The runner (`tailrace run`) ships a `BatchWrite` with the plan from the ledger. `format("tailrace")`
+(`dropin`) offers the same sink as a PySpark data source, to jobs that use nothing else of Tailrace.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BatchWrite:
-    """What every task of a batch needs; `assigned` gives each of Spark's tasks its sink partition."""
+    """What every task of a batch needs; `assigned` maps each Spark task to its sink partition."""
 
     plan: StreamPlan
     assigned: tuple[SinkPartition, ...]
@@ -41,7 +40,7 @@ class BatchWrite:
     rejected: str | None
     run: str
     options: dict[str, Any] = field(repr=False)
-    owners: Mapping[SinkPartition, str] = field(default_factory=dict)  # who has written each sink partition last
+    owners: Mapping[SinkPartition, str] = field(default_factory=dict)  # the gateway that last wrote each sink partition
     idle: float = 300.0
 
     @classmethod
@@ -53,7 +52,7 @@ class BatchWrite:
         run: str,
         owners: Mapping[SinkPartition, str],
     ) -> BatchWrite:
-        """The write of one planned batch."""
+        """Build the write of one planned batch."""
         return cls(
             plan=plan,
             assigned=assigned,
@@ -68,7 +67,7 @@ class BatchWrite:
         )
 
     def task(self, number: int) -> Assignment:
-        """What Spark's task of this number writes."""
+        """Return the assignment of the Spark task with this number."""
         return Assignment(
             pipeline=self.plan.pipeline,
             batch=self.plan.batch,
@@ -87,25 +86,25 @@ class BatchWrite:
 
 
 def deliver(
-    rows: DataFrame, batch: BatchWrite, shape: Callable[[Batches], Batches] = lambda batches: batches
+    rows: DataFrame, batch: BatchWrite, convert: Callable[[Batches], Batches] = lambda batches: batches
 ) -> list[Written]:
-    """Write a batch; what each sink partition has written. `shape` makes rows.ROW of other columns."""
-    written = [written_of(bytes(row[0])) for row in rows.mapInArrow(_task(batch, shape), RESULT).collect()]
+    """Write a batch; return what each sink partition wrote. `convert` turns other columns into rows.ROW."""
+    written = [written_of(bytes(row[0])) for row in rows.mapInArrow(_task(batch, convert), RESULT).collect()]
     if sorted(each.partition for each in written) != list(range(len(batch.plan.slices))):
         raise InvariantBroken(
             f"batch {batch.plan.batch} has {len(batch.plan.slices)} sink partitions for outputs, and "
-            f"{sorted(each.partition for each in written)} have answered"
+            f"{sorted(each.partition for each in written)} answered"
         )
     return written
 
 
-def _task(batch: BatchWrite, shape: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
+def _task(batch: BatchWrite, convert: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:
     end = InputEnd()
 
     def write(batches: Batches) -> Batches:
         context = TaskContext.get()
         if context is None:
-            raise InvariantBroken("the sink runs outside a task of Spark")
-        yield answer(connect().write(batch.task(context.partitionId()), shape(end.complete(batches))))
+            raise InvariantBroken("the sink runs outside a Spark task")
+        yield answer(connect().write(batch.task(context.partitionId()), convert(end.complete(batches))))
 
     return write

@@ -1,4 +1,4 @@
-"""The options of the drop-in sink: where it writes, as a job says in the words of Spark's Kafka sink."""
+"""The options of the drop-in sink, named after those of Spark's Kafka sink."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Batches = Iterator[pa.RecordBatch]
 
 _OWN = ("topic", "delivery", "rejected.topic", "ledger.topic", "id", "replay")
-# Options that Spark itself adds to those of a sink.
+# Options that Spark adds to those of a sink.
 _SPARKS = frozenset({"checkpointlocation", "path", "queryname"})
 _TYPES: dict[str, tuple[str, ...]] = {
     "topic": ("string",),
@@ -44,7 +44,7 @@ _TYPES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Target:
-    """Where the sink writes, as its options say."""
+    """Where the sink writes, according to its options."""
 
     kafka: Kafka
     sink: dict[str, str]
@@ -57,7 +57,7 @@ class Target:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Target:
-        """The target that these options describe; one that is not known is refused."""
+        """Build the target from these options; refuse an unknown one."""
         given = {name.lower(): str(value) for name, value in options.items() if name.lower() not in _SPARKS}
         servers = given.pop("kafka.bootstrap.servers", None)
         if servers is None:
@@ -90,7 +90,7 @@ class Target:
         )
 
     def check(self, schema: StructType) -> None:
-        """Refuse columns that no record can be made of."""
+        """Refuse columns that cannot form a record."""
         found = {each.name: each.dataType.simpleString() for each in schema.fields}
         for name, kind in found.items():
             if name not in _TYPES:
@@ -100,12 +100,12 @@ class Target:
             if kind not in _TYPES[name]:
                 raise errors.SinkColumnsInvalid(f"column {name!r} is {kind}, not {' or '.join(_TYPES[name])}")
         if "value" not in found:
-            raise errors.SinkColumnsInvalid("there is no column `value`", then="name what is to be written `value`")
+            raise errors.SinkColumnsInvalid("there is no column `value`", then="name the column to write `value`")
         if self.topic is None and "topic" not in found:
             raise errors.SinkColumnsInvalid("there is neither an option `topic` nor a column `topic`")
 
     def prepare(self) -> None:
-        """Make sure, on the driver, that the topics are there."""
+        """Make sure, on the driver, that the topics exist."""
         cluster = Cluster(self.kafka)
         if self.topic is not None:
             cluster.require([self.topic], "sink topic", Operation.WRITE)
@@ -114,7 +114,7 @@ class Target:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What a producer is made with."""
+        """Return the options of a producer."""
         return client_options(self.kafka) | self.sink
 
 
@@ -125,7 +125,7 @@ def _unknown(name: str, known: list[str]) -> errors.OptionRefused:
 
 
 def rows_of(batches: Batches) -> Batches:
-    """The caller's columns in the shape that the gateway takes."""
+    """Convert the caller's columns to the row layout that the gateway takes."""
     for batch in batches:
         have = {name: batch.column(number) for number, name in enumerate(batch.schema.names)}
         columns = []

@@ -1,6 +1,6 @@
-"""Reading from Kafka with Spark's own source, and knowing exactly what each task reads.
+"""Reading from Kafka with Spark's own source, and what exactly each task reads.
 
-What a task of a batch reads is asked from the physical plan, because Spark's numbering changes over a restart.
+The ranges of a task come from the physical plan, because Spark's task numbers change across a restart.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tailrace.kafka.java_client import spark_options
 from tailrace.progress.plan import Range
 from tailrace.progress.stream_plan import Slice, offsets_json
 
-# What a task reads is there already. By default the fetch that a consumer sends ahead of need waits 500 ms at the
-# broker, for records of the next batch, and the questions for offsets that Spark asks after each fetch stand behind it.
+# What a task reads already exists. By default, a consumer's prefetch waits 500 ms at the broker for records of the next
+# batch, and the offset requests that Spark sends after each fetch queue behind it.
 NO_WAIT = {"kafka.fetch.max.wait.ms": "5"}
-# Spark's own words for the range of a planned task.
+# How Spark prints the range of a planned task.
 _RANGE = re.compile(r"KafkaOffsetRange\(([A-Za-z0-9._-]+)-(\d+),(\d+),(\d+),")
 
 
 def reading(pipeline: Pipeline) -> dict[str, str]:
-    """The options of Spark's reader, for the stream and for a batch that is read again."""
+    """Return the options of Spark's reader, for the stream and for a replayed batch."""
     source = pipeline.source
     options = NO_WAIT | spark_options(pipeline.kafka)
     options |= {f"kafka.{name}": value for name, value in source.options.items()}
@@ -37,7 +37,7 @@ def reading(pipeline: Pipeline) -> dict[str, str]:
 
 
 def stream(spark: SparkSession, pipeline: Pipeline, start: TopicPartitions | None, limit: int) -> DataFrame:
-    """The endless frame of source records; `start` says where the very first batch begins, `limit` how many it has."""
+    """Return the unbounded frame of source records; the very first batch begins at `start` with at most `limit`."""
     source = pipeline.source
     reader = spark.readStream.format("kafka").options(**reading(pipeline))
     reader = reader.option("maxOffsetsPerTrigger", limit)
@@ -53,7 +53,7 @@ def stream(spark: SparkSession, pipeline: Pipeline, start: TopicPartitions | Non
 
 
 def cut(frame: DataFrame) -> tuple[tuple[Range, ...], tuple[Slice, ...]]:
-    """What Spark has planned for a batch: the source ranges in its order, and what each task reads."""
+    """Return what Spark has planned for a batch: the source ranges in its order, and what each task reads."""
     partitions = frame._jdf.queryExecution().toRdd().partitions()
     slices = tuple(Slice(_describe(each)) for each in partitions)
     seen: dict[Range, None] = {}
@@ -64,7 +64,7 @@ def cut(frame: DataFrame) -> tuple[tuple[Range, ...], tuple[Slice, ...]]:
 
 
 def read_by(frame: DataFrame) -> tuple[Range, ...]:
-    """Return what each task reads that reads for a batch; each range once, where several read it."""
+    """Return the ranges that the reading tasks of a batch read, each once even if several tasks read it."""
     found: dict[Range, None] = {}
     for rdd in _lineage(frame._jdf.queryExecution().toRdd(), set()):
         partitions = rdd.partitions()
@@ -84,25 +84,25 @@ def _lineage(rdd: Any, seen: set[int]) -> Iterator[Any]:
 
 
 def _describe(partition: Any) -> str:
-    """What one planned task reads, whatever number it has."""
+    """Describe what one planned task reads, independent of its number."""
     kind = partition.getClass().getSimpleName()
     if kind == "DataSourceRDDPartition":
-        # Only the range is looked at: the rest of what Spark has planned holds the connection's secrets.
+        # Only the range is read: other parts of what Spark planned hold the connection's secrets.
         planned = partition.inputPartition()
         return _span(planned.get().offsetRange().toString()) if planned.isDefined() else f"#{partition.index()}"
-    if kind == "KafkaSourceRDDPartition":  # a batch read again
+    if kind == "KafkaSourceRDDPartition":  # a replayed batch
         return _span(partition.offsetRange().toString())
     if kind == "CoalescedRDDPartition":
         parents = partition.parents()
         return "+".join(_describe(parents.apply(i)) for i in range(parents.size()))
     if kind == "UnionPartition":
-        # Which branch of the union does not matter: the first task that reads a range is always the same branch's.
+        # The branch of the union does not matter: the first task that reads a range is always in the same branch.
         return _describe(partition.parentPartition())
-    return f"#{partition.index()}"  # behind a shuffle: its number, which hashing fixes
+    return f"#{partition.index()}"  # after a shuffle: its number, which hashing determines
 
 
 def _span(text: str) -> str:
     found = _RANGE.match(text)
     if found is None:
-        raise errors.InvariantBroken(f"Spark describes a range of offsets in words that are not known: {text}")
+        raise errors.InvariantBroken(f"Spark describes a range of offsets in an unknown format: {text}")
     return str(Range(found[1], int(found[2]), int(found[3]), int(found[4])))

@@ -1,6 +1,6 @@
-"""How Spark is set to keep the state of a stateful pipeline, on a disk or on an object store.
+"""Spark settings for the state of a stateful pipeline, on a disk or on an object store.
 
-What is set here are defaults that `spark:` of the configuration may change. It imports neither Spark nor Kafka.
+They are defaults, which `spark:` in the configuration overrides. This module imports neither Spark nor Kafka.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from tailrace.config import SECRET_OPTION, Pipeline
 S3A = "s3a:"
 HADOOP = "spark.hadoop."
 
-# The folder of a pipeline without a checkpoint is scratch, made anew at each start: no second file with a checksum for
-# each of its files, neither Spark's nor Hadoop's. Each costs the batch some forks of the JVM.
+# The folder of a pipeline without a checkpoint is scratch, recreated at each start, so its files need no checksum files
+# next to them, neither Spark's nor Hadoop's: each of those makes the JVM fork a few times per batch.
 SCRATCH = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
@@ -29,10 +29,10 @@ STORE = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
     ),
-    # One object for each file: S3 has checksums of its own, and a second object may fail where the first does not.
+    # One object per file: S3 has its own checksums, and the write of a second object may fail when the first did not.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
-# An outage must end the batch in a minute or so; S3A's own defaults go on for many.
+# An outage must end the batch within about a minute; S3A's own defaults retry for many.
 _S3A = {
     "create.performance": "true",
     "attempts.maximum": "3",
@@ -57,24 +57,24 @@ _S3A = {
 
 
 def settings(pipeline: Pipeline) -> dict[str, str]:
-    """What Spark is set to for the pipeline's checkpoint, where the pipeline does not say otherwise."""
+    """Return the default Spark settings for the pipeline's checkpoint."""
     if pipeline.checkpoint == "ledger":
         return dict(SCRATCH)
     if not on_s3(pipeline):
         return dict(STATE)
     wanted = {f"{HADOOP}fs.s3a.{name}": value for name, value in _S3A.items()}
     endpoint = pipeline.spark.get(f"{HADOOP}fs.s3a.endpoint", "")
-    if endpoint and "amazonaws.com" not in endpoint:  # MinIO and its like have neither bucket hosts nor regions
+    if endpoint and "amazonaws.com" not in endpoint:  # MinIO and similar stores have neither bucket hosts nor regions
         wanted |= {f"{HADOOP}fs.s3a.path.style.access": "true", f"{HADOOP}fs.s3a.endpoint.region": "us-east-1"}
     return STATE | STORE | wanted
 
 
 def on_s3(pipeline: Pipeline) -> bool:
-    """Whether the checkpoint is on an object store."""
+    """Return whether the checkpoint is on an object store."""
     return pipeline.checkpoint.startswith(S3A)
 
 
 def hidden(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that hold a secret for Hadoop; Spark would show them in the arguments of its own process."""
+    """Return the settings that hold a Hadoop secret; Spark would show them in the arguments of its own process."""
     secret = re.compile(rf"{SECRET_OPTION.pattern}|(access|encryption)[.]?key", re.IGNORECASE)
     return {name: value for name, value in settings.items() if name.startswith(HADOOP) and secret.search(name)}

@@ -1,4 +1,4 @@
-"""The run of a stateful pipeline: a streaming query of Spark's, followed batch by batch."""
+"""Run a stateful pipeline: a Spark streaming query, followed batch by batch."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from tailrace.spark_stream.runner import Runner
 from tailrace.stages.assembly import Assembly
 from tailrace.status.events import BrokersAway, BrokersBack, Idle, Noted, OffsetsReset, Started, Stopped
 
-IDLE_AFTER = 1.0  # seconds without a batch until the pipeline is asked whether it has drained
-_LOOK_EVERY = 5.0  # seconds between two looks at brokers that have nothing new
+IDLE_AFTER = 1.0  # seconds without a batch before checking whether the pipeline has drained
+_LOOK_EVERY = 5.0  # seconds between two requests to brokers that have nothing new
 
 
 def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_read: bool) -> None:
@@ -52,7 +52,7 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
     if plan is None and (recovered.markers or read):
         raise errors.ProgressMissing(
             f"the ledger {pipeline.ledger.topic!r} has {len(recovered.markers)} markers of {pipeline.pipeline!r}, "
-            f"its group has offsets of {len(read)} partitions, and there is no plan",
+            f"its group has offsets of {len(read)} partitions, but there is no plan",
             kept="nothing was read or written",
             then="restore the ledger topic; `tailrace explain TR-306` has the choices",
         )
@@ -87,7 +87,7 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
 
 
 def _check_open(plan: StreamPlan, recovered: Recovered, assembly: Assembly) -> None:
-    """Refuse another function or schema for a batch that is delivered in part."""
+    """Refuse a changed function or schema while a batch is partly delivered."""
     written = [recovered.markers.get(SinkPartition(number)) for number in range(plan.sinks)]
     done = [marker is not None and marker.next == plan.batch + 1 for marker in written]
     if any(done) and not all(done) and not plan.done:
@@ -115,8 +115,8 @@ def _stream(context: Context, runner: Runner, rows: DataFrame, folder: str, batc
 
 
 def _watch(context: Context, runner: Runner, query: StreamingQuery, batch: bool) -> None:
-    """Until the query ends or a stop is asked for; says when the pipeline has drained, and when no broker answers."""
-    told: TopicPartitions | None = None
+    """Wait until the query ends or a stop is requested; report when the pipeline has drained or no broker answers."""
+    reported: TopicPartitions | None = None
     away, asked = False, 0.0
     while query.isActive and not context.stop.event.wait(0.2):
         if runner.error is not None:
@@ -124,12 +124,12 @@ def _watch(context: Context, runner: Runner, query: StreamingQuery, batch: bool)
         context.watcher.tick(query)
         if batch or runner.turns.idle < IDLE_AFTER:
             continue
-        if runner.positions == told and time.monotonic() - asked < _LOOK_EVERY:
+        if runner.positions == reported and time.monotonic() - asked < _LOOK_EVERY:
             continue
         asked = time.monotonic()
         try:
             behind = source.lag(context.pipeline, runner.positions, context.cluster)
-        except errors.KafkaError as error:  # the query notices for itself whether that matters
+        except errors.KafkaError as error:  # if that matters, the query fails by itself
             if not away:
                 context.emit(BrokersAway(error.what))
             away = True
@@ -137,21 +137,21 @@ def _watch(context: Context, runner: Runner, query: StreamingQuery, batch: bool)
         if away:
             context.emit(BrokersBack())
         away = False
-        if behind == 0 and runner.positions != told and runner.settle():
-            told = dict(runner.positions)
+        if behind == 0 and runner.positions != reported and runner.settle():
+            reported = dict(runner.positions)
             context.emit(Idle(runner.last))
 
 
 def _end(context: Context, query: StreamingQuery, runner: Runner) -> bool:
-    """Let the batch that is under way finish, note that, and end the query; whether the batch was given up."""
+    """Let the batch in progress finish, settle it, and end the query; return whether the batch was given up."""
     runner.turns.close()
     context.watcher.stopping()
     done = context.stop.drained(lambda: runner.turns.busy and query.isActive, context.pipeline.batch.drain)
     try:
         if done and (runner.turns.refused or query.isActive or query.exception() is None) and runner.settle():
-            context.watcher.left()  # nothing is open and nothing will be: a standby need not wait for Spark's end
+            context.watcher.left()  # nothing is or will be open: a standby need not wait for Spark to end
     finally:
-        with contextlib.suppress(Exception):  # a query that has failed says so through exception()
+        with contextlib.suppress(Exception):  # a query that has failed reports it through exception()
             query.stop()
         context.watcher.tick(query)
-    return not done and not runner.settle()  # it may have come to its end at the last moment
+    return not done and not runner.settle()  # it may have finished at the last moment

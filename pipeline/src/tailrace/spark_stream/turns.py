@@ -1,4 +1,4 @@
-"""Whether a batch of Spark's is in progress, and whether another may begin.
+"""Whether a Spark batch is in progress, and whether another may begin.
 
 Spark calls the runner from a thread of its own, while the driver's thread decides when the run ends. What the two share
 is here, behind one lock: `taken` is the batch's side, the other methods are the driver's.
@@ -54,7 +54,7 @@ class Turns:
 
     @property
     def refused(self) -> bool:
-        """Whether Spark has asked for a batch that was not begun any more."""
+        """Whether a batch that Spark asked for was refused."""
         return self._refused
 
     @property

@@ -136,7 +136,7 @@ def test_stateful_pipeline_on_another_spark_is_told_once_and_works_on(
     assert written(events) == [(2000, 2000), (2000, 2000), (1000, 2000)]
     (warning,) = events_of(events, "warning")
     assert "has no renamed" in warning["what"]
-    assert "2,000 at most" in warning["what"]
+    assert "at most 2,000 records" in warning["what"]
     assert one.values() == numbered(0, 5000)
 
 

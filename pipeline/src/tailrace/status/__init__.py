@@ -1,5 +1,5 @@
-"""What a driver knows of its pipeline, and shows: numbers for Prometheus, JSON for programs, a page for people.
+"""The pipeline's state as the driver shows it: metrics for Prometheus, JSON for programs, a page for people.
 
-Batches, Spark's own progress and the lag come in on one side (`board`), and the HTTP port shows them on the other
-(`port`). Nothing here is waited for by a batch.
+`board` collects batches, Spark's progress and the lag; the HTTP port (`port`) shows them. No batch ever waits for any
+of this.
 """

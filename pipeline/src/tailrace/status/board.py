@@ -1,7 +1,6 @@
-"""What the driver knows of its pipeline at the moment, for all who ask.
+"""The board: what the driver currently knows about its pipeline.
 
-Written by the batch's thread, Spark's progress and the lag; read by the HTTP port. Each of them has the lock for a
-moment only.
+The batch's thread, Spark's progress and the lag write it; the HTTP port reads it. Each holds the lock only briefly.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Phase(StrEnum):
 
 
 class Board:
-    """One driver's; used by many threads."""
+    """The board of one driver; used by many threads."""
 
     def __init__(self, pipeline: Pipeline, run: str, clock: Callable[[], float] = time.time) -> None:
         self.pipeline = pipeline
@@ -57,10 +56,10 @@ class Board:
         self._started = clock()
         self._phase, self._since = Phase.STARTING, self._started
         self._ready = False
-        self._busy: float | None = None  # since when a batch is under way
+        self._busy: float | None = None  # since when a batch is in progress
         self._behind: float | None = None  # since when there is lag
         self._last: Finished | None = None
-        self._counted: float | None = None  # when the last batch was finished that the driver has planned
+        self._counted: float | None = None  # when the last batch that the driver planned was finished
         self._pending: dict[int, Finished] = {}
         self._progress: Progress | None = None
         self._observed: Mapping[str, Mapping[str, float]] = {}
@@ -70,7 +69,7 @@ class Board:
         self._warnings: deque[str] = deque(maxlen=_WARNINGS)
         self._executors: tuple[int, int] | None = None
         self.links: dict[str, str] = {}
-        self.planning: tuple[str, tuple[str, ...]] | None = None  # of a stateless pipeline's frame, and why
+        self.planning: tuple[str, tuple[str, ...]] | None = None  # how a stateless pipeline's frame is planned, and why
         self._begin()
 
     def _begin(self) -> None:
@@ -88,10 +87,10 @@ class Board:
     def _add(self, metric: Metric, by: float, *labels: str) -> None:
         self.measures.add(metric, self.pipeline.pipeline, *labels, by=by)
 
-    # -- what comes in -----------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------
 
     def heard(self, event: Event) -> None:
-        """Take note of an event of the run."""
+        """Record an event of the run."""
         with self._lock:
             match event:
                 case Started():
@@ -114,7 +113,7 @@ class Board:
                     self.executors(event.wanted, self._executors[1] if self._executors else 0)
 
     def stopping(self) -> None:
-        """A stop was asked for."""
+        """Record that a stop was requested."""
         with self._lock:
             self._be(Phase.STOPPING)
 
@@ -125,7 +124,7 @@ class Board:
         self._set(metrics.READY, float(ready))
 
     def finished(self, batch: Finished) -> None:
-        """A batch is done."""
+        """Record a finished batch."""
         with self._lock:
             self._last, self._busy = batch, None
             self._behind = batch.at if self._behind is not None else None
@@ -162,7 +161,7 @@ class Board:
             self.measures.observe(metrics.PHASE_SECONDS, self.pipeline.pipeline, name, value=spent)
 
     def counted(self, batch: Finished) -> None:
-        """Count what a batch that the driver has planned has read and delivered."""
+        """Count what a batch that the driver planned has read and delivered."""
         read = sum(each.read for each in batch.written)
         self._add(metrics.CONSUMED_RECORDS, read)
         self._add(metrics.CONSUMED_BYTES, sum(each.read_size for each in batch.written))
@@ -173,7 +172,7 @@ class Board:
         self._set(metrics.BATCH_RECORDS, read)
         if batch.seconds:
             self.measures.observe(metrics.BATCH_SECONDS, self.pipeline.pipeline, value=batch.seconds)
-            # Between two batches may be a wait for a trigger: what had arrived by then came in that time, too.
+            # There may be a wait for a trigger between two batches: records that arrived meanwhile count for that time.
             came_in = batch.at - self._counted if self._counted is not None else batch.seconds
             self._rates(read / max(came_in, batch.seconds), read / batch.seconds)
         self._counted = batch.at
@@ -183,16 +182,16 @@ class Board:
         self._set(metrics.PROCESSED_RATE, processed)
 
     def progressed(self, progress: Progress) -> None:
-        """Spark has said what a batch was: consumed and delivered are counted together."""
+        """Record Spark's progress on a batch, and count consumed and delivered records together."""
         if progress.idle:
             self._rates(0.0, 0.0)
             return
         with self._lock:
             self._progress = progress
             batch = self._pending.pop(progress.batch, None)
-            whole = progress.durations.get("triggerExecution")
-            if self._history and self._history[-1]["batch"] == progress.batch and whole is not None:
-                self._history[-1]["seconds"], self._history[-1]["in"] = whole, progress.consumed
+            total = progress.durations.get("triggerExecution")
+            if self._history and self._history[-1]["batch"] == progress.batch and total is not None:
+                self._history[-1]["seconds"], self._history[-1]["in"] = total, progress.consumed
         self._rates(progress.input_rate, progress.processed_rate)
         self._set(metrics.BATCH_RECORDS, progress.consumed)
         for name, spent in progress.durations.items():
@@ -216,7 +215,7 @@ class Board:
                 self._add(metrics.REJECTED_RECORDS, number, reason)
 
     def _observe(self, observed: Mapping[str, Mapping[str, float]]) -> None:
-        """Count what the function has observed of a batch."""
+        """Count what the function has observed in a batch."""
         with self._lock:
             self._observed = observed
         for name, row in observed.items():
@@ -225,7 +224,7 @@ class Board:
                 self._add(metrics.OBSERVED_SUM, max(0.0, value), name, counter)
 
     def lag(self, seen: LagSeen) -> None:
-        """How far behind it is."""
+        """Record the lag."""
         with self._lock:
             self._lag = seen
             self._behind = (self._behind or seen.at) if seen.records else None
@@ -239,17 +238,17 @@ class Board:
         self._set(metrics.UNSTABLE_SECONDS, seen.unstable_seconds)
 
     def executors(self, wanted: int, present: int) -> None:
-        """How many there should be, and are."""
+        """Record how many executors are wanted and present."""
         with self._lock:
             self._executors = (wanted, present)
         self._set(metrics.EXECUTORS_WANTED, wanted)
         self._set(metrics.EXECUTORS_PRESENT, present)
 
     def retention(self, seconds: float) -> None:
-        """How long the brokers keep markers."""
+        """Record how long the brokers keep markers, in seconds."""
         self._set(metrics.LEDGER_RETENTION, seconds)
 
-    # -- what goes out -----------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     @property
     def ready(self) -> bool:
@@ -257,7 +256,7 @@ class Board:
         return self._ready
 
     def stalled(self) -> str:
-        """Why the driver counts as stalled; empty where it does not."""
+        """Return why the driver counts as stalled; an empty string if it does not."""
         with self._lock:
             waits = [since for since in (self._behind, self._busy) if since is not None]
             if self._phase is not Phase.LEADING or not waits:
@@ -267,10 +266,10 @@ class Board:
             if still <= limit:
                 return ""
             records = self._lag.records if self._lag is not None else 0
-            return f"lag {records}, and no batch was finished for {still:.0f} s; the limit is {limit:.0f} s"
+            return f"lag {records}, and no batch has finished for {still:.0f} s; the limit is {limit:.0f} s"
 
     def status(self) -> dict[str, Any]:
-        """Everything, for /status."""
+        """Return the document at /status."""
         with self._lock:
             return {
                 "schema": 1,
@@ -307,7 +306,7 @@ class Board:
             }
 
     def gateways(self) -> list[dict[str, Any]]:
-        """The gateways, each with the sink partitions that it has written last."""
+        """Return the gateways, each with the sink partitions that it wrote last."""
         with self._lock:
             found: dict[str, dict[str, Any]] = {}
             for number, (name, address) in sorted(self._owners.items()):

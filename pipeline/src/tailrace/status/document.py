@@ -8,7 +8,7 @@ from tailrace.status.snapshots import LagSeen
 from tailrace.telemetry import metrics
 from tailrace.telemetry.measure import Measures
 
-_PLACES = 256  # topic partitions that are listed, those with most lag first
+_PLACES = 256  # topic partitions listed, those with most lag first
 _TOTALS = {
     "consumed": metrics.CONSUMED_RECORDS,
     "produced": metrics.PRODUCED_RECORDS,
@@ -26,7 +26,7 @@ def totals_of(measures: Measures, pipeline: str) -> dict[str, Any]:
 
 
 def lag_of(seen: LagSeen) -> dict[str, Any]:
-    """Return the lag, and its topic partitions in their order; of very many, those with most lag."""
+    """Return the lag, with its topic partitions in order; if there are very many, those with most lag."""
     places = sorted(sorted(seen.positions), key=lambda place: (seen.of(place), seen.beyond(place)), reverse=True)
     return {
         "records": seen.records,

@@ -97,7 +97,7 @@ class BatchWritten(_Event):
     def of(
         cls, plan: AnyPlan, written: Sequence[Written], *, seconds: float, lag: int, limit: int | None
     ) -> BatchWritten:
-        """Return the event of a plan and of what the gateways have written of it."""
+        """Return the event of a plan and of what the gateways wrote for it."""
         return cls(
             batch=plan.batch,
             read=plan.records,
@@ -139,7 +139,7 @@ class OffsetsReset(_Event):
 
 @dataclass(frozen=True)
 class OffsetStoreReport(_Event):
-    """The store of the input offsets: where it made the pipeline begin, that it failed, or that it disagrees."""
+    """A report on the offset store: where it made the pipeline begin, that it failed, or that it disagrees."""
 
     event = "offsets"
     what: str
@@ -147,7 +147,7 @@ class OffsetStoreReport(_Event):
 
 @dataclass(frozen=True)
 class Warned(_Event):
-    """Something is not as it was asked for, and the pipeline runs."""
+    """Something is not as configured, but the pipeline runs."""
 
     event = "warning"
     what: str
@@ -155,7 +155,7 @@ class Warned(_Event):
 
 @dataclass(frozen=True)
 class Noted(_Event):
-    """Something that is good to know."""
+    """Something worth knowing."""
 
     event = "note"
     what: str
@@ -186,7 +186,7 @@ class BrokersBack(_Event):
 
 @dataclass(frozen=True)
 class ExecutorsWanted(_Event):
-    """The number of executors changes, because of the records that wait."""
+    """The number of executors changes because of the waiting records."""
 
     event = "executors"
     wanted: int
@@ -196,7 +196,7 @@ class ExecutorsWanted(_Event):
 
 @dataclass(frozen=True)
 class Stopped(_Event):
-    """The run has ended in good order; `batch` is None for a standby that never led."""
+    """The run has ended cleanly; `batch` is None for a standby that never led."""
 
     event = "stopped"
     reason: str

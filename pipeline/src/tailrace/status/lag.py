@@ -1,10 +1,10 @@
-"""How far behind a pipeline is: in offsets, and in time; and what an open transaction keeps from it.
+"""A pipeline's lag in offsets and in time, and the offsets that an open transaction holds back.
 
-The end of a topic partition, as a read_committed reader has it, lies behind the markers of transactions, and so does
-the end of Spark's plan: drained is exactly 0. Where only markers and aborted records are left, a reader would get
-nothing; that is found out by asking for the next record, which tells its age too. Behind the first open transaction of
-a topic partition such a reader gets nothing either, and it counts as no lag: the high watermark shows what waits there.
-This runs in a thread with clients of its own.
+The end of a topic partition for a read_committed reader lies after the markers of transactions, and so does the end of
+Spark's plan: a drained pipeline has a lag of exactly 0. If only markers and aborted records are left, a reader would
+get nothing. A request for the next record finds that out, and that record's age. Offsets after the first open
+transaction of a topic partition cannot be read either and are not counted as lag; the high watermark shows how many
+wait there. All this runs in a thread with its own clients.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ log = logging.getLogger(__name__)
 LOOK_EVERY = 1.0
 _AGE_EVERY = 3.0
 _AGE_LIMIT = 2.0
-_ASKED = 64  # topic partitions that are asked for their next record, those with most lag first
+_ASKED = 64  # topic partitions whose next record is requested, those with most lag first
 
 
 class Lags:
-    """Asks, until it is stopped."""
+    """Looks at the lag regularly until it is stopped."""
 
     def __init__(self, pipeline: Pipeline, seen: Callable[[LagSeen], None], kept: Callable[[float], None]) -> None:
         self._pipeline = pipeline
@@ -45,39 +45,39 @@ class Lags:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._nothing: TopicPartitions = {}
-        self._next: dict[tuple[str, int], tuple[int, float]] = {}  # a position, and when its record was written
+        self._next: dict[tuple[str, int], tuple[int, float]] = {}  # a position, and the time of its record
         self._aged = 0.0
         self._before: LagSeen | None = None
 
     def start(self, positions: Callable[[], TopicPartitions]) -> None:
-        """From here on; `positions` is what was read."""
+        """Start to look; `positions` returns the offsets read so far."""
         self._positions = positions
         self._thread = threading.Thread(target=self._run, name="tailrace-lag", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop looking, and wait up to 2 s for the thread."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(2)
 
     def _run(self) -> None:
         cluster, consumer = Cluster(self._pipeline.kafka), Consumer(_options(self._pipeline))
-        told = False
+        reported = False
         try:
             while not self._stop.is_set():
                 try:
-                    if not told:
+                    if not reported:
                         found = expiry.retention(cluster.admin)
-                        told = True
+                        reported = True
                         if not found.note:
                             self._kept(found.seconds)
                     self._look(cluster, consumer)
                 except (errors.TailraceError, KafkaException) as problem:
-                    log.debug("the lag is not known: %s", problem)  # brokers that are away: the batch will say so
+                    log.debug("the lag is not known: %s", problem)  # if brokers are away, the batch reports it
                 self._stop.wait(LOOK_EVERY)
         except Exception:
-            log.exception("looking at the lag has failed")
+            log.exception("measuring the lag failed")
         finally:
             consumer.close()
 
@@ -87,12 +87,12 @@ class Lags:
             return
         ends = source.ends(self._pipeline, positions, cluster)
         self._nothing = {place: end for place, end in self._nothing.items() if ends.get(place) == end}
-        # Asked after the ends: records that came in between are counted until the next look.
+        # Requested after the ends, so records that arrived in between count until the next look.
         committed = self._pipeline.source.isolation is Isolation.READ_COMMITTED
         tops = cluster.latest(positions) if committed else {}
         seen = LagSeen(time.time(), positions, ends, self._nothing, tops=tops).after(self._before)
         behind = sorted((place for place in positions if seen.of(place)), key=seen.of, reverse=True)[:_ASKED]
-        # What is next at a position does not change: each is asked for once, in as many tries as it takes.
+        # The next record at a position does not change: each is requested until it arrives, and then not again.
         self._next = {
             place: self._next[place] for place in behind if self._next.get(place, (-1,))[0] == positions[place]
         }
@@ -123,7 +123,7 @@ def _options(pipeline: Pipeline) -> dict[str, Any]:
 def _next_records(
     consumer: Consumer, places: TopicPartitions, stop: threading.Event
 ) -> tuple[dict[tuple[str, int], float], list[tuple[str, int]]]:
-    """When the next record of each place was written, and the places that have none."""
+    """Return when the next record of each place was written, and the places that have none."""
     times: dict[tuple[str, int], float] = {}
     nothing: list[tuple[str, int]] = []
     waiting = set(places)

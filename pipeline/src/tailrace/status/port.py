@@ -1,4 +1,4 @@
-"""The driver's HTTP port: metrics, health, readiness, status, the page, and where the gateways are."""
+"""The driver's HTTP port: metrics, health, readiness, status, the page, and the gateways' addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.status.board import Board
 from tailrace.telemetry.serving import Answer, Port, scraped
 
 _PAGE = Path(__file__).with_name("page.html")
-# The page is one file and asks only for /status: whatever gets into it can reach nothing else.
+# The page is one file and requests only /status: anything injected into it can reach nothing else.
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -19,7 +19,7 @@ _POLICY = (
 
 
 def opened(pipeline: Pipeline, board: Board) -> Port:
-    """The port, serving what the board has."""
+    """Open the port and serve the board on it."""
     port: list[Port] = []
     pages = {
         "/": page,
@@ -39,24 +39,24 @@ def _page() -> bytes:
 
 
 def page() -> Answer:
-    """For people."""
+    """Answer with the status page, for people."""
     return Answer(_page(), "text/html; charset=utf-8", headers=(("Content-Security-Policy", _POLICY),))
 
 
 def health(board: Board) -> Answer:
-    """For a liveness probe: 503 where a restart may help."""
+    """Answer a liveness probe: 503 if a restart may help."""
     why = board.stalled()
     return Answer.text(f"stalled: {why}", 503) if why else Answer.text("ok")
 
 
 def readiness(board: Board) -> Answer:
-    """For a readiness probe: whether the driver runs, or could take over at once."""
+    """Answer a readiness probe: 200 if the driver runs, or could take over at once."""
     phase = board.status()["phase"]
     return Answer.text(phase) if board.ready else Answer.text(f"not ready: {phase}", 503)
 
 
 def targets(board: Board, own: str) -> Answer:
-    """For Prometheus' http_sd_configs: the driver, and the gateways that it knows."""
+    """Answer Prometheus' http_sd_configs: the driver, and the gateways that it knows."""
     gateways = [each["address"] for each in board.gateways() if each["address"]]
     found = [{"targets": [own], "labels": {"component": "driver"}}]
     found += [{"targets": gateways, "labels": {"component": "gateway"}}] if gateways else []

@@ -1,4 +1,4 @@
-"""What was seen of a pipeline, as values: a batch that was finished, Spark's progress, the lag."""
+"""Snapshots of a pipeline, as values: a finished batch, Spark's progress, the lag."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from tailrace.telemetry import metrics
 
 @dataclass(frozen=True)
 class Finished:
-    """A batch that the runner has finished."""
+    """A finished batch."""
 
     batch: int
     records: int  # offsets that it spans
     written: tuple[Written, ...]
     phases: Mapping[str, float]  # seconds
     replay: bool
-    at: float  # when, in seconds since 1970
-    limit: int = 0  # records that the next one may have
-    seconds: float = 0.0  # of the whole batch, where the driver has planned it
-    observed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by the function
-    outputs: int | None = None  # sink partitions of outputs, where those of rejected records follow; None: all are
+    at: float  # when it finished, in seconds since 1970
+    limit: int = 0  # most records that the next one may have
+    seconds: float = 0.0  # of the complete batch, if the driver planned it
+    observed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # what the function observed
+    outputs: int | None = None  # sink partitions of outputs, before those of rejected records; None: all of them
 
     @property
     def out(self) -> int:
-        """Records that were delivered to the sink topics."""
+        """Count the records delivered to the sink topics."""
         return sum(each.out for each in self.written)
 
     @property
     def rejected(self) -> int:
-        """Records that were delivered to the rejected topic."""
+        """Count the records delivered to the rejected topic."""
         return sum(each.rejected for each in self.written)
 
     @property
     def skipped(self) -> int:
-        """Sink partitions that were delivered before."""
+        """Count the sink partitions that had been delivered before."""
         return sum(each.skipped for each in self.written)
 
     @property
     def reasons(self) -> dict[str, int]:
-        """Why records were rejected."""
+        """Count the rejected records by reason."""
         found: dict[str, int] = {}
         for each in self.written:
             for reason, number in each.reasons.items():
@@ -65,7 +65,7 @@ class Operator:
 
 @dataclass(frozen=True)
 class Progress:
-    """What Spark says of a batch."""
+    """What Spark reports about a batch."""
 
     batch: int
     input_rate: float
@@ -77,43 +77,43 @@ class Progress:
 
     @property
     def idle(self) -> bool:
-        """Whether there was no batch to do."""
+        """Whether there was no batch to run."""
         return "addBatch" not in self.durations
 
     @property
     def consumed(self) -> int:
-        """Records that were read."""
+        """Count the records that were read."""
         return int(self.observed.get(metrics.READ, {}).get(metrics.CONSUMED, 0))
 
     @property
     def size(self) -> int:
-        """Their bytes."""
+        """Count the bytes that were read."""
         return int(self.observed.get(metrics.READ, {}).get(metrics.SIZE, 0))
 
     def offered(self, name: str) -> int:
-        """Rows that came to the sink: PRODUCED or REJECTED."""
+        """Count the rows that reached the sink; `name` is PRODUCED or REJECTED."""
         return int(self.observed.get(metrics.WRITTEN, {}).get(name, 0))
 
     @property
     def own(self) -> dict[str, Mapping[str, float]]:
-        """What the pipeline's function observes."""
+        """Return what the pipeline's function observes."""
         return {name: row for name, row in self.observed.items() if name not in {metrics.READ, metrics.WRITTEN}}
 
     @classmethod
     def read(cls, text: str) -> Progress:
-        """As Spark's JSON has it."""
-        told = json.loads(text)
-        observed = {name: _numbers(row) for name, row in (told.get("observedMetrics") or {}).items()}
-        rows = int(told.get("numInputRows") or 0)
+        """Parse Spark's JSON."""
+        progress = json.loads(text)
+        observed = {name: _numbers(row) for name, row in (progress.get("observedMetrics") or {}).items()}
+        rows = int(progress.get("numInputRows") or 0)
         consumed = observed.get(metrics.READ, {}).get(metrics.CONSUMED)
-        # Where good and rejected records part, Spark reads the source twice, and counts it so.
+        # If a plan splits good and rejected records, Spark reads the source twice, and counts it twice.
         part = consumed / rows if consumed is not None and rows else 1.0
         return cls(
-            batch=int(told["batchId"]),
-            input_rate=float(told.get("inputRowsPerSecond") or 0.0) * part,
-            processed_rate=float(told.get("processedRowsPerSecond") or 0.0) * part,
-            durations={name: spent / 1000 for name, spent in (told.get("durationMs") or {}).items()},
-            watermark=_time((told.get("eventTime") or {}).get("watermark")),
+            batch=int(progress["batchId"]),
+            input_rate=float(progress.get("inputRowsPerSecond") or 0.0) * part,
+            processed_rate=float(progress.get("processedRowsPerSecond") or 0.0) * part,
+            durations={name: spent / 1000 for name, spent in (progress.get("durationMs") or {}).items()},
+            watermark=_time((progress.get("eventTime") or {}).get("watermark")),
             operators=tuple(
                 Operator(
                     f"{number}-{each.get('operatorName', '')}",
@@ -121,7 +121,7 @@ class Progress:
                     int(each.get("memoryUsedBytes", 0)),
                     int(each.get("numRowsDroppedByWatermark", 0)),
                 )
-                for number, each in enumerate(told.get("stateOperators") or ())
+                for number, each in enumerate(progress.get("stateOperators") or ())
             ),
             observed=observed,
         )
@@ -138,7 +138,7 @@ def _time(text: str | None) -> float | None:
     if not text:
         return None
     seconds = datetime.fromisoformat(text).timestamp()
-    return seconds if seconds > 0 else None  # Spark begins at 1970: none was seen yet
+    return seconds if seconds > 0 else None  # Spark starts at 1970: no event time was seen yet
 
 
 @dataclass(frozen=True)
@@ -152,10 +152,10 @@ class Totals:
 
 
 def totals(progress: Progress, finished: Finished) -> Totals:
-    """What a batch has consumed and delivered, each record once.
+    """Return what a batch has consumed and delivered, each record once.
 
-    A task that was tried again finds its sink partition delivered, and has written nothing then: Spark's own counts of
-    what came to the sink say what that was. Only the sink knows which of the rest had no place to go.
+    A retried task finds its sink partition delivered and writes nothing: Spark's own counts of the rows that reached
+    the sink then give the numbers. Only the sink knows which of those had no topic to go to.
     """
     produced, reasons = finished.out, dict(finished.reasons)
     if finished.skipped:
@@ -170,40 +170,40 @@ def totals(progress: Progress, finished: Finished) -> Totals:
 
 @dataclass(frozen=True)
 class LagSeen:
-    """How far the pipeline is behind."""
+    """The lag of a pipeline at one moment."""
 
     at: float
     positions: TopicPartitions
     ends: TopicPartitions
-    nothing: TopicPartitions = field(default_factory=dict)  # ends up to which there is nothing that can be read
-    oldest: float | None = None  # when the oldest record that was not read was written, in seconds since 1970
-    tops: TopicPartitions = field(default_factory=dict)  # high watermarks, where the ends are those of read_committed
+    nothing: TopicPartitions = field(default_factory=dict)  # ends before which nothing can be read
+    oldest: float | None = None  # when the oldest unread record was written, in seconds since 1970
+    tops: TopicPartitions = field(default_factory=dict)  # high watermarks, if the ends are read_committed
     held: Mapping[tuple[str, int], float] = field(default_factory=dict)  # since when an open transaction holds an end
 
     def of(self, place: tuple[str, int]) -> int:
-        """The lag of one topic partition."""
+        """Count the lag of one topic partition."""
         end = self.ends.get(place, 0)
         if self.nothing.get(place) == end:
             return 0
         return max(0, end - self.positions.get(place, end))
 
     def beyond(self, place: tuple[str, int]) -> int:
-        """Count the offsets of one topic partition that stand behind an open transaction."""
+        """Count the offsets of one topic partition that an open transaction holds back."""
         end = self.ends.get(place, 0)
         return max(0, self.tops.get(place, end) - end)
 
     @property
     def unstable(self) -> int:
-        """Count the offsets of all topic partitions that stand behind open transactions."""
+        """Count the offsets of all topic partitions that open transactions hold back."""
         return sum(map(self.beyond, self.positions))
 
     @property
     def unstable_seconds(self) -> float:
-        """Measure how long the end that has stood still the longest is held by an open transaction."""
+        """Return the seconds for which open transactions have held an end, at most."""
         return max((self.at - since for since in self.held.values()), default=0.0)
 
     def after(self, before: LagSeen | None) -> LagSeen:
-        """Carry over since when open transactions have held the ends that have not moved."""
+        """Carry over the times since when open transactions hold ends that have not moved."""
         held = {}
         for place in filter(self.beyond, self.positions):
             still = before is not None and before.ends.get(place) == self.ends.get(place)
@@ -212,10 +212,10 @@ class LagSeen:
 
     @property
     def records(self) -> int:
-        """The lag of all."""
+        """Count the lag of all topic partitions."""
         return sum(map(self.of, self.positions))
 
     @property
     def seconds(self) -> float:
-        """The age of the oldest record that was not read."""
+        """Return the age of the oldest unread record."""
         return max(0.0, self.at - self.oldest) if self.oldest is not None and self.records else 0.0

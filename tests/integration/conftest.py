@@ -1,4 +1,4 @@
-"""What the integration tests share."""
+"""Fixtures and scheduling of the integration tests."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tailrace.spark_stream.checkpoint import prepare
 from tailrace.startup.session import session as start
 from tailrace.testing import Topics
 
-# Modules whose tests share a fixture that takes long to make: they stay together in one process.
+# Modules whose tests share a slow fixture; they stay together in one process.
 TOGETHER = {"any_input", "checkpoint_s3", "dashboards", "embedded", "network", "watching"}
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Hands out test by test, and the tests of some modules as one."""
+    """Schedules single tests, and the tests of some modules as one unit."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
@@ -39,26 +39,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the tests that take longest, so that no process is left working alone at the end."""
+    """Start with the longest tests, so that no process works alone at the end."""
     items.sort(key=takes, reverse=True)
 
 
 def takes(item: pytest.Item) -> float:
-    """Return the seconds that a test takes by its mark; short ones have none."""
+    """Return the seconds that a test takes according to its mark, which short ones lack."""
     mark = item.get_closest_marker("takes")
     return float(mark.args[0]) if mark is not None else 0.0
 
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_starts() -> None:
-    """Sessions of Spark, here and in processes below, start from an archive of classes if `make test` has made it."""
+    """Let Spark sessions, here and in child processes, start from a class archive if `make test` has created it."""
     archive.use()
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One session for all tests: most of a short run's time would be Spark's start."""
-    # The checkpoint is named for the jars that it brings: whatever a test needs must be there from the start.
+    """Provide one session for all tests, since starting Spark would dominate a short run."""
+    # The checkpoint is set for the jars that it adds: what any test needs must be there from the start.
     place = "s3a://tests/tests"
     plain = Pipeline(pipeline="tests", source=Source(topics=["in"]), sink=Sink(topic="out"), spark=QUIET)
     session = start(plain.model_copy(update={"checkpoint": place}))
@@ -69,7 +69,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def bench(tailrace_topics: Topics, spark: SparkSession, tmp_path: Path) -> Callable[..., Bench]:
-    """Makes a pipeline's bench with topics of its own."""
+    """Return a factory of benches, each a pipeline with its own topics."""
 
     def make(partitions: int = 1, out: int = 1) -> Bench:
         name = f"p-{uuid.uuid4().hex[:8]}"
@@ -88,7 +88,7 @@ def bench(tailrace_topics: Topics, spark: SparkSession, tmp_path: Path) -> Calla
 
 @pytest.fixture
 def line(tailrace_topics: Topics, tmp_path: Path) -> Callable[..., Line]:
-    """Makes a pipeline without Spark, with topics of its own."""
+    """Return a factory of pipelines without Spark, each with its own topics."""
 
     def make(partitions: int = 2) -> Line:
         name = f"l-{uuid.uuid4().hex[:8]}"
@@ -101,6 +101,6 @@ def line(tailrace_topics: Topics, tmp_path: Path) -> Callable[..., Line]:
 
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
-    """One ZooKeeper for all tests, which take nodes of their own."""
+    """Start one ZooKeeper for all tests, each of which uses its own nodes."""
     with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server

@@ -1,4 +1,4 @@
-"""A stateful pipeline whose checkpoint is on a real MinIO: what it wrote is what it goes on from, or it stops."""
+"""A stateful pipeline with its checkpoint on a real MinIO: it resumes from exactly what it wrote, or stops."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ RUN_LIMIT = 480.0
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Minio]:
-    """One MinIO for all tests."""
+    """Start one MinIO for all tests."""
     with minio(tmp_path_factory.mktemp("minio")) as running:
         yield running
 
 
 @pytest.fixture
 def faulty(store: Minio) -> Iterator[Proxy]:
-    """The way to MinIO, with faults as a test wants them."""
+    """Start a proxy to MinIO that injects the faults a test chooses."""
     with proxy(store.endpoint) as between:
         yield between
 
 
 class Words:
-    """The example with state, with topics, a ledger and a prefix of its own."""
+    """The stateful example, with its own topics, ledger and prefix."""
 
     def __init__(self, bootstrap: str, name: str, folder: Path) -> None:
         self.bootstrap, self.name, self.folder = bootstrap, name, folder
@@ -68,7 +68,7 @@ class Words:
         feed(itertools.islice(self.messages, count), self.bootstrap, self.source, count=count)
 
     def environment(self, endpoint: str) -> dict[str, str]:
-        """What the pipeline is told beside its file."""
+        """Return the environment that completes the pipeline's file."""
         return {
             **os.environ,
             **reach(endpoint),
@@ -81,7 +81,7 @@ class Words:
         }
 
     def command(self) -> list[str]:
-        """The pipeline over what is there now."""
+        """Return the command that runs the pipeline over the existing records."""
         return [
             sys.executable,
             "-m",
@@ -94,8 +94,8 @@ class Words:
         ]
 
     def run(self, spark: SparkSession, endpoint: str) -> None:
-        """Run over what is there now, in this process."""
-        # Hadoop keeps its client of a bucket; a bucket of another name has another client.
+        """Run over the existing records, in this process."""
+        # Hadoop caches one client per bucket.
         keys = {"fs_s3a_access_key": KEY, "fs_s3a_secret_key": SECRET, "fs_s3a_impl_disable_cache": "true"}
         more = {f"TAILRACE_SPARK__spark_hadoop_{name}": value for name, value in keys.items()}
         with patch.dict(os.environ, self.environment(endpoint) | more):
@@ -103,7 +103,7 @@ class Words:
         run.run(loaded.pipeline, loaded.folder, batch=True, spark=spark)
 
     def prove(self) -> None:
-        """What came out is what must come out, by the example's own rules."""
+        """Check the output against the example's own rules."""
         kafka = kafka_at(self.bootstrap)
         went_in = list(read(kafka, self.source))
         expected = self.example.expected(went_in)
@@ -116,18 +116,18 @@ class Words:
 
 @pytest.fixture
 def words(tailrace_kafka: EmbeddedKafka, tmp_path: Path, request: pytest.FixtureRequest) -> Words:
-    """A pipeline with state of the test's own."""
+    """Return a stateful pipeline of the test's own."""
     name = f"words-{abs(hash(request.node.name)) % 10**8}"
     return Words(tailrace_kafka.bootstrap_servers, name, tmp_path)
 
 
 def once(method: str, ending: str, fault: Fault) -> Any:
-    """A judge that has this fault for one object, as often as it is tried."""
+    """Return a judge that injects this fault into every attempt on one object."""
     return lambda asked, path: fault if asked == method and path.partition("?")[0].endswith(ending) else None
 
 
 def test_state_on_minio_survives_restarts(words: Words, store: Minio, spark: SparkSession) -> None:
-    """Counts of windows that span two runs are those of all their events, and nothing is renamed on the way."""
+    """Windows that span two runs count all their events, and no object is renamed."""
     for count in (1100, 1500):
         words.send(count)
         words.run(spark, store.endpoint)
@@ -152,7 +152,7 @@ def test_state_on_minio_survives_restarts(words: Words, store: Minio, spark: Spa
 def test_a_write_that_fails_ends_the_run_and_the_next_goes_on(
     words: Words, faulty: Proxy, store: Minio, spark: SparkSession, missing: str, fault: Fault
 ) -> None:
-    """A PUT that the store does not take stops the pipeline with TR-405; the next run is exact."""
+    """A PUT that the store refuses stops the pipeline with TR-405; the next run is exact."""
     words.send(1500)
     faulty.judge = once("PUT", f"/{words.name}/{missing}", fault)
     with pytest.raises(errors.CheckpointFailed) as raised:
@@ -162,7 +162,7 @@ def test_a_write_that_fails_ends_the_run_and_the_next_goes_on(
     faulty.judge = lambda method, path: None
     words.run(spark, faulty.endpoint)
     words.prove()
-    if not missing.startswith("commits"):  # the batch after it was planned already, and Spark goes on with that one
+    if not missing.startswith("commits"):  # the next batch was already planned, and Spark continues with that one
         assert f"{words.name}/{missing}" in store.objects(words.name)
 
 
@@ -193,7 +193,7 @@ def test_keys_of_the_configuration_are_in_no_arguments(words: Words, store: Mini
 
 
 def doctor(words: Words, environment: dict[str, str]) -> dict[str, str]:
-    """What the doctor finds of the checkpoint."""
+    """Return the doctor's finding on the checkpoint."""
     command = [sys.executable, "-m", "tailrace.cli.main", "doctor", str(words.example.pipeline), "--output", "json"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=RUN_LIMIT, check=False)
     assert SECRET not in done.stdout + done.stderr
@@ -202,7 +202,7 @@ def doctor(words: Words, environment: dict[str, str]) -> dict[str, str]:
 
 
 def test_the_doctor_tries_the_store(words: Words, store: Minio) -> None:
-    """A store that works is said to, and holds nothing more afterwards; a wrong key or bucket is named."""
+    """It reports a working store and leaves nothing in it; it names a wrong key or bucket."""
     before = store.objects()
     right = doctor(words, words.environment(store.endpoint))
     assert (right["state"], "honours If-None-Match" in right["found"]) == ("ok", True), right
@@ -215,9 +215,9 @@ def test_the_doctor_tries_the_store(words: Words, store: Minio) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(700)  # a demo with a kill, five times as slow on a machine that has other work
+@pytest.mark.timeout(700)  # a demo with a kill, five times slower on a busy machine
 def test_the_demo_with_state_on_minio_proves_its_counts(store: Minio, tmp_path: Path) -> None:
-    """After a kill -9 of the whole driver in mid-batch, every count of every window is right and there once."""
+    """After a kill -9 of the driver in mid-batch, every count of every window is right and appears once."""
     command = [sys.executable, "-m", "tailrace.cli.main", "demo", "--example", "windowed-counts", "--for", "15s"]
     command += ["--rate", "500", "--kills", "1", "--checkpoint", f"s3a://{BUCKET}/demo", "--output", "json"]
     environment = {**os.environ, **store.environment, "TMPDIR": str(tmp_path)}

@@ -1,4 +1,4 @@
-"""`tailrace demo` runs as a newcomer runs it, and ends with its proof."""
+"""`tailrace demo` as a newcomer runs it, up to its proof."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ LIMIT = 450.0
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The demo's files go to a folder of the test, which must be empty afterwards."""
+    """Return an environment that puts the demo's files into the test's folder, which must be empty afterwards."""
     return {**os.environ, "TMPDIR": str(folder)}
 
 
 def demo(folder: Path, *arguments: str) -> dict[str, Any]:
-    """Run the demo to its end; the JSON object of its last line."""
+    """Run the demo to completion; return the JSON object of its last line."""
     done = subprocess.run(
         [sys.executable, "-m", "tailrace.cli.main", "demo", *arguments, "--output", "json"],
         env=environment(folder),
@@ -41,13 +41,13 @@ def demo(folder: Path, *arguments: str) -> dict[str, Any]:
 
 
 def left_in(folder: Path) -> list[Path]:
-    """The demo's own folders that are still there."""
+    """Return the demo's folders that still exist."""
     return list(folder.glob("tailrace-demo-*"))
 
 
 @pytest.mark.takes(59)
 def test_the_demo_proves_its_records_after_a_kill_in_mid_batch(tmp_path: Path) -> None:
-    """A kill -9 of the whole driver loses and doubles nothing, some records are rejected, and no folder is left."""
+    """Killing the driver with -9 loses and duplicates nothing, some records are rejected, and no folder is left."""
     result = demo(tmp_path, "--for", "8s", "--rate", "1000", "--kills", "1")
     assert (result["lost"], result["duplicated"], result["unexpected"], result["kills"]) == (0, 0, 0, 1)
     assert result["in"] > 0
@@ -58,7 +58,7 @@ def test_the_demo_proves_its_records_after_a_kill_in_mid_batch(tmp_path: Path) -
 
 @pytest.mark.takes(23)
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Interrupted while its driver works, the demo ends with code 130, and none of its processes is left."""
+    """Interrupted while its driver works, the demo exits with code 130 and leaves no process."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tailrace.cli.main", "demo", "--for", "10m"],
         env=environment(tmp_path),
@@ -80,7 +80,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def is_generator(process: psutil.Process) -> bool:
-    """Whether this is the script that writes the tweets."""
+    """Return whether this is the script that writes the tweets."""
     try:
         return any(part.endswith("generate.py") for part in process.cmdline())
     except psutil.NoSuchProcess:

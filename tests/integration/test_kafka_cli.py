@@ -1,4 +1,4 @@
-"""`tailrace kafka`: a Kafka that is there until it is told to go, and that leaves what it was told to keep."""
+"""`tailrace kafka`: a Kafka that runs until it is stopped, and keeps only the data that it was asked to keep."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Start = Callable[..., Command]
 
 @pytest.fixture
 def port() -> int:
-    """A port that is free now, and not one of those that the kernel gives to outgoing connections.
+    """Return a free port, outside the range that the kernel uses for outgoing connections.
 
-    No test has that of another: the client that `produce` keeps would take the one's Kafka for the other's.
+    No two tests share a port: the client that `produce` caches would take one test's Kafka for another's.
     """
     for each in PORTS:
         with socket.socket() as attempt:
@@ -45,7 +45,7 @@ def port() -> int:
 
 @pytest.fixture
 def start(port: int) -> Iterator[Start]:
-    """Starts the command on the port; what still runs at the end is killed."""
+    """Return a function that starts the command on the port; kill what still runs after the test."""
     begun: list[Command] = []
 
     def begin(*arguments: str) -> Command:
@@ -62,7 +62,7 @@ def start(port: int) -> Iterator[Start]:
 
 
 def gone(process: psutil.Process) -> bool:
-    """Whether it has ended; one that is only waiting to be reaped has."""
+    """Return whether the process has ended; a zombie counts as ended."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -70,7 +70,7 @@ def gone(process: psutil.Process) -> bool:
 
 
 def ready(process: Command) -> dict[str, Any]:
-    """The object that says where Kafka is."""
+    """Return the object that reports where Kafka is."""
     assert process.stdout is not None
     found: dict[str, Any] = json.loads(process.stdout.readline())
     assert "bootstrap_servers" in found, found
@@ -78,7 +78,7 @@ def ready(process: Command) -> dict[str, Any]:
 
 
 def end(process: Command, number: signal.Signals = signal.SIGTERM) -> str:
-    """Tell the command to end, see that it ends well, and return what it said on stderr."""
+    """Signal the command to end, check that it ends cleanly, and return its stderr."""
     process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
@@ -87,8 +87,8 @@ def end(process: Command, number: signal.Signals = signal.SIGTERM) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_the_signal_and_leaves_nothing(start: Start, port: int, number: signal.Signals) -> None:
-    """It says where it is, has the topics that were asked for, and goes with process and folder."""
+def test_kafka_serves_until_the_signal_and_leaves_nothing(start: Start, port: int, number: signal.Signals) -> None:
+    """It reports its address, has the requested topics, and removes its process and folder."""
     process = start("--topic", "in:3", "--topic", "out", "--output", "json")
     found = ready(process)
     assert found["bootstrap_servers"] == f"{HOST}:{port}"
@@ -103,8 +103,8 @@ def test_it_serves_until_the_signal_and_leaves_nothing(start: Start, port: int, 
     assert gone(broker)
 
 
-def test_a_person_is_told_where_it_is_and_what_is_next(start: Start, port: int) -> None:
-    """The address is the result; how to go on is said beside it."""
+def test_text_output_shows_the_address_and_the_next_command(start: Start, port: int) -> None:
+    """The address goes to stdout as the result; the next command goes to stderr."""
     process = start("--topic", "in:2")
     assert process.stdout is not None
     assert process.stderr is not None
@@ -118,7 +118,7 @@ def test_a_person_is_told_where_it_is_and_what_is_next(start: Start, port: int) 
 
 @pytest.mark.takes(12)
 def test_a_folder_keeps_the_records_for_the_next_time(start: Start, tmp_path: Path) -> None:
-    """Started again, with a topic that exists and is left as it is, it still has its records."""
+    """A second start finds the records, and leaves an existing topic as it is."""
     arguments = ("--folder", str(tmp_path / "kafka"), "--output", "json")
     first = start(*arguments, "--topic", "in:2")
     produce(ready(first)["bootstrap_servers"], "in", [Record(b"one")])
@@ -130,8 +130,8 @@ def test_a_folder_keeps_the_records_for_the_next_time(start: Start, tmp_path: Pa
     end(second)
 
 
-def test_it_ends_with_an_error_when_its_broker_is_killed(start: Start) -> None:
-    """Nobody waits at a Kafka that is no more."""
+def test_command_ends_with_an_error_when_its_broker_is_killed(start: Start) -> None:
+    """The command does not wait for a Kafka that is gone."""
     process = start("--output", "json")
     psutil.Process(ready(process)["brokers"][0]["pid"]).kill()
     said, _ = process.communicate(timeout=60)
@@ -140,7 +140,7 @@ def test_it_ends_with_an_error_when_its_broker_is_killed(start: Start) -> None:
 
 
 def test_a_signal_during_the_start_leaves_nothing(start: Start, tmp_path: Path) -> None:
-    """Told to end before it is ready, it takes along the broker that it was starting."""
+    """Stopped before it is ready, the command also ends the broker that it was starting."""
     process = start("--folder", str(tmp_path / "kafka"))
     log = tmp_path / "kafka" / "broker-1" / "kafka.log"
     parent = psutil.Process(process.pid)
@@ -155,7 +155,7 @@ def test_a_signal_during_the_start_leaves_nothing(start: Start, tmp_path: Path) 
 
 
 def test_a_port_that_is_taken_is_named(port: int) -> None:
-    """The usual mistake: something else is there already."""
+    """Something else already listens there: the usual mistake."""
     with socket.create_server((HOST, port)):
         done = subprocess.run(
             [*COMMAND, "--port", str(port)], capture_output=True, text=True, timeout=60, check=False
@@ -167,8 +167,8 @@ def test_a_port_that_is_taken_is_named(port: int) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "in:0", "in:x", "in:", "a b", "..", "in:10000", "x" * 250])
-def test_a_topic_that_cannot_be_is_refused_before_anything_starts(wrong: str) -> None:
-    """A usage error names what was given."""
+def test_invalid_topic_is_refused_before_anything_starts(wrong: str) -> None:
+    """The usage error names the given value."""
     done = subprocess.run(
         [*COMMAND, "--topic", wrong], capture_output=True, text=True, timeout=60, check=False
     )  # fmt: skip
@@ -176,13 +176,13 @@ def test_a_topic_that_cannot_be_is_refused_before_anything_starts(wrong: str) ->
     assert f"{wrong!r} is not NAME or NAME:PARTITIONS" in done.stderr
 
 
-def test_topics_have_one_partition_unless_more_are_asked_for() -> None:
-    """Dots, dashes and underscores belong to a name."""
+def test_topics_have_one_partition_by_default() -> None:
+    """Dots, dashes and underscores are allowed in names."""
     assert topics(["a.b-c_d:12", "out"]) == {"a.b-c_d": 12, "out": 1}
 
 
 def test_a_topic_that_is_named_twice_is_refused() -> None:
-    """Which of the two counts of partitions was meant, nobody knows."""
+    """It is unclear which of the two partition counts is meant."""
     done = subprocess.run(
         [*COMMAND, "--topic", "in", "--topic", "in:3"], capture_output=True, text=True, timeout=60, check=False
     )

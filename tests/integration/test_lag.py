@@ -1,4 +1,4 @@
-"""The lag of a pipeline: exactly 0 when a reader would get nothing more, and the age of what it would get."""
+"""A pipeline's lag: exactly 0 if a reader would get nothing more, and the age of the oldest unread record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR = 3600
 
 
 def transaction(kafka: str, topic: str, values: int, commit: bool) -> None:
-    """Records in a transaction of their own; its end leaves a marker in the topic."""
+    """Write records in one transaction, whose end leaves a marker in the topic."""
     producer = Producer({"bootstrap.servers": kafka, "transactional.id": f"{topic}.{commit}"})
     producer.init_transactions(60)
     producer.begin_transaction()
@@ -38,7 +38,7 @@ def transaction(kafka: str, topic: str, values: int, commit: bool) -> None:
 def looked_at(
     topics: Topics, topic: str, position: Callable[[], TopicPartitions]
 ) -> Iterator[Callable[[Callable[[LagSeen], bool], str], LagSeen]]:
-    """What is seen of the lag, from these positions, as soon as it is as it should be."""
+    """Measure the lag from these positions; yield a function that waits for an expected one."""
     pipeline = Pipeline.model_validate(
         {
             "pipeline": "lag",
@@ -63,24 +63,24 @@ def looked_at(
 
 
 def test_markers_and_aborted_records_are_no_lag(tailrace_topics: Topics) -> None:
-    """Behind the last record that can be read, offsets may follow that nobody gets."""
+    """Offsets after the last readable record do not count."""
     topic = tailrace_topics("in")
     place = (topic, 0)
     transaction(tailrace_topics.bootstrap_servers, topic, 3, commit=True)
     transaction(tailrace_topics.bootstrap_servers, topic, 2, commit=False)
     position = {place: 0}
     with looked_at(tailrace_topics, topic, lambda: position) as wait:
-        whole = wait(lambda seen: seen.records > 0 and seen.oldest is not None, "the lag")
-        assert (whole.records, whole.ends[place]) == (7, 7)  # three records, two aborted, two markers
+        full = wait(lambda seen: seen.records > 0 and seen.oldest is not None, "the lag")
+        assert (full.records, full.ends[place]) == (7, 7)  # three records, two aborted, two markers
         position = {place: 3}
         drained = wait(lambda seen: seen.positions == position and seen.records == 0, "a lag of 0")
         assert drained.seconds == 0
         transaction(tailrace_topics.bootstrap_servers, topic, 1, commit=True)
-        wait(lambda seen: seen.records > 0, "the lag of what came then")
+        wait(lambda seen: seen.records > 0, "the lag of the new record")
 
 
-def test_transaction_that_hangs_shows_although_the_lag_is_zero(tailrace_topics: Topics) -> None:
-    """Behind it nothing can be read, and another producer's committed records wait too; its end lets them go."""
+def test_hanging_transaction_shows_although_the_lag_is_zero(tailrace_topics: Topics) -> None:
+    """Nothing after it can be read, not even another producer's committed records, until it ends."""
     topic = tailrace_topics("in")
     place = (topic, 0)
     transaction(tailrace_topics.bootstrap_servers, topic, 3, commit=True)
@@ -91,15 +91,15 @@ def test_transaction_that_hangs_shows_although_the_lag_is_zero(tailrace_topics: 
     hanging.flush(30)
     transaction(tailrace_topics.bootstrap_servers, topic, 2, commit=True)
     with looked_at(tailrace_topics, topic, lambda: {place: 4}) as wait:
-        seen = wait(lambda seen: seen.unstable_seconds > 0, "the transaction that hangs")
+        seen = wait(lambda seen: seen.unstable_seconds > 0, "the hanging transaction")
         assert (seen.records, seen.ends[place], seen.beyond(place), seen.unstable) == (0, 4, 4, 4)
         hanging.abort_transaction(30)
         freed = wait(lambda seen: seen.unstable == 0, "its end")
         assert (freed.ends[place], freed.unstable_seconds) == (9, 0)
 
 
-def test_the_age_is_that_of_the_oldest_record(tailrace_topics: Topics) -> None:
-    """Of all source partitions, whatever their lag."""
+def test_age_is_that_of_the_oldest_record(tailrace_topics: Topics) -> None:
+    """All source partitions count, whatever their lag."""
     topic = tailrace_topics("in", 2)
     now = int(time.time())
     old = Record(b"old", partition=1, timestamp=(now - 2 * HOUR) * 1000)

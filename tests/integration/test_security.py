@@ -1,4 +1,4 @@
-"""A pipeline on brokers that allow nothing unasked: with exactly the rights that the how-to lists, and without each."""
+"""A pipeline on brokers that deny by default: with exactly the rights that the how-to lists, and without each."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Case:
     principal: str
 
     def pipeline(self, **sections: Any) -> Pipeline:
-        """From JSON to JSON, so that a record can be rejected."""
-        whole: dict[str, Any] = {
+        """Return the pipeline, from JSON to JSON, so that a record can be rejected."""
+        base: dict[str, Any] = {
             "pipeline": self.name,
             "kafka": {"bootstrap.servers": self.door.bootstrap_servers, "options": dict(self.door.options)},
             "source": {"topics": [self.source], "format": "json", "schema": "id long"},
@@ -54,17 +54,17 @@ class Case:
             "batch": {"target": 0},
             "spark": QUIET,
         }
-        return Pipeline.model_validate(whole | sections)
+        return Pipeline.model_validate(base | sections)
 
     def file(self) -> Path:
-        """The same as a file."""
+        """Write the pipeline to a file."""
         data = self.pipeline().model_dump(mode="json", by_alias=True, exclude_defaults=True)
         file = self.folder / "pipeline.yaml"
         file.write_text(yaml.safe_dump(data))
         return file
 
     def run(self, **sections: Any) -> list[dict[str, Any]]:
-        """Read what is there, then end."""
+        """Read what exists now, then end; return the events."""
         events: list[dict[str, Any]] = []
         run(self.pipeline(**sections), self.folder, batch=True, emit=as_json(events.append), spark=self.spark)
         return events
@@ -76,12 +76,12 @@ class Case:
         produce(admin.bootstrap_servers, self.source, records, options=admin.options)
 
     def read(self, topic: str) -> list[bytes | None]:
-        """What is in a topic, as the administrator sees it."""
+        """Return the values in a topic, as the administrator sees them."""
         admin = self.security.administrator
         return [each.value for each in consume(admin.bootstrap_servers, topic, options=admin.options)]
 
     def make_own_topics(self) -> None:
-        """As an administrator does where the pipeline may not create them."""
+        """Create the pipeline's own topics, as an administrator does if the pipeline may not."""
         pipeline, admin = self.pipeline(), self.security.administrator
         kafka = pipeline.kafka.model_copy(
             update={"bootstrap_servers": admin.bootstrap_servers, "options": dict(admin.options)}
@@ -93,18 +93,18 @@ class Case:
 
 @pytest.fixture(params=["password", "certificate"])
 def case(request: pytest.FixtureRequest, secured: Make) -> Case:
-    """A pipeline whose principal comes with a password, and one that comes with a certificate."""
+    """Return a pipeline whose principal uses a password, and one that uses a certificate."""
     return secured(request.param)
 
 
 class Make:
-    """Makes cases with names of their own."""
+    """Makes cases, each with its own name."""
 
     def __init__(self, kafka: EmbeddedKafka, spark: SparkSession, folder: Path) -> None:
         self._kafka, self._spark, self._folder = kafka, spark, folder
 
     def __call__(self, how: str = "password") -> Case:
-        """A principal that has no right yet."""
+        """Return a case whose principal has no rights yet."""
         security, name = self._kafka.security, f"s-{uuid.uuid4().hex[:8]}"
         admin = security.administrator
         topics = Topics(admin.bootstrap_servers, admin.options)
@@ -117,12 +117,12 @@ class Make:
 
 @pytest.fixture
 def secured(tailrace_secured_kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> Make:
-    """Makes cases on the secured brokers."""
+    """Return a factory of cases on the secured brokers."""
     return Make(tailrace_secured_kafka, spark, tmp_path)
 
 
-def test_a_pipeline_runs_exactly_once_with_the_rights_that_are_listed(case: Case) -> None:
-    """Its own topics are created, records delivered and rejected, and a second run goes on after the first."""
+def test_pipeline_runs_exactly_once_with_the_listed_rights(case: Case) -> None:
+    """Its own topics are created, records delivered and rejected, and a second run continues after the first."""
     pipeline = case.pipeline()
     case.security.allow(case.principal, [*needed(pipeline), *to_create(pipeline)])
     case.send(GOOD, BAD)
@@ -141,8 +141,8 @@ RIGHTS = range(
 
 @pytest.mark.takes(15)
 @pytest.mark.parametrize("number", RIGHTS)
-def test_without_one_right_the_error_names_it_and_how_to_grant_it(secured: Make, number: int) -> None:
-    """Operation, resource and name, and the command; granted, the pipeline goes on and nothing is lost."""
+def test_missing_right_is_named_with_the_command_that_grants_it(secured: Make, number: int) -> None:
+    """The error has the operation, the resource and its name; once granted, the pipeline continues and loses nothing."""
     case = secured()
     pipeline = case.pipeline()
     case.make_own_topics()
@@ -155,8 +155,8 @@ def test_without_one_right_the_error_names_it_and_how_to_grant_it(secured: Make,
     assert f"lacking: {lacking}" in caught.value.what
     assert caught.value.then == lacking.command
     failed = [check for check in doctor(case.file())["checks"] if check["state"] == "fail"]
-    told = [(str(lacking) in check["found"], check["hint"]) for check in failed]
-    assert told == [(True, lacking.command)], failed
+    reported = [(str(lacking) in check["found"], check["hint"]) for check in failed]
+    assert reported == [(True, lacking.command)], failed
     case.security.allow(case.principal, [lacking])
     case.run()
     delivered = case.read(case.sink)
@@ -165,22 +165,22 @@ def test_without_one_right_the_error_names_it_and_how_to_grant_it(secured: Make,
 
 
 def doctor(file: Path) -> dict[str, Any]:
-    """What `tailrace doctor FILE` finds."""
+    """Return the report of `tailrace doctor FILE`."""
     found = CliRunner().invoke(app, ["doctor", str(file), "--output", "json"])
     report: dict[str, Any] = json.loads(found.stdout)
     return report
 
 
 def cli(*words: str) -> tuple[int, dict[str, Any]]:
-    """What a command answers, or its error, and its exit code."""
+    """Return a command's exit code, and its answer or error."""
     found = CliRunner().invoke(app, [*words, "--output", "json"])
     if isinstance(found.exception, errors.TailraceError):
         return found.exception.exit_code, found.exception.as_dict()
     return found.exit_code, json.loads(found.stdout)
 
 
-def test_the_commands_need_no_more_than_the_pipeline(case: Case) -> None:
-    """Offsets, rejected records and the proof, as the pipeline's own principal; the proof also reads what it wrote."""
+def test_commands_need_no_more_rights_than_the_pipeline(case: Case) -> None:
+    """They run as the pipeline's principal: offsets, rejected, and verify, which also needs to read the sink."""
     pipeline, file = case.pipeline(), case.file()
     case.security.allow(case.principal, [*needed(pipeline), *to_create(pipeline)])
     case.send(GOOD, BAD)
@@ -206,8 +206,8 @@ def test_the_commands_need_no_more_than_the_pipeline(case: Case) -> None:
 
 
 @pytest.mark.takes(26)
-def test_who_has_a_wrong_password_is_told_so(secured: Make) -> None:
-    """By the pipeline and by the doctor, without the password; not that no broker answers."""
+def test_wrong_password_is_reported(secured: Make) -> None:
+    """The pipeline and the doctor report it without the password, and not as a broker that does not answer."""
     case = secured()
     wrong = dict(case.door.options) | {"sasl.password": "another-word"}
     case.door = Door(case.door.bootstrap_servers, wrong)
@@ -220,8 +220,8 @@ def test_who_has_a_wrong_password_is_told_so(secured: Make) -> None:
 
 
 @pytest.mark.takes(13)
-def test_a_broker_that_nobody_vouches_for_is_not_believed(secured: Make, tmp_path: Path) -> None:
-    """Its certificate is of another authority than the one that is given."""
+def test_broker_with_an_untrusted_certificate_is_refused(secured: Make, tmp_path: Path) -> None:
+    """Its certificate comes from another authority than the configured one."""
     case, other = secured(), tmp_path / "other"
     other.mkdir()
     stranger = Authority(other).certificate
@@ -230,8 +230,8 @@ def test_a_broker_that_nobody_vouches_for_is_not_believed(secured: Make, tmp_pat
         case.run()
 
 
-def test_a_right_that_is_withdrawn_while_the_pipeline_stands_still_is_noticed(secured: Make) -> None:
-    """In the next run, before a record is delivered; given back, it goes on where it was."""
+def test_right_withdrawn_between_two_runs_is_noticed(secured: Make) -> None:
+    """The next run fails before it delivers a record; once granted again, the pipeline continues where it was."""
     case = secured()
     pipeline = case.pipeline()
     case.security.allow(case.principal, [*needed(pipeline), *to_create(pipeline)])

@@ -1,4 +1,4 @@
-"""The loop and the protocol without Spark, against a real Kafka: the same code as with Spark but for the engine."""
+"""The loop and the protocol without Spark, against a real Kafka: only the engine differs from a run with Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HEAD = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n'
 
 
 def numbers(start: int, end: int) -> list[bytes]:
-    """Values that are all different and sort in their order."""
+    """Return distinct values that sort in their order."""
     return [b"%05d" % number for number in range(start, end)]
 
 
@@ -40,7 +40,7 @@ def filled(one: Line, each: int = 50) -> list[bytes]:
 
 
 def test_records_are_delivered_once_and_in_order(line: MakeLine) -> None:
-    """Over several batches, and again after new records have come."""
+    """This holds over several batches, and again after new records have arrived."""
     one = line()
     sent = filled(one, 300)
     events = one.run(batch={"max_records": 100})
@@ -56,7 +56,7 @@ def test_records_are_delivered_once_and_in_order(line: MakeLine) -> None:
 
 @pytest.mark.parametrize("how", [nothing, first_part_only])
 def test_open_batch_is_finished_from_its_plan(line: MakeLine, how: Any) -> None:
-    """Whatever of it was delivered, and though more records have come meanwhile."""
+    """It does not matter how much of it was delivered, or that more records have arrived meanwhile."""
     one = line(3)
     sent = filled(one)
     with pytest.raises(errors.QueryFailed):
@@ -71,7 +71,7 @@ def test_open_batch_is_finished_from_its_plan(line: MakeLine, how: Any) -> None:
 
 @pytest.mark.takes(14)
 def test_open_batch_of_a_thousand_ranges_is_finished_from_its_plan(line: MakeLine) -> None:
-    """Each sink partition reads five hundred of them, and nothing is read twice."""
+    """Each sink partition reads five hundred ranges, and nothing is read twice."""
     one = line(1000)
     source: dict[str, Any] = {"source": {"partitions": 2}}
     produce(one.kafka, one.source, [Record(value, partition=number) for number, value in enumerate(numbers(0, 1000))])
@@ -94,7 +94,7 @@ def test_replay_keeps_its_sink_partitions_whatever_the_settings(line: MakeLine) 
 
 @pytest.mark.parametrize("left", ["done", "untouched", "in part", "all written"])
 def test_plan_of_version_0_1_is_finished(line: MakeLine, left: str) -> None:
-    """A ledger that version 0.1 has left: its batch is done, or finished, and no record comes twice."""
+    """The batch in a ledger of version 0.1 is done or gets finished, and no record comes twice."""
     one = line()
     sent = filled(one)
     plan = old_plan(one, done=left == "done")
@@ -113,8 +113,8 @@ def test_plan_of_version_0_1_is_finished(line: MakeLine, left: str) -> None:
         assert last.ends == {(one.source, 0): 50, (one.source, 1): 50}
 
 
-def test_plan_of_version_0_1_that_cannot_be_made_again_is_refused(line: MakeLine) -> None:
-    """Its good and rejected records were sink partitions of their own: the message names the way out."""
+def test_plan_of_version_0_1_that_cannot_be_repeated_is_refused(line: MakeLine) -> None:
+    """Its good and rejected records had separate sink partitions; the message names the way out."""
     one = line()
     filled(one)
     slices = tuple(Slice(f"{one.source}-{number}:0-20") for number in (0, 1, 0, 1))
@@ -129,7 +129,7 @@ def test_plan_of_version_0_1_that_cannot_be_made_again_is_refused(line: MakeLine
 
 
 def old_plan(one: Line, done: bool = False, slices: tuple[Slice, ...] = ()) -> StreamPlan:
-    """Return a plan as version 0.1 has written it: the first 20 records of two partitions."""
+    """Return a plan as version 0.1 wrote it: the first 20 records of two partitions."""
     ends = {(one.source, number): 20 for number in range(2)}
     return StreamPlan(
         one.name,
@@ -162,7 +162,7 @@ def write_by_hand(one: Line, plan: StreamPlan, part: int) -> None:
 
 
 def test_plan_of_another_sink_is_refused_and_accepted_on_demand(line: MakeLine) -> None:
-    """Two pipelines of one name: the second does not deliver the first one's open batch into its own sink."""
+    """Of two pipelines with one name, the second does not deliver the first one's open batch into its own sink."""
     one = line()
     sent = filled(one)
     with pytest.raises(errors.QueryFailed):
@@ -176,8 +176,8 @@ def test_plan_of_another_sink_is_refused_and_accepted_on_demand(line: MakeLine) 
     assert one.values() == sent
 
 
-def test_topic_that_was_created_again_is_refused_or_read_from_its_beginning(line: MakeLine) -> None:
-    """Though it has grown past the stored offsets, where its first records would be skipped in silence."""
+def test_recreated_topic_is_refused_or_read_from_its_beginning(line: MakeLine) -> None:
+    """It has grown past the stored offsets, so its first records would otherwise be skipped silently."""
     one = line(1)
     filled(one, 10)
     one.run()
@@ -193,7 +193,7 @@ def test_topic_that_was_created_again_is_refused_or_read_from_its_beginning(line
 
 
 def test_planned_records_that_expire_are_counted_as_lost(line: MakeLine) -> None:
-    """With `reset`, records of an open batch that the brokers have deleted are an event, not a silence."""
+    """With `reset`, an event reports the records of an open batch that the brokers have deleted."""
     one = line(1)
     sent = filled(one, 40)
     with pytest.raises(errors.QueryFailed):
@@ -210,7 +210,7 @@ def test_planned_records_that_expire_are_counted_as_lost(line: MakeLine) -> None
 
 @pytest.mark.parametrize("before", [1, 4, 8])
 def test_ledger_that_gets_more_partitions_keeps_its_plans(line: MakeLine, before: int) -> None:
-    """As TR-305 advises: the pipeline goes on where it was, though its group's offsets were forgotten."""
+    """As TR-305 advises, the pipeline continues where it was, although its group's offsets were lost."""
     one = line(1)
     sent = filled(one, 20)
     sections: dict[str, Any] = {"ledger": {"topic": f"{one.name}.ledger", "partitions": before}}
@@ -226,7 +226,7 @@ def test_ledger_that_gets_more_partitions_keeps_its_plans(line: MakeLine, before
 
 
 def test_ledger_whose_plans_would_be_deleted_is_refused(line: MakeLine) -> None:
-    """The message has the command that mends it."""
+    """The message has the command that fixes it."""
     one = line(1)
     topic = one.topics("ledger", 8, **{"cleanup.policy": "delete"})
     with pytest.raises(errors.LedgerUnusable, match=r"cleanup\.policy=delete") as caught:
@@ -234,8 +234,8 @@ def test_ledger_whose_plans_would_be_deleted_is_refused(line: MakeLine) -> None:
     assert "--add-config cleanup.policy=compact" in caught.value.then
 
 
-def test_rejected_records_behind_a_function_that_stops_early_are_not_lost(line: MakeLine) -> None:
-    """It takes the first batch only; every record that could not be decoded comes out all the same."""
+def test_rejected_records_after_a_function_stops_early_are_not_lost(line: MakeLine) -> None:
+    """The function takes only the first batch; every record that could not be decoded still comes out."""
     one = line(1)
     (one.folder / "first.py").write_text("def first(batches):\n    yield next(batches).select(['id'])\n")
     values = [b"broken %05d" % number if number % 2 else b'{"id": %d}' % number for number in range(25_000)]
@@ -249,8 +249,8 @@ def test_rejected_records_behind_a_function_that_stops_early_are_not_lost(line: 
     assert 0 < len(one.values()) < 12_500
 
 
-def test_record_is_on_one_side_though_a_replay_decides_differently(line: MakeLine) -> None:
-    """A schema that was another when the batch began: each record comes out once, accepted or rejected."""
+def test_record_comes_out_once_although_a_replay_decides_differently(line: MakeLine) -> None:
+    """The schema has changed since the batch began; each record is either accepted or rejected."""
     one = line(2)
     for number in range(2):
         one.send([b'{"id": "%d"}' % each for each in range(10)], partition=number)
@@ -265,8 +265,8 @@ def test_record_is_on_one_side_though_a_replay_decides_differently(line: MakeLin
     assert len(one.values()) == 10
 
 
-def test_change_from_at_least_once_to_exactly_once_is_no_doubt(line: MakeLine) -> None:
-    """An open batch is finished as it was begun; the next ones have markers."""
+def test_change_from_at_least_once_to_exactly_once_loses_nothing(line: MakeLine) -> None:
+    """An open batch is finished as it began; the next ones have markers."""
     one = line(2)
     sent = filled(one)
     with pytest.raises(errors.QueryFailed):
@@ -280,7 +280,7 @@ def test_change_from_at_least_once_to_exactly_once_is_no_doubt(line: MakeLine) -
 
 
 def test_new_partition_is_read_from_its_beginning(line: MakeLine) -> None:
-    """It appears between two batches."""
+    """The partition appears between two runs."""
     one = line(1)
     sent = filled(one)
     one.run()
@@ -295,7 +295,7 @@ def test_new_partition_is_read_from_its_beginning(line: MakeLine) -> None:
 
 
 def test_producers_stay_warm_over_batches(line: MakeLine) -> None:
-    """One producer for each sink partition, whatever the number of batches."""
+    """Each sink partition needs one producer, whatever the number of batches."""
     one = line(2)
     filled(one, 200)
     events = one.run(batch={"max_records": 40})
@@ -304,7 +304,7 @@ def test_producers_stay_warm_over_batches(line: MakeLine) -> None:
 
 
 def test_one_source_partition_can_be_read_by_several_tasks_at_once(line: MakeLine) -> None:
-    """With `source.partitions`: each task has a consumer of its own, and every record comes once."""
+    """With `source.partitions`, each task has its own consumer, and every record comes once."""
     one = line(1)
     sent = filled(one, 4000)
     events = one.run(source={"partitions": 4}, batch={"max_records": 1000})

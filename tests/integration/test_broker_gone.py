@@ -1,4 +1,4 @@
-"""One of three brokers is killed while a sink partition's transaction is open: the one that its client waits for."""
+"""Killing one of three brokers during a sink partition's transaction: the one that its client waits for."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ SOON = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "50
 
 @dataclass(frozen=True)
 class Unproxied:
-    """Brokers that a line reaches without a proxy."""
+    """Brokers that are reached without a proxy."""
 
     bootstrap_servers: str
 
     @property
     def proxied_servers(self) -> str:
-        """The same."""
+        """Return the brokers' own addresses."""
         return self.bootstrap_servers
 
 
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
-    """Three brokers, whose absence is noticed soon."""
+    """Start three brokers whose failure is noticed soon."""
     with EmbeddedKafka(EmbeddedOptions(brokers=3, settings=SOON)) as running:
         yield running
 
 
-def test_a_marker_finds_another_coordinator_when_its_broker_is_killed(
+def test_marker_finds_another_coordinator_when_its_broker_is_killed(
     kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """librdkafka waits for the dead one beyond any limit; the attempt is given up, and the next one delivers, once."""
+    """librdkafka waits for the dead broker past any deadline; the attempt is given up, and the next delivers once."""
     monkeypatch.setattr(producers, "_MARKER_LIMIT", 5.0)
     one = Line.on(cast("Any", Unproxied(kafka.bootstrap_servers)))
     cluster = Cluster(Kafka(bootstrap_servers=kafka.bootstrap_servers))
@@ -76,12 +76,12 @@ def test_a_marker_finds_another_coordinator_when_its_broker_is_killed(
         one.close()
 
 
-def test_the_offsets_are_told_after_a_leader_was_killed(kafka: EmbeddedKafka) -> None:
-    """The same client asks before and after."""
+def test_client_gets_offsets_after_a_leader_was_killed(kafka: EmbeddedKafka) -> None:
+    """The same client requests them before and after."""
     one = Line.on(cast("Any", Unproxied(kafka.bootstrap_servers)))
     cluster = Cluster(Kafka(bootstrap_servers=kafka.bootstrap_servers))
     one.write(0)
-    one.ended()  # its end is a record too
+    one.ended()  # its control record counts too
     place = [(one.sink, 0)]
     before = cluster.latest(place)
     leader = cluster.admin.list_topics(one.sink, timeout=30).topics[one.sink].partitions[0].leader

@@ -1,4 +1,4 @@
-"""The crash that Python alone cannot place: a commit that has left, and whose answer nobody has read."""
+"""A crash that Python alone cannot place: after a commit is sent, before its answer is read."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tailrace.testing.embedded import EmbeddedKafka
 pytestmark = pytest.mark.integration
 
 
-def test_a_commit_that_was_sent_and_not_answered_is_struck_once_and_costs_nothing(
+def test_crash_after_a_commit_is_sent_strikes_once_and_loses_nothing(
     tailrace_kafka: EmbeddedKafka, tmp_path: Path
 ) -> None:
-    """The replay finds it committed, or writes it: readers see each record once."""
+    """The replay finds the batch committed or writes it; readers see each record once."""
     context = Context(tailrace_kafka, tmp_path, seed=1, quick=True, say=lambda text: None)
     marks = tmp_path / "crashes"
     with house(
@@ -28,8 +28,8 @@ def test_a_commit_that_was_sent_and_not_answered_is_struck_once_and_costs_nothin
         for _ in range(3):
             one.batch()
         assert one.pid() != first
-        [told] = crash_points.happened(marks)
-        assert (told["at"], told["batch"], told["partition"], told["pid"]) == ("commit_sent", 1, 1, first)
+        [crash] = crash_points.happened(marks)
+        assert (crash["at"], crash["batch"], crash["partition"], crash["pid"]) == ("commit_sent", 1, 1, first)
         proof = one.prove()
     assert proof.verdict.all().wrong == 0, str(proof)
     assert proof.verdict.of(one.cuts()).torn == 0

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real run: every panel shows something, and a driver that hangs fires its alert alone."""
+"""A real Prometheus scrapes a real run: every panel has data, and a hanging driver fires only its own alert."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tailrace.testing.embedded import EmbeddedKafka
 pytestmark = [pytest.mark.integration, pytest.mark.takes(42)]
 
 DASHBOARDS = Path(__file__).parents[2] / "charts" / "tailrace" / "dashboards"
-STALLED = 10.0  # a batch of a slow machine may take as long: this alert may fire at any time, and no other at all
-# Only there when a broker has asked somebody to wait, which needs a quota.
+STALLED = 10.0  # a slow machine may need this long for a batch: this alert may fire at any time, but no other
+# Exists only after a broker has throttled a client, which needs a quota.
 MAY_BE_EMPTY = (metrics.THROTTLE.name,)
 
 
 @pytest.fixture(scope="module")
 def watched(tailrace_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """A stateful pipeline that rejects some records, counts something of its own, and was idle for a while."""
+    """Run a stateful pipeline that rejects some records, has an observation, and was idle for a while."""
     folder = tmp_path_factory.mktemp("dashboards")
     rules = {"rule_files": hurried(folder / "rules")}
     with watched_words(tailrace_kafka.bootstrap_servers, folder, STALLED, rules) as found:
@@ -36,7 +36,7 @@ def watched(tailrace_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFact
 
 
 def targets() -> list[tuple[str, str]]:
-    """Every query of every panel, with the variables as they stand for all, and the range for scrapes each second."""
+    """Return every panel's queries, with each variable set to all, and ranges for a scrape each second."""
     found = []
     for file in sorted(DASHBOARDS.glob("*.json")):
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -48,8 +48,8 @@ def targets() -> list[tuple[str, str]]:
     return found
 
 
-def test_every_panel_shows_something(watched: Watched) -> None:
-    """Each of its queries is understood and answered by what a running pipeline exports."""
+def test_every_panel_has_data(watched: Watched) -> None:
+    """Each query is valid, and a running pipeline exports metrics that answer it."""
     asked = [(name, query) for name, query in targets() if not any(each in query for each in MAY_BE_EMPTY)]
     assert len(asked) > 90
     empty = dict(asked)
@@ -61,14 +61,14 @@ def test_every_panel_shows_something(watched: Watched) -> None:
         return not empty
 
     try:
-        wait_until(shown, "every panel to show something", 30, 1.0)
+        wait_until(shown, "every panel to have data", 30, 1.0)
     except TimeoutError:
         assert sorted(empty) == []
 
 
 @contextmanager
 def halted(pid: int) -> Iterator[None]:
-    """Inside, the process stands still; its connections stay."""
+    """Pause the process; its connections stay open."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -76,8 +76,8 @@ def halted(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_driver_that_hangs_fires_its_alert_and_no_other(watched: Watched) -> None:
-    """Its JVM halted: the driver says so itself. All of it halted: Prometheus notices. Going on ends the alert."""
+def test_hanging_driver_fires_its_alert_and_no_other(watched: Watched) -> None:
+    """If its JVM is paused, the driver reports it; if all of it is, Prometheus notices. Resuming ends the alert."""
     wait_until(lambda: watched.firing() == set(), "a quiet moment", LIMIT)
     [jvm] = [each.pid for each in psutil.Process(watched.process).children() if "java" in each.name()]
     with halted(jvm):

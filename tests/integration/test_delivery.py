@@ -1,4 +1,4 @@
-"""Each record comes out once: whole, in order, and once again after whatever stopped the run before."""
+"""Each record comes out once, unchanged and in order, whatever stopped the previous run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
 
-# Fails on the records of one source partition for as long as the file `broken` is there.
+# Fails on the records of one source partition while the file `broken` exists.
 FAULTY = """
     from pathlib import Path
     from pyspark.sql import functions as F
@@ -34,13 +34,13 @@ FAULTY = """
 
 
 def faulty(bench: Bench) -> dict[str, object]:
-    """The section of a pipeline that fails on partition 1 while it is broken."""
+    """Return a `process` section that fails on partition 1 while the file `broken` exists."""
     bench.write("faulty.py", FAULTY.format(folder=str(bench.folder)))
     return {"function": "faulty.py:faulty"}
 
 
 def break_in_the_middle(bench: Bench, **sections: Any) -> None:
-    """Run a batch of which some sink partitions are delivered and others are not."""
+    """Run a batch that fails after some of its sink partitions are delivered."""
     (bench.folder / "broken").touch()
     with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
         bench.run(process=faulty(bench), **sections)
@@ -48,15 +48,15 @@ def break_in_the_middle(bench: Bench, **sections: Any) -> None:
     (bench.folder / "broken").unlink()
 
 
-def test_a_record_passes_whole(bench: MakeBench) -> None:
-    """Key, headers, a null value and an empty one reach the other side as they were."""
+def test_record_passes_unchanged(bench: MakeBench) -> None:
+    """Keys, headers, null values and empty values arrive as they were."""
     one = bench()
     one.write(
-        "whole.py",
+        "keep.py",
         """
         from pyspark.sql import functions as F
 
-        def whole(frame):
+        def keep(frame):
             return frame.select(
                 F.col("kafka.key").alias("key"), "value", F.col("kafka.headers").alias("headers"),
                 F.col("kafka.timestamp").alias("timestamp"),
@@ -70,7 +70,7 @@ def test_a_record_passes_whole(bench: MakeBench) -> None:
         Record(b"\xff\x00", key=None),
     ]
     produce(one.kafka, one.source, sent)
-    one.run(process={"function": "whole.py:whole"})
+    one.run(process={"function": "keep.py:keep"})
     got = consume(one.kafka, one.sink)
     assert [(each.value, each.key, tuple(each.headers)) for each in got] == [
         (each.value, each.key, tuple(each.headers)) for each in sent
@@ -78,8 +78,8 @@ def test_a_record_passes_whole(bench: MakeBench) -> None:
     assert got[0].timestamp == 1_700_000_000_123
 
 
-def test_a_restart_goes_on_where_the_last_run_ended(bench: MakeBench) -> None:
-    """The topic is never replayed: the second run reads only what is new, with earliest as with latest."""
+def test_restart_continues_where_the_last_run_ended(bench: MakeBench) -> None:
+    """The topic is never replayed: with earliest or latest, the second run reads only new records."""
     one = bench(partitions=2)
     one.send(numbered(0, 50), partition=0)
     one.run()
@@ -90,8 +90,8 @@ def test_a_restart_goes_on_where_the_last_run_ended(bench: MakeBench) -> None:
     assert events_of(one.run(), "written") == []
 
 
-def test_the_first_start_at_latest_reads_only_what_comes_later(bench: MakeBench) -> None:
-    """And the second start goes on from there, instead of from the new end."""
+def test_first_start_at_latest_reads_only_later_records(bench: MakeBench) -> None:
+    """The second start continues from there, not from the new end."""
     one = bench()
     at_latest = {"auto.offset.reset": "latest"}
     one.send(numbered(0, 10))
@@ -110,8 +110,8 @@ def _send_when_idle(one: Bench, events: list[dict[str, object]]) -> bool:
 
 
 @pytest.mark.parametrize("partitions", [2, 3, 6])
-def test_a_batch_that_was_delivered_in_part_is_finished_without_a_duplicate(bench: MakeBench, partitions: int) -> None:
-    """Also with four source partitions or fewer, where Spark numbers its tasks otherwise after a restart."""
+def test_partly_delivered_batch_is_finished_without_a_duplicate(bench: MakeBench, partitions: int) -> None:
+    """This also holds with four or fewer source partitions, where Spark renumbers its tasks after a restart."""
     one = bench(partitions=partitions)
     for number in range(partitions):
         one.send(numbered(number * 100, number * 100 + 10 * (number + 1)), partition=number)
@@ -126,7 +126,7 @@ def test_a_batch_that_was_delivered_in_part_is_finished_without_a_duplicate(benc
 
 
 def test_different_code_on_replay_still_delivers_each_record_once(bench: MakeBench) -> None:
-    """What was delivered stays as the old code wrote it; the rest is the new code's."""
+    """What was delivered stays as the old code wrote it; the new code writes the remaining records."""
     one = bench(partitions=2)
     one.send(numbered(0, 10), partition=0)
     one.send(numbered(100, 110), partition=1)
@@ -146,7 +146,7 @@ def test_different_code_on_replay_still_delivers_each_record_once(bench: MakeBen
 
 
 def test_write_partitions_merge_tasks_and_replay_the_same(bench: MakeBench) -> None:
-    """Three source partitions in two sink partitions: the replay merges what the first run merged."""
+    """Three source partitions go to two sink partitions, and the replay merges them like the first run."""
     one = bench(partitions=3)
     for number in range(3):
         one.send(numbered(number * 100, number * 100 + 20), partition=number)
@@ -164,26 +164,26 @@ def test_write_partitions_merge_tasks_and_replay_the_same(bench: MakeBench) -> N
         {"source": {"partitions": 5}, "process": {"partitions": 3}, "sink": {"partitions": 2}},
     ],
 )
-def test_a_replay_is_exact_with_every_knob(bench: MakeBench, knobs: dict[str, dict[str, Any]]) -> None:
-    """Split ranges, a shuffle, and a shuffle whose tasks are merged again."""
+def test_replay_is_exact_with_every_setting_of_parallelism(bench: MakeBench, knobs: dict[str, dict[str, Any]]) -> None:
+    """The cases are split ranges, a shuffle, and a shuffle whose tasks are merged again."""
     one = bench(partitions=2)
     one.send(numbered(0, 40), partition=0)
     one.send(numbered(100, 160), partition=1)
     process = faulty(one) | knobs.get("process", {})
-    rest: dict[str, Any] = {name: section for name, section in knobs.items() if name != "process"}
+    others: dict[str, Any] = {name: section for name, section in knobs.items() if name != "process"}
     (one.folder / "broken").touch()
     with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
-        one.run(process=process, **rest)
+        one.run(process=process, **others)
     one.settle()
     (one.folder / "broken").unlink()
-    one.run(process=process, **rest)
+    one.run(process=process, **others)
     assert one.values() == numbered(0, 40) + numbered(100, 160)
 
 
-def test_open_batch_keeps_the_cut_of_its_plan_whatever_the_settings(
+def test_open_batch_keeps_the_partitions_of_its_plan_whatever_the_settings(
     bench: MakeBench, record_property: Callable[[str, object], None]
 ) -> None:
-    """The settings may change at any time: what is planned is delivered as planned, and the next batch as they say."""
+    """Settings may change at any time: a planned batch is delivered as planned; the next one follows the settings."""
     one = bench(partitions=3)
     for number in range(3):
         one.send(numbered(number * 100, number * 100 + 20), partition=number)
@@ -196,8 +196,8 @@ def test_open_batch_keeps_the_cut_of_its_plan_whatever_the_settings(
     record_property("records", len(one.values()))
 
 
-def test_the_three_knobs_of_parallelism_are_independent(bench: MakeBench) -> None:
-    """Two source partitions are read by about five tasks, processed by four, written by three."""
+def test_three_settings_of_parallelism_are_independent(bench: MakeBench) -> None:
+    """About five tasks read two source partitions, four process and three write them."""
     one = bench(partitions=2)
     one.send(numbered(0, 100), partition=0)
     one.send(numbered(100, 200), partition=1)
@@ -219,7 +219,7 @@ def test_order_is_kept_within_each_source_partition(bench: MakeBench) -> None:
 
 
 def test_an_empty_sink_partition_advances_its_marker(bench: MakeBench) -> None:
-    """A batch whose rows were all filtered away is done: the next start does not replay it."""
+    """A batch whose rows are all filtered out is done: the next start does not replay it."""
     one = bench(partitions=2)
     one.write("none.py", "def none(frame):\n    return frame.where('false')\n")
     one.send(numbered(0, 10), partition=0)
@@ -230,7 +230,7 @@ def test_an_empty_sink_partition_advances_its_marker(bench: MakeBench) -> None:
 
 
 def test_at_least_once_delivers_everything_and_leaves_no_marker(bench: MakeBench) -> None:
-    """Without transactions: plain records, and no marker in the ledger."""
+    """Without transactions, it writes plain records, and no marker to the ledger."""
     one = bench(partitions=2)
     one.send(numbered(0, 100), partition=0)
     one.run(sink={"delivery": "at-least-once", "options": {"acks": "1"}})
@@ -239,8 +239,8 @@ def test_at_least_once_delivers_everything_and_leaves_no_marker(bench: MakeBench
         assert ledger.markers() == {}
 
 
-def test_a_clean_restart_at_least_once_repeats_nothing(bench: MakeBench) -> None:
-    """The stored offsets say that the last batch was done; only a batch that was open is written again."""
+def test_clean_restart_at_least_once_repeats_nothing(bench: MakeBench) -> None:
+    """The stored offsets show that the last batch was done; only an open batch is written again."""
     one = bench(partitions=2)
     sections: dict[str, Any] = {"sink": {"delivery": "at-least-once"}}
     one.send(numbered(0, 10), partition=0)
@@ -254,8 +254,8 @@ def test_a_clean_restart_at_least_once_repeats_nothing(bench: MakeBench) -> None
     assert one.values()[:10] == numbered(0, 10)
 
 
-def test_the_partition_of_a_key_is_the_one_that_java_gives_it(bench: MakeBench) -> None:
-    """Java's murmur2 puts "orders" into partition 2 of 5, "a" into 4, and so does the sink."""
+def test_key_goes_to_the_partition_that_java_chooses(bench: MakeBench) -> None:
+    """Like Java's murmur2, the sink puts "orders" into partition 2 of 5, and "a" into 4."""
     one = bench(out=5)
     one.write(
         "keyed.py",
@@ -274,23 +274,23 @@ def test_the_partition_of_a_key_is_the_one_that_java_gives_it(bench: MakeBench) 
 
 
 def _murmur2(data: bytes) -> int:
-    """Kafka's default partitioner in Java, from its definition: MurmurHash2 with the sign bit cleared."""
+    """Hash like Kafka's default partitioner in Java, from its definition: MurmurHash2 without the sign bit."""
     mask, m = 0xFFFFFFFF, 0x5BD1E995
     h = (0x9747B28C ^ len(data)) & mask
-    whole = len(data) // 4 * 4
-    for place in range(0, whole, 4):
+    aligned = len(data) // 4 * 4
+    for place in range(0, aligned, 4):
         k = int.from_bytes(data[place : place + 4], "little") * m & mask
         k = (k ^ k >> 24) * m & mask
         h = (h * m & mask) ^ k
-    tail = data[whole:]
+    tail = data[aligned:]
     if tail:
         h = (h ^ int.from_bytes(tail, "little")) * m & mask
     h = (h ^ h >> 13) * m & mask
     return (h ^ h >> 15) & 0x7FFFFFFF
 
 
-def test_a_batch_that_fails_at_a_late_row_delivers_nothing_of_its_slice(bench: MakeBench) -> None:
-    """The rows before the failure have reached the sink; they must not be taken for the whole."""
+def test_sink_partition_that_fails_at_a_late_row_delivers_nothing(bench: MakeBench) -> None:
+    """The rows before the failure have reached the sink, and must not be taken for all of them."""
     one = bench()
     one.write(
         "late.py",
@@ -312,7 +312,7 @@ def test_a_batch_that_fails_at_a_late_row_delivers_nothing_of_its_slice(bench: M
 
 
 def test_conditions_may_change_while_a_batch_is_open(bench: MakeBench) -> None:
-    """Each sink partition has its records on one side or the other: a replay may decide differently, and loses none."""
+    """Each sink partition accepts or rejects each record once: a replay may decide differently, but loses none."""
     one = bench(partitions=2)
     one.send([b'{"id": 1}', b'{"id": 2}'], partition=0)
     one.send([b'{"id": 3}'], partition=1)
@@ -334,7 +334,7 @@ def test_conditions_may_change_while_a_batch_is_open(bench: MakeBench) -> None:
     one.settle()
     (one.folder / "broken").unlink()
     one.run(process={"function": "part.py:part", "validate": {"small": "id < 2"}}, **sections)
-    # Whether 2 was accepted in the first run depends on how far its sink partition had come.
+    # Whether 2 was accepted in the first run depends on the progress of its sink partition.
     aside = sorted((value or b"").replace(b" ", b"") for value, _ in one.rejected())
     assert sorted([*filter(None, one.values()), *aside]) == [b'{"id":1}', b'{"id":2}', b'{"id":3}']
     assert b'{"id":1}' in one.values()
@@ -342,7 +342,7 @@ def test_conditions_may_change_while_a_batch_is_open(bench: MakeBench) -> None:
 
 
 def test_arrow_function_runs_from_gateway_to_gateway(bench: MakeBench) -> None:
-    """Its records come out once over several batches, those that cannot be decoded are rejected."""
+    """Its records come out once over several batches; undecodable ones are rejected."""
     one = bench(partitions=2)
     one.write(
         "sums.py",

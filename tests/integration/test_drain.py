@@ -1,4 +1,4 @@
-"""Leaving with a batch that does not end: it is given up at the limit, and the next start delivers the rest of it."""
+"""Shutdown with a batch that does not end: it is given up at the deadline, and the next start finishes it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
 
-# Holds the records of source partition 1 for as long as the file `gate` is there.
+# Holds the records of source partition 1 while the file `gate` exists.
 GATED = """
     import time
     from pathlib import Path
@@ -49,16 +49,16 @@ class Gate:
         (one.folder / "gate").touch()
 
     def open(self) -> None:
-        """Let everything pass."""
+        """Let all records pass."""
         (self._folder / "gate").unlink()
 
     def half_delivered(self) -> bool:
-        """Whether sink partition 0 is delivered and the other one is held."""
+        """Return whether sink partition 0 is delivered and the other one is held."""
         return (self._folder / "reached-1").exists() and len(self._one.values()) == 10
 
 
-def told_in_mid_batch(one: Bench, pipeline: Pipeline, held: Callable[[], bool], hurry: bool = False) -> list[Any]:
-    """Run, ask for the stop when the batch is held, and return the events up to the error."""
+def stopped_in_mid_batch(one: Bench, pipeline: Pipeline, held: Callable[[], bool], hurry: bool = False) -> list[Any]:
+    """Run, request a stop when the batch is held, and return the events up to the error."""
     events: list[dict[str, Any]] = []
     stop = Stop()
 
@@ -68,7 +68,7 @@ def told_in_mid_batch(one: Bench, pipeline: Pipeline, held: Callable[[], bool], 
             threading.Thread(target=ask, daemon=True).start()
 
     def ask() -> None:
-        wait_until(held, "a batch that is delivered in part was waited for", 120)
+        wait_until(held, "a partly delivered batch", 120)
         stop("the test says so")
         if hurry:
             stop.hurry("the test says it again")
@@ -84,14 +84,14 @@ def told_in_mid_batch(one: Bench, pipeline: Pipeline, held: Callable[[], bool], 
 
 
 @pytest.mark.parametrize("hurry", [False, True])
-def test_a_batch_that_was_given_up_is_finished_by_the_next_start(bench: MakeBench, hurry: bool) -> None:
-    """At the limit, or with a second signal; what was delivered of it is not delivered again."""
+def test_abandoned_batch_is_finished_by_the_next_start(bench: MakeBench, hurry: bool) -> None:
+    """It is given up at the deadline or by a second signal; its delivered part is not delivered again."""
     one = bench(partitions=2)
     one.send(numbered(0, 10), partition=0)
     one.send(numbered(10, 20), partition=1)
     gate = Gate(one)
     pipeline = one.pipeline(process={"function": "gated.py:gated"}, batch={"drain": 600 if hurry else 0.5})
-    told_in_mid_batch(one, pipeline, gate.half_delivered, hurry)
+    stopped_in_mid_batch(one, pipeline, gate.half_delivered, hurry)
     assert len(one.values()) == 10
     gate.open()
     events = one.run(pipeline)
@@ -100,23 +100,23 @@ def test_a_batch_that_was_given_up_is_finished_by_the_next_start(bench: MakeBenc
 
 
 @pytest.mark.takes(12)
-def test_a_start_that_finishes_an_open_batch_leaves_at_the_limit_too(bench: MakeBench) -> None:
-    """The batch that is read again may hang as the first attempt did."""
+def test_replay_is_given_up_at_the_deadline_too(bench: MakeBench) -> None:
+    """The replayed batch may hang like the first attempt."""
     one = bench(partitions=2)
     one.send(numbered(0, 10), partition=0)
     one.send(numbered(10, 20), partition=1)
     gate = Gate(one)
     pipeline = one.pipeline(process={"function": "gated.py:gated"}, batch={"drain": 0.5})
-    told_in_mid_batch(one, pipeline, gate.half_delivered)
+    stopped_in_mid_batch(one, pipeline, gate.half_delivered)
     Path(one.folder / "reached-1").unlink()
-    events = told_in_mid_batch(one, pipeline, gate.half_delivered)
+    events = stopped_in_mid_batch(one, pipeline, gate.half_delivered)
     assert [each["replay"] for each in events_of(events, "planned")] == [True]
     gate.open()
     one.run(pipeline)
     assert one.values() == numbered(0, 20)
 
 
-def test_a_batch_that_ends_within_the_limit_is_a_clean_end(bench: MakeBench) -> None:
+def test_batch_that_ends_before_the_deadline_is_a_clean_end(bench: MakeBench) -> None:
     """The next start has nothing to repeat."""
     one = bench(partitions=2)
     one.send(numbered(0, 10), partition=0)

@@ -1,4 +1,4 @@
-"""Markers that the brokers have forgotten are never taken for markers that were never written."""
+"""Markers that the brokers have expired are never taken for markers that were never written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WEEK = 7 * 24 * 3600
 
 @pytest.fixture
 def forgetful(spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
-    """A pipeline on brokers that keep offsets for a minute only."""
+    """Return a pipeline on brokers that keep offsets only for a minute."""
     settings = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
     with EmbeddedKafka(EmbeddedOptions(settings=settings)) as kafka:
         topics = Topics(kafka.bootstrap_servers)
@@ -44,7 +44,7 @@ def forgetful(spark: SparkSession, tmp_path: Path) -> Iterator[Bench]:
 
 
 def reopen(one: Bench, ago: float) -> None:
-    """Leave the ledger as a driver does that was killed in its last batch, so long ago."""
+    """Leave the ledger like a driver that was killed in its last batch, `ago` seconds before now."""
     with Ledger.of(one.pipeline()) as ledger:
         ledger.take()
         plan = ledger.latest()
@@ -53,7 +53,7 @@ def reopen(one: Bench, ago: float) -> None:
 
 
 def marker_of(one: Bench, number: int) -> Marker | None:
-    """A sink partition's marker."""
+    """Return a sink partition's marker."""
     with Ledger.of(one.pipeline()) as ledger:
         return ledger.markers().get(SinkPartition(number))
 
@@ -67,8 +67,8 @@ def commit(one: Bench, number: int, marker: Marker) -> None:
 
 
 @pytest.mark.takes(63)
-def test_a_marker_that_has_really_expired_beside_one_that_has_not_is_refused(forgetful: Bench) -> None:
-    """The batch was delivered, so going on would deliver half of it again; the owner decides, and it goes on."""
+def test_expired_marker_next_to_a_live_one_is_refused(forgetful: Bench) -> None:
+    """The batch was delivered, so continuing would deliver half of it again; its owner decides how to continue."""
     one = forgetful
     one.send(numbered(0, 3), partition=0)
     one.send(numbered(3, 6), partition=1)
@@ -97,7 +97,7 @@ def test_a_marker_that_has_really_expired_beside_one_that_has_not_is_refused(for
 
 
 def test_an_open_batch_without_markers_is_refused_when_they_may_have_expired(bench: MakeBench) -> None:
-    """Also when it was the first batch, of which no other marker could tell."""
+    """This holds for the first batch too, which no other marker could prove."""
     one = bench()
     one.send(numbered(0, 3))
     one.run()
@@ -115,8 +115,8 @@ def test_an_open_batch_without_markers_is_refused_when_they_may_have_expired(ben
     assert open_batch(one, file) == (State.WARN, f"tailrace run {file} --batch")
 
 
-def test_the_doctor_warns_of_a_batch_that_is_delivered_in_part(bench: MakeBench) -> None:
-    """The markers of the batch before are there, and say that this one is not written: it waits for the next start."""
+def test_doctor_warns_of_a_partly_delivered_batch(bench: MakeBench) -> None:
+    """Markers of the previous batch exist and show that this one is not written: it waits for the next start."""
     one = bench(partitions=2)
     one.send(numbered(0, 10), partition=0)
     one.send(numbered(100, 110), partition=1)
@@ -133,13 +133,13 @@ def test_the_doctor_warns_of_a_batch_that_is_delivered_in_part(bench: MakeBench)
 
 
 def open_batch(one: Bench, file: Path) -> tuple[State, str]:
-    """What the doctor says of it, and advises."""
+    """Return the doctor's verdict on the open batch, and its advice."""
     [found] = [each for each in progress(one.pipeline(), one.folder, file) if each.name == "open batch"]
     return found.state, found.hint
 
 
-def test_an_old_batch_of_which_every_marker_is_there_is_finished(bench: MakeBench) -> None:
-    """However long ago it was planned."""
+def test_old_batch_with_all_its_markers_is_finished(bench: MakeBench) -> None:
+    """It does not matter how long ago it was planned."""
     one = bench()
     one.send(numbered(0, 3))
     one.run()

@@ -1,4 +1,4 @@
-"""Hand-over between drivers as processes, under a steady load: whoever is killed when, each record comes out once."""
+"""Hand-over between driver processes under a steady load: whichever is killed when, each record comes out once."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ RATE = 200.0
 
 
 class Running:
-    """A driver as a process, with what it reports."""
+    """A driver process, with its reported events."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process, self.log = process, log
 
     def reports(self, kind: str, times: int = 1) -> None:
-        """Wait for so many events of a kind."""
+        """Wait for this number of events of a kind."""
 
         def there() -> bool:
             assert self.process.poll() is None, self.log.with_suffix(".err").read_text()[-2000:]
             return count(self.log, kind) >= times
 
-        wait_until(there, f"{times} events {kind!r} in {self.log.name} were waited for", LIMIT)
+        wait_until(there, f"{times} events {kind!r} in {self.log.name}", LIMIT)
 
     def leaves(self) -> int:
-        """Ask for the end, and wait for it."""
+        """Signal the driver to stop, and wait until it has."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(LIMIT)
 
 
 def proof(one: Bench) -> Comparison:
-    """What a plain consumer finds."""
+    """Compare what a plain consumer finds with the input."""
     return verify(Kafka(bootstrap_servers=one.kafka), one.source, one.sink, Identity.parse("key"))
 
 
 @pytest.mark.long
-def test_a_standby_takes_over_from_a_driver_that_leaves(bench: MakeBench) -> None:
-    """SIGTERM to the old one; an older standby that was killed before is waited for no longer than its session."""
+def test_standby_takes_over_from_a_driver_that_shuts_down(bench: MakeBench) -> None:
+    """The old driver gets SIGTERM; an older, killed standby delays the hand-over by its session timeout at most."""
     one = bench(partitions=2)
     file, ready = written_file(one), one.folder / "ready"
     more = ("--standby", "--ready-file", str(ready))
@@ -67,7 +67,7 @@ def test_a_standby_takes_over_from_a_driver_that_leaves(bench: MakeBench) -> Non
             dead, new = Running(second, logs[1]), Running(third, logs[2])
             dead.reports("standby")
             new.reports("standby")
-            wait_until(ready.exists, "the ready file was waited for")
+            wait_until(ready.exists, "the ready file")
             kill_tree(second)
             old.reports("written", count(logs[0], "written") + 1)
             assert count(logs[2], "started") == 0
@@ -86,8 +86,8 @@ def test_a_standby_takes_over_from_a_driver_that_leaves(bench: MakeBench) -> Non
 
 
 @pytest.mark.takes(85)
-def test_standbys_take_over_from_drivers_that_are_killed(bench: MakeBench) -> None:
-    """The old one in mid-batch; then the one that took over, right after that; a second standby goes on."""
+def test_standbys_take_over_from_killed_drivers(bench: MakeBench) -> None:
+    """The old driver is killed in mid-batch, its successor right after it took over; a second standby continues."""
     one = bench(partitions=2)
     file = written_file(one)
     logs = [one.folder / name for name in ("old", "next", "last")]
@@ -119,8 +119,8 @@ def test_standbys_take_over_from_drivers_that_are_killed(bench: MakeBench) -> No
 
 
 @pytest.mark.takes(42)
-def test_a_driver_that_was_paused_says_that_another_has_taken_over(bench: MakeBench) -> None:
-    """It was in mid-batch; the markers have gone on, and that is no conflict but the other driver's work."""
+def test_paused_driver_reports_that_another_has_taken_over(bench: MakeBench) -> None:
+    """It was in mid-batch; the markers have advanced, which is the other driver's work and not a conflict."""
     one = bench(partitions=2)
     file = written_file(one)
     logs = [one.folder / name for name in ("old", "new")]

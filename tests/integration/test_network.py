@@ -1,4 +1,4 @@
-"""Requests that are lost, late or sent twice between a gateway and its brokers: what comes out, and what would."""
+"""Requests lost, delayed or sent twice between a gateway and its brokers, with and without the guard."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ NARROW = {"max.message.bytes": "1000"}
 
 @pytest.fixture(scope="module")
 def network() -> Iterator[ProxiedKafka]:
-    """One broker behind a proxy; a transaction that has expired is ended soon."""
+    """Start one broker, which soon aborts expired transactions, behind a proxy."""
     with proxied({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}) as kafka:
         yield kafka
 
 
 @pytest.fixture
 def line(network: ProxiedKafka) -> Iterator[Line]:
-    """A sink partition whose gateway goes through the proxy."""
+    """Return a sink partition whose gateway connects through the proxy."""
     one = Line.on(network)
     yield one
     network.proxy.heal()
@@ -47,17 +47,17 @@ def line(network: ProxiedKafka) -> Iterator[Line]:
 
 @pytest.fixture
 def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway that goes on with its producer whatever it has heard."""
+    """Make the gateway keep its producer, whatever librdkafka logs."""
     monkeypatch.setattr(producers.SinkProducer, "doubt", "")
 
 
 def all_of(line: Line, batches: int) -> list[bytes]:
-    """What must come out, in this order."""
+    """Return what must come out, in this order."""
     return [value for batch in range(batches) for value in line.values(batch)]
 
 
 def late_commit(line: Line) -> list[bytes | None]:
-    """KAFKA-17754: the commit of batch 1 is held back and sent again; the first one arrives in mid-batch 2."""
+    """Replay KAFKA-17754: delay batch 1's commit so that it is sent again; the first one arrives in mid-batch 2."""
     proxy = line.kafka.proxy
     line.write(0)
     proxy.judge = nth(Api.END_TXN, Fault.HOLD, transaction=line.transaction)
@@ -76,15 +76,15 @@ def late_commit(line: Line) -> list[bytes | None]:
     return line.read()
 
 
-def test_a_commit_that_arrives_in_the_next_transaction_ends_nothing(line: Line) -> None:
-    """The gateway has noticed that it was sent twice, and has taken a new epoch."""
+def test_commit_that_arrives_in_the_next_transaction_ends_nothing(line: Line) -> None:
+    """The gateway has noticed the retransmission, and has taken a new epoch."""
     assert late_commit(line) == all_of(line, 4)
     assert line.failures == []
 
 
 @pytest.mark.usefixtures("unguarded")
 def test_without_the_guard_the_late_commit_duplicates(network: ProxiedKafka) -> None:
-    """The control: the same trace harms a gateway that trusts its producer; the first of a few tries suffices."""
+    """As a control, the same trace harms a gateway that trusts its producer; one of a few tries is enough."""
     surplus = 0
     for _ in range(5):
         one = Line.on(network)
@@ -100,7 +100,7 @@ def test_without_the_guard_the_late_commit_duplicates(network: ProxiedKafka) -> 
 
 
 def late_marker(line: Line) -> Marker | None:
-    """The marker of batch 1 is held back and sent again; the first one arrives after the marker of batch 2."""
+    """Delay the marker of batch 1 so that it is sent again; the first one arrives after the marker of batch 2."""
     proxy = line.kafka.proxy
     line.write(0)
     proxy.judge = nth(Api.TXN_OFFSET_COMMIT, Fault.HOLD, transaction=line.transaction)
@@ -116,21 +116,21 @@ def late_marker(line: Line) -> Marker | None:
     return line.marker()
 
 
-def test_a_marker_that_arrives_in_the_next_transaction_is_not_taken(line: Line) -> None:
-    """It would say that batch 2 was not written, and so let it be written again."""
+def test_marker_that_arrives_in_the_next_transaction_is_refused(line: Line) -> None:
+    """It would claim that batch 2 was not written, so that it would be written again."""
     assert late_marker(line) == Marker.of(line.task(2).batch, line.task(2).digest, 1)
 
 
 @pytest.mark.usefixtures("unguarded")
-def test_without_the_guard_the_late_marker_takes_a_batch_back(line: Line) -> None:
-    """The control."""
+def test_without_the_guard_the_late_marker_reverts_a_batch(line: Line) -> None:
+    """This is the control."""
     assert late_marker(line) == Marker.of(line.task(1).batch, line.task(1).digest, 1)
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.CUT_ANSWER, Fault.RESET_ANSWER, Fault.HOLD])
 @pytest.mark.parametrize("api", STEPS)
-def test_a_fault_at_a_step_neither_loses_nor_repeats(line: Line, api: Api, fault: Fault) -> None:
-    """Whatever the step was; what is late arrives in the middle of the next batch."""
+def test_fault_at_any_step_neither_loses_nor_repeats(line: Line, api: Api, fault: Fault) -> None:
+    """A delayed request arrives in the middle of the next batch."""
     proxy = line.kafka.proxy
     if api is not Api.INIT_PRODUCER_ID:
         line.write(0)
@@ -155,8 +155,8 @@ def test_a_fault_at_a_step_neither_loses_nor_repeats(line: Line, api: Api, fault
 
 
 @pytest.mark.parametrize("api", STEPS)
-def test_an_attempt_that_was_given_up_and_goes_on_changes_nothing(line: Line, api: Api) -> None:
-    """It stands still at each step, another executor's gateway takes over, and then its request arrives."""
+def test_abandoned_attempt_that_continues_changes_nothing(line: Line, api: Api) -> None:
+    """It hangs at each step, another executor's gateway takes over, and then its request arrives."""
     line.write(0)
     proxy = line.kafka.proxy
     with Older(line) as older:
@@ -176,8 +176,8 @@ def test_an_attempt_that_was_given_up_and_goes_on_changes_nothing(line: Line, ap
     assert line.read() == all_of(line, batch + 3)
 
 
-def test_a_transaction_that_has_expired_is_written_anew(line: Line) -> None:
-    """The broker has ended it in mid-batch; the attempt fails and says how long a transaction may take."""
+def test_expired_transaction_is_written_again(line: Line) -> None:
+    """The broker has aborted it in mid-batch; the attempt fails and reports how long a transaction may take."""
     line.options |= {"transaction.timeout.ms": 1000}
     waited: list[bool] = []
 
@@ -198,8 +198,8 @@ def test_a_transaction_that_has_expired_is_written_anew(line: Line) -> None:
     assert "a transaction may take 1 s" in line.failures[0]
 
 
-def test_a_broker_that_is_down_is_no_doubt(line: Line) -> None:
-    """A connection that was never made has carried no request: the producer stays, and no attempt fails."""
+def test_broker_that_is_down_leaves_no_commit_in_doubt(line: Line) -> None:
+    """A connection that was never opened has carried no request: the producer stays, and no attempt fails."""
     line.options |= {"bootstrap.servers": f"127.0.0.1:1,{line.kafka.proxied_servers}"}
     for batch in range(4):
         line.write(batch)
@@ -209,14 +209,14 @@ def test_a_broker_that_is_down_is_no_doubt(line: Line) -> None:
 
 
 def answers_held(transaction: str) -> Judge:
-    """To the next records of a transaction, and to the addition of offsets to it."""
+    """Hold the answers to a transaction's next records, and to the addition of offsets to it."""
     produced = nth(Api.PRODUCE, Fault.DELAY_ANSWER, transaction=transaction)
     added = nth(Api.ADD_OFFSETS, Fault.DELAY_ANSWER, transaction=transaction)
     return lambda request: produced(request) or added(request)
 
 
-def test_a_refused_record_is_named_though_the_refusal_comes_while_the_marker_is_added(line: Line) -> None:
-    """librdkafka says at first only that it is in the wrong state."""
+def test_refused_record_is_named_although_the_refusal_comes_while_the_marker_is_added(line: Line) -> None:
+    """At first, librdkafka reports only that it is in the wrong state."""
     line.write(0)
     Cluster(Kafka(bootstrap_servers=line.kafka.bootstrap_servers)).ensure(narrow := f"{line.sink}.narrow", 1, 1, NARROW)
     proxy = line.kafka.proxy
@@ -236,10 +236,10 @@ def test_a_refused_record_is_named_though_the_refusal_comes_while_the_marker_is_
             attempt.result(60)
 
 
-def test_a_refused_plan_is_named_though_the_refusal_comes_while_the_positions_are_added(
+def test_refused_plan_is_named_although_the_refusal_comes_while_the_positions_are_added(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same, for the driver's transaction."""
+    """The same holds for the driver's transaction."""
     proxy, topic = line.kafka.proxy, f"{line.pipeline}.plans"
     Cluster(Kafka(bootstrap_servers=line.kafka.bootstrap_servers)).ensure(topic, 1, 1, LEDGER_SETTINGS | NARROW)
     kafka = Kafka(bootstrap_servers=line.kafka.proxied_servers)
@@ -251,7 +251,7 @@ def test_a_refused_plan_is_named_though_the_refusal_comes_while_the_positions_ar
         proxy.judge = answers_held(driver_id(line.pipeline))
         group = ledger._consumer.consumer_group_metadata()  # type: ignore[union-attr]
         asked_late = SimpleNamespace(consumer_group_metadata=lambda: (proxy.one_held(), group)[1], close=lambda: None)
-        monkeypatch.setattr(ledger, "_consumer", asked_late)  # else the offsets overtake the plan
+        monkeypatch.setattr(ledger, "_consumer", asked_late)  # otherwise the offsets overtake the plan
         attempt = pool.submit(ledger.write, large, {(line.sink, 0): 1})
         refusal = proxy.one_held()
         addition = proxy.one_held(after=refusal)

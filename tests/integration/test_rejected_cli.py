@@ -1,4 +1,4 @@
-"""`tailrace rejected` on a real Kafka: what is shown, and that a replay sends each record once."""
+"""`tailrace rejected` on a real Kafka: what it shows, and that a replay sends each record once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 
 def rejected(number: int, source: str | None, *, pipeline: str, reason: str = "undecodable", **fields: Any) -> Record:
-    """A rejected record as the sink writes it."""
+    """Return a rejected record as the sink writes it."""
     ours = {"reason": reason, "detail": f"detail {number}", "pipeline": pipeline, "at": "1700000000000"}
     if source is not None:
         ours |= {"source.topic": source, "source.partition": "1", "source.offset": str(number)}
@@ -43,33 +43,33 @@ class Setup:
         produce(self.bootstrap, self.topic, records)
 
     def run(self, command: str, *arguments: str) -> dict[str, Any]:
-        """The JSON that a command writes; its error is raised."""
+        """Return the JSON that a command writes; raise its error."""
         line = [command, *arguments, "-t", self.topic, "-b", self.bootstrap, "--output", "json"]
         done = CliRunner().invoke(app, line, catch_exceptions=False)
         return dict(json.loads(done.stdout))
 
     def text(self, command: str, *arguments: str) -> str:
-        """What a command writes for a person."""
+        """Return what a command writes for people."""
         line = [command, *arguments, "-t", self.topic, "-b", self.bootstrap]
         return CliRunner().invoke(app, line, catch_exceptions=False).stdout
 
     def replay(self, *arguments: str) -> dict[str, Any]:
-        """Replay without being asked."""
+        """Replay without the confirmation."""
         return self.run("replay", *arguments, "--yes")
 
     def arrived(self) -> list[bytes | None]:
-        """The values in the source topic."""
+        """Return the values in the source topic."""
         return sorted((each.value for each in consume(self.bootstrap, self.source)), key=lambda value: value or b"")
 
 
 @pytest.fixture
 def setup(tailrace_kafka: EmbeddedKafka, tailrace_topics: Topics) -> Setup:
-    """Topics and a pipeline's name of their own."""
+    """Return a setup with its own topics and pipeline name."""
     return Setup(tailrace_kafka, tailrace_topics)
 
 
 def test_list_shows_where_why_and_from_where(setup: Setup) -> None:
-    """Each record has its place, reason, detail and source, and the reasons are counted."""
+    """Each record has its place, reason, detail and source; reasons are counted."""
     setup.reject(0, 1)
     setup.reject(2, reason="too-long")
     found = setup.run("list")
@@ -81,7 +81,7 @@ def test_list_shows_where_why_and_from_where(setup: Setup) -> None:
 
 
 def test_list_filters_by_reason_and_shows_the_newest(setup: Setup) -> None:
-    """--reason counts only what has it; --limit cuts what is shown, not what is counted."""
+    """--reason counts only matching records; --limit reduces what is shown, not what is counted."""
     setup.reject(0, 1, 2)
     setup.reject(3, reason="too-long")
     assert setup.run("list", "--reason", "too-long")["total"] == 1
@@ -98,8 +98,8 @@ def test_list_of_an_empty_topic_counts_none(setup: Setup) -> None:
     assert setup.run("list") == {"topic": setup.topic, "total": 0, "reasons": {}, "records": []}
 
 
-def test_show_prints_text_as_text_and_the_rest_as_hex(setup: Setup) -> None:
-    """UTF-8 is readable; bytes that are not, or that could move the cursor, are dumped."""
+def test_show_prints_text_as_text_and_other_bytes_as_hex(setup: Setup) -> None:
+    """UTF-8 is shown as text; other bytes, and those that could move the cursor, are dumped."""
     setup.reject(0, value="grüße".encode())
     setup.reject(1, value=b"\xff\x00\x41")
     setup.reject(2, value=b"\x1b[2J")
@@ -111,15 +111,15 @@ def test_show_prints_text_as_text_and_the_rest_as_hex(setup: Setup) -> None:
     assert "own: kept" in setup.text("show", "0:0")
 
 
-def test_show_of_a_record_that_is_not_there_is_refused(setup: Setup) -> None:
-    """An offset beyond the end, and a partition that does not exist, are named."""
+def test_show_of_a_missing_record_is_refused(setup: Setup) -> None:
+    """The error names an offset beyond the end, or a missing partition."""
     for place in ("0:7", "9:0"):
         with pytest.raises(OptionRefused, match=place):
             setup.run("show", place)
 
 
-def test_a_replay_restores_key_value_headers_and_partition(setup: Setup) -> None:
-    """The record returns as it was: with its own headers, without those of the rejection, to its own partition."""
+def test_replay_restores_key_value_headers_and_partition(setup: Setup) -> None:
+    """The record returns to its own partition as it was, without the headers of the rejection."""
     setup.reject(5)
     assert setup.replay("--all")["to"] == {setup.source: 1}
     [found] = consume(setup.bootstrap, setup.source)
@@ -127,7 +127,7 @@ def test_a_replay_restores_key_value_headers_and_partition(setup: Setup) -> None
 
 
 def test_replaying_all_twice_sends_each_once(setup: Setup) -> None:
-    """The second replay finds the marks of the first, and sends only what was rejected since."""
+    """The second replay finds the marks of the first, and sends only records rejected since."""
     setup.reject(0, 1)
     setup.reject(2, partition=1)
     assert setup.replay("--all")["replayed"] == 3
@@ -139,20 +139,20 @@ def test_replaying_all_twice_sends_each_once(setup: Setup) -> None:
 
 
 def test_records_replayed_singly_are_not_sent_again_with_all(setup: Setup) -> None:
-    """Marks hold what was sent out of order, by place or by reason, too."""
+    """Marks also cover records sent out of order, by place or by reason."""
     setup.reject(0, 1, 2)
     setup.reject(3, reason="too-long")
     setup.reject(4)
     assert setup.replay("0:1")["replayed"] == 1
     assert setup.replay("0:1")["replayed"] == 0
     assert setup.replay("--reason", "too-long")["replayed"] == 1
-    rest = setup.replay("--all")
-    assert (rest["replayed"], rest["before"]) == (3, 2)
+    result = setup.replay("--all")
+    assert (result["replayed"], result["before"]) == (3, 2)
     assert setup.arrived() == [b"value-%d" % number for number in range(5)]
 
 
-def test_a_replay_that_fails_sends_nothing_and_marks_nothing(setup: Setup, tailrace_topics: Topics) -> None:
-    """One record that the target refuses takes the others back with it; they can be replayed elsewhere."""
+def test_failed_replay_sends_nothing_and_marks_nothing(setup: Setup, tailrace_topics: Topics) -> None:
+    """If the target refuses one record, none is sent; all can be replayed elsewhere."""
     small = tailrace_topics("small", max_message_bytes=1000)
     setup.reject(0)
     setup.reject(1, value=b"x" * 5000)
@@ -162,23 +162,23 @@ def test_a_replay_that_fails_sends_nothing_and_marks_nothing(setup: Setup, tailr
     assert setup.replay("--all")["replayed"] == 2
 
 
-def test_a_record_that_does_not_say_where_it_came_from_needs_a_topic(setup: Setup) -> None:
-    """It is counted and left where it is, until --to names a topic."""
+def test_record_without_its_source_needs_a_topic(setup: Setup) -> None:
+    """It is counted and stays where it is until --to names a topic."""
     produce(setup.bootstrap, setup.topic, [rejected(0, None, pipeline=setup.pipeline, partition=0)])
     assert setup.replay("--all") == {"replayed": 0, "to": {}, "before": 0, "without_source": 1}
     assert setup.replay("--all", "--to", setup.source)["replayed"] == 1
 
 
-def test_a_topic_of_two_pipelines_is_not_replayed_without_a_name(setup: Setup) -> None:
-    """The marks belong to one pipeline, so it must be known which."""
+def test_topic_of_two_pipelines_is_not_replayed_without_a_name(setup: Setup) -> None:
+    """Marks belong to one pipeline, which must be named."""
     setup.reject(0)
     produce(setup.bootstrap, setup.topic, [rejected(1, setup.source, pipeline="other", partition=0)])
     with pytest.raises(OptionRefused, match="2 pipelines"):
         setup.replay("--all")
 
 
-def test_a_replay_without_a_terminal_needs_yes(setup: Setup) -> None:
-    """Nobody can answer the question, so nothing is sent."""
+def test_replay_without_a_terminal_needs_yes(setup: Setup) -> None:
+    """Nobody can confirm it, so nothing is sent."""
     setup.reject(0)
     with pytest.raises(OptionRefused, match="no terminal"):
         setup.run("replay", "--all")
@@ -186,7 +186,7 @@ def test_a_replay_without_a_terminal_needs_yes(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize("arguments", [(), ("0:0", "--all"), ("--all", "--reason", "x")])
-def test_a_replay_must_say_what(setup: Setup, arguments: tuple[str, ...]) -> None:
-    """Neither nothing nor two selections at once are guessed at."""
+def test_replay_needs_a_selection(setup: Setup, arguments: tuple[str, ...]) -> None:
+    """No selection, or two at once, is an error."""
     with pytest.raises(OptionRefused, match="name what to replay"):
         setup.replay(*arguments)

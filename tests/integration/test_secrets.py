@@ -1,4 +1,4 @@
-"""Passwords that are planted in the configuration turn up nowhere: not in what is said, shown, stored or passed on."""
+"""Passwords planted in the configuration appear nowhere: not in messages, pages, files or process arguments."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tailrace.testing.embedded import EmbeddedKafka
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 WORDS = [f"planted-{name}-9f3b" for name in ("sasl", "key", "registry", "store", "worker")]
-# What has to be quoted stands before the word that is searched for, so that no way of quoting hides it.
+# Characters that need quoting precede the searched word, so that no way of quoting hides it.
 SASL, KEY, REGISTRY, STORE, WORKER = (f'q"\\ {word}' for word in WORDS)
 NEEDLES = [word.encode() for word in WORDS]
 USER_INFO = f"reader:{REGISTRY}"
@@ -61,12 +61,12 @@ FUNCTION = """
 
 
 def found_in(text: bytes) -> list[bytes]:
-    """The planted words that are in it."""
+    """Return the planted words that the text contains."""
     return [needle for needle in NEEDLES if needle in text]
 
 
-def test_a_planted_word_is_found() -> None:
-    """Else the search below would prove nothing."""
+def test_planted_word_is_found() -> None:
+    """Otherwise the search below would prove nothing."""
     quoted = json.dumps({"password": SASL}).encode()
     assert found_in(b"x" + SASL.encode() + b"y")
     assert found_in(quoted)
@@ -75,7 +75,7 @@ def test_a_planted_word_is_found() -> None:
 
 
 class Arguments:
-    """The command line of every process under a driver, looked at as long as it is entered."""
+    """Collects the command lines of all processes under a driver while the context is active."""
 
     def __init__(self, pid: int) -> None:
         self._driver = psutil.Process(pid)
@@ -100,7 +100,7 @@ class Arguments:
 
 
 def files(folder: Path) -> Iterator[Path]:
-    """Every file below, sockets and what vanishes left out."""
+    """Yield every file below, except sockets and files that vanish."""
     for each in folder.rglob("*"):
         with contextlib.suppress(OSError):
             if each.is_file():
@@ -108,18 +108,18 @@ def files(folder: Path) -> Iterator[Path]:
 
 
 def leaks(folder: Path) -> list[str]:
-    """The files below that hold a planted word."""
-    told = []
+    """Return the files below that contain a planted word."""
+    found = []
     for each in files(folder):
         with contextlib.suppress(OSError):
             if words := found_in(each.read_bytes()):
-                told.append(f"{each.relative_to(folder)}: {words}")
-    return told
+                found.append(f"{each.relative_to(folder)}: {words}")
+    return found
 
 
 @pytest.fixture
 def pipeline(tailrace_secured_kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[tuple[Path, Pipeline, Topics]]:
-    """A configuration that takes every kind of secret, from variables only, and its topics."""
+    """Yield a configuration that takes every kind of secret, only from variables, and its topics."""
     security, name = tailrace_secured_kafka.security, f"s-{uuid.uuid4().hex[:8]}"
     topics = Topics(security.administrator.bootstrap_servers, security.administrator.options)
     door, inside = security.user(name, SASL), tmp_path / "inside"
@@ -167,15 +167,15 @@ def pipeline(tailrace_secured_kafka: EmbeddedKafka, tmp_path: Path) -> Iterator[
 
 
 def variables(folder: Path, **more: str) -> dict[str, str]:
-    """The environment of a driver: secrets in variables, everything that is written for a while in one folder."""
+    """Return a driver's environment: secrets in variables, and all temporary files in one folder."""
     planted = {"PLANTED_SASL": SASL, "PLANTED_REGISTRY": REGISTRY, "PLANTED_STORE": STORE, "PLANTED_WORKER": WORKER}
     own = {"TAILRACE_KAFKA__OPTIONS__SSL_KEY_PASSWORD": KEY, "TAILRACE_LOG": "debug", "TMPDIR": str(folder / "tmp")}
     return os.environ | planted | own | more
 
 
 @pytest.mark.takes(66)
-def test_planted_secrets_turn_up_nowhere(tmp_path: Path, pipeline: tuple[Path, Pipeline, Topics]) -> None:
-    """Through a start that is refused, a function that raises, and a run that delivers, with every log at debug."""
+def test_planted_secrets_appear_nowhere(tmp_path: Path, pipeline: tuple[Path, Pipeline, Topics]) -> None:
+    """This covers a refused start, a function that raises, and a run that delivers, with all logs at debug."""
     file, checked, topics = pipeline
     records = [Record(b'{"id": 1}'), Record(b"{broken")]
     produce(topics.bootstrap_servers, checked.source.topics[0], records, options=topics.options)
@@ -195,13 +195,13 @@ def test_planted_secrets_turn_up_nowhere(tmp_path: Path, pipeline: tuple[Path, P
     (tmp_path / "broken").unlink()
     with driver(file, tmp_path, "whole") as (process, more, log):
         wait_until(lambda: idle(process, log), "the pipeline to have drained", 280)
-        assert leaks(tmp_path / "tmp") == []  # while everything is there
+        assert leaks(tmp_path / "tmp") == []  # while all files exist
         page = (tmp_path / "page").read_text()
         [application] = json.loads(fetched(f"{page}/api/v1/applications"))
         settings = f"api/v1/applications/{application['id']}/environment"
         places = ("SQL/", "StreamingQuery/", "jobs/", settings)
         assert {place: found_in(fetched(f"{page}/{place}")) for place in places} == {each: [] for each in places}
-        assert b"PLANTED_WORKER_PASSWORD" in fetched(f"{page}/{settings}")  # it is there, and its value is not
+        assert b"PLANTED_WORKER_PASSWORD" in fetched(f"{page}/{settings}")  # the name is shown, its value is not
         assert shown_by(log) == []
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
@@ -220,13 +220,13 @@ def test_planted_secrets_turn_up_nowhere(tmp_path: Path, pipeline: tuple[Path, P
 
 
 def idle(process: subprocess.Popen[bytes], log: Path) -> bool:
-    """Whether the pipeline says so; a driver that has ended will not."""
+    """Return whether the pipeline has reported to be idle; fail if the driver has ended."""
     assert process.poll() is None, log.with_suffix(".err").read_text(errors="replace")[-3000:]
     return any(each["event"] == "idle" for each in events(log))
 
 
 def shown_by(log: Path) -> list[str]:
-    """What of the driver's port, and of the metrics of the gateways that it names, holds a planted word."""
+    """Return the pages of the driver's port, and of its gateways' metrics, that contain a planted word."""
     (own,) = (each["url"] for each in events(log) if each["event"] == "serving")
     pages = [f"{own}{name}" for name in ("", "metrics", "status", "targets", "healthz", "readyz")]
     targets = json.loads(fetched(f"{own}targets"))
@@ -237,7 +237,7 @@ def shown_by(log: Path) -> list[str]:
 
 
 def fetched(url: str) -> bytes:
-    """A page of the driver's, of Spark's or of a gateway's."""
+    """Fetch a page of the driver, of Spark or of a gateway."""
     with urllib.request.urlopen(url, timeout=30) as answer:
         content: bytes = answer.read()
         return content
@@ -245,7 +245,7 @@ def fetched(url: str) -> bytes:
 
 @contextlib.contextmanager
 def driver(file: Path, folder: Path, name: str) -> Iterator[tuple[subprocess.Popen[bytes], Arguments, Path]]:
-    """A driver that runs until it ends, with what it says in files, and its processes looked at."""
+    """Run a driver with its output in files, and watch the command lines of its processes."""
     log = folder / f"{name}.log"
     with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
         process = subprocess.Popen(

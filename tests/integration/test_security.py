@@ -142,7 +142,7 @@ RIGHTS = range(
 @pytest.mark.takes(15)
 @pytest.mark.parametrize("number", RIGHTS)
 def test_missing_right_is_named_with_the_command_that_grants_it(secured: Make, number: int) -> None:
-    """The error has the operation, the resource and its name; once granted, the pipeline continues and loses nothing."""
+    """The error has operation, resource and name; once granted, the pipeline continues and loses nothing."""
     case = secured()
     pipeline = case.pipeline()
     case.make_own_topics()

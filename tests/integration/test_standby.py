@@ -1,4 +1,4 @@
-"""A driver that stands by: what it checks and does beforehand, and that it touches nothing until its turn."""
+"""A standby driver: what it checks and prepares, and that it changes nothing until it leads."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def waits(one: Bench, pipeline: Pipeline, on: Callable[[dict[str, Any], Stop], N
 
 @contextmanager
 def led(pipeline: Pipeline) -> Iterator[Lease]:
-    """Another driver leads."""
+    """Let another driver lead."""
     with Ledger.of(pipeline), Lease(pipeline, "0ead") as lease:
         lease.hold(Phase.LEADING)
         cluster = Cluster(pipeline.kafka)
-        wait_until(lambda: running(cluster, pipeline.pipeline), "the other driver's membership was waited for")
+        wait_until(lambda: running(cluster, pipeline.pipeline), "the other driver's membership")
         yield lease
 
 
-def test_a_standby_is_ready_and_leaves_without_having_touched_anything(bench: MakeBench) -> None:
-    """The driver that leads is named; told to stop, it ends cleanly, and the leader can still write its plans."""
+def test_standby_is_ready_and_leaves_without_a_change(bench: MakeBench) -> None:
+    """It names the leading driver; when stopped, it ends cleanly, and the leader can still write its plans."""
     one = bench(partitions=2)
     one.send(numbered(0, 20))
     one.run()
@@ -78,8 +78,8 @@ def test_a_standby_is_ready_and_leaves_without_having_touched_anything(bench: Ma
     assert one.values() == before
 
 
-def test_a_standby_takes_over_when_the_leader_leaves(bench: MakeBench) -> None:
-    """Not before; and it goes on where the ledger says."""
+def test_standby_takes_over_when_the_leader_leaves(bench: MakeBench) -> None:
+    """It does not lead earlier, and continues where the ledger ends."""
     one = bench(partitions=2)
     one.send(numbered(0, 20))
     one.run()
@@ -100,8 +100,8 @@ def test_a_standby_takes_over_when_the_leader_leaves(bench: MakeBench) -> None:
     assert one.values() == numbered(0, 30)
 
 
-def test_a_standby_without_a_leader_goes_on_at_once(bench: MakeBench) -> None:
-    """So every driver of a deployment may be started alike, the very first one too."""
+def test_standby_without_a_leader_leads_at_once(bench: MakeBench) -> None:
+    """So every driver of a deployment can start the same way, including the very first one."""
     one = bench()
     one.send(numbered(0, 10))
     events = waits(one, one.pipeline(), lambda event, stop: stop("enough") if event["event"] == "written" else None)
@@ -109,8 +109,8 @@ def test_a_standby_without_a_leader_goes_on_at_once(bench: MakeBench) -> None:
     assert one.values() == numbered(0, 10)
 
 
-def test_what_a_start_would_refuse_a_standby_refuses_beforehand(bench: MakeBench) -> None:
-    """While the old driver still works: an upgrade that cannot work does not begin."""
+def test_standby_refuses_what_a_start_would_refuse(bench: MakeBench) -> None:
+    """It refuses while the old driver still works, so an upgrade that cannot work does not begin."""
     one = bench()
     one.write("counts.py", "def counts(frame):\n    return frame.groupBy('value').count().select('value')\n")
     for function, error in (
@@ -122,8 +122,8 @@ def test_what_a_start_would_refuse_a_standby_refuses_beforehand(bench: MakeBench
             waits(one, pipeline, lambda event, stop: None)
 
 
-def test_a_lease_that_the_broker_refuses_stops_a_standby_and_no_driver(bench: MakeBench) -> None:
-    """A standby would wait for ever; a driver tells it once, and the records come out."""
+def test_lease_that_the_broker_refuses_stops_only_a_standby(bench: MakeBench) -> None:
+    """A standby would wait for ever; a driver reports it once, and delivers the records."""
     one = bench()
     one.send(numbered(0, 10))
     pipeline = one.pipeline(ledger={"lease": 1.0})
@@ -131,12 +131,12 @@ def test_a_lease_that_the_broker_refuses_stops_a_standby_and_no_driver(bench: Ma
         waits(one, pipeline, lambda event, stop: None)
     assert "ledger.lease" in caught.value.then
     assert one.values() == []
-    told = threading.Event()
+    reported = threading.Event()
 
     def enough(events: list[dict[str, Any]]) -> bool:
         if events_of(events, "lease"):
-            told.set()
-        return told.is_set() and bool(events_of(events, "idle"))
+            reported.set()
+        return reported.is_set() and bool(events_of(events, "idle"))
 
     events = one.run_until(pipeline, enough)
     assert len(events_of(events, "lease")) == 1

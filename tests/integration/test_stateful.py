@@ -1,4 +1,4 @@
-"""Stateful pipelines: Spark plans their batches, and each record is still judged once and delivered once."""
+"""Stateful pipelines: Spark plans their batches, and each record still gets one verdict and is delivered once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
 
-# Keeps state, and fails behind it for one id while the file `broken` is there.
+# Keeps state, and fails after it for one id while the file `broken` exists.
 FUNCTION = """
     from pathlib import Path
     from pyspark.sql import functions as F
@@ -50,7 +50,7 @@ FUNCTION = """
 
 
 def prepared(bench: MakeBench, function: str = "first", **sink: Any) -> tuple[Bench, dict[str, Any]]:
-    """Return a stateful pipeline of two source partitions whose odd records are rejected while `strict` is there."""
+    """Return a stateful pipeline of two source partitions whose odd records are rejected while `strict` exists."""
     one = bench(partitions=2)
     strict.fill(one)
     one.write("keep.py", FUNCTION.format(folder=str(one.folder)))
@@ -64,7 +64,7 @@ def prepared(bench: MakeBench, function: str = "first", **sink: Any) -> tuple[Be
 
 
 def fail_behind_the_state(one: Bench, sections: dict[str, Any]) -> None:
-    """Run until the rejected records are committed, and the outputs only in part."""
+    """Run until the rejected records are committed, but the outputs only in part."""
     (one.folder / "broken").touch()
     with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
         one.run(**sections)
@@ -73,17 +73,17 @@ def fail_behind_the_state(one: Bench, sections: dict[str, Any]) -> None:
 
 
 def ids(numbers: range) -> list[bytes]:
-    """Records of the sink with these ids, sorted."""
+    """Return sink records with these ids, sorted."""
     return sorted(b'{"id":%d}' % number for number in numbers)
 
 
 def refused(one: Bench) -> list[int]:
-    """The ids of the rejected records, sorted."""
+    """Return the ids of the rejected records, sorted."""
     return sorted(json.loads(value or b"{}")["id"] for value, _ in one.rejected())
 
 
 def test_stateful_pipeline_delivers_each_record_once_over_a_replay(bench: MakeBench) -> None:
-    """Rejected records are committed by the tasks that read; the batch that is brought again finds them delivered."""
+    """The reading tasks commit rejected records; the replay finds them delivered."""
     one, sections = prepared(bench)
     fail_behind_the_state(one, sections)
     assert refused(one) == list(range(1, 20, 2))
@@ -95,8 +95,8 @@ def test_stateful_pipeline_delivers_each_record_once_over_a_replay(bench: MakeBe
 
 
 @pytest.mark.takes(13)
-def test_another_verdict_in_a_stateful_pipeline_stops_the_batch_and_names_the_record(bench: MakeBench) -> None:
-    """With the old verdict it goes on."""
+def test_changed_verdict_in_a_stateful_pipeline_stops_the_batch_and_names_the_record(bench: MakeBench) -> None:
+    """With the old verdict, it continues."""
     one, sections = prepared(bench)
     fail_behind_the_state(one, sections)
     before = one.values()
@@ -112,14 +112,14 @@ def test_another_verdict_in_a_stateful_pipeline_stops_the_batch_and_names_the_re
 
 
 @pytest.mark.takes(17)
-def test_stateful_pipeline_with_two_sink_partitions_finishes_a_batch_that_was_torn(bench: MakeBench) -> None:
-    """Its state has as many partitions, so nothing is merged by where the state happened to lie."""
+def test_stateful_pipeline_with_two_sink_partitions_finishes_a_partly_delivered_batch(bench: MakeBench) -> None:
+    """Its state has the same number of partitions, so nothing is merged by the location of the state."""
     one, sections = prepared(bench, partitions=2)
     sections["spark"] = {"spark.sql.shuffle.partitions": "4"}
     one.run(**sections)
     for partition in range(2):
         one.send([b'{"id": %d}' % number for number in range(20 + partition * 10, 30 + partition * 10)], partition)
-    one.send([b'{"id": 4}'], 0)  # a duplicate, which the state leaves out
+    one.send([b'{"id": 4}'], 0)  # a duplicate, which the state drops
     (one.folder / "strict").unlink()
     fail_behind_the_state_again(one, sections)
     (replay, *_) = events_of(one.run(**sections), "written")
@@ -135,17 +135,17 @@ def fail_behind_the_state_again(one: Bench, sections: dict[str, Any]) -> None:
 
 
 @pytest.mark.takes(14)
-def test_stateful_pipeline_in_doubt_goes_on_by_what_its_refusal_advises(
+def test_stateful_pipeline_in_doubt_continues_as_its_refusal_advises(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TR-306 after a week: `tailrace offsets set` would refuse it, so a new name with the old one's offsets."""
+    """For TR-306 after a week, `tailrace offsets set` does not work: a new name takes the old one's offsets."""
     one, sections = prepared(bench)
     one.run(**sections)
     one.send([b'{"id": %d}' % number for number in range(20, 40, 2)])
     fail_behind_the_state_again(one, sections)
     group = markers_group(one.name)
-    admin = AdminClient({"bootstrap.servers": one.kafka})  # kept: its answers end with it
-    admin.delete_consumer_groups([group])[group].result(30)  # as the brokers do when all its offsets have expired
+    admin = AdminClient({"bootstrap.servers": one.kafka})  # kept: its requests end with it
+    admin.delete_consumer_groups([group])[group].result(30)  # as the brokers do after all its offsets expire
     with monkeypatch.context() as later:
         later.setattr(recovery, "time", SimpleNamespace(time=lambda: time.time() + 8 * 86_400))
         with pytest.raises(errors.ProgressMissing) as caught:
@@ -157,11 +157,11 @@ def test_stateful_pipeline_in_doubt_goes_on_by_what_its_refusal_advises(
     one.run(one.pipeline(**sections | new))
     assert sorted({value or b"" for value in one.values()}) == ids(
         range(0, 40, 2)
-    )  # what was delivered of the batch comes again
+    )  # the delivered part of the batch comes again
 
 
 def test_record_that_a_function_reads_twice_is_rejected_once(bench: MakeBench) -> None:
-    """Both readings come to the gate, and the second finds the verdicts delivered."""
+    """Both reads reach the gate, and the second finds the verdicts delivered."""
     one, sections = prepared(bench, "joined")
     one.run(**sections)
     assert one.values() == ids(range(0, 20, 2))
@@ -169,8 +169,8 @@ def test_record_that_a_function_reads_twice_is_rejected_once(bench: MakeBench) -
 
 
 @pytest.mark.takes(11)
-def test_stateful_pipeline_goes_on_behind_a_range_without_a_record(bench: MakeBench) -> None:
-    """Where all records of a range were aborted, its sink partition gets a marker all the same."""
+def test_stateful_pipeline_continues_after_a_range_without_records(bench: MakeBench) -> None:
+    """If all records of a range were aborted, its sink partition still gets a marker."""
     one, sections = prepared(bench)
     one.run(**sections)
     producer = Producer({"bootstrap.servers": one.kafka, "transactional.id": f"{one.name}.aborted"})
@@ -191,7 +191,7 @@ def test_stateful_pipeline_goes_on_behind_a_range_without_a_record(bench: MakeBe
     assert one.values() == sorted([*ids(range(0, 20, 2)), *ids(range(40, 43, 2))])
 
 
-def test_sink_partitions_of_a_pipeline_without_a_shuffle_bring_source_partitions_together(bench: MakeBench) -> None:
+def test_sink_partitions_without_a_shuffle_merge_source_partitions(bench: MakeBench) -> None:
     """Each source partition keeps its order."""
     one, sections = prepared(bench, "unchanged", partitions=1)
     (written, *_) = events_of(one.run(**sections), "written")
@@ -203,8 +203,8 @@ def test_sink_partitions_of_a_pipeline_without_a_shuffle_bring_source_partitions
         assert own == sorted(own)
 
 
-def test_checkpoint_of_version_0_1_that_reads_each_record_twice_goes_on(bench: MakeBench) -> None:
-    """Its offset log has a line for each of the two readings; the state is kept."""
+def test_checkpoint_of_version_0_1_that_reads_each_record_twice_continues(bench: MakeBench) -> None:
+    """Its offset log has a line for each of the two reads; the state is kept."""
     one, sections = prepared(bench)
     one.run(**sections)
     log = one.folder / "state" / "offsets"

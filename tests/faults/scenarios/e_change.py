@@ -156,12 +156,12 @@ REFUSED = {
     ),
 }
 KEPT = {
-    "tests/integration/test_delivery.py::test_open_batch_keeps_the_cut_of_its_plan_whatever_the_settings": (
+    "tests/integration/test_delivery.py::test_open_batch_keeps_the_partitions_of_its_plan_whatever_the_settings": (
         "parallelism changed between a crash and its replay"
     ),
 }
 EXPIRED = {
-    "tests/integration/test_expiry.py::test_a_marker_that_has_really_expired_beside_one_that_has_not_is_refused": (
+    "tests/integration/test_expiry.py::test_expired_marker_next_to_a_live_one_is_refused": (
         "downtime beyond the markers' retention, one of them expired"
     ),
     "tests/integration/test_expiry.py::test_an_open_batch_without_markers_is_refused_when_they_may_have_expired": (

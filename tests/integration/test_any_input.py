@@ -1,7 +1,7 @@
-"""Whatever a record holds, it comes out once or is rejected once, with the very bytes that went in.
+"""Whatever a record contains, it comes out once or is rejected once, with exactly the bytes that went in.
 
-Hypothesis makes the records; they go through the whole pipeline in a few large batches, because a job of Spark for each
-would take minutes and show no more.
+Hypothesis generates the records. They pass through a complete pipeline in a few large batches, because a Spark job for
+each would take minutes and show no more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OTHER = {"type": "record", "name": "Other", "fields": [{"name": "price", "type":
 
 
 def avro(schema: dict[str, Any], value: dict[str, Any]) -> bytes:
-    """A value by itself, as plain Avro has it."""
+    """Encode a single value as plain Avro."""
     stream = io.BytesIO()
     fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), value)
     return stream.getvalue()
@@ -56,7 +56,7 @@ values = st.one_of(
     st.builds(lambda number, text: avro(OURS, {"id": number, "text": text}), longs, st.text(max_size=20)),
     st.floats().map(lambda price: avro(OTHER, {"price": price})),
     st.sampled_from([b"\xff\xfe", b"\xc3\x28", b"\xed\xa0\x80", b"\x00" * 9, b'{"id":1}{"id":2}', b"\xef\xbb\xbf{}"]),
-    st.integers(0, 300).map(lambda length: b"\x80" * length),  # every length of what Avro takes for a number
+    st.integers(0, 300).map(lambda length: b"\x80" * length),  # every length of what Avro reads as a number
 )
 headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=16)), max_size=3).map(tuple)
 keys = st.none() | st.just(b"") | st.binary(max_size=12)
@@ -64,7 +64,7 @@ records = st.builds(Record, value=values, key=keys, headers=headers, partition=s
 
 
 def generated(count: int) -> list[Record]:
-    """So many records, the same at each run; a few of a megabyte and of each length up to 256 among them."""
+    """Return `count` records, the same in each run, and others of a megabyte and of each length up to 256."""
     found: list[Record] = []
 
     @settings(
@@ -87,20 +87,20 @@ def generated(count: int) -> list[Record]:
 
 @pytest.fixture(scope="module")
 def given_records() -> list[Record]:
-    """Made once for all tests."""
+    """Generate the records once for all tests."""
     return generated(1500)
 
 
-Whole = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+Content = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
 
 
-def whole(record: Record | Consumed) -> Whole:
-    """All of a record that must not change."""
+def content(record: Record | Consumed) -> Content:
+    """Return the parts of a record that must not change."""
     return record.key, record.value, tuple(each for each in record.headers if not each[0].startswith("tailrace."))
 
 
 def made(bench: MakeBench, given: list[Record]) -> Bench:
-    """A bench with these records in its source topic, which takes large ones."""
+    """Return a bench with these records in its source topic, which accepts large ones."""
     one = bench(partitions=2, out=2)
     one.source = one.topics("in", 2, max_message_bytes=4 * MEGABYTE)
     one.sink = one.topics("out", 2, max_message_bytes=4 * MEGABYTE)
@@ -109,7 +109,7 @@ def made(bench: MakeBench, given: list[Record]) -> Bench:
 
 
 def rejected(one: Bench) -> list[Consumed]:
-    """The rejected records."""
+    """Return the rejected records."""
     return consume(one.kafka, f"{one.name}.rejected")
 
 
@@ -117,12 +117,12 @@ LARGE = {"options": {"message.max.bytes": 4 * MEGABYTE}}
 
 
 def test_raw_records_come_out_as_they_went_in(bench: MakeBench, given_records: list[Record]) -> None:
-    """Key, value and headers, byte by byte, null told from empty; none is rejected."""
+    """Key, value and headers are equal byte by byte, null differs from empty, and none is rejected."""
     one = made(bench, given_records)
     one.run(sink={"format": "raw", **LARGE}, batch={"max_records": 700})
-    went_in, came_out = (Counter(map(whole, consume(one.kafka, topic))) for topic in (one.source, one.sink))
+    went_in, came_out = (Counter(map(content, consume(one.kafka, topic))) for topic in (one.source, one.sink))
     assert went_in.total() == len(given_records)
-    assert not went_in - came_out  # what is lost, or has changed
+    assert not went_in - came_out  # lost or changed records
     assert not came_out - went_in
     assert rejected(one) == []
 
@@ -133,7 +133,7 @@ def test_raw_records_come_out_as_they_went_in(bench: MakeBench, given_records: l
 def test_each_record_is_delivered_or_rejected(
     bench: MakeBench, given_records: list[Record], form: str, schema: str
 ) -> None:
-    """By its offset each is in one of the two topics, once; what is rejected has its own bytes, key and headers."""
+    """Each offset appears once, in one of the two topics; rejected records have their own bytes, key and headers."""
     one = made(bench, given_records)
     one.write("ours.avsc", json.dumps(OURS))
     one.write(
@@ -152,25 +152,25 @@ def test_each_record_is_delivered_or_rejected(
         sink={"format": "raw", **LARGE},
         batch={"max_records": 700},
     )
-    went_in = {b"%d:%d" % (each.partition, each.offset): whole(each) for each in consume(one.kafka, one.source)}
+    went_in = {b"%d:%d" % (each.partition, each.offset): content(each) for each in consume(one.kafka, one.source)}
     assert len(went_in) == len(given_records)
     came_out = [each.value or b"" for each in consume(one.kafka, one.sink)]
-    aside = {place(each): whole(each) for each in rejected(one)}
+    aside = {place(each): content(each) for each in rejected(one)}
     assert len(aside) == len(rejected(one))
     assert sorted([*came_out, *aside]) == sorted(went_in)
     assert {where: went_in[where] for where in aside} == aside
-    assert len(came_out) > 50  # both ways are taken
+    assert len(came_out) > 50  # both outcomes occur
     assert len(aside) > 500
 
 
 def place(record: Consumed) -> bytes:
-    """Where a rejected record came from."""
+    """Return where a rejected record came from."""
     found = dict(record.headers)
     return b"%s:%s" % (found["tailrace.source.partition"], found["tailrace.source.offset"])
 
 
-def test_whatever_a_row_names_as_its_topic_it_is_delivered_or_rejected(bench: MakeBench) -> None:
-    """Null, empty, too long, or no name at all: rejected with the reason, and the others go where they say."""
+def test_row_with_any_topic_name_is_delivered_or_rejected(bench: MakeBench) -> None:
+    """Rows with null, empty, too long or invalid names are rejected with the reason; others go to their topics."""
     one = bench(out=1)
     odd = ["GOOD", None, "", ".", "..", "a b", "ä", "x" * 250, "a/b", "\x00", "tab\t"] * 20
     given = [Record(json.dumps({"id": number, "to": name}).encode()) for number, name in enumerate(odd)]

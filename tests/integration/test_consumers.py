@@ -1,4 +1,4 @@
-"""Spark's consumers stay from batch to batch, however many partitions there are (docs/decisions/0025)."""
+"""Spark's consumers are kept between batches, whatever the number of partitions (docs/decisions/0025)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tailrace.testing import Record, produce
 
 pytestmark = pytest.mark.integration
 
-PARTITIONS = 70  # more than the 64 consumers that Spark keeps by itself
+PARTITIONS = 70  # more than the 64 consumers that Spark keeps by default
 
 
 @pytest.mark.takes(13)
-def test_stateful_pipeline_makes_no_consumer_anew_where_there_are_more_than_64_partitions(
+def test_stateful_pipeline_keeps_its_consumers_with_more_than_64_partitions(
     bench: Callable[..., Bench],
 ) -> None:
-    """A connection of each partition's consumer is there after the second batch, and after the fourth still."""
+    """The connections of the partitions' consumers exist after the second batch, and still after the fourth."""
     one = bench(partitions=PARTITIONS)
     java: Any = one.spark._jvm
     jvm = psutil.Process(int(java.java.lang.ProcessHandle.current().pid()))
@@ -40,9 +40,9 @@ def test_stateful_pipeline_makes_no_consumer_anew_where_there_are_more_than_64_p
     one.run_until(one.pipeline(sink={"partitions": 4}, checkpoint=str(one.folder / "state")), four_batches)
     assert len(seen[1]) > PARTITIONS
     gone = seen[1] - seen[3]
-    assert len(gone) < PARTITIONS / 10  # a consumer's first connection, to whoever was asked first, may end
+    assert len(gone) < PARTITIONS / 10  # a consumer's first connection, to the bootstrap broker, may end
 
 
 def fill(one: Bench) -> None:
-    """One record for each partition."""
+    """Send one record to each partition."""
     produce(one.kafka, one.source, [Record(b"x", partition=number) for number in range(PARTITIONS)])

@@ -1,4 +1,4 @@
-"""What the documentation tells a newcomer to type, typed: the README's own pipeline, and how-tos with a result."""
+"""The documentation's commands, run as printed: the README's own pipeline, and how-tos with a result."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ FILE = re.compile(r"`([\w.]+)`:\n\n```(?:python|yaml)\n(.*?)^```$", re.MULTILINE
 # A command, then the text up to the next block, in which the first indented lines are what it prints.
 COMMAND = re.compile(r"^```sh\n(.*?)^```$(.*?)(?=^```|\Z)", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.MULTILINE)
-# What is different each time: times, durations, and which records are the newest.
+# Parts that differ each time: times, durations, and which records are newest.
 VARIES = re.compile(r"^\d+:\d+ .*$|\d+\.\d+|^next: .*$|\d+ ok, \d+ warn", re.MULTILINE)
 
 
 def section(page: str, heading: str) -> str:
-    """The text below a heading of a page."""
+    """Return the text below a heading of a page."""
     text = (ROOT / page).read_text(encoding="utf-8")
     found = re.search(rf"^(#+) {re.escape(heading)}\n(.*?)(?=^\1 |\Z)", text, re.MULTILINE | re.DOTALL)
     if found is None:
@@ -42,7 +42,7 @@ def section(page: str, heading: str) -> str:
 
 
 def write(folder: Path, text: str, bootstrap: str) -> list[str]:
-    """Write the files that a page shows, for the brokers of the test; their names."""
+    """Write the files that a page shows, for the test's brokers; return their names."""
     files = dict(FILE.findall(text))
     for name, content in files.items():
         (folder / name).write_text(content.replace(USUAL, bootstrap), encoding="utf-8")
@@ -50,7 +50,7 @@ def write(folder: Path, text: str, bootstrap: str) -> list[str]:
 
 
 def shell(command: str, folder: Path) -> str:
-    """What a command prints, on both streams; it must end well."""
+    """Return what a command prints, on both streams; it must succeed."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-ec", command],
@@ -62,18 +62,18 @@ def shell(command: str, folder: Path) -> str:
 
 
 def commands(text: str) -> list[tuple[str, str]]:
-    """The commands of a page, each with what the page says that it prints."""
+    """Return a page's commands, each with the output that the page shows."""
     return [(each[0], found[0] if (found := INDENTED.search(each[1])) else "") for each in COMMAND.findall(text)]
 
 
 def lines(text: str) -> list[str]:
-    """The lines that are the same each time, with their spaces made even."""
+    """Return the lines that are the same each time, with normalized spaces."""
     return [" ".join(line.split()) for line in VARIES.sub("*", re.sub(r"(?m)^ {4}", "", text)).splitlines()]
 
 
 @pytest.mark.takes(35)
-def test_the_readmes_own_pipeline_does_what_the_readme_shows(tailrace_kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """Its files and commands, as they stand there, print what stands there, and each order comes out once."""
+def test_pipeline_of_the_readme_does_what_the_readme_shows(tailrace_kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Its files and commands print what the README shows, and each order comes out once."""
     bootstrap = tailrace_kafka.bootstrap_servers
     text = section("README.md", "Your own pipeline")
     assert write(tmp_path, text, bootstrap) == ["pipeline.yaml", "totals.py", "write_orders.py"]
@@ -94,8 +94,8 @@ def test_the_readmes_own_pipeline_does_what_the_readme_shows(tailrace_kafka: Emb
     }
 
 
-def test_the_mistake_that_the_readme_makes_is_told_as_the_readme_says(tmp_path: Path) -> None:
-    """The unknown key is named with its line and the key that was meant."""
+def test_mistake_in_the_readme_is_reported_as_shown(tmp_path: Path) -> None:
+    """The error names the unknown key with its line, and the intended key."""
     text = section("README.md", "Your own pipeline")
     write(tmp_path, text, USUAL)
     file = tmp_path / "pipeline.yaml"
@@ -111,8 +111,8 @@ def test_the_mistake_that_the_readme_makes_is_told_as_the_readme_says(tmp_path: 
 
 
 @pytest.mark.takes(44)
-def test_the_tests_of_the_how_to_pass(tmp_path: Path) -> None:
-    """Both kinds of tests, in a folder with the README's pipeline, each in a pytest of its own."""
+def test_tests_of_the_how_to_pass(tmp_path: Path) -> None:
+    """Both kinds of tests run in a folder with the README's pipeline, each in its own pytest."""
     write(tmp_path, section("README.md", "Your own pipeline"), USUAL)
     page = "docs/how-to/test-your-pipeline.md"
     for heading, file in (("The complete pipeline", "test_totals.py"), ("The function alone", "test_function.py")):
@@ -124,8 +124,8 @@ def test_the_tests_of_the_how_to_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_batch_job_of_the_how_to_writes_its_rows(tailrace_topics: Topics, tmp_path: Path) -> None:
-    """The one that moves from Spark's Kafka sink; run twice, its id lets it deliver once."""
+def test_batch_job_of_the_how_to_writes_its_rows(tailrace_topics: Topics, tmp_path: Path) -> None:
+    """The job that migrates from Spark's Kafka sink has an id, so running it twice delivers once."""
     topic = tailrace_topics("hashtags")
     text = section("docs/how-to/move-from-sparks-kafka-sink.md", "A batch job")
     found = re.search(r"```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

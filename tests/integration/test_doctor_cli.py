@@ -1,4 +1,4 @@
-"""`tailrace doctor` on a real Kafka: what is there is ok, and what is wrong is named with a hint."""
+"""`tailrace doctor` on a real Kafka: it confirms what works, and names each problem with a hint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.integration
 
 
 class Setup:
-    """A pipeline's file that can be made wrong, and the doctor's word on it."""
+    """A pipeline's file that tests break, and the doctor's verdict on it."""
 
     def __init__(self, kafka: EmbeddedKafka, topics: Topics, folder: Path) -> None:
         self.bootstrap = kafka.bootstrap_servers
@@ -35,7 +35,7 @@ class Setup:
         }
 
     def run(self, *arguments: str) -> tuple[dict[str, dict[str, str]], int]:
-        """Each check by its name, and the exit code."""
+        """Return each check by its name, and the exit code."""
         self.file.write_text(yaml.safe_dump(self.config), encoding="utf-8")
         line = ["doctor", *(arguments or (str(self.file),)), "--output", "json"]
         done = CliRunner().invoke(app, line, catch_exceptions=False)
@@ -44,12 +44,12 @@ class Setup:
 
 @pytest.fixture
 def setup(tailrace_kafka: EmbeddedKafka, tailrace_topics: Topics, tmp_path: Path) -> Setup:
-    """A pipeline in order."""
+    """Return a correct pipeline."""
     return Setup(tailrace_kafka, tailrace_topics, tmp_path)
 
 
-def test_a_pipeline_in_order_passes_every_check_of_kafka(setup: Setup) -> None:
-    """Broker, topics, ledger, rights, transactions and retention are all looked at, and nothing fails."""
+def test_correct_pipeline_passes_every_check_of_kafka(setup: Setup) -> None:
+    """Broker, topics, ledger, rights, transactions and retention are all checked, and nothing fails."""
     checks, code = setup.run()
     kafka = {
         "configuration", "broker", "source topic", "output topic", "message size", "ledger", "rejected topic", "group",
@@ -60,8 +60,8 @@ def test_a_pipeline_in_order_passes_every_check_of_kafka(setup: Setup) -> None:
     assert code == 0
 
 
-def test_nothing_is_created(setup: Setup) -> None:
-    """The doctor looks: the rejected topic that it says can be created is not there afterwards."""
+def test_doctor_creates_nothing(setup: Setup) -> None:
+    """The rejected topic, which it reports can be created, does not exist afterwards."""
     checks, _ = setup.run()
     assert "can be created" in checks["rejected topic"]["found"]
     assert (
@@ -71,7 +71,7 @@ def test_nothing_is_created(setup: Setup) -> None:
 
 
 def test_missing_topics_fail_with_their_names(setup: Setup) -> None:
-    """Each topic that must exist and does not is named."""
+    """Each required topic that does not exist is named."""
     setup.config["source"]["topics"] = ["no-such-source"]
     setup.config["sink"]["topic"] = "no-such-sink"
     checks, code = setup.run()
@@ -81,46 +81,46 @@ def test_missing_topics_fail_with_their_names(setup: Setup) -> None:
     assert "message size" not in checks
 
 
-def test_a_pattern_that_matches_nothing_is_a_warning(setup: Setup) -> None:
-    """Topics may come later."""
+def test_pattern_that_matches_nothing_is_a_warning(setup: Setup) -> None:
+    """Topics may be created later."""
     setup.config["source"] = {"pattern": f"{setup.name}-.*"}
     checks, code = setup.run()
     assert (checks["source topic"]["state"], code) == ("warn", 0)
 
 
-def test_a_ledger_with_too_few_partitions_fails(setup: Setup) -> None:
-    """The hint has the number that is needed."""
+def test_ledger_with_too_few_partitions_fails(setup: Setup) -> None:
+    """The hint has the required number."""
     setup.config["sink"]["partitions"] = 9
     checks, code = setup.run()
     assert (checks["ledger"]["state"], code) == ("fail", 1)
     assert "at least 9 partitions" in checks["ledger"]["hint"]
 
 
-def test_a_ledger_that_forgets_fails(setup: Setup, tailrace_topics: Topics) -> None:
-    """Without compaction the broker deletes plans in time."""
+def test_ledger_without_compaction_fails(setup: Setup, tailrace_topics: Topics) -> None:
+    """Without compaction, the broker eventually deletes plans."""
     setup.config["ledger"]["topic"] = tailrace_topics("ledger", partitions=4)
     checks, _ = setup.run()
     assert checks["ledger"]["state"] == "fail"
     assert "cleanup.policy=compact" in checks["ledger"]["hint"]
 
 
-def test_a_sink_that_sends_more_than_its_topic_takes_is_warned_of(setup: Setup) -> None:
-    """Both limits are shown."""
+def test_doctor_warns_of_a_sink_that_sends_more_than_its_topic_accepts(setup: Setup) -> None:
+    """The warning shows both limits."""
     setup.config["sink"]["options"] = {"message.max.bytes": 5_000_000}
     checks, code = setup.run()
     assert (checks["message size"]["state"], code) == ("warn", 0)
     assert "5,000,000" in checks["message size"]["found"]
 
 
-def test_a_short_retention_of_offsets_is_warned_of(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that keeps markers for less than is wanted is told what to set."""
+def test_doctor_warns_of_a_short_retention_of_offsets(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a broker keeps markers for too short a time, the hint has the setting."""
     monkeypatch.setattr("tailrace.cli.checks._RETENTION_DAYS", 10_000)
     checks, _ = setup.run()
     assert checks["offsets retention"]["state"] == "warn"
     assert "offsets.retention.minutes=14400000" in checks["offsets retention"]["hint"]
 
 
-def test_a_wrong_configuration_fails_and_the_machine_is_still_checked(setup: Setup) -> None:
+def test_wrong_configuration_fails_and_the_machine_is_still_checked(setup: Setup) -> None:
     """The configuration's own message is the finding."""
     setup.config["sink"]["topik"] = "x"
     checks, code = setup.run()
@@ -129,8 +129,8 @@ def test_a_wrong_configuration_fails_and_the_machine_is_still_checked(setup: Set
     assert "python" in checks
 
 
-def test_a_broker_that_is_not_there_fails_and_ends_the_questions(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an answer there is nothing more to ask."""
+def test_unreachable_broker_fails_and_ends_the_checks_of_kafka(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an answer, there is nothing more to check."""
     monkeypatch.setattr("tailrace.kafka.cluster.ANSWER_LIMIT", 2.0)
     checks, code = setup.run("-b", "localhost:1")
     assert (checks["broker"]["state"], code) == ("fail", 1)
@@ -138,7 +138,7 @@ def test_a_broker_that_is_not_there_fails_and_ends_the_questions(setup: Setup, m
     assert "transactions" not in checks
 
 
-def test_a_broker_alone_can_be_checked(setup: Setup) -> None:
-    """With an address and no file the general questions are asked."""
+def test_doctor_can_check_a_broker_alone(setup: Setup) -> None:
+    """With an address and no file, it runs the general checks."""
     checks, code = setup.run("-b", setup.bootstrap)
     assert (checks["broker"]["state"], checks["transactions"]["state"], code) == ("ok", "ok", 0)

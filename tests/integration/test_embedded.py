@@ -1,4 +1,4 @@
-"""The embedded Kafka: that it serves, keeps what it should keep, and leaves nothing behind."""
+"""The embedded Kafka: it serves, keeps what it should keep, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ time.sleep(300)
 
 
 def values(kafka: EmbeddedKafka, topic: str) -> list[bytes | None]:
-    """The values in the topic, in order."""
+    """Return the values in the topic, in order."""
     return sorted((record.value for record in consume(kafka.bootstrap_servers, topic, limit=60)), key=str)
 
 
 def numbered(first: int, last: int) -> list[Record]:
-    """Records whose values are numbers of three digits."""
+    """Return records whose values are three-digit numbers."""
     return [Record(b"%03d" % number) for number in range(first, last)]
 
 
 def gone(pid: int) -> bool:
-    """Whether no such process runs; one that is only waiting to be reaped has ended."""
+    """Return whether the process has ended; a zombie counts as ended."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -55,14 +55,14 @@ def gone(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[EmbeddedKafka]:
-    """Three brokers, for the tests that take one away; each test gives it back."""
+    """Start three brokers, for tests that stop one; each test restarts it."""
     with EmbeddedKafka(EmbeddedOptions(brokers=3)) as kafka:
         yield kafka
 
 
 @pytest.fixture
 def parent() -> Iterator[subprocess.Popen[str]]:
-    """A process of its own that has started a broker and waits."""
+    """Start a process that starts a broker and waits."""
     process = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
     try:
         yield process
@@ -72,7 +72,7 @@ def parent() -> Iterator[subprocess.Popen[str]]:
 
 
 def started(parent: subprocess.Popen[str]) -> tuple[int, Path]:
-    """The broker that the parent has started, and its folder."""
+    """Return the broker that the parent started, and its folder."""
     assert parent.stdout is not None
     pid, _, folder = parent.stdout.readline().strip().partition(" ")
     assert Path(folder).is_dir()
@@ -81,7 +81,7 @@ def started(parent: subprocess.Popen[str]) -> tuple[int, Path]:
 
 
 def test_records_come_back_as_they_were_written(tailrace_kafka: EmbeddedKafka, tailrace_topics: Topics) -> None:
-    """Value, key, headers, partition and timestamp survive the way in and out, nulls among them."""
+    """Value, key, headers, partition and timestamp stay the same, including nulls."""
     topic = tailrace_topics("in", partitions=2)
     written = [
         Record(b"value", key=b"key", headers=(("a", b"1"), ("a", None)), partition=0, timestamp=1_700_000_000_000),
@@ -92,7 +92,7 @@ def test_records_come_back_as_they_were_written(tailrace_kafka: EmbeddedKafka, t
     assert [Record(each.value, each.key, each.headers, each.partition, each.timestamp) for each in read] == written
 
 
-def test_a_topic_has_the_settings_that_were_asked_for(tailrace_kafka: EmbeddedKafka, tailrace_topics: Topics) -> None:
+def test_topic_has_the_requested_settings(tailrace_kafka: EmbeddedKafka, tailrace_topics: Topics) -> None:
     """A topic takes its partitions and settings from the call, and two topics of one name differ."""
     small, large = tailrace_topics(max_message_bytes=1000), tailrace_topics(max_message_bytes=6_000_000)
     assert small != large
@@ -103,16 +103,16 @@ def test_a_topic_has_the_settings_that_were_asked_for(tailrace_kafka: EmbeddedKa
         produce(tailrace_kafka.bootstrap_servers, small, [record])
 
 
-def test_a_topic_that_does_not_exist_is_not_created(tailrace_kafka: EmbeddedKafka) -> None:
-    """Neither reading nor writing creates a topic by the way."""
+def test_missing_topic_is_not_created(tailrace_kafka: EmbeddedKafka) -> None:
+    """Neither reading nor writing creates a topic as a side effect."""
     with pytest.raises(KafkaFailed, match="UNKNOWN_TOPIC"):
         produce(tailrace_kafka.bootstrap_servers, "never-created", [Record(b"x")])
     with pytest.raises(TopicUnknown, match="never-created"):
         consume(tailrace_kafka.bootstrap_servers, "never-created")
 
 
-def test_only_what_is_committed_is_consumed(tailrace_kafka: EmbeddedKafka, tailrace_topics: Topics) -> None:
-    """Reading ends although the last offset belongs to a transaction's end, and skips what was aborted or is open."""
+def test_only_committed_records_are_consumed(tailrace_kafka: EmbeddedKafka, tailrace_topics: Topics) -> None:
+    """Reading skips aborted and open records, and ends although the last offset is a control record."""
     from confluent_kafka import Producer
 
     topic, servers = tailrace_topics("out"), tailrace_kafka.bootstrap_servers
@@ -133,7 +133,7 @@ def test_only_what_is_committed_is_consumed(tailrace_kafka: EmbeddedKafka, tailr
 
 
 def test_stopping_leaves_no_process_and_no_folder() -> None:
-    """After stop neither the broker nor its watcher nor the temporary folder is there."""
+    """After stop, the broker, its watcher and the temporary folder are gone."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with EmbeddedKafka() as kafka:
         pid, folder = kafka.brokers[0].pid, kafka.folder
@@ -144,16 +144,16 @@ def test_stopping_leaves_no_process_and_no_folder() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_broker_ends_with_its_parent(parent: subprocess.Popen[str], number: signal.Signals) -> None:
-    """When the parent is killed, even with -9, the broker goes and the temporary folder with it."""
+def test_broker_ends_with_its_parent(parent: subprocess.Popen[str], number: signal.Signals) -> None:
+    """When the parent is killed, even with -9, the broker ends and the temporary folder is removed."""
     pid, folder = started(parent)
     parent.send_signal(number)
     wait_until(lambda: gone(pid), f"the end of broker {pid} after its parent's", limit=30)
     wait_until(lambda: not folder.exists(), f"the removal of {folder}", limit=30)
 
 
-def test_a_broker_ends_with_its_watcher(parent: subprocess.Popen[str]) -> None:
-    """A watcher that is killed does not leave its broker to nobody."""
+def test_broker_ends_with_its_watcher(parent: subprocess.Popen[str]) -> None:
+    """Killing the watcher does not leave an orphaned broker."""
     if sys.platform != "linux":
         pytest.skip("only Linux can tell a process that its parent has ended")
     pid, folder = started(parent)
@@ -161,18 +161,18 @@ def test_a_broker_ends_with_its_watcher(parent: subprocess.Popen[str]) -> None:
     assert watcher not in {parent.pid, os.getpid()}
     os.kill(watcher, signal.SIGKILL)
     wait_until(lambda: gone(pid), f"the end of broker {pid} after its watcher's", limit=30)
-    shutil.rmtree(folder)  # the watcher would have done it, had the parent been killed too
+    shutil.rmtree(folder)  # the watcher would have removed it if the parent had been killed too
 
 
-def test_a_terminals_interrupt_does_not_reach_the_broker(tailrace_kafka: EmbeddedKafka) -> None:
-    """The broker is in a session of its own, so Ctrl-C in the parent's terminal is the parent's alone."""
+def test_interrupt_from_the_terminal_does_not_reach_the_broker(tailrace_kafka: EmbeddedKafka) -> None:
+    """The broker has its own session, so Ctrl-C in the parent's terminal reaches only the parent."""
     pid = tailrace_kafka.brokers[0].pid
     assert os.getsid(pid) != os.getsid(0)
     assert os.getpgid(pid) != os.getpgid(0)
 
 
-def test_a_folder_keeps_data_and_ports(tmp_path: Path) -> None:
-    """A broker that is stopped or killed comes back with its records, and so does another Kafka on the same folder."""
+def test_folder_keeps_data_and_ports(tmp_path: Path) -> None:
+    """A stopped or killed broker comes back with its records, and so does another Kafka on the same folder."""
     options = EmbeddedOptions(folder=tmp_path / "kafka")
     with EmbeddedKafka(options) as kafka:
         servers, topic = kafka.bootstrap_servers, Topics(kafka.bootstrap_servers)("in")
@@ -192,14 +192,14 @@ def test_a_folder_keeps_data_and_ports(tmp_path: Path) -> None:
     assert (tmp_path / "kafka").is_dir()
 
 
-def test_a_folder_of_another_size_is_refused(tmp_path: Path) -> None:
+def test_folder_with_another_number_of_brokers_is_refused(tmp_path: Path) -> None:
     """A folder that holds three brokers is not started as one."""
     embedded._cluster(tmp_path / embedded.CLUSTER_FILE, 3)
     with pytest.raises(ConfigInvalid, match="3 brokers, but 1"):
         EmbeddedKafka(EmbeddedOptions(folder=tmp_path)).start()
 
 
-def test_a_broker_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
+def test_broker_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
     """The error has the log's path and its last lines, and no process is left."""
     kafka = EmbeddedKafka(EmbeddedOptions(folder=tmp_path, settings={"num.io.threads": "none"}))
     with pytest.raises(BrokerDidNotStart, match=r"(?s)broker-1/kafka.log.*num\.io\.threads"):
@@ -207,8 +207,8 @@ def test_a_broker_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
     assert kafka.brokers == []
 
 
-def test_a_port_that_was_taken_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If someone takes a port between the choice and the start, a new Kafka takes other ports."""
+def test_taken_port_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a port is taken between the choice and the start, a new Kafka uses other ports."""
     choose = embedded._free_ports
     with socket.create_server((HOST, 0)) as taken:
         answers = iter([[taken.getsockname()[1], choose(1, ())[0]], choose(2, ())])
@@ -218,8 +218,8 @@ def test_a_port_that_was_taken_is_replaced(monkeypatch: pytest.MonkeyPatch) -> N
             assert consume(kafka.bootstrap_servers, Topics(kafka.bootstrap_servers)("in")) == []
 
 
-def test_a_port_that_was_chosen_is_taken_and_can_be_changed(tmp_path: Path) -> None:
-    """The brokers listen where they are told to, and a folder goes with them to another port."""
+def test_chosen_port_is_used_and_can_be_changed(tmp_path: Path) -> None:
+    """Brokers listen on the chosen ports, and a folder can move to another port."""
     folder, ports = tmp_path / "kafka", embedded._free_ports(2, ())
     for count, port in enumerate(ports):
         with EmbeddedKafka(EmbeddedOptions(folder=folder, port=port)) as kafka:
@@ -230,8 +230,8 @@ def test_a_port_that_was_chosen_is_taken_and_can_be_changed(tmp_path: Path) -> N
             assert values(kafka, topic) == [record.value for record in numbered(0, count + 1)]
 
 
-def test_a_chosen_port_that_is_taken_is_named(tmp_path: Path) -> None:
-    """Nothing is started and nothing written, and the error says which port it is."""
+def test_taken_chosen_port_is_named(tmp_path: Path) -> None:
+    """Nothing is started or written, and the error names the port."""
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BrokerDidNotStart, match=f"port {port} of {HOST}"):
@@ -240,14 +240,14 @@ def test_a_chosen_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("port", "brokers"), [(0, 1), (65_534, 3), (65_536, 1)])
-def test_a_port_that_cannot_be_is_refused(port: int, brokers: int) -> None:
+def test_invalid_port_is_refused(port: int, brokers: int) -> None:
     """Each broker needs a port between 1 and 65535."""
     with pytest.raises(ConfigInvalid, match="1 to 65535"):
         EmbeddedOptions(port=port, brokers=brokers)
 
 
-def test_a_controllers_port_is_not_given_to_a_broker(tmp_path: Path) -> None:
-    """A kept folder's controllers stay where they are, so their ports are refused."""
+def test_controllers_port_is_not_given_to_a_broker(tmp_path: Path) -> None:
+    """Controllers of a kept folder keep their ports, so these are refused for brokers."""
     file = tmp_path / embedded.CLUSTER_FILE
     controller = embedded._cluster(file, 1).nodes[0].controller_port
     before = file.read_text()
@@ -257,7 +257,7 @@ def test_a_controllers_port_is_not_given_to_a_broker(tmp_path: Path) -> None:
 
 
 def test_records_survive_a_killed_broker(three: EmbeddedKafka) -> None:
-    """With one of three brokers killed, acks=all is still reached, and nothing is lost or duplicated."""
+    """With one of three brokers killed, acks=all still succeeds, and nothing is lost or duplicated."""
     topic = Topics(three.bootstrap_servers)("in", partitions=3)
     produce(three.bootstrap_servers, topic, numbered(0, 100))
     three.brokers[1].kill()
@@ -269,7 +269,7 @@ def test_records_survive_a_killed_broker(three: EmbeddedKafka) -> None:
 
 
 def test_topics_of_three_brokers_need_two_replicas_in_sync(three: EmbeddedKafka) -> None:
-    """A topic of three brokers has three replicas, and needs two in sync to take a record."""
+    """Such a topic has three replicas, and accepts a record with two in sync."""
     from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
     topic = Topics(three.bootstrap_servers)("in")
@@ -280,8 +280,8 @@ def test_topics_of_three_brokers_need_two_replicas_in_sync(three: EmbeddedKafka)
     assert settings["min.insync.replicas"].value == "2"
 
 
-def test_a_paused_broker_is_passed_over_and_goes_on(three: EmbeddedKafka) -> None:
-    """A paused broker is alive and silent; the others take its place, and resumed it serves again."""
+def test_paused_broker_is_replaced_and_can_resume(three: EmbeddedKafka) -> None:
+    """It is alive but silent; the others take its place, and it serves again when resumed."""
     topic = Topics(three.bootstrap_servers)("in", partitions=3)
     broker = three.brokers[0]
     produce(three.bootstrap_servers, topic, numbered(0, 100))
@@ -297,8 +297,8 @@ def test_a_paused_broker_is_passed_over_and_goes_on(three: EmbeddedKafka) -> Non
     assert values(three, topic) == [record.value for record in numbered(0, 200)]
 
 
-def test_a_paused_broker_can_be_stopped_and_started(three: EmbeddedKafka) -> None:
-    """Stopping a paused broker ends it, and it comes back."""
+def test_paused_broker_can_be_stopped_and_started(three: EmbeddedKafka) -> None:
+    """Stopping a paused broker ends it, and it can start again."""
     broker = three.brokers[2]
     broker.pause()
     broker.stop()
@@ -309,7 +309,7 @@ def test_a_paused_broker_can_be_stopped_and_started(three: EmbeddedKafka) -> Non
 
 
 def test_no_cluster_id_begins_with_a_dash() -> None:
-    """Kafka's storage tool would take it for an option, in one start of sixty-four."""
+    """Kafka's storage tool would take it for an option, in one of sixty-four starts."""
     ids = [embedded._cluster_id() for _ in range(500)]
     assert not [each for each in ids if each.startswith("-")]
     assert {len(each) for each in ids} == {22}

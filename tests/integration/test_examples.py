@@ -1,4 +1,4 @@
-"""Each example runs as its README says, and what comes out is what its `expected` says."""
+"""Each example runs as its README says, and its output equals what its `expected` returns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUN_LIMIT = 200.0
 
 
 def run(chosen: Example, bootstrap: str, **more: str) -> None:
-    """Run the example's pipeline over all that is there, in a process of its own."""
+    """Run the example's pipeline over all existing records, in its own process."""
     environment = {**os.environ, "TAILRACE_KAFKA__BOOTSTRAP_SERVERS": bootstrap, **more}
     done = subprocess.run(
         [sys.executable, "-m", "tailrace.cli.main", "run", str(chosen.pipeline), "--batch", "--output", "json"],
@@ -38,7 +38,7 @@ def run(chosen: Example, bootstrap: str, **more: str) -> None:
 
 
 def prove(chosen: Example, kafka: Kafka, source: str, sinks: tuple[str, ...], rejected: str) -> None:
-    """Compare the example's topics with what its `expected` says; neither side may be empty."""
+    """Compare the example's topics with what its `expected` returns; neither side may be empty."""
     went_in = list(read(kafka, source))
     expected = chosen.expected(went_in)
     assert expected.outputs
@@ -51,7 +51,7 @@ def prove(chosen: Example, kafka: Kafka, source: str, sinks: tuple[str, ...], re
 
 @pytest.mark.long
 def test_tweets_become_their_hashtags(tailrace_kafka: EmbeddedKafka) -> None:
-    """Every hashtag comes out once, and what is no tweet is rejected with its place."""
+    """Every hashtag comes out once, and records that are no tweets are rejected with their place."""
     chosen, bootstrap = example("tweets"), tailrace_kafka.bootstrap_servers
     generator = load(chosen.generator)
     create_topics(bootstrap, generator.TOPICS)
@@ -61,7 +61,7 @@ def test_tweets_become_their_hashtags(tailrace_kafka: EmbeddedKafka) -> None:
 
 
 @pytest.mark.takes(24)
-def test_a_hashtag_is_the_avro_that_its_schema_says(tailrace_kafka: EmbeddedKafka) -> None:
+def test_hashtag_is_encoded_with_its_avro_schema(tailrace_kafka: EmbeddedKafka) -> None:
     """The fields of an output are those of its tweet, the hashtag in lower case."""
     import io
 
@@ -104,7 +104,7 @@ def test_rich_events_go_to_two_topics(tailrace_kafka: EmbeddedKafka) -> None:
 
 @pytest.mark.long
 def test_windowed_counts_survive_a_restart(tailrace_kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    """Counts of windows that span two runs are those of all their events: the state is taken up again."""
+    """Windows that span two runs count all their events, because the state is resumed."""
     chosen, bootstrap = example("windowed-counts"), tailrace_kafka.bootstrap_servers
     generator = load(chosen.generator)
     create_topics(bootstrap, generator.TOPICS)

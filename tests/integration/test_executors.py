@@ -1,4 +1,4 @@
-"""More executors than one: each has its gateway, and sink partitions move between them."""
+"""Several executors: each has its gateway, and sink partitions move between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TWO = {"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "512m
 
 
 def run(one: Bench, **sections: Any) -> list[dict[str, Any]]:
-    """Read what is there, in a driver of its own: a process holds one session of Spark."""
+    """Read what exists, in a separate driver process, since a process holds one Spark session."""
     file = written_file(one, spark={**one.pipeline().spark, **TWO}, **sections)
     done = subprocess.run(
         command(file, "--batch", "--output", "json"), capture_output=True, text=True, timeout=240, check=False
@@ -29,7 +29,7 @@ def run(one: Bench, **sections: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 def test_two_executors_write_each_record_once(bench: Any) -> None:
-    """Over many batches and a restart."""
+    """This holds over many batches and a restart."""
     one: Bench = bench(partitions=4)
     for number in range(4):
         one.send(numbered(number * 1000, number * 1000 + 500), partition=number)
@@ -44,8 +44,8 @@ def test_two_executors_write_each_record_once(bench: Any) -> None:
 
 
 @pytest.mark.long
-def test_a_killed_executor_loses_and_repeats_nothing(bench: Any, tmp_path: Path) -> None:
-    """Its tasks run again on another, which fences what was open and reads the markers."""
+def test_killed_executor_loses_and_repeats_nothing(bench: Any, tmp_path: Path) -> None:
+    """Its tasks run again on another one, which fences open transactions and reads the markers."""
     one: Bench = bench(partitions=2)
     one.write(
         "killer.py",
@@ -105,10 +105,8 @@ KILLER = """
 
 @pytest.mark.long
 @pytest.mark.parametrize("process", [{"function": "killer.py:frames"}, {"arrow": "killer.py:arrow"}])
-def test_executors_that_are_killed_in_turn_lose_and_repeat_nothing(
-    bench: Any, tmp_path: Path, process: dict[str, str]
-) -> None:
-    """Whoever reads a spot first is killed in mid-batch; the batch is finished by others, which fence what was open."""
+def test_executors_killed_in_turn_lose_and_repeat_nothing(bench: Any, tmp_path: Path, process: dict[str, str]) -> None:
+    """The first to reach a given record is killed in mid-batch; others fence its transactions and finish the batch."""
     one: Bench = bench(partitions=2)
     killed = tmp_path / "killed"
     killed.mkdir()

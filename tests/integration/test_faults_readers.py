@@ -1,4 +1,4 @@
-"""The campaign's eyes: what its readers and its look at the brokers' transactions see on a real Kafka."""
+"""The fault campaign's observers: what its readers and its check of open transactions see on a real Kafka."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ pytestmark = pytest.mark.integration
 
 
 def producer(topics: Topics, name: str) -> Producer:
-    """A transactional one that is ready to begin."""
+    """Return a transactional producer that is ready to begin."""
     made = Producer({"bootstrap.servers": topics.bootstrap_servers, "transactional.id": name})
     made.init_transactions(60)
     return made
 
 
 def put(one: Producer, topic: str, start: int, end: int) -> None:
-    """Records of source partition 0 into the topic."""
+    """Write records of source partition 0 to the topic."""
     for number, value in enumerate(values(0, start, end, bad_every=0), start):
         one.produce(topic, value.tobytes(), key(number))
 
 
-def test_an_open_transaction_is_seen_until_it_has_ended(tailrace_topics: Topics) -> None:
-    """By its id and state in the coordinator's log; so are ids that a pipeline has no need for."""
+def test_open_transaction_is_seen_until_it_ends(tailrace_topics: Topics) -> None:
+    """It is seen by its id and state in the coordinator's log; so are ids that a pipeline does not need."""
     topic, bootstrap = tailrace_topics("out"), tailrace_topics.bootstrap_servers
     pipeline = f"p-{topic}"
     one = producer(tailrace_topics, f"tailrace.{pipeline}.0")
@@ -46,8 +46,8 @@ def test_an_open_transaction_is_seen_until_it_has_ended(tailrace_topics: Topics)
     assert beyond(bootstrap, pipeline, 1) == [f"tailrace.{pipeline}.odd"]
 
 
-def test_readers_see_what_is_committed_and_agree(tailrace_topics: Topics) -> None:
-    """The one who reads all the time and the one who comes at the end; neither sees what was aborted."""
+def test_readers_see_committed_records_and_agree(tailrace_topics: Topics) -> None:
+    """One reads continuously, one at the end; neither sees aborted records."""
     topic, bootstrap = tailrace_topics("out", 3), tailrace_topics.bootstrap_servers
     one = producer(tailrace_topics, f"t-{topic}")
     with watching(bootstrap, topic) as watch:
@@ -66,8 +66,8 @@ def test_readers_see_what_is_committed_and_agree(tailrace_topics: Topics) -> Non
     assert check(Fed({0: 1000}, bad_every=0), uncommitted, {}).all().duplicated == 500
 
 
-def test_what_is_fed_stands_at_the_offset_of_its_number(tailrace_topics: Topics) -> None:
-    """By which a plan's ranges are numbers of records; more of it goes on where it ended."""
+def test_fed_records_stand_at_the_offset_of_their_number(tailrace_topics: Topics) -> None:
+    """So a plan's ranges are numbers of records; a later feed continues where the previous one ended."""
     topic, bootstrap = tailrace_topics("in", 2), tailrace_topics.bootstrap_servers
     fed = feed(bootstrap, topic, 1500, 2)
     fed = fed.more(feed(bootstrap, topic, 500, 2, start=1500))

@@ -1,4 +1,4 @@
-"""The gateway process: one on each executor, whoever dies, and what its producers leave behind."""
+"""The gateway process: one on each executor, whichever process dies, and what its producers leave behind."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ pytestmark = pytest.mark.integration
 
 
 def rows(*records: dict[str, Any]) -> Any:
-    """An Arrow batch as the sink gives it; what a record does not name is null."""
+    """Return an Arrow batch as the sink sends it; fields that a record does not name are null."""
     return pa.RecordBatch.from_pylist([dict.fromkeys(SHAPE.names) | each for each in records], SHAPE)
 
 
 def values(start: int, end: int) -> Any:
-    """Plain records that are all different."""
+    """Return distinct plain records."""
     return rows(*({"value": b"%06d" % number} for number in range(start, end)))
 
 
@@ -59,7 +59,7 @@ class House:
     ledger: str
 
     def task(self, batch: int, partition: int = 0, **others: Any) -> Assignment:
-        """What a task of a batch is told."""
+        """Return the assignment of a task."""
         task = Assignment(
             pipeline=self.pipeline,
             batch=BatchId(batch),
@@ -76,21 +76,21 @@ class House:
         return replace(task, **others)
 
     def write(self, task: Assignment, *batches: Any) -> Written:
-        """As a worker does."""
+        """Write like a worker."""
         return Client().write(task, iter(batches))
 
     def read(self) -> list[bytes | None]:
-        """The values that a read_committed reader sees, in their order."""
+        """Return the values that a read_committed reader sees, in order."""
         return [each.value for each in consume(self.topics.bootstrap_servers, self.sink)]
 
     def pid(self) -> int:
-        """The gateway's process."""
+        """Return the process id of the gateway."""
         return int(Client().stats()["pid"])
 
 
 @pytest.fixture
 def house(tailrace_topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    """A gateway of its own for each test, started by whoever needs it first, ended with the test."""
+    """Give each test its own gateway, started by the first process that needs it, and end it afterwards."""
     name = f"w-{uuid.uuid4().hex[:8]}"
     ledger = f"{name}.ledger"
     bootstrap = tailrace_topics.bootstrap_servers
@@ -101,17 +101,17 @@ def house(tailrace_topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     yield House(folder, tailrace_topics, name, tailrace_topics("out"), tailrace_topics("rejected"), ledger)
 
     def ended() -> bool:
-        # All that were started, again and again: one that was late takes the place of the one that has ended.
+        # Repeat for all that were started: a late one takes the place of one that has ended.
         for each in started_in(folder):
             with suppress(psutil.NoSuchProcess):
                 each.terminate()
         return not folder.exists() and not started_in(folder)
 
-    wait_until(ended, "the end of the gateway and of its folder", 60)
+    wait_until(ended, "the end of the gateway and the removal of its folder", 60)
 
 
 def started_in(folder: Path) -> list[psutil.Process]:
-    """The gateways, or those that would be one, of this folder."""
+    """Return the gateways of this folder, and processes about to become one."""
     found = []
     for each in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
@@ -120,8 +120,8 @@ def started_in(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def test_one_gateway_however_many_ask_for_it_at_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is started; another that is started all the same loses the race for the lock, and ends without a word."""
+def test_one_gateway_starts_for_many_concurrent_requests(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is started; another that starts anyway loses the race for the lock, and ends silently."""
     started: list[Path] = []
 
     def start(folder: Path, executor: int) -> None:
@@ -139,7 +139,7 @@ def test_one_gateway_however_many_ask_for_it_at_once(house: House, monkeypatch: 
 
 
 def test_workers_wait_for_a_gateway_that_is_starting(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon starts it before there are workers; those that ask before it listens do not start another."""
+    """The daemon starts it before any worker; workers that connect before it listens do not start another."""
     started: list[Path] = []
     client.start(house.folder, os.getpid())
     monkeypatch.setattr(client, "start", lambda folder, executor: started.append(folder))
@@ -151,7 +151,7 @@ def test_workers_wait_for_a_gateway_that_is_starting(house: House, monkeypatch: 
 
 
 def test_only_its_user_can_reach_the_gateway(house: House) -> None:
-    """What passes on the socket may hold passwords."""
+    """Messages on the socket may contain passwords."""
     house.pid()
     assert house.folder.stat().st_mode & 0o777 == 0o700
     assert house.folder.parent.stat().st_mode & 0o777 == 0o700
@@ -161,8 +161,8 @@ def test_only_its_user_can_reach_the_gateway(house: House) -> None:
     house.folder.chmod(0o700)
 
 
-def test_the_gateway_ends_with_its_executor(tmp_path: Path) -> None:
-    """Also when that was killed and could say nothing."""
+def test_gateway_ends_with_its_executor(tmp_path: Path) -> None:
+    """This holds even if the executor is killed and cannot send a message."""
     executor = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
     folder = wire.folder_of(psutil.Process(executor.pid))
     client.start(folder, executor.pid)
@@ -172,10 +172,8 @@ def test_the_gateway_ends_with_its_executor(tmp_path: Path) -> None:
     wait_until(lambda: not folder.exists(), "the gateway's folder to be gone", 30)
 
 
-def test_a_long_tmpdir_does_not_lead_to_a_socket_that_the_system_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A socket's path has about a hundred bytes; where TMPDIR leaves too few, the folder lies in /tmp."""
+def test_gateway_works_with_a_long_tmpdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket's path is limited to about a hundred bytes; if TMPDIR is too long, the folder is in /tmp."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("long" * 30)))
     folder = wire.folder_of(psutil.Process())
     assert folder.parent.parent == Path("/tmp")
@@ -194,8 +192,8 @@ RECORDS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     "particular", [{}, {"headers": [{"key": "a", "value": b"1"}]}, {"timestamp": 1_700_000_000_000}]
 )
-def test_rows_of_every_kind_arrive_whole_and_in_order(house: House, particular: dict[str, Any]) -> None:
-    """Whether they went as a batch or, for one with headers or a timestamp among them, one by one."""
+def test_rows_of_every_kind_arrive_complete_and_in_order(house: House, particular: dict[str, Any]) -> None:
+    """This holds for batches sent as one, and for those sent row by row because of headers or timestamps."""
     records = [*RECORDS[:2], {"value": b"particular", **particular}, *RECORDS[2:]]
     written = house.write(house.task(0), rows(*records))
     got = consume(house.topics.bootstrap_servers, house.sink)
@@ -207,7 +205,7 @@ def test_rows_of_every_kind_arrive_whole_and_in_order(house: House, particular: 
     assert dict(got[2].headers) == ({"a": b"1"} if "headers" in particular else {})
 
 
-def test_rejected_rows_and_rows_without_a_topic_do_not_hinder_the_others(house: House) -> None:
+def test_rejected_rows_and_rows_without_a_topic_do_not_block_the_others(house: House) -> None:
     """They go to the rejected topic with their reason, in the same transaction."""
     other = house.topics("other", 3)
     task = house.task(0, topic=None)
@@ -227,8 +225,8 @@ def test_rejected_rows_and_rows_without_a_topic_do_not_hinder_the_others(house: 
     assert [each.value for each in rejected] == [b"bad", b"nowhere", b"odd"]
 
 
-def test_a_record_that_is_too_large_is_named_and_nothing_is_delivered(house: House) -> None:
-    """The client's own limit, before anything is sent."""
+def test_too_large_record_is_named_and_nothing_is_delivered(house: House) -> None:
+    """The client's own limit applies before anything is sent."""
     with pytest.raises(errors.RecordTooLarge):
         house.write(house.task(0), rows({"value": b"small"}), rows({"value": b"x" * 2_000_000}))
     assert house.read() == []
@@ -236,8 +234,8 @@ def test_a_record_that_is_too_large_is_named_and_nothing_is_delivered(house: Hou
     assert house.read() == [b"small"]
 
 
-def test_the_broker_s_limit_is_named_too(house: House) -> None:
-    """The record left the client and was refused: the transaction says why."""
+def test_brokers_limit_is_named_too(house: House) -> None:
+    """The broker refused the record that the client sent; the transaction reports why."""
     task = house.task(0, topic=house.topics("narrow", 1, **{"max.message.bytes": "1000"}))
     with pytest.raises(errors.RecordTooLarge):
         house.write(task, rows({"value": os.urandom(5000)}))
@@ -260,8 +258,8 @@ DIES = """
 """
 
 
-def test_a_worker_that_dies_in_mid_stream_leaves_nothing_behind(house: House) -> None:
-    """Its transaction is aborted; the next attempt writes all."""
+def test_worker_that_dies_in_mid_stream_leaves_nothing_behind(house: House) -> None:
+    """Its transaction is aborted; the next attempt writes everything."""
     house.pid()
     task = house.task(0)
     code = textwrap.dedent(DIES.format(tests=str(Path(__file__).parent.parent), task=pickle.dumps(task)))
@@ -274,7 +272,7 @@ def test_a_worker_that_dies_in_mid_stream_leaves_nothing_behind(house: House) ->
     assert counts["created"] == 1
 
 
-def test_an_input_that_fails_is_not_taken_for_the_whole(house: House) -> None:
+def test_truncated_input_is_not_taken_for_complete(house: House) -> None:
     """The rows before the failure have reached the gateway, and are aborted."""
 
     def failing() -> Iterator[Any]:
@@ -288,14 +286,14 @@ def test_an_input_that_fails_is_not_taken_for_the_whole(house: House) -> None:
         sinks = Client().stats()["sinks"]
         return bool(sinks["created"] == 1 and not sinks["used"])
 
-    wait_until(given_up, "the end of the attempt that failed", 60)  # else it may fence the next one
+    wait_until(given_up, "the end of the attempt that failed", 60)  # otherwise it may fence the next one
     assert house.read() == []
     house.write(house.task(0), values(0, 5))
     assert house.read() == [b"%06d" % number for number in range(5)]
 
 
-def test_a_killed_gateway_is_replaced_and_the_next_attempt_is_exact(house: House) -> None:
-    """In mid-stream: the task fails, and says that it is tried again."""
+def test_killed_gateway_is_replaced_and_the_next_attempt_is_exact(house: House) -> None:
+    """It is killed in mid-stream; the task fails and reports that it will be retried."""
     house.write(house.task(0), values(0, 5))
     old = house.pid()
 
@@ -313,7 +311,7 @@ def test_a_killed_gateway_is_replaced_and_the_next_attempt_is_exact(house: House
     assert house.read() == [b"%06d" % number for number in range(10)]
 
 
-def test_a_batch_that_was_committed_before_the_gateway_died_is_skipped(house: House) -> None:
+def test_batch_committed_before_the_gateway_died_is_skipped(house: House) -> None:
     """The new gateway reads the marker."""
     house.write(house.task(0), values(0, 5))
     old = psutil.Process(house.pid())
@@ -326,12 +324,12 @@ def test_a_batch_that_was_committed_before_the_gateway_died_is_skipped(house: Ho
     assert house.read() == [b"%06d" % number for number in range(5)]
 
 
-def test_an_attempt_fences_another_that_still_streams(house: House) -> None:
-    """Both through the same gateway, as after a task that Spark has given up: one of the two comes out."""
+def test_attempt_fences_another_that_still_streams(house: House) -> None:
+    """Both use the same gateway, as after a task that Spark has given up; the output of one of them is committed."""
     begun, go_on = threading.Event(), threading.Event()
 
     def slow() -> Iterator[Any]:
-        yield values(0, 50_000)  # more than what waits on the way
+        yield values(0, 50_000)  # more than the buffers hold
         begun.set()
         go_on.wait(60)
         yield values(50_000, 51_000)
@@ -348,16 +346,16 @@ def test_an_attempt_fences_another_that_still_streams(house: House) -> None:
     assert house.read() == [b"%06d" % number for number in range(10)]
 
 
-def test_a_sink_partition_that_another_executor_wrote_takes_a_fresh_producer(house: House) -> None:
-    """The warm one was fenced meanwhile, so it is not tried."""
+def test_sink_partition_that_another_executor_wrote_takes_a_fresh_producer(house: House) -> None:
+    """The warm one has been fenced, so it is not tried."""
     first = house.write(house.task(0), values(0, 5))
     warm = house.write(house.task(1, owner=first.gateway), values(5, 10))
     moved = house.write(house.task(2, owner="another"), values(10, 15))
     assert (first.fresh, warm.fresh, moved.fresh) == (True, False, True)
 
 
-def test_an_idle_producer_is_closed(house: House) -> None:
-    """And its connections go with it."""
+def test_idle_producer_is_closed(house: House) -> None:
+    """Its connections are closed too."""
     house.write(house.task(0, idle=1.0), values(0, 5))
     before = Client().stats()
     assert before["sinks"]["held"] == 1
@@ -367,7 +365,7 @@ def test_an_idle_producer_is_closed(house: House) -> None:
 
 
 def test_at_least_once_tasks_share_one_producer(house: House) -> None:
-    """However many there are at a time."""
+    """Their number does not matter."""
 
     def one(number: int) -> Written:
         task = house.task(0, number, delivery=Delivery.AT_LEAST_ONCE)
@@ -381,8 +379,8 @@ def test_at_least_once_tasks_share_one_producer(house: House) -> None:
 
 
 @pytest.mark.takes(42)
-def test_a_thousand_batches_need_no_more_producers_than_sink_partitions(house: House) -> None:
-    """Nor more threads or connections at their end than at their beginning."""
+def test_thousand_batches_need_no_more_producers_than_sink_partitions(house: House) -> None:
+    """The numbers of threads and connections do not grow either."""
     sinks, batches = 4, 1000
 
     def sink(partition: int) -> None:
@@ -399,7 +397,7 @@ def test_a_thousand_batches_need_no_more_producers_than_sink_partitions(house: H
     early = all_sinks()
     begin, end = 100, batches
     late = all_sinks()
-    # A commit that took over a second on a slow machine is a doubt, and says so.
+    # A commit that takes over a second on a slow machine is in doubt, and reported as such.
     doubts = sum(late["sinks"]["retired"].values())
     assert late["sinks"]["created"] == sinks + doubts
     assert late["sinks"]["held"] == sinks
@@ -411,10 +409,8 @@ def test_a_thousand_batches_need_no_more_producers_than_sink_partitions(house: H
 
 
 @pytest.mark.takes(35)
-def test_a_gateway_that_stands_still_is_ended_and_the_next_attempt_delivers(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the middle of a task, and before one: neither worker waits for ever."""
+def test_hanging_gateway_is_killed_and_the_next_attempt_delivers(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hangs in mid-task, and before a task: neither worker waits for ever."""
     monkeypatch.setattr(watchdog, "ASK_EVERY", 0.5)
     monkeypatch.setattr(watchdog, "ANSWER_LIMIT", 3.0)
     house.write(house.task(0), values(0, 10))

@@ -1,4 +1,4 @@
-"""The ledger lets one driver write, and notices what somebody else has done to it."""
+"""The ledger lets only one driver write, and notices changes by others."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ MakeBench = Callable[..., Bench]
 
 
 def plan_of(pipeline: Pipeline, batch: int, sinks: int = 2) -> StreamPlan:
-    """A plan of a batch with this many sink partitions."""
+    """Return a plan of a batch with this number of sink partitions."""
     slices = tuple(Slice(f"in-{number}:0-{batch + 1}") for number in range(sinks))
     return StreamPlan(pipeline.pipeline, "q", BatchId(batch), (Range("in", 0, 0, batch + 1),), slices, "v1\n{}\n{}")
 
 
-def test_the_last_plan_is_found_behind_many_others(bench: MakeBench) -> None:
-    """Looking backwards, past the plans of other pipelines in the same ledger."""
+def test_last_plan_is_found_among_many_others(bench: MakeBench) -> None:
+    """The search goes backwards, past the plans of other pipelines in the same ledger."""
     one = bench().pipeline(ledger={"partitions": 1})
     other = one.model_copy(update={"pipeline": "other"})
     with Ledger.of(one) as ledger, Ledger.of(other) as others:
@@ -50,7 +50,7 @@ def test_the_last_plan_is_found_behind_many_others(bench: MakeBench) -> None:
         assert others.latest() == plan_of(other, 299, 1)
 
 
-def test_a_second_driver_fences_the_first(bench: MakeBench) -> None:
+def test_second_driver_fences_the_first(bench: MakeBench) -> None:
     """The first one's next plan fails, and is not in the ledger."""
     one = bench().pipeline()
     with Ledger.of(one) as first, Ledger.of(one) as second:
@@ -64,10 +64,8 @@ def test_a_second_driver_fences_the_first(bench: MakeBench) -> None:
         assert second.latest() == plan_of(one, 1)
 
 
-def test_a_transaction_that_took_too_long_is_not_taken_for_a_newer_driver(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Brokers have the same word for both; a supervisor must start the one again, and leave the other."""
+def test_expired_transaction_is_not_taken_for_a_newer_driver(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers report both with the same error, but a supervisor must restart only the expired driver."""
     one = bench().pipeline()
     topic = one.ledger.topic
     monkeypatch.setattr("tailrace.progress.ledger._TRANSACTION_TIMEOUT", 1.0)
@@ -94,8 +92,8 @@ def test_a_transaction_that_took_too_long_is_not_taken_for_a_newer_driver(
         assert again.latest() is None
 
 
-def test_a_second_driver_stops_the_running_one(bench: MakeBench) -> None:
-    """The older pipeline ends with an error of its own kind, and everything was delivered once."""
+def test_second_driver_stops_the_running_one(bench: MakeBench) -> None:
+    """The older driver ends with its own error, and everything is delivered once."""
     one = bench()
     one.send([b"a"])
     pipeline = one.pipeline()
@@ -114,8 +112,8 @@ def test_a_second_driver_stops_the_running_one(bench: MakeBench) -> None:
     assert one.values() == [b"a", b"b"]
 
 
-def test_the_pipelines_group_shows_how_far_it_has_read(bench: MakeBench) -> None:
-    """After a clean end, Kafka's own tools see a lag of nothing."""
+def test_pipelines_group_shows_its_progress(bench: MakeBench) -> None:
+    """After a clean end, Kafka's own tools see a lag of 0."""
     one = bench(partitions=2)
     one.send([b"a", b"b"], partition=0)
     one.send([b"c"], partition=1)
@@ -128,8 +126,8 @@ def test_the_pipelines_group_shows_how_far_it_has_read(bench: MakeBench) -> None
     assert [each.offset for each in places] == [2, 1]
 
 
-def test_a_ledger_that_was_written_by_somebody_else_is_refused(bench: MakeBench) -> None:
-    """The place is named; nothing is read or written."""
+def test_ledger_written_by_something_else_is_refused(bench: MakeBench) -> None:
+    """The error names the place; nothing is read or written."""
     one = bench()
     one.send([b"a"])
     one.run(ledger={"partitions": 1})
@@ -140,8 +138,8 @@ def test_a_ledger_that_was_written_by_somebody_else_is_refused(bench: MakeBench)
     assert one.values() == [b"a"]
 
 
-def test_a_ledger_that_is_too_small_is_refused_with_the_number_it_needs(bench: MakeBench) -> None:
-    """Before the batch is begun."""
+def test_small_ledger_is_refused_with_the_number_of_partitions_it_needs(bench: MakeBench) -> None:
+    """It is refused before the batch begins."""
     one = bench(partitions=3)
     for number in range(3):
         one.send([b"x"], partition=number)
@@ -152,8 +150,8 @@ def test_a_ledger_that_is_too_small_is_refused_with_the_number_it_needs(bench: M
     assert one.values() == []
 
 
-def test_a_ledger_that_was_deleted_is_refused_while_its_markers_are_known(bench: MakeBench) -> None:
-    """A new, empty ledger beside old markers must not lead to a replay of the topic."""
+def test_deleted_ledger_is_refused_while_its_markers_exist(bench: MakeBench) -> None:
+    """A new, empty ledger with old markers must not lead to a replay of the topic."""
     one = bench()
     one.send([b"a"])
     one.run()
@@ -170,7 +168,7 @@ def test_a_ledger_that_was_deleted_is_refused_while_its_markers_are_known(bench:
         resource.add_incremental_config(entry)
         admin.incremental_alter_configs([resource])[resource].result(timeout=30)
 
-    keep_plans_as("delete")  # of a compacted topic no records can be deleted
+    keep_plans_as("delete")  # records of a compacted topic cannot be deleted
     place = TopicPartition(pipeline.ledger.topic, partition, -1)
     admin.delete_records([place])[place].result(timeout=30)
     keep_plans_as("compact")
@@ -179,8 +177,8 @@ def test_a_ledger_that_was_deleted_is_refused_while_its_markers_are_known(bench:
     assert one.values() == [b"a"]
 
 
-def test_a_plan_behind_another_pipelines_open_transaction_is_waited_for(bench: MakeBench) -> None:
-    """The last plan is not the last one that happens to be visible."""
+def test_driver_waits_for_a_plan_behind_another_pipelines_open_transaction(bench: MakeBench) -> None:
+    """The last visible plan may not be the last one."""
     one = bench().pipeline(ledger={"partitions": 1})
     with Ledger.of(one) as ledger:
         ledger.take()
@@ -199,8 +197,8 @@ def test_a_plan_behind_another_pipelines_open_transaction_is_waited_for(bench: M
         timer.join(30)
 
 
-def test_markers_that_are_ahead_of_the_last_plan_are_refused(bench: MakeBench) -> None:
-    """A ledger that was restored from an older copy must not lead to a second delivery."""
+def test_markers_ahead_of_the_last_plan_are_refused(bench: MakeBench) -> None:
+    """A ledger restored from an older copy must not lead to a second delivery."""
     one = bench()
     one.send([b"a"])
     one.run()
@@ -221,22 +219,22 @@ def test_markers_that_are_ahead_of_the_last_plan_are_refused(bench: MakeBench) -
     assert one.values() == [b"a", b"b"]
 
 
-def test_a_ledger_topic_that_was_made_anew_is_refused(bench: MakeBench) -> None:
-    """Its markers are gone with it; the stored offsets of the input still say that the pipeline has run."""
+def test_recreated_ledger_topic_is_refused(bench: MakeBench) -> None:
+    """Its markers are gone too; the stored input offsets still show that the pipeline has run."""
     one = bench()
     one.send([b"a"])
     one.run()
     admin = AdminClient({"bootstrap.servers": one.kafka})
     ledger = one.pipeline().ledger.topic
     admin.delete_topics([ledger])[ledger].result(timeout=30)
-    wait_until(lambda: ledger not in admin.list_topics(timeout=10).topics, "the deletion was waited for")
+    wait_until(lambda: ledger not in admin.list_topics(timeout=10).topics, "the deletion of the ledger")
     with pytest.raises(errors.ProgressMissing, match="has offsets of 1 partitions, and there is no plan"):
         one.run()
     assert one.values() == [b"a"]
 
 
-def test_a_pipeline_that_was_killed_in_its_first_real_batch_goes_on(bench: MakeBench) -> None:
-    """An empty batch 0 leaves no marker; that there is none is no reason to refuse batch 1."""
+def test_pipeline_killed_in_its_first_real_batch_continues(bench: MakeBench) -> None:
+    """An empty batch 0 leaves no marker; its absence is no reason to refuse batch 1."""
     one = bench()
     one.run()
     one.write(
@@ -249,8 +247,8 @@ def test_a_pipeline_that_was_killed_in_its_first_real_batch_goes_on(bench: MakeB
     assert one.values() == [b"a"]
 
 
-def test_the_ledger_is_made_with_compaction(bench: MakeBench) -> None:
-    """So that it holds the last plan of each pipeline for ever, and not much more."""
+def test_ledger_is_created_with_compaction(bench: MakeBench) -> None:
+    """So it keeps the last plan of each pipeline for ever, and little else."""
     pipeline = bench().pipeline()
     with Ledger.of(pipeline):
         pass
@@ -263,7 +261,7 @@ def test_the_ledger_is_made_with_compaction(bench: MakeBench) -> None:
 
 
 def task_of(one: Bench, batch: int, run: str = "r") -> Assignment:
-    """Sink partition 0 of a batch."""
+    """Return the assignment of sink partition 0 of a batch."""
     pipeline = one.pipeline()
     plan = plan_of(pipeline, batch)
     from tailrace.spark_stream.sink import BatchWrite
@@ -273,7 +271,7 @@ def task_of(one: Bench, batch: int, run: str = "r") -> Assignment:
 
 
 def test_outputs_and_marker_are_visible_together_or_not_at_all(bench: MakeBench) -> None:
-    """A transaction that was not committed leaves neither."""
+    """An uncommitted transaction leaves neither."""
     one = bench()
     with Ledger.of(one.pipeline()) as ledger:
         task = task_of(one, 0)
@@ -290,8 +288,8 @@ def test_outputs_and_marker_are_visible_together_or_not_at_all(bench: MakeBench)
         sink.close()
 
 
-def test_a_newer_owner_fences_an_attempt_that_goes_on(bench: MakeBench) -> None:
-    """The older attempt's records never become visible, and its commit says that it is in doubt."""
+def test_newer_owner_fences_an_attempt_that_continues(bench: MakeBench) -> None:
+    """The older attempt's records never become visible, and its commit is reported as in doubt."""
     one = bench()
     with Ledger.of(one.pipeline()):
         task = task_of(one, 0)
@@ -317,8 +315,8 @@ def test_a_newer_owner_fences_an_attempt_that_goes_on(bench: MakeBench) -> None:
     assert one.values() == [b"newer"]
 
 
-def test_the_driver_ends_the_open_transactions_of_a_dead_run(bench: MakeBench) -> None:
-    """Otherwise a reader at read_committed would wait for the transaction's timeout."""
+def test_driver_ends_the_open_transactions_of_a_dead_run(bench: MakeBench) -> None:
+    """Otherwise a read_committed reader would wait for the transaction's timeout."""
     one = bench()
     with Ledger.of(one.pipeline()) as ledger:
         task = task_of(one, 0)
@@ -335,8 +333,8 @@ def test_the_driver_ends_the_open_transactions_of_a_dead_run(bench: MakeBench) -
         dead.close()
 
 
-def test_only_as_many_transactional_ids_as_sink_partitions_are_ever_used(bench: MakeBench) -> None:
-    """Over several runs the ids stay the same."""
+def test_pipeline_uses_one_transactional_id_for_each_sink_partition(bench: MakeBench) -> None:
+    """The ids stay the same over several runs."""
     one = bench(partitions=2)
     for value in (b"a", b"b", b"c"):
         one.send([value], partition=0)

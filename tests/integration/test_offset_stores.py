@@ -1,4 +1,4 @@
-"""The stored offsets are where a team keeps them: a first start begins there, and the ledger counts ever after."""
+"""Offset stores: a first start begins at the stored offsets; from then on the ledger decides."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def commit(one: Bench, group: str, offsets: dict[int, int]) -> None:
 
 
 def said(events: list[dict[str, Any]]) -> list[str]:
-    """What was reported about the store."""
+    """Return the reports about the store."""
     return [each["what"] for each in events_of(events, "offsets")]
 
 
 def in_zookeeper(one: Bench, zookeeper: ZooKeeper, **more: Any) -> dict[str, Any]:
-    """The section of a pipeline that keeps its offsets there, as a job of the older kind does."""
+    """Return an `offsets` section for ZooKeeper, as older jobs use it."""
     return {"store": "zookeeper", "servers": zookeeper.servers, "path": f"/consumers/{one.name}/{{topic}}", **more}
 
 
 def node(one: Bench) -> str:
-    """Where they are."""
+    """Return the node that holds the offsets."""
     return f"/consumers/{one.name}/{one.source}"
 
 
-def test_a_job_that_moves_from_zookeeper_continues_exactly_there(bench: MakeBench, zookeeper: ZooKeeper) -> None:
-    """No record before its offsets comes again, and none after them is left out; then the node is written on."""
+def test_job_migrated_from_zookeeper_continues_at_its_offsets(bench: MakeBench, zookeeper: ZooKeeper) -> None:
+    """No record before its offsets comes again, none after them is skipped, and the node is kept up to date."""
     one = bench(partitions=2)
     one.send(numbered(0, 10), partition=0)
     one.send(numbered(10, 30), partition=1)
@@ -64,8 +64,8 @@ def test_a_job_that_moves_from_zookeeper_continues_exactly_there(bench: MakeBenc
     assert zookeeper.get(node(one))[0] == "0:10,1:30"
 
 
-def test_zookeeper_gets_one_write_a_batch_with_the_batchs_beginning(bench: MakeBench, zookeeper: ZooKeeper) -> None:
-    """As the older jobs write it, and at the end where it goes on."""
+def test_zookeeper_gets_one_write_per_batch_with_its_start(bench: MakeBench, zookeeper: ZooKeeper) -> None:
+    """This is how older jobs write it; at the end, the node holds where the next run continues."""
     one = bench()
     one.send(numbered(0, 6))
     zookeeper.put(node(one), "0:0")
@@ -90,10 +90,8 @@ def test_zookeeper_gets_one_write_a_batch_with_the_batchs_beginning(bench: MakeB
     assert zookeeper.get(node(one)) == ("0:6", before + 4)
 
 
-def test_a_partition_that_the_store_does_not_have_begins_by_auto_offset_reset(
-    bench: MakeBench, zookeeper: ZooKeeper
-) -> None:
-    """And that is said."""
+def test_partition_missing_in_the_store_begins_by_auto_offset_reset(bench: MakeBench, zookeeper: ZooKeeper) -> None:
+    """This is reported."""
     one = bench(partitions=2)
     one.send(numbered(0, 5), partition=0)
     one.send(numbered(5, 10), partition=1)
@@ -103,8 +101,8 @@ def test_a_partition_that_the_store_does_not_have_begins_by_auto_offset_reset(
     assert f"by auto.offset.reset: {one.source}-0 at 0" in said(events)[0]
 
 
-def test_stored_offsets_that_the_topic_does_not_hold_are_refused(bench: MakeBench, zookeeper: ZooKeeper) -> None:
-    """With their values; with on_data_loss: reset the pipeline goes on and reports the gap."""
+def test_stored_offsets_out_of_range_are_refused(bench: MakeBench, zookeeper: ZooKeeper) -> None:
+    """The error has their values; with `on_data_loss: reset` the pipeline continues and reports the gap."""
     one = bench()
     one.send(numbered(0, 3))
     zookeeper.put(node(one), "0:999")
@@ -120,10 +118,8 @@ def test_stored_offsets_that_the_topic_does_not_hold_are_refused(bench: MakeBenc
 @pytest.mark.parametrize(
     ("text", "what"), [("0=4", "is not of the form"), ("0:4,0:5", "twice"), ("0:-1", "is not of the form")]
 )
-def test_a_node_that_holds_something_else_is_refused(
-    bench: MakeBench, zookeeper: ZooKeeper, text: str, what: str
-) -> None:
-    """Nothing is begun on a guess."""
+def test_node_with_other_content_is_refused(bench: MakeBench, zookeeper: ZooKeeper, text: str, what: str) -> None:
+    """The pipeline does not start on a guess."""
     one = bench()
     one.send(numbered(0, 3))
     zookeeper.put(node(one), text)
@@ -132,10 +128,10 @@ def test_a_node_that_holds_something_else_is_refused(
     assert one.values() == []
 
 
-def test_a_store_that_does_not_answer_stops_a_first_start_and_no_later_one(
+def test_store_that_does_not_answer_stops_only_a_first_start(
     bench: MakeBench, tmp_path: Path, zookeeper: ZooKeeper
 ) -> None:
-    """Where to begin must be known; later the ledger knows, and the failure is reported."""
+    """A first start needs its offsets; later the ledger has them, and the failure is only reported."""
     one = bench()
     one.send(numbered(0, 3))
     away = {"store": "zookeeper", "servers": "127.0.0.1:1", "options": {"timeout.ms": 500}}
@@ -151,8 +147,8 @@ def test_a_store_that_does_not_answer_stops_a_first_start_and_no_later_one(
     assert "continues, because" in what
 
 
-def test_a_store_that_disagrees_is_reported_and_the_ledger_counts(bench: MakeBench, zookeeper: ZooKeeper) -> None:
-    """Whoever sets the node by hand is told that it does nothing."""
+def test_store_that_disagrees_is_reported_and_the_ledger_decides(bench: MakeBench, zookeeper: ZooKeeper) -> None:
+    """The report tells a person who sets the node by hand that it has no effect."""
     one = bench()
     one.send(numbered(0, 3))
     offsets = in_zookeeper(one, zookeeper)
@@ -166,10 +162,8 @@ def test_a_store_that_disagrees_is_reported_and_the_ledger_counts(bench: MakeBen
     assert zookeeper.get(node(one))[0] == "0:6"
 
 
-def test_a_node_that_is_changed_under_a_running_pipeline_is_reported_and_written_again(
-    bench: MakeBench, zookeeper: ZooKeeper
-) -> None:
-    """The pipeline itself goes on where it is."""
+def test_node_changed_during_a_run_is_reported_and_overwritten(bench: MakeBench, zookeeper: ZooKeeper) -> None:
+    """The pipeline continues where it is."""
     one = bench()
     one.send(numbered(0, 6))
     events: list[dict[str, Any]] = []
@@ -188,8 +182,8 @@ def test_a_node_that_is_changed_under_a_running_pipeline_is_reported_and_written
     assert zookeeper.get(node(one))[0] == "0:6"
 
 
-def test_a_pipeline_begins_where_another_group_is(bench: MakeBench) -> None:
-    """A job that committed its offsets to Kafka moves without replay or gap."""
+def test_pipeline_begins_at_another_groups_offsets(bench: MakeBench) -> None:
+    """A job that committed its offsets to Kafka migrates without a replay or a gap."""
     one = bench(partitions=2)
     one.send(numbered(0, 5), partition=0)
     one.send(numbered(5, 10), partition=1)
@@ -202,8 +196,8 @@ def test_a_pipeline_begins_where_another_group_is(bench: MakeBench) -> None:
     assert len(one.values()) == 4
 
 
-def test_a_group_to_begin_from_that_has_no_offsets_is_refused(bench: MakeBench) -> None:
-    """A typing error must not become a replay of the topic."""
+def test_group_without_offsets_is_refused_as_a_start(bench: MakeBench) -> None:
+    """A typo must not lead to a replay of the topic."""
     one = bench()
     one.send(numbered(0, 3))
     with pytest.raises(errors.OffsetStoreUnusable, match="has no offsets of the source topics"):
@@ -211,8 +205,8 @@ def test_a_group_to_begin_from_that_has_no_offsets_is_refused(bench: MakeBench) 
     assert one.values() == []
 
 
-def test_the_pipelines_group_that_was_reset_by_a_tool_is_reported(bench: MakeBench) -> None:
-    """kafka-consumer-groups --reset-offsets does nothing to a pipeline, and is not silently undone."""
+def test_reset_of_the_pipelines_group_by_a_tool_is_reported(bench: MakeBench) -> None:
+    """kafka-consumer-groups --reset-offsets has no effect on a pipeline, and is not undone silently."""
     one = bench()
     one.send(numbered(0, 3))
     one.run()
@@ -224,7 +218,7 @@ def test_the_pipelines_group_that_was_reset_by_a_tool_is_reported(bench: MakeBen
 
 
 def test_offsets_are_kept_in_a_file(bench: MakeBench, tmp_path: Path) -> None:
-    """It says where to begin, and then where the pipeline is."""
+    """The file says where to begin, and later where the pipeline is."""
     one = bench()
     one.send(numbered(0, 6))
     file = one.folder / "offsets.json"
@@ -237,15 +231,15 @@ def test_offsets_are_kept_in_a_file(bench: MakeBench, tmp_path: Path) -> None:
 
 @pytest.fixture
 def debug(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """The log at debug."""
+    """Capture the log at debug."""
     with caplog.at_level(logging.DEBUG, "tailrace"):
         yield caplog
 
 
-def test_each_batch_is_logged_with_its_ranges_and_how_long_storing_took(
+def test_each_batch_is_logged_with_its_ranges_and_the_time_to_store_them(
     bench: MakeBench, zookeeper: ZooKeeper, debug: pytest.LogCaptureFixture
 ) -> None:
-    """At debug, with both places that were written."""
+    """The debug log has both places that were written."""
     one = bench()
     one.send(numbered(0, 3))
     one.run(offsets=in_zookeeper(one, zookeeper))
@@ -254,10 +248,10 @@ def test_each_batch_is_logged_with_its_ranges_and_how_long_storing_took(
     assert "ms, in zookeeper " in line
 
 
-def test_nodes_that_are_made_with_a_login_can_be_read_by_all_and_written_by_their_owner(
+def test_nodes_created_with_a_login_are_readable_by_all_and_writable_by_their_owner(
     bench: MakeBench, zookeeper: ZooKeeper
 ) -> None:
-    """And a password is in no message."""
+    """No message contains the password."""
     one = bench()
     login = {"digest.username": "tailrace", "digest.password": "hush-hush"}
     pipeline = one.pipeline(offsets=in_zookeeper(one, zookeeper, options=login))

@@ -1,4 +1,4 @@
-"""The limit of a batch on a real Kafka: Spark heeds it from one batch to the next, and nothing is lost by it."""
+"""The limit of a batch on a real Kafka: it takes effect from one batch to the next, and loses nothing."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ BACKLOG = 300_000
 
 
 def written(events: list[dict[str, Any]]) -> list[tuple[int, int]]:
-    """The records and the limit of each batch."""
+    """Return the records and the limit of each batch."""
     return [(each["in"], each["limit"]) for each in events_of(events, "written")]
 
 
 def all_read(count: int) -> Callable[[list[dict[str, Any]]], bool]:
-    """Until so many records are delivered."""
+    """Return a check that this number of records is delivered."""
     return lambda events: sum(each["in"] for each in events_of(events, "written")) >= count
 
 
 @pytest.mark.parametrize("available_now", [False, True], ids=["stream", "batch"])
-def test_a_backlog_is_taken_in_portions_that_grow(bench: MakeBench, available_now: bool) -> None:
-    """The first batch is small, none exceeds its limit, the limit changes while the query runs, all comes once."""
+def test_backlog_is_read_in_growing_batches(bench: MakeBench, available_now: bool) -> None:
+    """The first batch is small, none exceeds its limit, the limit changes during the query, and all comes once."""
     one = bench(partitions=4)
     for number in range(4):
         part = BACKLOG // 4
@@ -65,8 +65,8 @@ def slow(frame):
 
 
 @pytest.mark.takes(21)
-def test_a_slow_function_brings_the_limit_down_to_what_fits_the_target(bench: MakeBench) -> None:
-    """6 ms a record leave no more than 500 in 3 s: the limit comes down from 1,000 to about that, and stays."""
+def test_slow_function_lowers_the_limit_to_fit_the_target(bench: MakeBench) -> None:
+    """At 6 ms per record, 3 s fit at most 500: the limit falls from 1,000 to about that, and stays."""
     one = bench()
     one.write("slow.py", SLOW)
     one.send(numbered(0, 3600))
@@ -77,8 +77,8 @@ def test_a_slow_function_brings_the_limit_down_to_what_fits_the_target(bench: Ma
     assert one.values() == numbered(0, 3600)
 
 
-def test_large_records_are_counted_by_bytes(bench: MakeBench) -> None:
-    """200 records of 1 MB: no batch is larger than max_bytes, the first one neither."""
+def test_max_bytes_bounds_batches_of_large_records(bench: MakeBench) -> None:
+    """With 200 records of 1 MB, no batch is larger than max_bytes, not even the first."""
     one = bench(partitions=2)
     for number in range(2):
         values: list[bytes | None] = [b"%02d%04d" % (number, each) + bytes(900_000) for each in range(100)]
@@ -92,8 +92,8 @@ def test_large_records_are_counted_by_bytes(bench: MakeBench) -> None:
     assert found == [b"%02d%04d" % (number, each) for number in range(2) for each in range(100)]
 
 
-def test_records_that_grow_bring_the_limit_down(bench: MakeBench) -> None:
-    """The bytes of each batch are counted, of decoded formats as of raw ones; the next batch heeds them."""
+def test_growing_records_lower_the_limit(bench: MakeBench) -> None:
+    """The bytes of each batch are counted, for decoded and raw formats; the next batch adapts to them."""
     one = bench()
     small: bytes | None = b'{"text": "a"}'
     large: bytes | None = b'{"text": "' + b"a" * 100_000 + b'"}'
@@ -108,8 +108,8 @@ def test_records_that_grow_bring_the_limit_down(bench: MakeBench) -> None:
     assert sum(records for records, _ in batches) == 350
 
 
-def test_a_read_that_is_split_heeds_the_limit(bench: MakeBench) -> None:
-    """source.partitions splits what the limit allows; no more is read."""
+def test_split_read_obeys_the_limit(bench: MakeBench) -> None:
+    """source.partitions splits what the limit allows, and reads no more."""
     one = bench()
     one.send(numbered(0, 5000))
     events = one.run(source={"partitions": 4}, batch={"max_records": 1200})
@@ -119,16 +119,16 @@ def test_a_read_that_is_split_heeds_the_limit(bench: MakeBench) -> None:
 
 
 def test_without_a_target_each_batch_takes_max_records(bench: MakeBench) -> None:
-    """target 0 is the fixed limit of old."""
+    """With target 0, the limit is fixed."""
     one = bench()
     one.send(numbered(0, 5000))
     assert written(one.run(batch={"target": 0, "max_records": 2000})) == [(2000, 2000), (2000, 2000), (1000, 2000)]
 
 
-def test_stateful_pipeline_on_another_spark_is_told_once_and_works_on(
+def test_stateful_pipeline_on_another_spark_warns_once_and_continues(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where Spark has no such place, each batch takes max_records, and one warning says so."""
+    """If Spark keeps the limit elsewhere, each batch takes max_records, and one warning reports it."""
     monkeypatch.setattr(rate_control, "_NEEDED", {"uniqueSources", "renamed"})
     one = bench()
     one.send(numbered(0, 5000))
@@ -140,13 +140,13 @@ def test_stateful_pipeline_on_another_spark_is_told_once_and_works_on(
     assert one.values() == numbered(0, 5000)
 
 
-def test_spark_that_refuses_in_the_middle_stops_no_stateful_pipeline(
+def test_stateful_pipeline_continues_if_spark_later_refuses_a_limit(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batches keep the limit that they had, with one warning."""
+    """Batches keep their previous limit, with one warning."""
 
     def refuse(spark: SparkSession, query: object, limit: int) -> None:
-        raise TypeError("the place has another shape")
+        raise TypeError("the map has another type")
 
     monkeypatch.setattr(rate_control, "_tell", refuse)
     one = bench()
@@ -154,12 +154,12 @@ def test_spark_that_refuses_in_the_middle_stops_no_stateful_pipeline(
     events = one.run(batch={"target": 60}, checkpoint=str(one.folder / "state"))
     assert [limit for _, limit in written(events)] == [FIRST] * 5
     (warning,) = events_of(events, "warning")
-    assert "TypeError: the place has another shape" in warning["what"]
+    assert "TypeError: the map has another type" in warning["what"]
     assert one.values() == numbered(0, 5000)
 
 
-def test_a_restart_begins_slowly_again(bench: MakeBench) -> None:
-    """What a run has learned ends with it: the next one's executors are cold."""
+def test_restart_begins_slowly_again(bench: MakeBench) -> None:
+    """A run forgets what the previous one learned, because its executors are cold."""
     one = bench()
     one.send(numbered(0, 8000))
     assert written(one.run(batch={"target": 60}))[-1][1] > FIRST
@@ -168,8 +168,8 @@ def test_a_restart_begins_slowly_again(bench: MakeBench) -> None:
     assert one.values() == numbered(0, 16000)
 
 
-def test_the_size_of_records_is_asked_of_the_topic(tailrace_topics: Topics) -> None:
-    """Keys and values of what comes next; nothing where the topic has ended or nobody answers."""
+def test_size_of_records_is_sampled_from_the_topic(tailrace_topics: Topics) -> None:
+    """It samples keys and values of the next records; there is no result at the topic's end or without a broker."""
     kafka, topic = Kafka(bootstrap_servers=tailrace_topics.bootstrap_servers), tailrace_topics("in", 2)
     produce(kafka.bootstrap_servers, topic, [Sent(bytes(90), key=bytes(10), partition=0)] * 20)
     produce(kafka.bootstrap_servers, topic, [Sent(None, partition=1)] * 20)
@@ -181,12 +181,12 @@ def test_the_size_of_records_is_asked_of_the_topic(tailrace_topics: Topics) -> N
     assert weight(Kafka(bootstrap_servers="127.0.0.1:1"), {(topic, 0): 0}) is None
 
 
-def test_a_topic_that_is_empty_at_the_start_begins_with_few_records(bench: MakeBench) -> None:
-    """Nobody knows yet how large they will be."""
+def test_topic_that_is_empty_at_the_start_begins_with_few_records(bench: MakeBench) -> None:
+    """The size of the records is still unknown."""
     one = bench()
 
     def enough(events: list[dict[str, Any]]) -> bool:
-        # Whether Spark's empty first batch comes before or after is a matter of its start.
+        # Whether Spark's empty first batch comes before or after depends on its start.
         if events[-1]["event"] == "idle" and len(events_of(events, "idle")) == 1:
             one.send(numbered(0, 2000))
         return all_read(2000)(events)

@@ -1,4 +1,4 @@
-"""Exact reads of offset ranges from a real Kafka: gaps, aborted transactions, lost offsets, and brokers that leave."""
+"""Exact reads of offset ranges from a real Kafka: gaps, aborted transactions, lost offsets, brokers that go away."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.integration
 
 @dataclass
 class Bench:
-    """A reader, and what the tests do to the topics that it reads."""
+    """A reader, and what tests do to the topics that it reads."""
 
     bootstrap: str
     request: ReadRequest
     limit: float = 30.0
     now: Callable[[], float] | None = None
-    starts: list[tuple[str, int, int]] = field(default_factory=list)  # each fetch that was begun: by a seek
+    starts: list[tuple[str, int, int]] = field(default_factory=list)  # each fetch that began with a seek
 
     def __post_init__(self) -> None:
         extra = {"clock": self.now} if self.now else {}
@@ -50,19 +50,19 @@ class Bench:
         self.reader._consumer.start = begun  # type: ignore[method-assign]
 
     def batches(self, *ranges: Range, done: ReadDone | None = None, **others: Any) -> Iterator[Any]:
-        """Read as a task does."""
+        """Read like a task."""
         return self.reader.read(replace(self.request, ranges=ranges, **others), done or ReadDone())
 
     def read(self, *ranges: Range, **others: Any) -> list[dict[str, Any]]:
-        """All records of the ranges."""
+        """Return all records of the ranges."""
         return [row for each in self.batches(*ranges, **others) for row in each.to_pylist()]
 
     def offsets(self, *ranges: Range, **others: Any) -> list[int]:
-        """The offsets of the records of the ranges."""
+        """Return the offsets of the records in the ranges."""
         return [row["offset"] for row in self.read(*ranges, **others)]
 
     def end(self, topic: str, partition: int = 0) -> int:
-        """Where a plan would end now."""
+        """Return where a plan would end now."""
         cluster = Cluster(Kafka(bootstrap_servers=self.bootstrap))
         return cluster.latest([(topic, partition)], self.request.isolation == "read_committed")[topic, partition]
 
@@ -100,14 +100,14 @@ class Bench:
 
 
 def request_for(bootstrap: str, isolation: str = "read_committed", reset: bool = False) -> ReadRequest:
-    """A request without ranges."""
+    """Return a request without ranges."""
     options = client_options(Kafka(bootstrap_servers=bootstrap))
     return ReadRequest("p", (), isolation, reset, options=options, share=4)
 
 
 @pytest.fixture
 def make(tailrace_topics: Topics) -> Iterator[Callable[..., Bench]]:
-    """Make benches; their readers are closed after the test."""
+    """Return a factory of benches; close their readers after the test."""
     made: list[Bench] = []
 
     def bench(isolation: str = "read_committed", reset: bool = False, **others: Any) -> Bench:
@@ -127,12 +127,12 @@ def make(tailrace_topics: Topics) -> Iterator[Callable[..., Bench]]:
 
 @pytest.fixture
 def bench(make: Callable[..., Bench]) -> Bench:
-    """A bench that reads what is committed, and stops where offsets are lost."""
+    """Return a bench that reads committed records, and stops if offsets are lost."""
     return make()
 
 
 def test_records_arrive_with_every_column_of_sparks_source(bench: Bench, tailrace_topics: Topics) -> None:
-    """Null and empty keys, values and headers differ, and times and their types are Java's."""
+    """Null and empty keys, values and headers differ; times and their types are as in Java."""
     topic = tailrace_topics(partitions=2)
     headers = (("a", b"1"), ("a", None), ("b", b""))
     sent = [
@@ -157,10 +157,10 @@ def test_records_arrive_with_every_column_of_sparks_source(bench: Bench, tailrac
     assert [row["offset"] for row in rows] == [0, 1, 2, 3]
 
 
-def test_details_are_the_same_where_the_layout_is_unknown(
+def test_details_are_the_same_with_an_unknown_layout(
     bench: Bench, tailrace_topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With another librdkafka each record is asked for its time and headers."""
+    """With another librdkafka, time and headers are requested for each record."""
     topic = tailrace_topics(message_timestamp_type="LogAppendTime")
     produce(bench.bootstrap, topic, [Record(b"a"), Record(b"b", headers=(("h", b"1"),)), Record(b"c")])
     known = bench.read(Range(topic, 0, 0, 3))
@@ -172,7 +172,7 @@ def test_details_are_the_same_where_the_layout_is_unknown(
 def test_headers_of_any_form_are_those_that_librdkafka_parses(
     bench: Bench, tailrace_topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long ones, none, many, empty ones and null."""
+    """This covers long, missing, many, empty and null headers."""
     topic, chance = tailrace_topics(), random.Random(3)
     records = [
         Record(
@@ -194,7 +194,7 @@ def test_headers_of_any_form_are_those_that_librdkafka_parses(
 
 
 def test_wrong_layout_is_noticed(bench: Bench, tailrace_topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is gathered at the wrong place differs from librdkafka's answer, which is taken instead."""
+    """Data read at the wrong place differs from librdkafka's answer, which is used instead."""
     topic = tailrace_topics()
     bench.fill(topic, 5)
     known = bench.read(Range(topic, 0, 0, 5))
@@ -203,7 +203,7 @@ def test_wrong_layout_is_noticed(bench: Bench, tailrace_topics: Topics, monkeypa
 
 
 def test_reader_yields_only_the_columns_asked_for(bench: Bench, tailrace_topics: Topics) -> None:
-    """In the order of the request, in batches of at most its rows."""
+    """They come in the order of the request, in batches of at most its number of rows."""
     topic = tailrace_topics()
     bench.fill(topic, 10)
     found = list(bench.batches(Range(topic, 0, 0, 10), columns=("offset", "value"), rows=4))
@@ -212,7 +212,7 @@ def test_reader_yields_only_the_columns_asked_for(bench: Bench, tailrace_topics:
 
 
 def test_done_counts_records_and_bytes(bench: Bench, tailrace_topics: Topics) -> None:
-    """Over all ranges of a request."""
+    """It counts over all ranges of a request."""
     topic, done = tailrace_topics(partitions=2), ReadDone()
     produce(bench.bootstrap, topic, [Record(b"12345", b"k", partition=number) for number in (0, 1)])
     bench.read(Range(topic, 0, 0, 1), Range(topic, 1, 0, 1), done=done)
@@ -220,7 +220,7 @@ def test_done_counts_records_and_bytes(bench: Bench, tailrace_topics: Topics) ->
 
 
 def test_reader_resumes_without_seeking_where_the_last_range_ended(bench: Bench, tailrace_topics: Topics) -> None:
-    """What was prefetched is used, and a part of it that is skipped is dropped."""
+    """Prefetched records are used, and those that are skipped are dropped."""
     topic = tailrace_topics()
     bench.fill(topic, 100)
     found = bench.offsets(Range(topic, 0, 0, 10)) + bench.offsets(Range(topic, 0, 10, 50), Range(topic, 0, 50, 60))
@@ -231,21 +231,21 @@ def test_reader_resumes_without_seeking_where_the_last_range_ended(bench: Bench,
 
 
 def test_reader_seeks_to_a_range_read_again_and_to_one_ahead(bench: Bench, tailrace_topics: Topics) -> None:
-    """Ranges come in any order."""
+    """Ranges may come in any order."""
     topic = tailrace_topics()
     bench.fill(topic, 100)
     for start, end in ((20, 30), (20, 30), (0, 5), (90, 100), (5, 6), (95, 95), (0, 100)):
         assert bench.offsets(Range(topic, 0, start, end)) == list(range(start, end))
 
 
-def test_empty_range_yields_nothing_and_asks_nobody(bench: Bench, tailrace_topics: Topics) -> None:
-    """Not even whether the topic exists."""
+def test_empty_range_yields_nothing_and_sends_no_request(bench: Bench, tailrace_topics: Topics) -> None:
+    """It does not even check whether the topic exists."""
     assert bench.offsets(Range("nowhere", 0, 7, 7)) == []
     assert bench.starts == []
 
 
 def test_read_that_is_abandoned_leaves_the_reader_usable(bench: Bench, tailrace_topics: Topics) -> None:
-    """The next read gets every record, before and after the place where the first one stopped."""
+    """The next read gets every record, before and after the point where the first one stopped."""
     topic = tailrace_topics()
     bench.fill(topic, 100)
     batches = bench.batches(Range(topic, 0, 0, 100), rows=10)
@@ -255,7 +255,7 @@ def test_read_that_is_abandoned_leaves_the_reader_usable(bench: Bench, tailrace_
 
 
 def test_later_read_takes_a_partition_over(bench: Bench, tailrace_topics: Topics) -> None:
-    """An attempt that was replaced raises; it never yields records that the other one misses."""
+    """A replaced attempt raises; it never yields records that the other one misses."""
     topic = tailrace_topics()
     bench.fill(topic, 100)
     older = bench.batches(Range(topic, 0, 0, 100), rows=10)
@@ -267,7 +267,7 @@ def test_later_read_takes_a_partition_over(bench: Bench, tailrace_topics: Topics
 
 @pytest.mark.parametrize("end", ["commit", "abort"])
 def test_range_ends_with_control_records(bench: Bench, tailrace_topics: Topics, end: str) -> None:
-    """Aborted records and the ends of transactions have offsets, and no record arrives for them."""
+    """Aborted records and control records have offsets, but no record arrives for them."""
     topic = tailrace_topics()
     bench.fill(topic, 3)
     bench.transaction(topic, 4, end)
@@ -283,13 +283,13 @@ def test_range_ends_with_control_records(bench: Bench, tailrace_topics: Topics, 
 
 
 def test_aborted_records_are_visible_to_read_uncommitted(make: Callable[..., Bench], tailrace_topics: Topics) -> None:
-    """The control record behind them is not."""
+    """The control record after them is not."""
     bench, topic = make("read_uncommitted"), tailrace_topics()
     bench.transaction(topic, 4, "abort")
     assert bench.offsets(Range(topic, 0, 0, 5)) == [0, 1, 2, 3]
 
 
-def test_open_transaction_behind_the_range_does_not_hold_it_up(bench: Bench, tailrace_topics: Topics) -> None:
+def test_open_transaction_after_the_range_does_not_block_it(bench: Bench, tailrace_topics: Topics) -> None:
     """The range ends where the transaction begins."""
     topic = tailrace_topics()
     bench.fill(topic, 3)
@@ -304,7 +304,7 @@ def test_open_transaction_behind_the_range_does_not_hold_it_up(bench: Bench, tai
 
 
 def test_compaction_gaps_are_passed_over() -> None:
-    """Everywhere in a range, whole ranges of them included."""
+    """Gaps may be anywhere in a range, or fill it completely."""
     settings = {"log.cleaner.backoff.ms": "100"}
     with EmbeddedKafka(EmbeddedOptions(settings=settings)) as kafka:
         topics = Topics(kafka.bootstrap_servers)
@@ -315,13 +315,13 @@ def test_compaction_gaps_are_passed_over() -> None:
         produce(kafka.bootstrap_servers, topic, records)
 
         def compacted() -> list[int]:
-            produce(kafka.bootstrap_servers, topic, [Record(b"x", b"again")])  # closes the segment before
+            produce(kafka.bootstrap_servers, topic, [Record(b"x", b"again")])  # closes the previous segment
             found = [each.offset for each in consume(kafka.bootstrap_servers, topic)]
-            # To its end: the cleaner must not take more away between this reading and the one that is tested.
+            # Wait for all of it: the cleaner must not remove more between this read and the tested one.
             return found if [each for each in found if each < 1000] == kept else []
 
-        there = wait_until(compacted, "the compaction of the topic", 60, every=0.5)
-        assert there[: len(kept)] == kept
+        remaining = wait_until(compacted, "the compaction of the topic", 60, every=0.5)
+        assert remaining[: len(kept)] == kept
         try:
             assert bench.offsets(Range(topic, 0, 0, 1000)) == kept
             assert bench.offsets(Range(topic, 0, 10, 60)) == []
@@ -332,7 +332,7 @@ def test_compaction_gaps_are_passed_over() -> None:
 
 
 def test_lost_offsets_stop_the_read(bench: Bench, tailrace_topics: Topics) -> None:
-    """The message has what was planned and what the topic holds."""
+    """The message has the planned offsets and those that the topic holds."""
     topic = tailrace_topics()
     bench.fill(topic, 10)
     bench.truncate(topic, 4)
@@ -341,10 +341,10 @@ def test_lost_offsets_stop_the_read(bench: Bench, tailrace_topics: Topics) -> No
     assert bench.offsets(Range(topic, 0, 4, 10)) == [4, 5, 6, 7, 8, 9]
 
 
-def test_lost_offsets_are_counted_where_the_pipeline_allows_it(
+def test_lost_offsets_are_counted_if_the_pipeline_allows_it(
     make: Callable[..., Bench], tailrace_topics: Topics
 ) -> None:
-    """The read continues at the log start; a range that is lost entirely yields nothing."""
+    """The read continues at the log start; a completely lost range yields nothing."""
     bench, topic, done = make(reset=True), tailrace_topics(), ReadDone()
     bench.fill(topic, 10)
     bench.truncate(topic, 4)
@@ -355,7 +355,7 @@ def test_lost_offsets_are_counted_where_the_pipeline_allows_it(
 
 
 def test_records_deleted_during_a_read_are_counted(make: Callable[..., Bench], tailrace_topics: Topics) -> None:
-    """What was prefetched is delivered, and only the rest is lost."""
+    """Prefetched records are delivered; only the others are lost."""
     bench, topic, done = make(reset=True), tailrace_topics(), ReadDone()
     values = [Record(bytes(100_000), partition=0) for _ in range(400)]
     produce(bench.bootstrap, topic, values)
@@ -370,7 +370,7 @@ def test_records_deleted_during_a_read_are_counted(make: Callable[..., Bench], t
 
 
 def test_range_beyond_the_end_of_the_topic_is_refused(bench: Bench, tailrace_topics: Topics) -> None:
-    """A topic that was created again or truncated never gets these offsets."""
+    """A recreated or truncated topic never gets these offsets."""
     topic = tailrace_topics()
     bench.fill(topic, 10)
     with pytest.raises(errors.SourceChanged, match="plan reads 5 to 12, and the topic holds 0 to 10"):
@@ -381,10 +381,10 @@ def test_range_beyond_the_end_of_the_topic_is_refused(bench: Bench, tailrace_top
 
 
 @pytest.mark.takes(11)
-def test_range_beyond_the_end_is_counted_where_the_pipeline_allows_it(
+def test_range_beyond_the_end_is_counted_if_the_pipeline_allows_it(
     make: Callable[..., Bench], tailrace_topics: Topics
 ) -> None:
-    """As the message of the refusal advises; so is a topic that has gone in mid-batch."""
+    """This is what the refusal advises; it also covers a topic that is deleted in mid-batch."""
     bench, topic, done = make(reset=True, limit=8.0), tailrace_topics(), ReadDone()
     bench.fill(topic, 10)
     assert bench.offsets(Range(topic, 0, 5, 12), done=done) == [5, 6, 7, 8, 9]
@@ -396,8 +396,8 @@ def test_range_beyond_the_end_is_counted_where_the_pipeline_allows_it(
     assert done.lost[-1] == Range(topic, 0, 3, 10)
 
 
-def test_topic_that_was_deleted_is_reported(bench: Bench, tailrace_topics: Topics) -> None:
-    """Also a partition that never was."""
+def test_deleted_topic_is_reported(bench: Bench, tailrace_topics: Topics) -> None:
+    """A partition that never existed is reported too."""
     topic = tailrace_topics()
     bench.fill(topic, 10)
     assert bench.offsets(Range(topic, 0, 0, 5)) == [0, 1, 2, 3, 4]
@@ -411,7 +411,7 @@ def test_topic_that_was_deleted_is_reported(bench: Bench, tailrace_topics: Topic
 
 
 def test_missing_right_is_named(tailrace_secured_kafka: EmbeddedKafka) -> None:
-    """Read on the topic; once it is granted, the same reader reads."""
+    """The right is Read on the topic; once it is granted, the same reader works."""
     security, name = tailrace_secured_kafka.security, f"r-{random.randrange(1 << 30)}"
     admin, door = security.administrator, security.user(name, "secret")
     topic = Topics(admin.bootstrap_servers, admin.options)()
@@ -428,7 +428,7 @@ def test_missing_right_is_named(tailrace_secured_kafka: EmbeddedKafka) -> None:
 
 
 def test_wrong_password_is_reported(tailrace_secured_kafka: EmbeddedKafka) -> None:
-    """In the client's own words, before the limit for brokers that are away."""
+    """The error has the client's own message, and comes before the deadline for unreachable brokers."""
     security, name = tailrace_secured_kafka.security, f"r-{random.randrange(1 << 30)}"
     door = security.user(name, "secret")
     options = {**door.options, "sasl.password": "wrong"}
@@ -443,8 +443,8 @@ def test_wrong_password_is_reported(tailrace_secured_kafka: EmbeddedKafka) -> No
 
 
 @pytest.mark.takes(19)
-def test_reader_waits_for_brokers_that_are_away() -> None:
-    """It raises after its limit, and continues where brokers come back before."""
+def test_reader_waits_for_unreachable_brokers() -> None:
+    """It raises after its deadline, and continues if brokers come back earlier."""
     with EmbeddedKafka() as kafka:
         topic = Topics(kafka.bootstrap_servers)()
         bench = Bench(kafka.bootstrap_servers, request_for(kafka.bootstrap_servers), limit=4.0)
@@ -484,7 +484,7 @@ def test_reader_follows_a_partition_to_its_next_leader() -> None:
 
 
 def test_values_of_any_size_arrive(bench: Bench, tailrace_topics: Topics) -> None:
-    """Of several megabytes, more than a fetch asks for, between those of one byte."""
+    """Values of several megabytes, more than a fetch requests, stand between values of one byte."""
     topic = tailrace_topics(max_message_bytes=20_000_000)
     values = [b"a", bytes(8_000_000), b"", b"b" * 5_000_001, b"c", *(b"%d" % n for n in range(50))]
     produce(bench.bootstrap, topic, [Record(each) for each in values])
@@ -513,7 +513,7 @@ def test_many_threads_read_partitions_of_one_reader(bench: Bench, tailrace_topic
 def test_random_ranges_hold_what_a_plain_consumer_reads(
     make: Callable[..., Bench], tailrace_topics: Topics, isolation: str
 ) -> None:
-    """In random order, in parts, abandoned and read again."""
+    """Ranges are read in random order, in parts, abandoned and read again."""
     bench, topic, chance = make(isolation), tailrace_topics(), random.Random(7)
     for _ in range(12):
         how = chance.choice(["plain", "commit", "abort"])
@@ -535,7 +535,7 @@ def test_random_ranges_hold_what_a_plain_consumer_reads(
         at = end if end < last else 0
 
 
-def test_partition_that_nobody_reads_is_no_longer_fetched(make: Callable[..., Bench], tailrace_topics: Topics) -> None:
+def test_unused_partition_is_no_longer_fetched(make: Callable[..., Bench], tailrace_topics: Topics) -> None:
     """Its records are dropped, and the next read seeks."""
     time = [0.0]
     bench, topic = make(now=lambda: time[0]), tailrace_topics(partitions=2)
@@ -556,7 +556,7 @@ def test_partition_that_nobody_reads_is_no_longer_fetched(make: Callable[..., Be
 
 
 def test_closed_reader_ends_an_open_read(bench: Bench, tailrace_topics: Topics) -> None:
-    """With an error, and closing twice is one close."""
+    """The read ends with an error; closing twice is harmless."""
     topic = tailrace_topics()
     bench.fill(topic, 100)
     assert len(bench.read(Range(topic, 0, 0, 5))) == 5
@@ -571,7 +571,7 @@ def test_closed_reader_ends_an_open_read(bench: Bench, tailrace_topics: Topics) 
 
 
 def test_option_that_librdkafka_refuses_is_named(bench: Bench) -> None:
-    """Without its value, where that is a secret."""
+    """Its value is left out if it is a secret."""
     for name, value, shown in (
         ("fetch.min.bytes", "many", "Invalid value"),
         ("no.such.password", "secret", "no.such.password"),

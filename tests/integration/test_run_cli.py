@@ -20,13 +20,13 @@ from tailrace.testing import wait_until
 pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
-LIMIT = 250.0  # of a machine that does much else
+LIMIT = 250.0  # on a busy machine
 
 
 @pytest.mark.takes(17)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_finishes_the_batch_and_leaves(bench: MakeBench, number: signal.Signals) -> None:
-    """Exit code 0, everything that was begun is delivered, and the next start has nothing to repeat."""
+def test_signal_finishes_the_batch_and_exits(bench: MakeBench, number: signal.Signals) -> None:
+    """The exit code is 0, the batch in progress is delivered, and the next start has nothing to repeat."""
     one = bench(partitions=2)
     one.send(numbered(0, 2000), partition=0)
     file, log = written_file(one, batch={"max_records": 500}), one.folder / "events"
@@ -46,10 +46,8 @@ def test_a_signal_finishes_the_batch_and_leaves(bench: MakeBench, number: signal
 
 @pytest.mark.takes(34)
 @pytest.mark.parametrize("partitions", [pytest.param(3, marks=pytest.mark.long), 6])
-def test_killed_in_the_middle_of_a_batch_it_goes_on_without_loss_or_duplicate(
-    bench: MakeBench, partitions: int
-) -> None:
-    """kill -9 of the whole tree, directly after a plan, twice."""
+def test_driver_killed_in_mid_batch_continues_without_loss_or_duplicate(bench: MakeBench, partitions: int) -> None:
+    """The process tree is killed with -9, directly after a plan, twice."""
     one = bench(partitions=partitions)
     for number in range(partitions):
         one.send(numbered(number * 10_000, number * 10_000 + 2000), partition=number)
@@ -57,7 +55,7 @@ def test_killed_in_the_middle_of_a_batch_it_goes_on_without_loss_or_duplicate(
     for attempt in range(2):
         log = one.folder / f"events-{attempt}"
         with driver(file, log) as process:
-            wait_until(lambda log=log: count(log, "planned") >= 1, "a plan was waited for", LIMIT)  # type: ignore[misc]
+            wait_until(lambda log=log: count(log, "planned") >= 1, "a plan", LIMIT)  # type: ignore[misc]
             assert process.poll() is None
             kill_tree(process)
     one.run()
@@ -67,13 +65,13 @@ def test_killed_in_the_middle_of_a_batch_it_goes_on_without_loss_or_duplicate(
 def commands(pid: int) -> Iterator[str]:
     """Yield the command line of each process below this one; skip those that end meanwhile."""
     for child in psutil.Process(pid).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # a zombie is one too
+        with suppress(psutil.NoSuchProcess):  # raised for a zombie too
             yield " ".join(child.cmdline())
 
 
 @pytest.mark.takes(16)
 def test_driver_has_its_workers_and_its_gateway_before_the_first_batch(bench: MakeBench) -> None:
-    """What takes seconds is done while it starts: a worker that came in mid-stream would hold up the records."""
+    """Slow work is done during the start: a worker started in mid-stream would delay the records."""
     one = bench()
     file, log = written_file(one), one.folder / "events"
     with driver(file, log) as process:
@@ -84,8 +82,8 @@ def test_driver_has_its_workers_and_its_gateway_before_the_first_batch(bench: Ma
         assert sum("tailrace.gateway.daemon" in each for each in found) > 2  # the daemon, and a worker in each slot
 
 
-def test_an_error_has_its_code_its_parts_and_its_exit_code(bench: MakeBench) -> None:
-    """On stderr for a person; as one object on stdout for a program."""
+def test_error_has_its_code_its_parts_and_its_exit_code(bench: MakeBench) -> None:
+    """It goes to stderr for people, and as one object to stdout for programs."""
     one = bench()
     file = written_file(one, source={"topics": ["no-such-topic"]})
     told = subprocess.run(command(file), capture_output=True, text=True, timeout=LIMIT, check=False)
@@ -97,8 +95,8 @@ def test_an_error_has_its_code_its_parts_and_its_exit_code(bench: MakeBench) -> 
     assert told.returncode == 3
 
 
-def test_a_wrong_file_is_refused_with_its_lines(tmp_path: Path) -> None:
-    """Before anything is started."""
+def test_invalid_file_is_refused_with_its_lines(tmp_path: Path) -> None:
+    """It is refused before anything starts."""
     file = tmp_path / "wrong.yaml"
     file.write_text("pipeline: wrong\nsource:\n  topic: [a]\nsink:\n  topic: b\n  partitions: many\n")
     told = subprocess.run(command(file), capture_output=True, text=True, timeout=LIMIT, check=False)
@@ -108,8 +106,8 @@ def test_a_wrong_file_is_refused_with_its_lines(tmp_path: Path) -> None:
 
 
 @pytest.mark.takes(15)
-def test_a_run_prints_a_line_for_each_batch_and_nothing_of_sparks(bench: MakeBench) -> None:
-    """On stderr there is no log of Spark's, unless something is wrong."""
+def test_run_prints_a_line_for_each_batch_and_no_spark_log(bench: MakeBench) -> None:
+    """Spark logs to stderr only if something is wrong."""
     one = bench()
     one.send(numbered(0, 10))
     file = written_file(one)

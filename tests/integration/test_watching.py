@@ -1,4 +1,4 @@
-"""A pipeline that runs for hundreds of batches, watched by a real Prometheus, a real browser and the command line."""
+"""A run of hundreds of batches, watched with a real Prometheus, a real browser and the command line."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ pytestmark = [
 ]
 
 BATCHES = 250
-WARM = 50  # batches after which every series is there
+WARM = 50  # batches after which every series exists
 PARTITIONS = 2
 LIMIT = 600.0
-LOOK = 0.5  # seconds between two looks at what the driver has reported
-# What librdkafka may be in the middle of when it tells: few states, of which most are never seen.
+LOOK = 0.5  # seconds between two checks of the driver's reports
+# States of librdkafka at the moment of its report: there are few, and most are never seen.
 STATES = {metrics.IDEMPOTENCE.name, metrics.TRANSACTION_STATE.name}
-# Of the last second, if there was anything to measure.
+# Measured over the last second, if there was anything to measure.
 WINDOWS = {each.name for each in (metrics.LATENCY, metrics.THROTTLE, metrics.BATCH_BYTES, metrics.BATCH_SIZE)}
 
 
 class Feed:
-    """Orders in small transactions, so that the source has markers; some are no JSON, some have a negative amount."""
+    """Sends orders in small transactions, which leave markers; some are invalid JSON, some have a negative amount."""
 
     def __init__(self, kafka: str, topic: str) -> None:
         self._producer = Producer({"bootstrap.servers": kafka, "transactional.id": f"{topic}.feed", "log_level": 0})
@@ -55,11 +55,11 @@ class Feed:
         self.sent = self.broken = self.negative = 0
 
     def start(self) -> None:
-        """From here on."""
+        """Start to send."""
         self._thread.start()
 
     def stop(self) -> None:
-        """All that was sent is committed when this returns; and one transaction more was aborted."""
+        """Commit all that was sent, then abort one more transaction."""
         self._end.set()
         self._thread.join(60)
         self._producer.begin_transaction()
@@ -83,7 +83,7 @@ class Feed:
 
 @dataclass
 class Watched:
-    """The run and who watches it."""
+    """The run and its observers."""
 
     url: str
     log: Path
@@ -93,40 +93,40 @@ class Watched:
     warm: set[Any]
 
     def status(self) -> dict[str, Any]:
-        """What the driver says of itself."""
+        """Return the driver's status."""
         with urllib.request.urlopen(f"{self.url}status", timeout=20) as answer:
             return dict(json.load(answer))
 
     def value(self, expression: str, wanted: float | Callable[[], float]) -> None:
-        """Wait until Prometheus has it; what is still moving is asked each time."""
+        """Wait until Prometheus has the value; a callable is evaluated at each check."""
         now = wanted if callable(wanted) else lambda: wanted
         wait_until(lambda: self.prometheus.one(expression) == now(), f"{expression} to be {now()}", 60)
 
     def written(self) -> list[dict[str, Any]]:
-        """The batches, as the driver has reported them."""
+        """Return the batches that the driver has reported."""
         return events_of(events(self.log), "written")
 
 
 @pytest.fixture(scope="module")
 def watched(tailrace_kafka: EmbeddedKafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """A pipeline that has done its batches and is drained, with everything still running."""
+    """Yield a pipeline that has finished its batches and is drained, with everything still running."""
     folder = tmp_path_factory.mktemp("watched")
     topics = Topics(tailrace_kafka.bootstrap_servers)
-    no_spark: Any = None  # the driver is a process with a session of its own
+    no_spark: Any = None  # the driver is a process with its own session
     one = Bench(topics, no_spark, folder, "watched", topics("in", PARTITIONS), topics("out", PARTITIONS), PARTITIONS)
     one.write(
         "orders.py",
         """
         from pyspark.sql import functions as F
 
-        def shape(orders):
+        def amounts(orders):
             return orders.observe("orders", F.count_if(F.col("amount") > 1).alias("large")).select("id", "amount")
         """,
     )
     file = written_file(
         one,
         source={"topics": [one.source], "format": "json", "schema": "id long, amount double"},
-        process={"validate": {"positive": "amount >= 0"}, "function": "orders.py:shape"},
+        process={"validate": {"positive": "amount >= 0"}, "function": "orders.py:amounts"},
         sink={"topic": one.sink, "format": "json", "partitions": PARTITIONS},
         metrics={"enabled": True, "port": 0, "gateways": 0, "statistics": 1.0},
         pipeline="watched",
@@ -156,8 +156,8 @@ def _steady(watched: Watched) -> bool:
     return begun is not None and begun > PARTITIONS * WARM / 2
 
 
-def test_the_number_of_series_does_not_grow(watched: Watched) -> None:
-    """After hundreds of batches there are those that there were after the first."""
+def test_number_of_series_does_not_grow(watched: Watched) -> None:
+    """After hundreds of batches, the same series exist as after the first ones."""
     assert count(watched.log, "written") >= BATCHES
     now = watched.prometheus.series('{__name__=~"tailrace_.+"}')
     assert len(watched.warm) > 200
@@ -166,12 +166,12 @@ def test_the_number_of_series_does_not_grow(watched: Watched) -> None:
     declared = {each.name for each in metrics.DRIVER + metrics.EXECUTOR + metrics.BOTH}
     seen = {re.sub(r"_(bucket|count|sum)$", "", dict(each)["__name__"]) for each in now}
     assert {name for name in seen if name not in declared} == set()
-    # Nothing of this run has happened, or there is none of it: no state, no watermark, no producer replaced.
+    # Metrics that this run never sets: it has no state, no watermark and no replaced producer.
     assert {each.name for each in metrics.EXECUTOR} - seen == {metrics.RETIRED.name, metrics.THROTTLE.name} - seen
 
 
-def test_what_was_counted_is_what_was_sent(watched: Watched) -> None:
-    """Consumed is produced and rejected, on the driver and on the gateway, record for record."""
+def test_counters_equal_what_was_sent(watched: Watched) -> None:
+    """Consumed equals produced plus rejected, on the driver and the gateway, record for record."""
     feed = watched.feed
     rejected = feed.broken + feed.negative
     watched.value("sum(tailrace_consumed_records_total)", feed.sent)
@@ -197,19 +197,19 @@ def test_what_was_counted_is_what_was_sent(watched: Watched) -> None:
     watched.value("sum(tailrace_transaction_seconds_count) - sum(tailrace_transactions_committed_total)", 0)
 
 
-def test_the_lag_of_a_drained_pipeline_is_exactly_0(watched: Watched) -> None:
-    """On every source partition, though each transaction has left a marker, and the last one was aborted."""
+def test_lag_of_a_drained_pipeline_is_exactly_0(watched: Watched) -> None:
+    """This holds on every source partition, although each transaction left a marker and the last was aborted."""
     for number in range(PARTITIONS):
         watched.value(f'tailrace_lag_records{{partition="{number}"}}', 0)
     watched.value("tailrace_lag_seconds", 0)
     watched.value("tailrace_driver_stalled", 0)
     ends = sum(each["end"] for each in watched.status()["lag"]["partitions"])
-    assert ends > watched.feed.sent  # there are markers
+    assert ends > watched.feed.sent  # the difference is markers
     assert (watched.prometheus.one("max_over_time(sum(tailrace_lag_records)[1h:1s])") or 0) > 0
 
 
 def test_producers_do_not_churn(watched: Watched) -> None:
-    """One for each sink partition, and one more only with a reason; librdkafka's own numbers are there."""
+    """Each sink partition has one, and another only with a reason; librdkafka's own metrics exist."""
     seen = watched.prometheus
     retired = '(sum(tailrace_producers_retired_total{kind="sink"}) or vector(0))'
     watched.value(f'sum(tailrace_producers_created_total{{kind="sink"}}) - {retired}', PARTITIONS)
@@ -221,8 +221,8 @@ def test_producers_do_not_churn(watched: Watched) -> None:
     assert seen.series("tailrace_producer_batch_records")
 
 
-def test_garbage_collections_and_memory_are_there(watched: Watched) -> None:
-    """Of both JVM names, of the driver, the gateway and the workers."""
+def test_garbage_collections_and_memory_are_exported(watched: Watched) -> None:
+    """They cover both JVMs, the driver, the gateway and the workers."""
     seen = watched.prometheus
     memory = seen.query("sum by (process) (tailrace_process_resident_memory_bytes)")
     found = {dict(labels)["process"] for labels, value in memory.items() if value > 0}
@@ -235,8 +235,8 @@ def test_garbage_collections_and_memory_are_there(watched: Watched) -> None:
     assert python[(("process", "workers"),)] > 0
 
 
-def test_the_page_shows_the_pipeline(watched: Watched) -> None:
-    """In a real browser: source, batches, sink, charts; and it is drawn in light, dark and on a phone."""
+def test_page_shows_the_pipeline(watched: Watched) -> None:
+    """A real browser shows source, batches, sink and charts, in light, in dark and on a phone."""
     page = dom(watched.folder, watched.url)
     assert 'data-shown="yes"' in page
     told = watched.status()
@@ -255,8 +255,8 @@ def test_the_page_shows_the_pipeline(watched: Watched) -> None:
     assert light != dark
 
 
-def test_the_command_line_shows_the_same(watched: Watched) -> None:
-    """As text and as JSON, found by its address."""
+def test_command_line_shows_the_same(watched: Watched) -> None:
+    """It finds the driver by its address, and prints text or JSON."""
     command = [sys.executable, "-m", "tailrace.cli.main", "status", watched.url]
     text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert text.startswith("watched: leading")
@@ -267,7 +267,7 @@ def test_the_command_line_shows_the_same(watched: Watched) -> None:
 
 
 def test_health_and_readiness_are_answered(watched: Watched) -> None:
-    """200 while all is well."""
+    """Both answer 200 while the pipeline is healthy."""
     host = watched.url.removeprefix("http://").rstrip("/")
     for path in ("/healthz", "/readyz"):
         connection = http.client.HTTPConnection(host, timeout=20)

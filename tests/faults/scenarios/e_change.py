@@ -135,11 +135,11 @@ def _proved(one: Driven, strikes: Sequence[Strike]) -> list[Result]:
 
 WAYS_OUT = "tests/integration/test_ways_out.py"
 REFUSED = {
-    "tests/integration/test_ledger.py::test_a_ledger_that_was_deleted_is_refused_while_its_markers_are_known": (
+    "tests/integration/test_ledger.py::test_deleted_ledger_is_refused_while_its_markers_exist": (
         "ledger topic deleted while it is down"
     ),
-    "tests/integration/test_ledger.py::test_a_ledger_topic_that_was_made_anew_is_refused": "ledger topic made anew",
-    "tests/integration/test_ledger.py::test_markers_that_are_ahead_of_the_last_plan_are_refused": (
+    "tests/integration/test_ledger.py::test_recreated_ledger_topic_is_refused": "ledger topic made anew",
+    "tests/integration/test_ledger.py::test_markers_ahead_of_the_last_plan_are_refused": (
         "ledger restored from an older copy"
     ),
     "tests/integration/test_refusals.py::test_offsets_out_of_range_are_reported_and_never_skipped_silently": (

@@ -1,4 +1,4 @@
-"""`format("tailrace")` and `exactly_once` for a job that uses nothing else of Tailrace."""
+"""`format("tailrace")` and `exactly_once`, for jobs that use nothing else of Tailrace."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ MakeBench = Callable[..., Bench]
 
 @pytest.fixture(autouse=True)
 def registered(spark: SparkSession) -> None:
-    """The sink is known to the session, as in a job of one's own."""
+    """Register the sink with the session, as a job does."""
     tailrace.register(spark)
 
 
 def options(one: Bench, **more: str) -> dict[str, str]:
-    """The options of Spark's Kafka sink, and more."""
+    """Return the options of Spark's Kafka sink, and more."""
     return {"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger", **more}
 
 
 def stream(spark: SparkSession, one: Bench) -> DataFrame:
-    """The source topic, as Spark's own source reads it."""
+    """Read the source topic with Spark's own source."""
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
     return reader.option("subscribe", one.source).option("startingOffsets", "earliest").load()
 
 
-def test_a_batch_job_writes_each_row_once(bench: MakeBench, spark: SparkSession) -> None:
-    """With Spark's column names and types: strings and binary, headers, a partition."""
+def test_batch_job_writes_each_row_once(bench: MakeBench, spark: SparkSession) -> None:
+    """It uses Spark's column names and types: strings and binary, headers, a partition."""
     one = bench(out=2)
     frame = spark.range(100).select(
         F.col("id").cast("string").alias("key"),
@@ -57,8 +57,8 @@ def test_a_batch_job_writes_each_row_once(bench: MakeBench, spark: SparkSession)
     assert all(each.partition == int(each.key or b"") % 2 and tuple(each.headers) == (("h", b"x"),) for each in got)
 
 
-def test_a_batch_job_with_an_id_can_be_repeated(bench: MakeBench, spark: SparkSession) -> None:
-    """The same rows again are skipped; other rows under the same id are refused."""
+def test_batch_job_with_an_id_can_be_repeated(bench: MakeBench, spark: SparkSession) -> None:
+    """The same rows are skipped; other rows with the same id are refused."""
     one = bench()
 
     def job(count: int, name: str) -> None:
@@ -74,8 +74,8 @@ def test_a_batch_job_with_an_id_can_be_repeated(bench: MakeBench, spark: SparkSe
     assert len(one.values()) == 100
 
 
-def test_a_topic_column_routes_each_row(bench: MakeBench, spark: SparkSession) -> None:
-    """And a null topic goes to the rejected topic, where one is named."""
+def test_topic_column_routes_each_row(bench: MakeBench, spark: SparkSession) -> None:
+    """Rows with a null topic go to the rejected topic, if one is named."""
     one = bench()
     other, rejected = one.topics("other"), one.topics("rejected")
     rows = [(one.sink, "a"), (other, "b"), (None, "c")]
@@ -102,7 +102,7 @@ def test_a_topic_column_routes_each_row(bench: MakeBench, spark: SparkSession) -
 def test_wrong_options_and_columns_are_refused_before_anything_is_written(
     bench: MakeBench, spark: SparkSession, change: dict[str, str], columns: str, words: str
 ) -> None:
-    """With a code, and the nearest name that would be right."""
+    """The error has a code, and the closest valid name."""
     one = bench()
     frame = spark.createDataFrame([], columns)
     with pytest.raises(Exception, match=f"(?s){words}"):
@@ -111,8 +111,8 @@ def test_wrong_options_and_columns_are_refused_before_anything_is_written(
 
 
 @pytest.mark.takes(12)
-def test_a_streaming_query_changes_one_word(bench: MakeBench, spark: SparkSession, tmp_path: Path) -> None:
-    """Restarted with its checkpoint, it goes on without a duplicate."""
+def test_streaming_query_migrates_by_changing_one_word(bench: MakeBench, spark: SparkSession, tmp_path: Path) -> None:
+    """Restarted with its checkpoint, it continues without a duplicate."""
     one = bench(partitions=2)
 
     def job() -> None:
@@ -128,7 +128,7 @@ def test_a_streaming_query_changes_one_word(bench: MakeBench, spark: SparkSessio
 
 
 def faulty(folder: Path) -> Callable[[DataFrame], DataFrame]:
-    """Rows that fail on source partition 1 while the file `broken` is there."""
+    """Return a function that fails on source partition 1 while the file `broken` exists."""
     flag = str(folder / "broken")
 
     def check(value, partition):  # type: ignore[no-untyped-def]  # PySpark reads hints as another kind of function
@@ -142,10 +142,10 @@ def faulty(folder: Path) -> Callable[[DataFrame], DataFrame]:
 
 
 @pytest.mark.parametrize("partitions", [2, 3])
-def test_exactly_once_finishes_a_batch_that_was_delivered_in_part(
+def test_exactly_once_finishes_a_partly_delivered_batch(
     bench: MakeBench, spark: SparkSession, tmp_path: Path, partitions: int
 ) -> None:
-    """Although Spark numbers its tasks otherwise after the restart."""
+    """It does so although Spark renumbers its tasks after the restart."""
     one = bench(partitions=partitions)
 
     def job() -> None:
@@ -177,7 +177,7 @@ def test_exactly_once_finishes_a_batch_that_was_delivered_in_part(
         (lambda rows: rows.repartitionByRange(3, "value"), "a sample"),
     ],
 )
-def test_exactly_once_refuses_a_cut_that_a_replay_would_not_repeat(
+def test_exactly_once_refuses_a_shuffle_that_a_replay_would_not_repeat(
     bench: MakeBench,
     spark: SparkSession,
     tmp_path: Path,
@@ -185,7 +185,7 @@ def test_exactly_once_refuses_a_cut_that_a_replay_would_not_repeat(
     words: str,
     place: str,
 ) -> None:
-    """In the query and in the function of foreachBatch; a repartition by a column is delivered."""
+    """This holds in the query and in the foreachBatch function; a repartition by a column is delivered."""
     one = bench(partitions=2)
     sink = tailrace.exactly_once(**options(one, id=one.name))
 
@@ -206,7 +206,7 @@ def test_exactly_once_refuses_a_cut_that_a_replay_would_not_repeat(
 def test_exactly_once_refuses_an_old_batch_whose_markers_may_have_expired(
     bench: MakeBench, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Whether it was delivered, nobody can say any more; a week ago is when the brokers begin to forget."""
+    """Whether it was delivered is unknown: brokers keep markers for a week."""
     one = bench(partitions=2)
     _fill(one, 2)
     rows = stream(spark, one).select("value")
@@ -221,7 +221,7 @@ def test_exactly_once_refuses_an_old_batch_whose_markers_may_have_expired(
         query.awaitTermination()
 
     job()
-    (tmp_path / "c" / "commits" / "0").unlink()  # as if Spark had ended before it noted the batch
+    (tmp_path / "c" / "commits" / "0").unlink()  # as if Spark had ended before it recorded the batch
     admin = AdminClient({"bootstrap.servers": one.kafka})
     admin.delete_consumer_groups([markers_group(one.name)])[markers_group(one.name)].result(timeout=30)
     with Ledger(one.name, f"{one.name}.ledger", Kafka(bootstrap_servers=one.kafka), 8, -1) as ledger:
@@ -234,10 +234,10 @@ def test_exactly_once_refuses_an_old_batch_whose_markers_may_have_expired(
     assert [int(value or b"") for value in one.values()] == _filled(2)
 
 
-def test_the_plain_format_refuses_a_replay_whose_rows_have_moved(
+def test_plain_format_refuses_a_replay_whose_rows_have_moved(
     bench: MakeBench, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """It cannot see what a task reads, so it stops instead of delivering twice; nothing was lost or duplicated."""
+    """It cannot see what a task reads, so it stops instead of delivering twice; nothing is lost or duplicated."""
     one = bench()
     one.source = renumbered(spark, one)
 
@@ -246,7 +246,7 @@ def test_the_plain_format_refuses_a_replay_whose_rows_have_moved(
         query = gateway.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
         query.awaitTermination()
 
-    # The gateway is there before the batch: otherwise the fault could come before anything is delivered.
+    # The gateway starts before the batch: otherwise the fault could come before anything is delivered.
     warm = options(one) | {"topic": one.topics("warm")}
     spark.createDataFrame([(b"warm",)], "value binary").write.format("tailrace").options(**warm).mode("append").save()
     _fill(one, 3)
@@ -265,9 +265,9 @@ def test_the_plain_format_refuses_a_replay_whose_rows_have_moved(
 
 
 def renumbered(spark: SparkSession, one: Bench) -> str:
-    """A topic with three partitions, all of which Spark numbers in the reverse order before a restart.
+    """Return a topic with three partitions, whose order Spark reverses after a restart.
 
-    The first time they come as in a Java hash map, which the topic's name decides; from the offset log, sorted.
+    At first their order is that of a Java hash map, which the topic's name decides; from the offset log, it is sorted.
     """
     jvm: Any = spark._jvm
     for _ in range(50):

@@ -96,7 +96,7 @@ def test_expired_marker_next_to_a_live_one_is_refused(forgetful: Bench) -> None:
     assert one.values() == numbered(0, 8)
 
 
-def test_an_open_batch_without_markers_is_refused_when_they_may_have_expired(bench: MakeBench) -> None:
+def test_open_batch_without_markers_is_refused_when_they_may_have_expired(bench: MakeBench) -> None:
     """This holds for the first batch too, which no other marker could prove."""
     one = bench()
     one.send(numbered(0, 3))

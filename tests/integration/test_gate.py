@@ -1,4 +1,4 @@
-"""The gate of pipelines that run on Spark: one verdict for each record, without and with a shuffle."""
+"""The gate of pipelines that run on Spark: one verdict for each record, with and without a shuffle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
 
-# Fails behind the shuffle while the file `broken` is there.
+# Fails after the shuffle while the file `broken` exists.
 FUNCTION = """
     from pathlib import Path
     from pyspark.sql import functions as F
@@ -31,7 +31,7 @@ FUNCTION = """
 
 
 def prepared(bench: MakeBench) -> tuple[Bench, dict[str, Any]]:
-    """Return a pipeline behind a shuffle whose odd records are rejected while `strict` is there."""
+    """Return a pipeline with a shuffle whose odd records are rejected while `strict` exists."""
     one = bench(partitions=2)
     strict.fill(one)
     one.write("kept.py", FUNCTION.format(folder=str(one.folder)))
@@ -44,7 +44,7 @@ def prepared(bench: MakeBench) -> tuple[Bench, dict[str, Any]]:
 
 
 def fail_behind_the_shuffle(one: Bench, sections: dict[str, Any]) -> None:
-    """Run until the rejected records are committed and the outputs are not."""
+    """Run until the rejected records are committed, but not the outputs."""
     (one.folder / "broken").touch()
     with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
         one.run(**sections)
@@ -53,8 +53,8 @@ def fail_behind_the_shuffle(one: Bench, sections: dict[str, Any]) -> None:
 
 
 @pytest.mark.takes(12)
-def test_rejected_records_behind_a_shuffle_are_committed_once(bench: MakeBench) -> None:
-    """By the reading tasks, before the outputs; a replay finds them delivered."""
+def test_rejected_records_before_a_shuffle_are_committed_once(bench: MakeBench) -> None:
+    """The reading tasks commit them before the outputs; a replay finds them delivered."""
     one, sections = prepared(bench)
     fail_behind_the_shuffle(one, sections)
     odd = [b'{"id": %d}' % number for number in range(1, 20, 2)]
@@ -67,8 +67,8 @@ def test_rejected_records_behind_a_shuffle_are_committed_once(bench: MakeBench) 
 
 
 @pytest.mark.takes(11)
-def test_another_verdict_behind_a_shuffle_stops_the_batch_and_names_the_record(bench: MakeBench) -> None:
-    """Nothing that follows from it is committed; with the old verdict the batch goes on."""
+def test_changed_verdict_before_a_shuffle_stops_the_batch_and_names_the_record(bench: MakeBench) -> None:
+    """Nothing derived from it is committed; with the old verdict, the batch continues."""
     one, sections = prepared(bench)
     fail_behind_the_shuffle(one, sections)
     (one.folder / "strict").unlink()
@@ -82,8 +82,8 @@ def test_another_verdict_behind_a_shuffle_stops_the_batch_and_names_the_record(b
     assert len(one.rejected()) == 10
 
 
-def test_another_verdict_without_a_shuffle_loses_and_repeats_nothing(bench: MakeBench) -> None:
-    """What a sink partition has delivered stays; the others decide anew, and each record is on one side."""
+def test_changed_verdict_without_a_shuffle_loses_and_repeats_nothing(bench: MakeBench) -> None:
+    """A delivered sink partition stays; the others decide again, and each record is accepted or rejected once."""
     one, sections = prepared(bench)
     sections["process"] = {"function": "kept.py:kept"}
     fail_behind_the_shuffle(one, sections)
@@ -94,8 +94,8 @@ def test_another_verdict_without_a_shuffle_loses_and_repeats_nothing(bench: Make
     assert sorted([*delivered, *aside]) == list(range(20))
 
 
-def test_rejected_record_behind_a_function_that_stops_reading_is_not_lost(bench: MakeBench) -> None:
-    """The function takes its first rows only; Spark reads the rest, so that each record gets its verdict."""
+def test_rejected_record_after_a_function_stops_reading_is_not_lost(bench: MakeBench) -> None:
+    """The function takes only its first rows; Spark reads the others, so that each record gets its verdict."""
     one = bench()
     one.write(
         "early.py",

@@ -1,4 +1,4 @@
-"""`tailrace offsets` shows where a pipeline goes on, and moves it through the ledger while it does not run."""
+"""`tailrace offsets` shows where a pipeline continues, and moves it through the ledger while it is stopped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAILS = "def bad(frame):\n    return frame.selectExpr('CAST(raise_error(\\'x\\')
 
 
 def file_of(one: Bench, **sections: Any) -> Path:
-    """The pipeline's configuration as a file."""
+    """Write the pipeline's configuration to a file."""
     file = one.folder / f"{one.name}.yaml"
     data = one.pipeline(**sections).model_dump(mode="json", by_alias=True, exclude_defaults=True)
     file.write_text(json.dumps(data | {"spark": QUIET}))
@@ -36,25 +36,25 @@ def file_of(one: Bench, **sections: Any) -> Path:
 
 
 def call(*arguments: object) -> str:
-    """What a command prints; it must succeed."""
+    """Return what a command prints; it must succeed."""
     done = CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 
 
 def answer(*arguments: object) -> Any:
-    """Its JSON."""
+    """Return the JSON that a command prints."""
     return json.loads(call(*arguments, "--output", "json").strip().splitlines()[-1])
 
 
 def shown(file: Path) -> dict[int, tuple[int | None, int | None, int | None]]:
-    """For each partition: where it goes on, what is stored, the lag."""
+    """Return for each partition where it continues, what is stored, and the lag."""
     return {each["partition"]: (each["next"], each["stored"], each["lag"]) for each in answer("show", file)["offsets"]}
 
 
 @pytest.fixture(params=["kafka", "zookeeper", "file"])
 def store(request: pytest.FixtureRequest, zookeeper: ZooKeeper) -> dict[str, str]:
-    """Each of the stores."""
+    """Return the section of each store."""
     return {
         "kafka": {"store": "kafka"},
         "zookeeper": {"store": "zookeeper", "servers": zookeeper.servers},
@@ -62,8 +62,8 @@ def store(request: pytest.FixtureRequest, zookeeper: ZooKeeper) -> dict[str, str
     }[request.param]
 
 
-def test_offsets_that_are_set_are_where_the_next_start_reads(bench: MakeBench, store: dict[str, str]) -> None:
-    """In every store: before the first start and after it, with the markers still valid."""
+def test_next_start_reads_from_the_set_offsets(bench: MakeBench, store: dict[str, str]) -> None:
+    """This holds in every store, before and after the first start, and markers stay valid."""
     one = bench(partitions=2)
     file = file_of(one, offsets=store)
     one.send(numbered(0, 5), partition=0)
@@ -87,7 +87,7 @@ def test_offsets_that_are_set_are_where_the_next_start_reads(bench: MakeBench, s
 
 
 def test_offsets_are_exported_and_imported(bench: MakeBench, store: dict[str, str]) -> None:
-    """Back to where the pipeline was when it was exported."""
+    """An import restores the offsets of the export."""
     one = bench()
     file, document = file_of(one, offsets=store), one.folder / "document.json"
     one.send(numbered(0, 3))
@@ -105,8 +105,8 @@ def test_offsets_are_exported_and_imported(bench: MakeBench, store: dict[str, st
     assert "unchanged" in call("set", file, f"{one.source}:0=5", "--yes")
 
 
-def test_a_reset_goes_to_an_end_and_a_rewind_back_to_a_time(bench: MakeBench) -> None:
-    """A rewind never goes forward: that would leave records out."""
+def test_reset_goes_to_an_end_and_rewind_goes_back_to_a_time(bench: MakeBench) -> None:
+    """A rewind never goes forward, which would skip records."""
     one = bench()
     file = file_of(one)
     at = [1_700_000_000_000 + number * 60_000 for number in range(5)]
@@ -121,8 +121,8 @@ def test_a_reset_goes_to_an_end_and_a_rewind_back_to_a_time(bench: MakeBench) ->
     assert len(one.values()) == 8
 
 
-def test_a_running_pipeline_is_refused_and_can_be_looked_at(bench: MakeBench) -> None:
-    """Whoever holds the drivers' group is named."""
+def test_running_pipeline_can_be_shown_but_not_changed(bench: MakeBench) -> None:
+    """The error names the member of the drivers' group."""
     one = bench()
     file = file_of(one)
     one.send(numbered(0, 2))
@@ -155,8 +155,8 @@ def test_a_running_pipeline_is_refused_and_can_be_looked_at(bench: MakeBench) ->
     call("set", file, f"{one.source}:0=0", "--yes")
 
 
-def test_an_open_batch_is_refused_until_it_is_finished_or_given_up(bench: MakeBench) -> None:
-    """Nothing of it may be lost or come twice unless its owner says so."""
+def test_open_batch_is_refused_until_it_is_finished_or_given_up(bench: MakeBench) -> None:
+    """Its records may be lost or come twice only if its owner accepts that."""
     one = bench()
     file = file_of(one)
     one.write("bad.py", FAILS)
@@ -175,8 +175,8 @@ def test_an_open_batch_is_refused_until_it_is_finished_or_given_up(bench: MakeBe
     assert one.values() == [*numbered(0, 2), *numbered(3, 4)]
 
 
-def test_a_stateful_pipeline_is_refused(bench: MakeBench) -> None:
-    """Its folder decides, and its state fits no other offsets."""
+def test_stateful_pipeline_is_refused(bench: MakeBench) -> None:
+    """Its checkpoint folder decides, and its state fits no other offsets."""
     one = bench()
     file = file_of(one, checkpoint="state/")
     for line in (["set", file, f"{one.source}:0=0"], ["reset", file]):
@@ -193,10 +193,8 @@ def test_a_stateful_pipeline_is_refused(bench: MakeBench) -> None:
         ("{source}=0", errors.OptionRefused, "not of the form"),
     ],
 )
-def test_an_offset_that_cannot_be_is_refused(
-    bench: MakeBench, place: str, kind: type[errors.TailraceError], what: str
-) -> None:
-    """With what there is."""
+def test_invalid_offset_is_refused(bench: MakeBench, place: str, kind: type[errors.TailraceError], what: str) -> None:
+    """The error has the valid ones."""
     one = bench()
     file = file_of(one)
     one.send(numbered(0, 2))
@@ -205,14 +203,14 @@ def test_an_offset_that_cannot_be_is_refused(
     assert answer("show", file)["state"] == "new"
 
 
-def test_without_a_terminal_a_change_needs_yes(bench: MakeBench) -> None:
-    """A script says what it means."""
+def test_change_without_a_terminal_needs_yes(bench: MakeBench) -> None:
+    """A script must confirm the change explicitly."""
     with pytest.raises(errors.OptionRefused, match="no terminal to ask on"):
         call("reset", file_of(bench()))
 
 
-def test_a_lost_ledger_is_repaired_by_its_owner(bench: MakeBench) -> None:
-    """Refused without --give-up; then the batches' numbers go on beyond what the markers know."""
+def test_lost_ledger_is_repaired_by_its_owner(bench: MakeBench) -> None:
+    """The change is refused without --give-up; then batch numbers continue after those in the markers."""
     one = bench()
     file = file_of(one)
     one.send(numbered(0, 3))

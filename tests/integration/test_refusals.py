@@ -1,4 +1,4 @@
-"""Bad input of every kind: a clear error that keeps what is safe, or the right continuation."""
+"""Bad input of every kind leads to a clear error with no data lost, or to the right continuation."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MakeBench = Callable[..., Bench]
 
 
 @pytest.mark.takes(13)
-def test_no_broker_is_said_before_spark_starts(bench: MakeBench) -> None:
-    """The address is named, and nothing was read."""
+def test_unreachable_broker_is_reported_before_spark_starts(bench: MakeBench) -> None:
+    """The error names the address, and nothing was read."""
     with pytest.raises(errors.BrokerUnreachable, match=r"127\.0\.0\.1:1"):
         bench().run(kafka={"bootstrap.servers": "127.0.0.1:1"})
 
 
-def test_an_unknown_topic_names_the_nearest_one(bench: MakeBench) -> None:
-    """A typing error is not made into a topic."""
+def test_unknown_topic_is_reported_with_the_closest_name(bench: MakeBench) -> None:
+    """A typo does not create a topic."""
     one = bench()
     with pytest.raises(errors.TopicUnknown, match=f"the closest name is '{one.source}'"):
         one.run(source={"topics": [one.source + "x"]})
@@ -35,15 +35,15 @@ def test_an_unknown_topic_names_the_nearest_one(bench: MakeBench) -> None:
         one.run(sink={"topic": "nowhere.at.all"})
 
 
-def test_a_pattern_that_matches_the_pipelines_own_topics_is_refused(bench: MakeBench) -> None:
-    """It would read what it writes."""
+def test_pattern_that_matches_the_pipelines_own_topics_is_refused(bench: MakeBench) -> None:
+    """The pipeline would read what it writes."""
     one = bench()
     with pytest.raises(errors.ConfigInvalid, match="which the pipeline writes to"):
         one.run(source={"topics": [], "pattern": f"{one.source}|{one.sink}"})
 
 
-def test_a_pattern_reads_every_topic_that_matches(bench: MakeBench) -> None:
-    """Also one that appears between two runs."""
+def test_pattern_reads_every_matching_topic(bench: MakeBench) -> None:
+    """It also reads one that appears between two runs."""
     one = bench()
     first = one.topics("pat-a", 2)
     stem = first.rsplit("pat-a", 1)[0]
@@ -65,10 +65,10 @@ def test_a_pattern_reads_every_topic_that_matches(bench: MakeBench) -> None:
         ("def f(frame:\n", errors.FunctionMissing, r"f_\w+\.py"),
     ],
 )
-def test_a_function_that_is_missing_or_wrong_is_refused_before_a_record_is_read(
+def test_missing_or_wrong_function_is_refused_before_a_record_is_read(
     bench: MakeBench, code: str | None, kind: type[errors.TailraceError], words: str
 ) -> None:
-    """No file, no such name, raises, returns no frame, asks for no such column, returns another schema."""
+    """The file, name or column is missing, or the function raises, returns no frame or another schema."""
     one = bench()
     one.send(numbered(0, 3))
     if code is not None:
@@ -88,16 +88,16 @@ def test_a_function_that_is_missing_or_wrong_is_refused_before_a_record_is_read(
         "withColumn('r', F.current_timestamp()).repartition(3, 'r').drop('r')",
     ],
 )
-def test_a_shuffle_that_cannot_be_repeated_is_refused(bench: MakeBench, shuffle: str) -> None:
-    """Round robin, by a sample, by chance: a replay would deal the records out otherwise."""
+def test_shuffle_that_cannot_be_repeated_is_refused(bench: MakeBench, shuffle: str) -> None:
+    """Round robin, by a sample, or random: a replay would distribute the records differently."""
     one = bench()
     one.write("deal.py", f"from pyspark.sql import functions as F\n\ndef deal(frame):\n    return frame.{shuffle}\n")
     with pytest.raises(errors.FunctionInvalid, match="cannot be cut the same way again"):
         one.run(process={"function": "deal.py:deal"})
 
 
-def test_a_topic_column_of_the_wrong_type_and_no_topic_at_all_are_refused(bench: MakeBench) -> None:
-    """Before anything runs."""
+def test_missing_topic_and_topic_column_of_the_wrong_type_are_refused(bench: MakeBench) -> None:
+    """They are refused before anything runs."""
     one = bench()
     one.write("typed.py", "def typed(frame):\n    return frame.selectExpr('value', '1 AS topic')\n")
     one.write("plain.py", "def plain(frame):\n    return frame.select('value')\n")
@@ -107,7 +107,7 @@ def test_a_topic_column_of_the_wrong_type_and_no_topic_at_all_are_refused(bench:
         one.run(process={"function": "plain.py:plain"}, sink={"topic": None})
 
 
-def test_a_null_topic_in_a_row_goes_to_the_rejected_with_its_reason(bench: MakeBench) -> None:
+def test_row_with_a_null_topic_is_rejected_with_its_reason(bench: MakeBench) -> None:
     """The other rows of the batch are delivered, each to its own topic."""
     one = bench()
     other = one.topics("other")
@@ -131,8 +131,8 @@ def test_a_null_topic_in_a_row_goes_to_the_rejected_with_its_reason(bench: MakeB
     assert {headers["tailrace.reason"] for _, headers in rejected} == {b"no topic"}
 
 
-def test_what_cannot_be_decoded_is_rejected_whole_and_says_why(bench: MakeBench) -> None:
-    """Original bytes, and where, when and by whom; a condition that fails is a reason too."""
+def test_undecodable_record_is_rejected_unchanged_with_its_reason(bench: MakeBench) -> None:
+    """It keeps its bytes, with its place, time and pipeline; a failed condition is a reason too."""
     one = bench(partitions=2)
     one.send([b'{"id": 1}', b"{broken", b'{"id": -5}', None], partition=1, key=b"k")
     one.run(
@@ -155,8 +155,8 @@ def test_what_cannot_be_decoded_is_rejected_whole_and_says_why(bench: MakeBench)
     assert int(headers["tailrace.at"] or 0) > 1_600_000_000_000
 
 
-def test_a_function_that_raises_stops_the_pipeline_and_loses_nothing(bench: MakeBench) -> None:
-    """The message has the user's own line; mended, the pipeline goes on with the same batch."""
+def test_function_that_raises_stops_the_pipeline_and_loses_nothing(bench: MakeBench) -> None:
+    """The message has the user's own line; once fixed, the pipeline continues with the same batch."""
     one = bench()
     one.send([b"1", b"x", b"3"])
     text = """
@@ -177,8 +177,8 @@ def test_a_function_that_raises_stops_the_pipeline_and_loses_nothing(bench: Make
     assert one.values() == [b"1", b"3", b"x"]
 
 
-def test_a_record_over_the_limit_stops_the_pipeline_until_the_limit_is_raised(bench: MakeBench) -> None:
-    """5 MB against the producer's 1 MB: nothing of the batch is lost, and with more room it goes on."""
+def test_record_over_the_limit_stops_the_pipeline_until_the_limit_is_raised(bench: MakeBench) -> None:
+    """The record has 5 MB, the producer allows 1 MB: nothing of the batch is lost, and a higher limit delivers it."""
     one = bench()
     big = one.topics("big", 1, **{"max.message.bytes": 8_000_000})
     large = b"x" * 5_000_000
@@ -193,8 +193,8 @@ def test_a_record_over_the_limit_stops_the_pipeline_until_the_limit_is_raised(be
     assert one.values(big) == [b"small", large]
 
 
-def test_a_record_that_the_topic_refuses_stops_the_pipeline(bench: MakeBench) -> None:
-    """The broker's own limit is reported the same way as the producer's."""
+def test_record_that_the_topic_refuses_stops_the_pipeline(bench: MakeBench) -> None:
+    """The broker's own limit is reported like the producer's."""
     one = bench()
     tight = one.topics("tight", 1, **{"max.message.bytes": 1000})
     one.send([b"small", b"\x00\x01\x02" + bytes(range(256)) * 40])
@@ -204,7 +204,7 @@ def test_a_record_that_the_topic_refuses_stops_the_pipeline(bench: MakeBench) ->
 
 
 def _produce(bootstrap: str, topic: str, values: list[bytes | None], partition: int = 0) -> None:
-    """Through a producer of its own: it takes large records, and has seen no older state of the topic."""
+    """Use a separate producer, which accepts large records and has no stale metadata of the topic."""
     producer = Producer({"bootstrap.servers": bootstrap, "message.max.bytes": 8_000_000})
     for value in values:
         producer.produce(topic, value, partition=partition)
@@ -213,7 +213,7 @@ def _produce(bootstrap: str, topic: str, values: list[bytes | None], partition: 
 
 @lru_cache(maxsize=1)
 def _client(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap})  # a client that is let go ends its own requests
+    return AdminClient({"bootstrap.servers": bootstrap})  # a client that is garbage-collected ends its requests
 
 
 def _admin(one: Bench) -> AdminClient:
@@ -227,7 +227,7 @@ def _forget(one: Bench, before: int) -> None:
 
 
 def test_offsets_out_of_range_are_reported_and_never_skipped_silently(bench: MakeBench) -> None:
-    """Retention has removed what was to be read next: the pipeline stops and says which offsets."""
+    """Retention has removed the next records: the pipeline stops and names their offsets."""
     one = bench()
     one.send(numbered(0, 10))
     one.run()
@@ -238,8 +238,8 @@ def test_offsets_out_of_range_are_reported_and_never_skipped_silently(bench: Mak
     assert one.values() == numbered(0, 10)
 
 
-def test_with_reset_the_gap_is_reported_and_the_pipeline_goes_on(bench: MakeBench) -> None:
-    """At the earliest offset that is left, as auto.offset.reset says."""
+def test_pipeline_with_reset_reports_the_gap_and_continues(bench: MakeBench) -> None:
+    """It continues at the earliest remaining offset, as auto.offset.reset says."""
     one = bench()
     one.send(numbered(0, 10))
     one.run()
@@ -255,8 +255,8 @@ def test_with_reset_the_gap_is_reported_and_the_pipeline_goes_on(bench: MakeBenc
     assert one.values() == numbered(0, 10) + numbered(20, 33)
 
 
-def test_a_topic_that_grows_while_the_pipeline_runs_is_read_whole(bench: MakeBench) -> None:
-    """The new partition's records come too, from its beginning."""
+def test_topic_that_grows_while_the_pipeline_runs_is_read_completely(bench: MakeBench) -> None:
+    """The new partition is read too, from its beginning."""
     one = bench()
     one.send(numbered(0, 10))
 
@@ -264,7 +264,7 @@ def test_a_topic_that_grows_while_the_pipeline_runs_is_read_whole(bench: MakeBen
         written = events_of(events, "written")
         if events[-1]["event"] == "written" and len(written) == 1:
             _admin(one).create_partitions([NewPartitions(one.source, 2)])[one.source].result(timeout=30)
-            wait_until(lambda: _grown(one), "the new partition was waited for")
+            wait_until(lambda: _grown(one), "the new partition")
             _produce(one.kafka, one.source, numbered(10, 20), partition=1)
         return bool(sum(each["in"] for each in written) >= 20)
 
@@ -278,19 +278,19 @@ def _grown(one: Bench) -> bool:
     return bool(len(partitions) == 2)
 
 
-def test_a_topic_that_is_deleted_while_the_pipeline_is_down_is_said(bench: MakeBench) -> None:
-    """Created again under its name, its offsets are out of range; gone, it is unknown."""
+def test_topic_deleted_while_the_pipeline_is_down_is_reported(bench: MakeBench) -> None:
+    """If it was recreated, its offsets are out of range; if not, it is unknown."""
     one = bench()
     one.send(numbered(0, 10))
     one.run()
     _admin(one).delete_topics([one.source])[one.source].result(timeout=30)
-    wait_until(lambda: one.source not in _admin(one).list_topics(timeout=10).topics, "the deletion was waited for")
+    wait_until(lambda: one.source not in _admin(one).list_topics(timeout=10).topics, "the deletion of the topic")
     with pytest.raises(errors.TopicUnknown, match=one.source):
         one.run()
 
 
-def test_a_topic_that_is_deleted_while_the_pipeline_runs_stops_it(bench: MakeBench) -> None:
-    """With what is delivered kept, and the topic named."""
+def test_topic_deleted_while_the_pipeline_runs_stops_it(bench: MakeBench) -> None:
+    """What was delivered stays, and the error names the topic."""
     one = bench(partitions=2)
     one.send(numbered(0, 10), partition=0)
 
@@ -306,8 +306,8 @@ def test_a_topic_that_is_deleted_while_the_pipeline_runs_stops_it(bench: MakeBen
     assert one.values() == numbered(0, 10)
 
 
-def test_a_stateful_pipeline_on_the_ledger_is_refused_before_its_first_commit(bench: MakeBench) -> None:
-    """The ledger holds no state; the message says what to set."""
+def test_stateful_pipeline_on_the_ledger_is_refused_before_its_first_commit(bench: MakeBench) -> None:
+    """The ledger holds no state; the message names the setting."""
     one = bench()
     one.send(numbered(0, 10))
     one.write(

@@ -1,4 +1,4 @@
-"""`tailrace verify` on a real Kafka: planted faults are found, and what was never committed is not counted."""
+"""`tailrace verify` on a real Kafka: it finds planted faults, and does not count uncommitted records."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ pytestmark = pytest.mark.integration
 
 
 class Setup:
-    """Topics, and the command line on them."""
+    """Topics, and the command on them."""
 
     def __init__(self, kafka: EmbeddedKafka, topics: Topics) -> None:
         self.bootstrap = kafka.bootstrap_servers
         self.input, self.output, self.rejected = topics("in", partitions=2), topics("out", partitions=3), topics("no")
 
     def write(self, topic: str, ids: Iterable[int], **fields: Any) -> None:
-        """Records whose key, header and value carry an id."""
+        """Write records whose key, header and value carry an id."""
         produce(
             self.bootstrap,
             topic,
@@ -43,27 +43,27 @@ class Setup:
         )
 
     def transaction(self, name: str) -> Producer:
-        """A producer with an open transaction."""
+        """Return a producer with an open transaction."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": name, "linger.ms": 0})
         producer.init_transactions(30)
         producer.begin_transaction()
         return producer
 
     def run(self, *arguments: str, output: str = "json") -> Any:
-        """The command's result."""
+        """Return the command's result."""
         line = ["verify", self.input, self.output, "-b", self.bootstrap, "--output", output, *arguments]
         return CliRunner().invoke(app, line, catch_exceptions=False)
 
 
 @pytest.fixture
 def setup(tailrace_kafka: EmbeddedKafka, tailrace_topics: Topics) -> Setup:
-    """Topics of their own."""
+    """Return a setup with its own topics."""
     return Setup(tailrace_kafka, tailrace_topics)
 
 
 @pytest.mark.parametrize("by", ["key", "header:id", "json:$.at.id"])
 def test_equal_topics_are_verified(setup: Setup, by: str) -> None:
-    """By key, header and JSON path the line says that all came out, and the exit code is 0."""
+    """By key, header and JSON path, the line reports that all records came out, and the exit code is 0."""
     setup.write(setup.input, range(100))
     setup.write(setup.output, reversed(range(100)))
     done = setup.run("--by", by, output="text")
@@ -83,7 +83,7 @@ def test_planted_faults_are_counted_and_named(setup: Setup) -> None:
 
 
 def test_the_error_names_examples(setup: Setup) -> None:
-    """For a person the failed proof is an error with its ids."""
+    """In text output, the failed proof is an error with ids."""
     setup.write(setup.input, [1, 2])
     setup.write(setup.output, [1])
     with pytest.raises(RecordsDiffer, match="lost: 2"):
@@ -91,7 +91,7 @@ def test_the_error_names_examples(setup: Setup) -> None:
 
 
 def test_rejected_records_count_as_delivered(setup: Setup) -> None:
-    """A rejected record of this input is not lost; one of another input is none of ours."""
+    """A rejected record of this input is not lost; one of another input is ignored."""
     setup.write(setup.input, range(10))
     setup.write(setup.output, range(9))
     setup.write(setup.rejected, [9], headers=(("tailrace.source.topic", setup.input.encode()),))
@@ -100,8 +100,8 @@ def test_rejected_records_count_as_delivered(setup: Setup) -> None:
     assert (found["lost"], found["duplicated"], found["rejected"]) == (0, 0, 1)
 
 
-def test_a_record_that_does_not_parse_is_known_by_its_place(setup: Setup) -> None:
-    """Broken JSON has no id in it; the headers of the rejected copy say where it came from."""
+def test_unparsable_record_is_identified_by_its_place(setup: Setup) -> None:
+    """Broken JSON contains no id; the headers of the rejected copy name its source."""
     produce(setup.bootstrap, setup.input, [Record(b"{broken", partition=1)])
     place = {"topic": setup.input, "partition": "1", "offset": "0"}
     headers = tuple((f"tailrace.source.{name}", value.encode()) for name, value in place.items())
@@ -111,7 +111,7 @@ def test_a_record_that_does_not_parse_is_known_by_its_place(setup: Setup) -> Non
 
 
 def test_records_without_an_id_prove_nothing(setup: Setup) -> None:
-    """A header that does not exist is not taken for a successful proof."""
+    """A missing header does not pass as a successful proof."""
     setup.write(setup.input, [1])
     setup.write(setup.output, [1])
     done = setup.run("--by", "header:nowhere")
@@ -126,7 +126,7 @@ def test_input_and_output_may_carry_the_id_in_different_places(setup: Setup) -> 
 
 
 def test_aborted_records_are_not_counted(setup: Setup) -> None:
-    """The end of an output that ends with transaction markers is found, and what was aborted is not there."""
+    """Reading ends at an output's trailing transaction markers, and skips aborted records."""
     setup.write(setup.input, range(3))
     for name, commit in (("committed", True), ("aborted", False)):
         producer = setup.transaction(f"{setup.output}.{name}")
@@ -138,8 +138,8 @@ def test_aborted_records_are_not_counted(setup: Setup) -> None:
     assert json.loads(setup.run("--isolation", "read_uncommitted").stdout)["duplicated"] == 3
 
 
-def test_an_open_transaction_is_waited_for_and_then_named(setup: Setup) -> None:
-    """Its records are neither lost nor there, so the reader does not decide; it says what it waited for."""
+def test_open_transaction_is_named_after_a_wait(setup: Setup) -> None:
+    """Its records are neither lost nor delivered, so the reader gives no verdict and reports what it waited for."""
     producer = setup.transaction(f"{setup.output}.open")
     producer.produce(setup.output, b"", b"0", partition=0)
     producer.flush(30)
@@ -152,8 +152,8 @@ def test_an_open_transaction_is_waited_for_and_then_named(setup: Setup) -> None:
     assert list(read(kafka, setup.output)) == []
 
 
-def test_what_comes_after_the_call_is_not_read(setup: Setup) -> None:
-    """The end is that of the moment of the call, so that a topic that is written to can be read to its end."""
+def test_records_after_the_call_are_not_read(setup: Setup) -> None:
+    """The end is fixed at the call, so that a topic still being written can be read to its end."""
     setup.write(setup.input, range(3))
     reading = read(Kafka.model_validate({"bootstrap.servers": setup.bootstrap}), setup.input)
     setup.write(setup.input, range(3, 6))
@@ -167,23 +167,23 @@ def test_empty_topics_are_equal(setup: Setup) -> None:
     ).exact
 
 
-def test_an_unknown_topic_is_named_with_the_nearest(setup: Setup) -> None:
-    """A typing error in a topic's name is not an empty topic."""
+def test_unknown_topic_is_named_with_the_closest_name(setup: Setup) -> None:
+    """A typo in a topic's name is not taken for an empty topic."""
     with pytest.raises(TopicUnknown, match=f"the closest name is '{setup.output}'"):
         CliRunner().invoke(
             app, ["verify", setup.input, setup.output + "x", "-b", setup.bootstrap], catch_exceptions=False
         )
 
 
-def test_a_broker_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error has the address."""
     monkeypatch.setattr("tailrace.kafka.cluster.ANSWER_LIMIT", 2.0)
     with pytest.raises(BrokerUnreachable, match="localhost:1 "):
         CliRunner().invoke(app, ["verify", "a", "b", "-b", "localhost:1"], catch_exceptions=False)
 
 
-def test_a_secret_on_the_command_line_is_refused_and_not_repeated(setup: Setup) -> None:
-    """Secrets come from a file; the message has the option's name and not its value."""
+def test_secret_on_the_command_line_is_refused_and_not_repeated(setup: Setup) -> None:
+    """Secrets come from a file; the message has the option's name but not its value."""
     with pytest.raises(OptionRefused, match=r"sasl\.password") as caught:
         setup.run("--option", "sasl.password=hunter2")
     assert "hunter2" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Every refusal leads somewhere: from the error, by the commands that it prints, to a pipeline that runs."""
+"""Every refusal has a way out: from the error, by the commands that it prints, to a running pipeline."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Owners = Mapping[SinkPartition, str]
 
 
 def follow(one: Line, error: errors.TailraceError, fill: str = "", **sections: Any) -> None:
-    """Call the `tailrace offsets …` that the error prints; `fill` is what its … stands for."""
+    """Run the `tailrace offsets …` command that the error prints; `fill` replaces its …."""
     found = re.search(r"tailrace (offsets [^`;,]+)", error.then)
     assert found is not None, error.then
     file = one.folder / f"{one.name}.yaml"
@@ -56,8 +56,8 @@ def filled(one: Line, each: int = 20) -> list[bytes]:
     return sorted(b"%06d" % (number * 1000 + value) for number in range(one.partitions) for value in range(each))
 
 
-def test_driver_that_was_fenced_runs_again_when_the_other_has_gone(line: MakeLine) -> None:
-    """TR-301: find the second driver of this name."""
+def test_fenced_driver_runs_again_when_the_other_is_gone(line: MakeLine) -> None:
+    """For TR-301, find the second driver of this name."""
     one = line()
     sent = filled(one)
 
@@ -75,8 +75,8 @@ def test_driver_that_was_fenced_runs_again_when_the_other_has_gone(line: MakeLin
 
 
 @pytest.mark.takes(12)
-def test_batch_that_would_be_cut_otherwise_is_finished_with_the_settings_of_before(bench: MakeBench) -> None:
-    """TR-302: start once as it was begun, then change."""
+def test_batch_that_would_be_cut_differently_is_finished_with_its_previous_settings(bench: MakeBench) -> None:
+    """For TR-302, start once with the previous settings, then change them."""
     one = bench(partitions=2)
     one.write(
         "faulty.py",
@@ -109,8 +109,8 @@ def test_batch_that_would_be_cut_otherwise_is_finished_with_the_settings_of_befo
 
 @pytest.mark.takes(11)
 @pytest.mark.parametrize("done", [True, False])
-def test_markers_ahead_of_the_ledger_are_left_behind_by_their_owner(line: MakeLine, done: bool) -> None:
-    """TR-303: a ledger restored from an older copy; the owner looks at the output and says where to go on."""
+def test_owner_continues_after_markers_ahead_of_the_ledger(line: MakeLine, done: bool) -> None:
+    """For TR-303, a ledger restored from an older copy, the owner checks the output and says where to continue."""
     one = line(1)
     filled(one, 10)
     one.run()
@@ -132,8 +132,8 @@ def test_markers_ahead_of_the_ledger_are_left_behind_by_their_owner(line: MakeLi
     assert one.values() == numbered(0, 40)
 
 
-def test_commit_in_doubt_is_settled_by_the_next_start(line: MakeLine) -> None:
-    """TR-304: the part whose commit was in doubt is there, and is skipped."""
+def test_commit_in_doubt_is_resolved_by_the_next_start(line: MakeLine) -> None:
+    """For TR-304, the sink partition whose commit was in doubt is found delivered, and skipped."""
     one = line()
     sent = filled(one)
 
@@ -149,7 +149,7 @@ def test_commit_in_doubt_is_settled_by_the_next_start(line: MakeLine) -> None:
 
 
 def test_ledger_with_too_few_partitions_gets_more(line: MakeLine) -> None:
-    """TR-305: as many as the message says."""
+    """For TR-305, it gets the number that the message names."""
     one = line(4)
     sent = filled(one)
     small: dict[str, Any] = {"ledger": {"topic": f"{one.name}.ledger", "partitions": 2}}
@@ -166,7 +166,7 @@ def test_ledger_with_too_few_partitions_gets_more(line: MakeLine) -> None:
 
 
 def test_ledger_that_deletes_gets_the_policy_that_the_message_names(line: MakeLine) -> None:
-    """TR-305: the command is kafka-configs.sh's; here the same request is made by a client."""
+    """For TR-305, the command is kafka-configs.sh; here a client sends the same request."""
     one = line(1)
     sent = filled(one)
     topic = one.topics("ledger", 8, **{"cleanup.policy": "delete"})
@@ -176,14 +176,14 @@ def test_ledger_that_deletes_gets_the_policy_that_the_message_names(line: MakeLi
     assert found is not None
     entry = ConfigEntry(found[2], found[3], incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, found[1], incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": one.kafka})  # kept: its answers end with it
+    admin = AdminClient({"bootstrap.servers": one.kafka})  # kept: its requests end with it
     admin.incremental_alter_configs([resource])[resource].result(30)
     one.run(ledger={"topic": topic})
     assert one.values() == sent
 
 
-def test_pipeline_whose_markers_were_deleted_goes_on_where_its_owner_says(line: MakeLine) -> None:
-    """TR-306: half of the batch is there; its owner takes it from its beginning or from its end."""
+def test_pipeline_whose_markers_were_deleted_continues_where_its_owner_says(line: MakeLine) -> None:
+    """For TR-306, half of the batch is delivered; its owner continues at its start or at its end."""
     one = line()
     filled(one)
     one.run()
@@ -203,13 +203,13 @@ def test_pipeline_whose_markers_were_deleted_goes_on_where_its_owner_says(line: 
 
 
 def filled_to(one: Line, each: int) -> list[bytes]:
-    """The records of every source partition."""
+    """Return the records of every source partition."""
     return [b"%06d" % (number * 1000 + value) for number in range(one.partitions) for value in range(each)]
 
 
 @pytest.mark.takes(11)
-def test_checkpoint_folder_that_fits_is_taken_again(bench: MakeBench) -> None:
-    """TR-307: point to the folder that the pipeline used before."""
+def test_pipeline_continues_with_its_previous_checkpoint_folder(bench: MakeBench) -> None:
+    """For TR-307, point to the folder that the pipeline used before."""
     one = bench()
     one.write("first.py", "def first(frame):\n    return frame.dropDuplicates(['value']).select('value')\n")
     sections: dict[str, Any] = {"process": {"function": "first.py:first"}}
@@ -223,8 +223,8 @@ def test_checkpoint_folder_that_fits_is_taken_again(bench: MakeBench) -> None:
     assert one.values() == [b"a", b"b", b"c"]
 
 
-def test_batch_whose_input_was_cut_off_is_delivered_by_the_next_start(line: MakeLine) -> None:
-    """TR-308: nothing of the attempt is visible."""
+def test_batch_whose_input_was_truncated_is_delivered_by_the_next_start(line: MakeLine) -> None:
+    """For TR-308, nothing of the attempt is visible."""
     one = line()
     sent = filled(one)
 
@@ -240,7 +240,7 @@ def test_batch_whose_input_was_cut_off_is_delivered_by_the_next_start(line: Make
 
 
 def test_batch_that_was_not_read_to_its_end_is_delivered_by_a_function_that_reads(line: MakeLine) -> None:
-    """TR-309: the attempt was aborted; the same batch is delivered when the function reads to the end."""
+    """For TR-309, the attempt was aborted; the batch is delivered once the function reads to the end."""
     one = line()
     sent = filled(one)
 
@@ -256,8 +256,8 @@ def test_batch_that_was_not_read_to_its_end_is_delivered_by_a_function_that_read
 
 
 @pytest.mark.takes(12)
-def test_pipeline_goes_on_with_another_sink_when_its_owner_accepts_that(line: MakeLine) -> None:
-    """TR-310: the old configuration finishes its batch, then the new one is accepted."""
+def test_pipeline_continues_with_another_sink_when_its_owner_accepts_that(line: MakeLine) -> None:
+    """For TR-310, the old configuration finishes its batch, then the new one is accepted."""
     one = line()
     sent = filled(one)
     with pytest.raises(errors.QueryFailed):
@@ -274,8 +274,8 @@ def test_pipeline_goes_on_with_another_sink_when_its_owner_accepts_that(line: Ma
     assert one.values(other) == [b"999999"]
 
 
-def test_pipeline_whose_source_was_created_again_goes_on_at_its_beginning(line: MakeLine) -> None:
-    """TR-310: by the command that the message names."""
+def test_pipeline_whose_source_was_recreated_continues_at_its_beginning(line: MakeLine) -> None:
+    """For TR-310, run the command that the message names."""
     one = line(1)
     filled(one, 10)
     one.run()

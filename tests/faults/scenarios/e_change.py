@@ -145,13 +145,13 @@ REFUSED = {
     "tests/integration/test_refusals.py::test_offsets_out_of_range_are_reported_and_never_skipped_silently": (
         "input's records deleted before they were read"
     ),
-    "tests/integration/test_refusals.py::test_a_topic_that_is_deleted_while_the_pipeline_is_down_is_said": (
+    "tests/integration/test_refusals.py::test_topic_deleted_while_the_pipeline_is_down_is_reported": (
         "input topic deleted while it is down"
     ),
-    "tests/integration/test_refusals.py::test_a_topic_that_is_deleted_while_the_pipeline_runs_stops_it": (
+    "tests/integration/test_refusals.py::test_topic_deleted_while_the_pipeline_runs_stops_it": (
         "input topic deleted while it runs"
     ),
-    f"{WAYS_OUT}::test_batch_that_would_be_cut_otherwise_is_finished_with_the_settings_of_before": (
+    f"{WAYS_OUT}::test_batch_that_would_be_cut_differently_is_finished_with_its_previous_settings": (
         "a shuffle's partitions changed between a crash and its replay"
     ),
 }
@@ -164,7 +164,7 @@ EXPIRED = {
     "tests/integration/test_expiry.py::test_expired_marker_next_to_a_live_one_is_refused": (
         "downtime beyond the markers' retention, one of them expired"
     ),
-    "tests/integration/test_expiry.py::test_an_open_batch_without_markers_is_refused_when_they_may_have_expired": (
+    "tests/integration/test_expiry.py::test_open_batch_without_markers_is_refused_when_they_may_have_expired": (
         "downtime beyond the markers' retention, all of them expired"
     ),
 }

@@ -149,7 +149,7 @@ def test_state_on_minio_survives_restarts(words: Words, store: Minio, spark: Spa
         pytest.param("state/0/_metadata/metadata", Fault.FORBID, marks=pytest.mark.long),
     ],
 )
-def test_a_write_that_fails_ends_the_run_and_the_next_goes_on(
+def test_failed_write_ends_the_run_and_the_next_continues(
     words: Words, faulty: Proxy, store: Minio, spark: SparkSession, missing: str, fault: Fault
 ) -> None:
     """A PUT that the store refuses stops the pipeline with TR-405; the next run is exact."""
@@ -166,7 +166,7 @@ def test_a_write_that_fails_ends_the_run_and_the_next_goes_on(
         assert f"{words.name}/{missing}" in store.objects(words.name)
 
 
-def test_keys_of_the_configuration_are_in_no_arguments(words: Words, store: Minio) -> None:
+def test_configured_keys_are_in_no_process_arguments(words: Words, store: Minio) -> None:
     """Keys under `spark:` reach the store, and no process shows them in its arguments."""
     words.send(100)
     environment = words.environment(store.endpoint)
@@ -201,7 +201,7 @@ def doctor(words: Words, environment: dict[str, str]) -> dict[str, str]:
     return dict(found)
 
 
-def test_the_doctor_tries_the_store(words: Words, store: Minio) -> None:
+def test_doctor_checks_the_store(words: Words, store: Minio) -> None:
     """It reports a working store and leaves nothing in it; it names a wrong key or bucket."""
     before = store.objects()
     right = doctor(words, words.environment(store.endpoint))
@@ -216,7 +216,7 @@ def test_the_doctor_tries_the_store(words: Words, store: Minio) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(700)  # a demo with a kill, five times slower on a busy machine
-def test_the_demo_with_state_on_minio_proves_its_counts(store: Minio, tmp_path: Path) -> None:
+def test_demo_with_state_on_minio_proves_its_counts(store: Minio, tmp_path: Path) -> None:
     """After a kill -9 of the driver in mid-batch, every count of every window is right and appears once."""
     command = [sys.executable, "-m", "tailrace.cli.main", "demo", "--example", "windowed-counts", "--for", "15s"]
     command += ["--rate", "500", "--kills", "1", "--checkpoint", f"s3a://{BUCKET}/demo", "--output", "json"]

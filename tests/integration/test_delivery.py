@@ -218,7 +218,7 @@ def test_order_is_kept_within_each_source_partition(bench: MakeBench) -> None:
         assert mine == numbered(number * 1000, number * 1000 + 500)
 
 
-def test_an_empty_sink_partition_advances_its_marker(bench: MakeBench) -> None:
+def test_empty_sink_partition_advances_its_marker(bench: MakeBench) -> None:
     """A batch whose rows are all filtered out is done: the next start does not replay it."""
     one = bench(partitions=2)
     one.write("none.py", "def none(frame):\n    return frame.where('false')\n")

@@ -46,7 +46,7 @@ def left_in(folder: Path) -> list[Path]:
 
 
 @pytest.mark.takes(59)
-def test_the_demo_proves_its_records_after_a_kill_in_mid_batch(tmp_path: Path) -> None:
+def test_demo_proves_its_records_after_a_kill_in_mid_batch(tmp_path: Path) -> None:
     """Killing the driver with -9 loses and duplicates nothing, some records are rejected, and no folder is left."""
     result = demo(tmp_path, "--for", "8s", "--rate", "1000", "--kills", "1")
     assert (result["lost"], result["duplicated"], result["unexpected"], result["kills"]) == (0, 0, 0, 1)

@@ -35,7 +35,7 @@ GATED = """
                 if partition != 1 or not GATE.exists():
                     return bytes(value)
                 time.sleep(0.1)
-            raise TimeoutError("the gate was waited for")
+            raise TimeoutError("the gate did not open")
         return frame.select(F.udf(check, BinaryType())("value", "kafka.partition").alias("value"))
 """
 

@@ -102,7 +102,7 @@ def test_standbys_take_over_from_killed_drivers(bench: MakeBench) -> None:
             kill_tree(first)
             wait_until(
                 lambda: any(count(each.log, "started") for each in standbys),
-                "a standby that takes over was waited for",
+                "a standby that takes over",
                 LIMIT,
             )
             heir, other = sorted(standbys, key=lambda each: -count(each.log, "started"))

@@ -117,7 +117,7 @@ def test_text_output_shows_the_address_and_the_next_command(start: Start, port: 
 
 
 @pytest.mark.takes(12)
-def test_a_folder_keeps_the_records_for_the_next_time(start: Start, tmp_path: Path) -> None:
+def test_folder_keeps_the_records_for_the_next_start(start: Start, tmp_path: Path) -> None:
     """A second start finds the records, and leaves an existing topic as it is."""
     arguments = ("--folder", str(tmp_path / "kafka"), "--output", "json")
     first = start(*arguments, "--topic", "in:2")
@@ -139,7 +139,7 @@ def test_command_ends_with_an_error_when_its_broker_is_killed(start: Start) -> N
     assert "no broker is left" in json.loads(said)["what"]
 
 
-def test_a_signal_during_the_start_leaves_nothing(start: Start, tmp_path: Path) -> None:
+def test_signal_during_the_start_leaves_nothing(start: Start, tmp_path: Path) -> None:
     """Stopped before it is ready, the command also ends the broker that it was starting."""
     process = start("--folder", str(tmp_path / "kafka"))
     log = tmp_path / "kafka" / "broker-1" / "kafka.log"
@@ -154,7 +154,7 @@ def test_a_signal_during_the_start_leaves_nothing(start: Start, tmp_path: Path) 
         wait_until(partial(gone, each), f"the end of {each}", limit=30)
 
 
-def test_a_port_that_is_taken_is_named(port: int) -> None:
+def test_taken_port_is_named(port: int) -> None:
     """Something else already listens there: the usual mistake."""
     with socket.create_server((HOST, port)):
         done = subprocess.run(
@@ -181,7 +181,7 @@ def test_topics_have_one_partition_by_default() -> None:
     assert topics(["a.b-c_d:12", "out"]) == {"a.b-c_d": 12, "out": 1}
 
 
-def test_a_topic_that_is_named_twice_is_refused() -> None:
+def test_topic_named_twice_is_refused() -> None:
     """It is unclear which of the two partition counts is meant."""
     done = subprocess.run(
         [*COMMAND, "--topic", "in", "--topic", "in:3"], capture_output=True, text=True, timeout=60, check=False

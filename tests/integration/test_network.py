@@ -83,7 +83,7 @@ def test_commit_that_arrives_in_the_next_transaction_ends_nothing(line: Line) ->
 
 
 @pytest.mark.usefixtures("unguarded")
-def test_without_the_guard_the_late_commit_duplicates(network: ProxiedKafka) -> None:
+def test_late_commit_duplicates_without_the_guard(network: ProxiedKafka) -> None:
     """As a control, the same trace harms a gateway that trusts its producer; one of a few tries is enough."""
     surplus = 0
     for _ in range(5):
@@ -122,7 +122,7 @@ def test_marker_that_arrives_in_the_next_transaction_is_refused(line: Line) -> N
 
 
 @pytest.mark.usefixtures("unguarded")
-def test_without_the_guard_the_late_marker_reverts_a_batch(line: Line) -> None:
+def test_late_marker_reverts_a_batch_without_the_guard(line: Line) -> None:
     """This is the control."""
     assert late_marker(line) == Marker.of(line.task(1).batch, line.task(1).digest, 1)
 

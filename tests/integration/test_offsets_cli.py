@@ -69,9 +69,9 @@ def test_next_start_reads_from_the_set_offsets(bench: MakeBench, store: dict[str
     one.send(numbered(0, 5), partition=0)
     one.send(numbered(5, 10), partition=1)
     assert shown(file) == {0: (0, None, 5), 1: (0, None, 5)}
-    told = call("set", file, f"{one.source}:0=3", "--yes")
-    assert "skips 3" in told
-    assert "changed: 1 offsets" in told
+    printed = call("set", file, f"{one.source}:0=3", "--yes")
+    assert "skips 3" in printed
+    assert "changed: 1 offsets" in printed
     assert shown(file) == {0: (3, 3, 2), 1: (0, 0, 5)}
     one.run(offsets=store)
     assert one.values() == numbered(3, 10)

@@ -118,7 +118,7 @@ def test_split_read_obeys_the_limit(bench: MakeBench) -> None:
     assert one.values() == numbered(0, 5000)
 
 
-def test_without_a_target_each_batch_takes_max_records(bench: MakeBench) -> None:
+def test_each_batch_takes_max_records_without_a_target(bench: MakeBench) -> None:
     """With target 0, the limit is fixed."""
     one = bench()
     one.send(numbered(0, 5000))

@@ -31,9 +31,7 @@ def test_signal_finishes_the_batch_and_exits(bench: MakeBench, number: signal.Si
     one.send(numbered(0, 2000), partition=0)
     file, log = written_file(one, batch={"max_records": 500}), one.folder / "events"
     with driver(file, log) as process:
-        wait_until(
-            lambda: count(log, "planned") >= 2 or process.poll() is not None, "two batches were waited for", LIMIT
-        )
+        wait_until(lambda: count(log, "planned") >= 2 or process.poll() is not None, "two batches", LIMIT)
         os.kill(process.pid, number)
         assert process.wait(LIMIT) == 0
     last = events(log)[-1]
@@ -86,23 +84,23 @@ def test_error_has_its_code_its_parts_and_its_exit_code(bench: MakeBench) -> Non
     """It goes to stderr for people, and as one object to stdout for programs."""
     one = bench()
     file = written_file(one, source={"topics": ["no-such-topic"]})
-    told = subprocess.run(command(file), capture_output=True, text=True, timeout=LIMIT, check=False)
-    assert told.returncode == 3
-    assert told.stderr.splitlines()[0].startswith("TR-202 topic unknown: source topic 'no-such-topic'")
-    assert [line.split(":")[0].strip() for line in told.stderr.splitlines()[1:4]] == ["kept safe", "next", "more"]
-    told = subprocess.run(command(file, "--output", "json"), capture_output=True, text=True, timeout=LIMIT, check=False)
-    assert json.loads(told.stdout.splitlines()[-1])["error"] == "TR-202"
-    assert told.returncode == 3
+    done = subprocess.run(command(file), capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[0].startswith("TR-202 topic unknown: source topic 'no-such-topic'")
+    assert [line.split(":")[0].strip() for line in done.stderr.splitlines()[1:4]] == ["kept safe", "next", "more"]
+    done = subprocess.run(command(file, "--output", "json"), capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert json.loads(done.stdout.splitlines()[-1])["error"] == "TR-202"
+    assert done.returncode == 3
 
 
 def test_invalid_file_is_refused_with_its_lines(tmp_path: Path) -> None:
     """It is refused before anything starts."""
     file = tmp_path / "wrong.yaml"
     file.write_text("pipeline: wrong\nsource:\n  topic: [a]\nsink:\n  topic: b\n  partitions: many\n")
-    told = subprocess.run(command(file), capture_output=True, text=True, timeout=LIMIT, check=False)
-    assert told.returncode == 2
-    assert "wrong.yaml:3: source.topic: unknown key; did you mean 'topics'?" in told.stderr
-    assert "wrong.yaml:6: sink.partitions: 'many' is not a whole number" in told.stderr
+    done = subprocess.run(command(file), capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 2
+    assert "wrong.yaml:3: source.topic: unknown key; did you mean 'topics'?" in done.stderr
+    assert "wrong.yaml:6: sink.partitions: 'many' is not a whole number" in done.stderr
 
 
 @pytest.mark.takes(15)
@@ -111,10 +109,10 @@ def test_run_prints_a_line_for_each_batch_and_no_spark_log(bench: MakeBench) -> 
     one = bench()
     one.send(numbered(0, 10))
     file = written_file(one)
-    told = subprocess.run(command(file, "--batch"), capture_output=True, text=True, timeout=LIMIT, check=False)
-    assert told.returncode == 0
-    rows = [line.split() for line in (told.stdout + told.stderr).splitlines() if line[:1].isdigit()]
+    done = subprocess.run(command(file, "--batch"), capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 0
+    rows = [line.split() for line in (done.stdout + done.stderr).splitlines() if line[:1].isdigit()]
     assert [row[:5] for row in rows] == [["0", "10", "200,000", "10", "0"]]
     ours = f"pipeline {one.name}: "
-    noise = [line for line in told.stderr.splitlines() if "incubator modules" not in line and line[: len(ours)] != ours]
+    noise = [line for line in done.stderr.splitlines() if "incubator modules" not in line and line[: len(ours)] != ours]
     assert not [line for line in noise if "Spark" in line or "WARN" in line or "log4j" in line]

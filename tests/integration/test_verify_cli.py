@@ -82,7 +82,7 @@ def test_planted_faults_are_counted_and_named(setup: Setup) -> None:
     assert done.exit_code == 1
 
 
-def test_the_error_names_examples(setup: Setup) -> None:
+def test_error_names_examples(setup: Setup) -> None:
     """In text output, the failed proof is an error with ids."""
     setup.write(setup.input, [1, 2])
     setup.write(setup.output, [1])

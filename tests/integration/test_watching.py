@@ -239,13 +239,13 @@ def test_page_shows_the_pipeline(watched: Watched) -> None:
     """A real browser shows source, batches, sink and charts, in light, in dark and on a phone."""
     page = dom(watched.folder, watched.url)
     assert 'data-shown="yes"' in page
-    told = watched.status()
-    for text in ("watched", *(f"{each['topic']}-{each['partition']}" for each in told["lag"]["partitions"])):
+    status = watched.status()
+    for text in ("watched", *(f"{each['topic']}-{each['partition']}" for each in status["lag"]["partitions"])):
         assert text in page
-    assert f"gateway {told['gateways'][0]['name']}" in page
-    assert f"#{told['batch']['number']}" in page
-    assert len(told["batches"]) == min(HISTORY, len(watched.written()))
-    assert page.count('<rect class="in"') == 2 * len(told["batches"])
+    assert f"gateway {status['gateways'][0]['name']}" in page
+    assert f"#{status['batch']['number']}" in page
+    assert len(status["batches"]) == min(HISTORY, len(watched.written()))
+    assert page.count('<rect class="in"') == 2 * len(status["batches"])
     assert "not json" in page
     assert not re.search(r'(src|href)="https?://(?!127\.0\.0\.1)', page)
     light = picture(watched.folder, watched.url, "light", 1200, 1100)
@@ -262,8 +262,10 @@ def test_command_line_shows_the_same(watched: Watched) -> None:
     assert text.startswith("watched: leading")
     assert f"{watched.feed.sent:,} consumed" in text
     assert "lag: 0 records" in text
-    told = subprocess.run([*command, "--output", "json"], capture_output=True, text=True, timeout=60, check=True).stdout
-    assert json.loads(told)["totals"] == watched.status()["totals"]
+    status = subprocess.run(
+        [*command, "--output", "json"], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    assert json.loads(status)["totals"] == watched.status()["totals"]
 
 
 def test_health_and_readiness_are_answered(watched: Watched) -> None:

@@ -52,7 +52,7 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
     if plan is None and (recovered.markers or read):
         raise errors.ProgressMissing(
             f"the ledger {pipeline.ledger.topic!r} has {len(recovered.markers)} markers of {pipeline.pipeline!r}, "
-            f"its group has offsets of {len(read)} partitions, but there is no plan",
+            f"its group has offsets of {len(read)} partitions, and there is no plan",
             kept="nothing was read or written",
             then="restore the ledger topic; `tailrace explain TR-306` has the choices",
         )

@@ -114,7 +114,7 @@ def test_doctor_warns_of_a_sink_that_sends_more_than_its_topic_accepts(setup: Se
 
 def test_doctor_warns_of_a_short_retention_of_offsets(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a broker keeps markers for too short a time, the hint has the setting."""
-    monkeypatch.setattr("tailrace.cli.checks._RETENTION_DAYS", 10_000)
+    monkeypatch.setattr("tailrace.admin.checks._RETENTION_DAYS", 10_000)
     checks, _ = setup.run()
     assert checks["offsets retention"]["state"] == "warn"
     assert "offsets.retention.minutes=14400000" in checks["offsets retention"]["hint"]

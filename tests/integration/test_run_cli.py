@@ -23,21 +23,35 @@ MakeBench = Callable[..., Bench]
 LIMIT = 250.0  # on a busy machine
 
 
-@pytest.mark.takes(17)
+def commands(pid: int) -> Iterator[str]:
+    """Yield the command line of each process below this one; skip those that end meanwhile."""
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # raised for a zombie too
+            yield " ".join(child.cmdline())
+
+
+@pytest.mark.takes(20)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_finishes_the_batch_and_exits(bench: MakeBench, number: signal.Signals) -> None:
-    """The exit code is 0, the batch in progress is delivered, and the next start has nothing to repeat."""
+def test_driver_is_warm_before_its_first_batch_and_finishes_the_last_on_a_signal(
+    bench: MakeBench, number: signal.Signals
+) -> None:
+    """A worker started in mid-stream would delay records. After the signal the next start has nothing to repeat."""
     one = bench(partitions=2)
-    one.send(numbered(0, 2000), partition=0)
     file, log = written_file(one, batch={"max_records": 500}), one.folder / "events"
     with driver(file, log) as process:
+        wait_until(lambda: count(log, "started") or process.poll() is not None, "the driver's start", LIMIT)
+        found = list(commands(process.pid))
+        assert count(log, "planned") == 0
+        assert sum("tailrace.gateway.server" in each for each in found) == 1
+        assert sum("tailrace.gateway.daemon" in each for each in found) > 2  # the daemon, and a worker in each slot
+        one.send(numbered(0, 2000), partition=0)
         wait_until(lambda: count(log, "planned") >= 2 or process.poll() is not None, "two batches", LIMIT)
         os.kill(process.pid, number)
         assert process.wait(LIMIT) == 0
     last = events(log)[-1]
     assert (last["event"], last["reason"]) == ("stopped", f"{number.name} was received")
     assert count(log, "planned") == count(log, "written")
-    assert len(one.values()) == 500 * count(log, "written")
+    assert len(one.values()) == sum(each["in"] for each in events(log) if each["event"] == "written")
     one.run(batch={"max_records": 5000})
     assert one.values() == numbered(0, 2000)
 
@@ -58,26 +72,6 @@ def test_driver_killed_in_mid_batch_continues_without_loss_or_duplicate(bench: M
             kill_tree(process)
     one.run()
     assert one.values() == [value for n in range(partitions) for value in numbered(n * 10_000, n * 10_000 + 2000)]
-
-
-def commands(pid: int) -> Iterator[str]:
-    """Yield the command line of each process below this one; skip those that end meanwhile."""
-    for child in psutil.Process(pid).children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # raised for a zombie too
-            yield " ".join(child.cmdline())
-
-
-@pytest.mark.takes(16)
-def test_driver_has_its_workers_and_its_gateway_before_the_first_batch(bench: MakeBench) -> None:
-    """Slow work is done during the start: a worker started in mid-stream would delay the records."""
-    one = bench()
-    file, log = written_file(one), one.folder / "events"
-    with driver(file, log) as process:
-        wait_until(lambda: count(log, "started") or process.poll() is not None, "the driver's start", LIMIT)
-        found = list(commands(process.pid))
-        assert count(log, "planned") == 0
-        assert sum("tailrace.gateway.server" in each for each in found) == 1
-        assert sum("tailrace.gateway.daemon" in each for each in found) > 2  # the daemon, and a worker in each slot
 
 
 def test_error_has_its_code_its_parts_and_its_exit_code(bench: MakeBench) -> None:

@@ -32,8 +32,8 @@ pytestmark = [
     pytest.mark.takes(165),
 ]
 
-BATCHES = 250
-WARM = 50  # batches after which every series exists
+BATCHES = 120
+WARM = 40  # batches after which every series exists
 PARTITIONS = 2
 LIMIT = 600.0
 LOOK = 0.5  # seconds between two checks of the driver's reports

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Producer
 
-from tailrace.gateway.schemas import SHAPE
+from tailrace.gateway.schemas import ROW_SCHEMA
 
 HEAD = np.dtype([("bad", "u1"), ("partition", ">u2"), ("number", ">u8")])
 SIZE = 100
@@ -78,8 +78,8 @@ def arrow(partition: int, start: int, end: int, size: int = SIZE, bad_every: int
         "reason": pc.if_else(pa.array(is_bad(numbers, bad_every)), "bad", pa.scalar(None, pa.string())),
     }
     return pa.RecordBatch.from_arrays(
-        [columns[each.name] if each.name in columns else pa.nulls(count, each.type) for each in SHAPE],
-        schema=SHAPE,
+        [columns[each.name] if each.name in columns else pa.nulls(count, each.type) for each in ROW_SCHEMA],
+        schema=ROW_SCHEMA,
     )
 
 

@@ -27,7 +27,7 @@ from tailrace.config import Delivery, Kafka
 from tailrace.gateway import Assignment, Written, client, watchdog
 from tailrace.gateway import message_protocol as wire
 from tailrace.gateway.client import Client
-from tailrace.gateway.schemas import SHAPE
+from tailrace.gateway.schemas import ROW_SCHEMA
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import LEDGER_SETTINGS
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.integration
 
 def rows(*records: dict[str, Any]) -> Any:
     """Return an Arrow batch as the sink sends it; fields that a record does not name are null."""
-    return pa.RecordBatch.from_pylist([dict.fromkeys(SHAPE.names) | each for each in records], SHAPE)
+    return pa.RecordBatch.from_pylist([dict.fromkeys(ROW_SCHEMA.names) | each for each in records], ROW_SCHEMA)
 
 
 def values(start: int, end: int) -> Any:

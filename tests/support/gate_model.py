@@ -19,7 +19,7 @@ from tailrace.config import Delivery
 from tailrace.errors import InputUnread, VerdictChanged
 from tailrace.gateway import Assignment, ReadDone
 from tailrace.gateway.attempts import Aside, Attempt, completed
-from tailrace.gateway.schemas import SHAPE
+from tailrace.gateway.schemas import ROW_SCHEMA
 from tailrace.gateway.verdicts import Verdicts
 from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
 from tailrace.progress.marker import Decision, Marker, decide
@@ -57,7 +57,7 @@ def verdicts(rejected: Choice) -> Verdicts:
         [(HEADER_TOPIC, b"in"), (HEADER_PARTITION, b"0"), (HEADER_OFFSET, str(each).encode())] for each in rejected
     ]
     rows = [{"headers": [{"key": key, "value": value} for key, value in each], "reason": "model"} for each in headers]
-    for _ in found.rows(iter([pa.RecordBatch.from_pylist(rows, schema=SHAPE)])):
+    for _ in found.rows(iter([pa.RecordBatch.from_pylist(rows, schema=ROW_SCHEMA)])):
         pass
     return found
 

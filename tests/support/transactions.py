@@ -14,7 +14,7 @@ from tailrace.config import Delivery, Kafka
 from tailrace.errors import TailraceError
 from tailrace.gateway import Assignment, Written
 from tailrace.gateway.markers import MarkerReader
-from tailrace.gateway.schemas import SHAPE
+from tailrace.gateway.schemas import ROW_SCHEMA
 from tailrace.gateway.writing import Deliveries
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
@@ -29,7 +29,9 @@ Batches = Callable[[], Iterator[Any]]
 
 def rows(values: list[bytes]) -> Any:
     """Return plain records in the sink's row layout."""
-    return pa.RecordBatch.from_pylist([dict.fromkeys(SHAPE.names) | {"value": value} for value in values], SHAPE)
+    return pa.RecordBatch.from_pylist(
+        [dict.fromkeys(ROW_SCHEMA.names) | {"value": value} for value in values], ROW_SCHEMA
+    )
 
 
 @dataclass

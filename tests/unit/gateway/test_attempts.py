@@ -12,7 +12,7 @@ from tailrace.errors import InputUnread, VerdictChanged
 from tailrace.gateway import Assignment, ReadDone
 from tailrace.gateway import attempts as module
 from tailrace.gateway.attempts import Attempts, completed
-from tailrace.gateway.schemas import SHAPE
+from tailrace.gateway.schemas import ROW_SCHEMA
 from tailrace.gateway.verdicts import Verdicts
 from tailrace.progress.plan import BatchId, SinkPartition
 
@@ -27,7 +27,7 @@ def task(judges: bool) -> Assignment:
 
 def rows(*values: bytes) -> pa.RecordBatch:
     """Return rejected rows."""
-    return pa.RecordBatch.from_pylist([{"value": value, "reason": "bad"} for value in values], schema=SHAPE)
+    return pa.RecordBatch.from_pylist([{"value": value, "reason": "bad"} for value in values], schema=ROW_SCHEMA)
 
 
 def test_incomplete_attempt_may_not_commit(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def verdicts(*offsets: int) -> Verdicts:
         for offset in offsets
     ]
     found = Verdicts()
-    list(found.rows(iter([pa.RecordBatch.from_pylist(named, schema=SHAPE)])))
+    list(found.rows(iter([pa.RecordBatch.from_pylist(named, schema=ROW_SCHEMA)])))
     return found
 
 

@@ -28,7 +28,7 @@ from tailrace.errors import (
     SchemaInvalid,
     SinkColumnsInvalid,
 )
-from tailrace.gateway.schemas import SHAPE
+from tailrace.gateway.schemas import ROW_SCHEMA
 from tailrace.stages.arrow_rows import RECORD
 from tailrace.stages.arrow_stages import ArrowSpec, ArrowStages, stages_of, unsupported
 from tailrace.startup.run import assemble
@@ -144,7 +144,7 @@ def made(spec: ArrowSpec, batch: pa.RecordBatch) -> list[dict[str, Any]]:
     good, aside = stages.decode(batch.select(list(stages.columns)))
     found = [stages.encode(each) for each in stages.process(iter([good]))]
     found += [] if aside is None else [aside]
-    assert all(each.schema.equals(SHAPE) for each in found)
+    assert all(each.schema.equals(ROW_SCHEMA) for each in found)
     return [row for each in found for row in each.to_pylist()]
 
 

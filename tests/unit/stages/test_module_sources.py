@@ -107,17 +107,17 @@ def test_record_digest_changes_with_the_model_and_its_imports(tmp_path: Path, re
         tmp_path,
         **{f"{prefix}models": f"import {'shop.' if package else ''}fields\n", f"{prefix}fields": "LIMIT = 1\n"},
     )
-    before = assembly(tmp_path, reference).shape
+    before = assembly(tmp_path, reference).rules
     write(tmp_path, unrelated="LIMIT = 3\n")
-    assert assembly(tmp_path, reference).shape == before
+    assert assembly(tmp_path, reference).rules == before
     file = tmp_path / f"{prefix.replace('__', '/')}{changed}.py"
     file.write_text(file.read_text() + "LIMIT = 2\n")
-    assert assembly(tmp_path, reference).shape != before
+    assert assembly(tmp_path, reference).rules != before
 
 
 def test_record_digest_of_a_written_out_schema_needs_no_file(tmp_path: Path) -> None:
     """This holds however long the schema is."""
-    assert assembly(tmp_path, ", ".join(f"field_{number} long" for number in range(100))).shape
+    assert assembly(tmp_path, ", ".join(f"field_{number} long" for number in range(100))).rules
 
 
 @pytest.mark.parametrize("changed", ["job", "rules"])

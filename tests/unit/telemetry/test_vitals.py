@@ -71,7 +71,7 @@ def test_a_watch_reports_the_pauses_of_the_jvm_and_the_workers(spark: SparkSessi
     watch = Watch(measures, "p", "gateway", "executor-jvm", pid_of(spark))
     watch.start()
     try:
-        watch.told(Vitals(1 << 22, (Collection(2, 0.02, 5, 0),)))
+        watch.heard(Vitals(1 << 22, (Collection(2, 0.02, 5, 0),)))
         collectors = wait_until(
             lambda: [labels[2] for labels in measures.spreads(metrics.JVM_PAUSE)], "the JVM to be found", 30
         )

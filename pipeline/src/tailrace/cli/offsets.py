@@ -214,7 +214,7 @@ def export(
     """Write the pipeline's position as a JSON document, for `import` or an offset store of kind `file`."""
     with _desk(file) as desk:
         from tailrace.progress.positions import to_document
-        from tailrace.progress.stores import write_whole
+        from tailrace.progress.stores import replace_file
 
         now = desk.now
         text = to_document(desk.pipeline.pipeline, now.positions)
@@ -224,7 +224,7 @@ def export(
             say(text.rstrip())
             return
         try:
-            write_whole(document, text)
+            replace_file(document, text)
         except OSError as error:
             raise OptionRefused(
                 f"{document} cannot be written: {error}", kept=UNCHANGED, then="name another file"

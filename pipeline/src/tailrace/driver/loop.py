@@ -56,7 +56,7 @@ class Loop:
         self.look = Look(self.context.pipeline, self.context.cluster)
         self.pace = Pace(self.context.pipeline)
         # Digests of what decides verdicts, and of the function: files that change later take effect in the next run.
-        self._shape, self._code = self.context.assembly.shape, self.context.assembly.code
+        self._rules, self._code = self.context.assembly.rules, self.context.assembly.code
         self._owners: dict[SinkPartition, str] = {}
         self._ahead: Seen | None = None
         self._backlog = False  # whether the batch left records behind; if not, a look ahead would be stale when used
@@ -165,7 +165,7 @@ class Loop:
             at=time.time(),
             marked=self.marked,
             delivery=context.pipeline.sink.delivery,
-            shape=self._shape,
+            rules=self._rules,
             code=self._code,
         )
         with self._phases.timed("ledger"):

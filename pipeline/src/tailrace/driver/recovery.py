@@ -114,7 +114,7 @@ def _topic(name: str) -> str:
 
 
 def unfinished(
-    plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: Ledger, shape: str, code: str
+    plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: Ledger, rules: str, code: str
 ) -> Plan | dict[Place, int] | None:
     """Return what is left of the last batch.
 
@@ -136,8 +136,8 @@ def unfinished(
         return None
     if isinstance(plan, StreamPlan):
         return _inherited(plan) if any(done) else begins(plan, plan.ends)
-    if any(done) and plan.shuffles and (plan.shape, plan.code) != (shape, code):
-        what = "source.format, its schema or process.validate" if plan.shape != shape else "process.function"
+    if any(done) and plan.shuffles and (plan.rules, plan.code) != (rules, code):
+        what = "source.format, its schema or process.validate" if plan.rules != rules else "process.function"
         raise errors.CutChanged(
             f"batch {plan.batch} of {plan.pipeline!r} is partly delivered, and was begun with another {what}: behind "
             "a shuffle, this decides what a sink partition holds",

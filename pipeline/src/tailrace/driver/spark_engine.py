@@ -18,7 +18,7 @@ from tailrace.driver.engine import Cut
 from tailrace.driver.frame_analysis import Analysis, Planning, analyse
 from tailrace.driver.leaf import one_row_per_task
 from tailrace.driver.needed_columns import needed, telling
-from tailrace.driver.task_reports import told
+from tailrace.driver.task_reports import reports
 from tailrace.driver.tasks import PROPERTY, WARMING, BatchInfo, Tasks
 from tailrace.gateway import ReadDone, Written
 from tailrace.gateway.answers import RESULT, written_of
@@ -49,8 +49,8 @@ class SparkEngine:
         self._assembly = assembly
         self._run = run
         self._group = f"tailrace-{run}"
-        self._answers: Accumulator[list[Written]] = told(spark)
-        self._reads: Accumulator[list[tuple[int, ReadDone]]] = told(spark)
+        self._answers: Accumulator[list[Written]] = reports(spark)
+        self._reads: Accumulator[list[tuple[int, ReadDone]]] = reports(spark)
         self._kept: dict[int, DataFrame] = {}
         self._jobs: dict[int, Any] = {}  # the RDDs of kept frames
         self._slots = (0.0, 1)

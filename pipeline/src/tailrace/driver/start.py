@@ -57,7 +57,7 @@ def _finish(context: Context, loop: Loop, recovered: Recovered, again: frozenset
     plan = recovered.plan
     if plan is None:
         raise errors.InvariantBroken("there is no plan to finish")
-    left = recovery.unfinished(plan, recovered.markers, context.ledger, context.assembly.shape, context.assembly.code)
+    left = recovery.unfinished(plan, recovered.markers, context.ledger, context.assembly.rules, context.assembly.code)
     loop.marked = max((plan.marked if isinstance(plan, Plan) else 0.0), plan.at if recovered.markers else 0.0)
     if isinstance(left, dict):  # nothing of it was delivered: it is chosen again under the same number
         loop.plan, loop.number = plan, plan.batch

@@ -17,6 +17,6 @@ class _Listed(AccumulatorParam[list[Any]]):
         return value1
 
 
-def told(spark: SparkSession) -> Accumulator[list[Any]]:
+def reports(spark: SparkSession) -> Accumulator[list[Any]]:
     """Return an empty accumulator of lists."""
     return spark.sparkContext.accumulator([], _Listed())

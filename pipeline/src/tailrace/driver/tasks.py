@@ -21,7 +21,7 @@ from tailrace.driver.input_end import InputEnd
 from tailrace.gateway import Assignment, ReadDone, ReadRequest, Written, client
 from tailrace.gateway.answers import answer
 from tailrace.gateway.message_protocol import Judging
-from tailrace.gateway.schemas import shaped
+from tailrace.gateway.schemas import as_rows
 from tailrace.kafka.clients import client_options
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.stages.arrow_stages import ArrowSpec, stages_of
@@ -177,7 +177,7 @@ class Tasks:
         try:
             for each in batches:
                 if each.null_count < len(each):
-                    handing.add(shaped(each.drop_null()))
+                    handing.add(as_rows(each.drop_null()))
                 yield each.is_null()
             written = handing.end()
             if self.answers is not None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tailrace import errors
 from tailrace.gateway import Assignment, ReadDone
-from tailrace.gateway.schemas import SHAPE
+from tailrace.gateway.schemas import ROW_SCHEMA
 
 IN_MEMORY = 16_000_000  # bytes of rejected rows that an attempt keeps in memory; more go to a file
 FORGET_AFTER = 3600.0  # seconds until an attempt counts as abandoned
@@ -45,7 +45,7 @@ class Aside:
         if self._stream is None:
             self._sink = self._file.open("wb")
             self._spilled = True
-            self._stream = pa.ipc.new_stream(self._sink, SHAPE)
+            self._stream = pa.ipc.new_stream(self._sink, ROW_SCHEMA)
         self._stream.write_batch(batch)
 
     def rows(self) -> Iterator[Any]:

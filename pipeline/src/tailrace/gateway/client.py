@@ -110,7 +110,7 @@ class Handing:
                 outgoing.write(wire.NONE)
             else:
                 self._stream.close()
-            outgoing.write(wire.WHOLE)
+            outgoing.write(wire.COMPLETE)
             outgoing.flush()
         if self._streams is None:
             raise InvariantBroken("the conversation was not opened")
@@ -176,7 +176,7 @@ def _send(outgoing: wire.Stream, task: Assignment, batches: Iterator[Any]) -> No
                 stream.write_batch(batch)
     # Only now: `batches` raises if the task's input was cut off, and then the gateway must not get this byte.
     crash_points.at(Point.ROWS_SENT, task.batch, task.partition, outgoing.flush)
-    outgoing.write(wire.WHOLE)
+    outgoing.write(wire.COMPLETE)
     crash_points.at(Point.ROWS_WHOLE, task.batch, task.partition, outgoing.flush)
 
 

@@ -1,7 +1,7 @@
 """The message protocol between a worker and its executor's gateway, and the folder in which they find each other.
 
 The gateway sends HELLO first, so that a dying gateway is not mistaken for a live one. A worker sends its assignment,
-then the rows as an Arrow stream, then the byte WHOLE; the gateway answers with what was written, or with an error.
+then the rows as an Arrow stream, then the byte COMPLETE; the gateway answers with what was written, or with an error.
 Without that byte the rows are incomplete, and none of them is committed. The folder belongs to its user alone (mode
 0700), because the messages are pickled objects that include the connection's secrets.
 """
@@ -26,7 +26,7 @@ ENV = "TAILRACE_GATEWAY"  # the folder, from the executor's Python daemon to its
 SOCKET = "gateway.sock"
 LOCK = "lock"
 TURN = "turn"
-HELLO, ROWS, NONE, WHOLE = b"H", b"R", b"N", b"W"
+HELLO, ROWS, NONE, COMPLETE = b"H", b"R", b"N", b"W"
 STATS = "stats"  # a request that takes the place of an assignment
 READ = b"D"  # the worker has taken everything that it asked to read
 BUFFER = 1 << 18

@@ -197,7 +197,7 @@ class SinkProducer(Sender):
                 self.check()
 
     @property
-    def whole_batches(self) -> bool:
+    def takes_batches(self) -> bool:
         """Whether `offer` can be used: it hands over a batch in one call."""
         return self._handover is not None
 

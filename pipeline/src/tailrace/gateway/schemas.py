@@ -6,7 +6,7 @@ import pyarrow as pa
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
-SHAPE = pa.schema(
+ROW_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
         ("partition", pa.int32()),
@@ -33,22 +33,22 @@ RECORDS = pa.schema(
 )
 
 
-def shaped(rows: pa.StructArray) -> pa.RecordBatch:
+def as_rows(rows: pa.StructArray) -> pa.RecordBatch:
     """Convert a gate's rejected rows to the row layout that the gateway takes."""
     count = len(rows)
     fields = {field.name: column for field, column in zip(rows.type, rows.flatten(), strict=True)}
     columns = [
         fields[name].cast(kind) if name in fields else pa.nulls(count, kind)
-        for name, kind in zip(SHAPE.names, SHAPE.types, strict=True)
+        for name, kind in zip(ROW_SCHEMA.names, ROW_SCHEMA.types, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=SHAPE)
+    return pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)
 
 
 def completed(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Add the columns that were not sent because all their values are null."""
-    if len(batch.schema) == len(SHAPE):
+    if len(batch.schema) == len(ROW_SCHEMA):
         return batch
     count = batch.num_rows
     present = dict(zip(batch.schema.names, batch.columns, strict=True))
-    columns = [present[each.name] if each.name in present else pa.nulls(count, each.type) for each in SHAPE]
-    return pa.RecordBatch.from_arrays(columns, schema=SHAPE)
+    columns = [present[each.name] if each.name in present else pa.nulls(count, each.type) for each in ROW_SCHEMA]
+    return pa.RecordBatch.from_arrays(columns, schema=ROW_SCHEMA)

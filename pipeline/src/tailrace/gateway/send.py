@@ -45,7 +45,7 @@ def send(sender: Sender, task: Assignment, batches: Iterator[Any]) -> Counts:
     counts = Counts()
     for batch in batches:
         remaining = batch
-        if isinstance(sender, SinkProducer) and sender.whole_batches:
+        if isinstance(sender, SinkProducer) and sender.takes_batches:
             remaining = _by_batch(sender, task, batch, counts)
         _one_by_one(sender, task, remaining, counts)
         sender.poll()

@@ -156,7 +156,7 @@ class Host:
         if not isinstance(asked, Assignment):
             raise errors.InvariantBroken(f"the gateway got an unknown request: {type(asked).__name__}")
         if asked.vitals is not None and self._watch is not None:
-            self._watch.told(asked.vitals)
+            self._watch.heard(asked.vitals)
         with self.counting.task(asked.pipeline):
             return self.deliveries.write(asked, _rows(incoming))
 
@@ -201,14 +201,14 @@ class Host:
 
 
 def _rows(incoming: wire.Stream) -> Iterator[Any]:
-    """Yield the task's batches; raise Closed if they end without the byte WHOLE."""
+    """Yield the task's batches; raise Closed if they end without the byte COMPLETE."""
     if wire.take(incoming, 1) == wire.ROWS:
         try:
             with pa.ipc.open_stream(incoming) as stream:
                 yield from map(completed, stream)
         except (pa.ArrowInvalid, OSError) as error:  # truncated inside a batch
             raise wire.Closed from error
-    if wire.take(incoming, 1) != wire.WHOLE:
+    if wire.take(incoming, 1) != wire.COMPLETE:
         raise wire.Closed
 
 

@@ -55,7 +55,7 @@ class Broker:
 
 
 @dataclass(frozen=True)
-class Told:
+class Report:
     """The last report of one producer."""
 
     brokers: Mapping[str, list[Broker]] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Told:
     epochs: int = 0
 
 
-def read(text: str) -> Told:
+def read(text: str) -> Report:
     """Extract the statistics used here from librdkafka's JSON."""
     found = json.loads(text)
     brokers: dict[str, list[Broker]] = {}
@@ -82,7 +82,7 @@ def read(text: str) -> Told:
         )
     topics = found.get("topics", {}).values()
     eos = found.get("eos", {})
-    return Told(
+    return Report(
         brokers=brokers,
         batch_bytes=tuple(Window.of(each.get("batchsize", {})) for each in topics),
         batch_records=tuple(Window.of(each.get("batchcnt", {})) for each in topics),
@@ -117,17 +117,17 @@ class Statistics:
         self.every = every
         self._measures = measures
         self._lock = threading.Lock()
-        self._last: dict[Listener, Told] = {}
+        self._last: dict[Listener, Report] = {}
         self._pipelines: dict[str, None] = {}
 
     def listener(self, pipeline: str) -> Listener:
         """Return a listener for one producer."""
         return Listener(self, pipeline)
 
-    def heard(self, listener: Listener, report: Told) -> None:
+    def heard(self, listener: Listener, report: Report) -> None:
         """Take a producer's report."""
         with self._lock:
-            before = self._last.get(listener, Told())
+            before = self._last.get(listener, Report())
             self._last[listener] = report
             self._pipelines[listener.pipeline] = None
         for broker, ways in report.brokers.items():

@@ -77,7 +77,7 @@ class Plan:
     at: float = 0.0
     marked: float = 0.0  # when this pipeline last committed markers, as far as the driver knows; 0: never
     delivery: Delivery = Delivery.EXACTLY_ONCE
-    shape: str = ""  # digest of what decides verdicts: format, schema, conditions
+    rules: str = ""  # digest of what decides verdicts: format, schema, conditions
     code: str = ""  # digest of the function's files and arguments
     done: bool = False  # every sink partition is written
     inherited: str = ""  # the digest of a version 0.1 plan that is finished in this form; never stored
@@ -126,7 +126,7 @@ class Plan:
                 "at": self.at,
                 "marked": self.marked,
                 "delivery": self.delivery.value,
-                "shape": self.shape,
+                "shape": self.rules,
                 "code": self.code,
                 "done": self.done,
                 "digest": self.digest,
@@ -156,7 +156,7 @@ class Plan:
                 at=data["at"],
                 marked=data["marked"],
                 delivery=Delivery(data["delivery"]),
-                shape=data["shape"],
+                rules=data["shape"],
                 code=data["code"],
                 done=data["done"],
             )

@@ -138,7 +138,7 @@ class FileStore:
     def save(self, positions: Positions) -> None:
         """Write a temporary file, then rename it."""
         try:
-            write_whole(self._file, to_document(self._pipeline, positions))
+            replace_file(self._file, to_document(self._pipeline, positions))
         except OSError as error:
             raise self._unusable("cannot be written", error) from error
 
@@ -153,7 +153,7 @@ class FileStore:
         )
 
 
-def write_whole(file: Path, text: str) -> None:
+def replace_file(file: Path, text: str) -> None:
     """Replace a file atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)

@@ -43,7 +43,7 @@ class StreamPlan:
     at: float = 0.0
     delivery: Delivery = Delivery.EXACTLY_ONCE
     sunk: bool = False  # an earlier batch had sink partitions, so markers exist
-    shape: str = ""  # what decides which branch a record takes: format, schema, conditions
+    rules: str = ""  # what decides which branch a record takes: format, schema, conditions
     code: str = ""  # the function's files and arguments
     mixes: bool = False  # the function shuffles
     done: bool = False  # every sink partition is written
@@ -87,7 +87,7 @@ class StreamPlan:
                 "at": self.at,
                 "delivery": self.delivery.value,
                 "sunk": self.sunk,
-                "shape": self.shape,
+                "shape": self.rules,
                 "code": self.code,
                 "mixes": self.mixes,
                 "done": self.done,
@@ -112,7 +112,7 @@ class StreamPlan:
                 at=data["at"],
                 delivery=Delivery(data["delivery"]),
                 sunk=data["sunk"],
-                shape=data["shape"],
+                rules=data["shape"],
                 code=data["code"],
                 mixes=data["mixes"],
                 done=data["done"],
@@ -130,9 +130,9 @@ class StreamPlan:
         """Return the plan noted as done; with other ends if the positions were moved after it."""
         return replace(self, done=True, entry=self.entry if ends is None else replace_offsets(self.entry, ends))
 
-    def check_repeatable(self, shape: str, code: str) -> None:
+    def check_repeatable(self, rules: str, code: str) -> None:
         """Raise CutChanged if a partly delivered batch could now distribute its records in another way."""
-        changed = "source.format, its schema or process.validate" if shape != self.shape else ""
+        changed = "source.format, its schema or process.validate" if rules != self.rules else ""
         if not changed and self.mixes and code != self.code:
             changed = (
                 "process.function or its arguments: the function shuffles, so it decides what a sink partition gets"

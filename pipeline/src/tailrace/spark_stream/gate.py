@@ -23,7 +23,7 @@ from tailrace.config import Delivery, Pipeline
 from tailrace.driver.batch_property import of_task
 from tailrace.errors import InvariantBroken
 from tailrace.gateway import Assignment, Written, client
-from tailrace.gateway.schemas import shaped
+from tailrace.gateway.schemas import as_rows
 from tailrace.kafka.clients import client_options
 from tailrace.progress.plan import BatchId, Range, SinkPartition
 from tailrace.progress.stream_plan import StreamPlan
@@ -123,7 +123,7 @@ class Gate:
                     raise InvariantBroken(f"batch {info.batch}: one task reads {info.reads[number]} and another range")
                 rejected = each.field("aside")
                 if rejected.null_count < len(each):
-                    handing.add(shaped(rejected.drop_null()))
+                    handing.add(as_rows(rejected.drop_null()))
                 yield rejected.is_null()
             if handing is not None:
                 written = handing.end()

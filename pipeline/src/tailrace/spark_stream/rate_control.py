@@ -58,7 +58,7 @@ class RateControl:
         before = self.limit
         try:
             query = self._spark._jsparkSession.streams().get(plan.query).streamingQuery()
-            observed = Observed(plan.records, whole(plan.entry, time.time(), seconds), _size(query, plan.records))
+            observed = Observed(plan.records, seconds_of(plan.entry, time.time(), seconds), _size(query, plan.records))
             rate = self._rate.after(observed)
             if rate.limit != before:
                 _tell(self._spark, query, rate.limit)
@@ -84,7 +84,7 @@ class RateControl:
         )
 
 
-def whole(entry: str, now: float, seconds: float) -> float:
+def seconds_of(entry: str, now: float, seconds: float) -> float:
     """Return the seconds since Spark began a batch, by its offset log entry; at least those spent in the runner."""
     try:
         begun: float = json.loads(entry.splitlines()[1])["batchTimestampMs"] / 1000

@@ -120,7 +120,7 @@ class Runner:
                 at=time.time(),
                 delivery=self._context.pipeline.sink.delivery,
                 sunk=known is not None and (known.sunk or known.sinks > 0),
-                shape=self._context.assembly.shape,
+                rules=self._context.assembly.rules,
                 code=self._context.assembly.code,
                 mixes=self._mixes,
             )

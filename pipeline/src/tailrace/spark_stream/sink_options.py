@@ -20,7 +20,7 @@ from tailrace.config import (
     Kafka,
     contradictions,
 )
-from tailrace.gateway.schemas import SHAPE
+from tailrace.gateway.schemas import ROW_SCHEMA
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.rights import Operation
@@ -129,7 +129,7 @@ def rows_of(batches: Batches) -> Batches:
     for batch in batches:
         have = {name: batch.column(number) for number, name in enumerate(batch.schema.names)}
         columns = []
-        for name, kind in zip(SHAPE.names, SHAPE.types, strict=True):
+        for name, kind in zip(ROW_SCHEMA.names, ROW_SCHEMA.types, strict=True):
             column = have.get(name)
             if column is None:
                 columns.append(pa.nulls(batch.num_rows, kind))
@@ -137,4 +137,4 @@ def rows_of(batches: Batches) -> Batches:
                 columns.append(column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(kind))
             else:
                 columns.append(column if name == "headers" else column.cast(kind))
-        yield pa.RecordBatch.from_arrays(columns, names=SHAPE.names)
+        yield pa.RecordBatch.from_arrays(columns, names=ROW_SCHEMA.names)

@@ -13,7 +13,7 @@ from tailrace.driver.context import Context
 from tailrace.driver.recovery import Recovered
 from tailrace.driver.shutdown import unfinished
 from tailrace.driver.spark_errors import failure
-from tailrace.driver.task_reports import told
+from tailrace.driver.task_reports import reports
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import Plan, SinkPartition
@@ -44,7 +44,7 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
     if plan is not None:
         _check_open(plan, recovered, context.assembly)
     control = RateControl(spark, pipeline, context.emit)
-    gate = Gate.of(pipeline, told(spark))
+    gate = Gate.of(pipeline, reports(spark))
     runner = Runner(context, spark, control, gate)
     read = (
         {} if plan is not None else ledger.positions(dict.fromkeys(source.partitions_of(pipeline, context.cluster), 0))
@@ -91,7 +91,7 @@ def _check_open(plan: StreamPlan, recovered: Recovered, assembly: Assembly) -> N
     written = [recovered.markers.get(SinkPartition(number)) for number in range(plan.sinks)]
     done = [marker is not None and marker.next == plan.batch + 1 for marker in written]
     if any(done) and not all(done) and not plan.done:
-        plan.check_repeatable(assembly.shape, assembly.code)
+        plan.check_repeatable(assembly.rules, assembly.code)
 
 
 def _stream(context: Context, runner: Runner, rows: DataFrame, folder: str, batch: bool) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from tailrace.gateway.schemas import SHAPE
+from tailrace.gateway.schemas import ROW_SCHEMA
 from tailrace.kafka.rejected_headers import (
     DETAIL_LENGTH,
     HEADER_DETAIL,
@@ -29,7 +29,7 @@ from tailrace.stages.encode import BAD_HEADER, BAD_PARTITION, BAD_TIMESTAMP, NO_
 
 Header = Mapping[str, Any]
 
-HEADERS = SHAPE.field("headers").type
+HEADERS = ROW_SCHEMA.field("headers").type
 # Kafka's records as a reader hands them over.
 RECORD = pa.schema(
     [
@@ -172,7 +172,8 @@ def _headers(values: Mapping[str, object]) -> list[Header]:
 
 def _laid_out(rows: int, **columns: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
-        [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in SHAPE], schema=SHAPE
+        [columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in ROW_SCHEMA],
+        schema=ROW_SCHEMA,
     )
 
 

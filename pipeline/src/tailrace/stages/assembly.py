@@ -26,7 +26,7 @@ class Assembly:
     folder: Path
 
     @property
-    def shape(self) -> str:
+    def rules(self) -> str:
         """Return a digest of the settings that decide which records are rejected before the function."""
         source, process = self.pipeline.source, self.pipeline.process
         schema = source.schema_ or ""

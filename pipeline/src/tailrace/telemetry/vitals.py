@@ -66,7 +66,7 @@ class Watch:
         """Set the JVM to watch, if it was not known at the start."""
         self._pid, self._tried = pid, 0
 
-    def told(self, vitals: Vitals) -> None:
+    def heard(self, vitals: Vitals) -> None:
         """Record what a worker reports about itself."""
         with self._lock:
             if len(self._workers) < _WORKERS:

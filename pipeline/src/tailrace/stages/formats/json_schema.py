@@ -48,7 +48,7 @@ OUT_OF_RANGE = "number out of range"
 
 # The columns that `parsed` adds and `verdict` reads.
 ROW = "_row"
-WHOLE = "_whole"
+COMPLETE = "_complete"
 # The column that Spark adds to rows that it failed to parse; decode refuses field names that begin like this.
 _FAILED = "_detail"
 
@@ -151,7 +151,7 @@ def parsed(fields: StructType, value: Column) -> list[Column]:
     # that no value can contain its own.
     mark = F.xxhash64(value).cast("string")
     found = F.get_json_object(F.concat(F.lit("["), text, F.lit(',"'), mark, F.lit('"]')), "$[1]")
-    return [row.alias(ROW), F.coalesce(found == mark, F.lit(False)).alias(WHOLE)]
+    return [row.alias(ROW), F.coalesce(found == mark, F.lit(False)).alias(COMPLETE)]
 
 
 def verdict(fields: StructType, value: Column) -> Column:
@@ -161,7 +161,7 @@ def verdict(fields: StructType, value: Column) -> Column:
     seen = (
         F.when(value.isNull(), _because(NO_VALUE, F.lit("the record has a key and no value")))
         .when(~F.is_valid_utf8(text), _because(NOT_UTF8, F.lit("the value has bytes that are not UTF-8")))
-        .when(~F.col(WHOLE), _because(NOT_JSON, F.lit("the value is not one JSON value and nothing else")))
+        .when(~F.col(COMPLETE), _because(NOT_JSON, F.lit("the value is not one JSON value and nothing else")))
         .when(row.isNull() | row[_FAILED].isNotNull(), _because(WRONG_TYPE, _told(fields, row, text)))
         .when(escapes & text.rlike(_LONE), _because(NOT_UTF8, F.lit("half a surrogate pair is escaped")))
     )

@@ -73,3 +73,19 @@ def test_secrets_reach_the_client_and_no_text() -> None:
     assert settings["sasl_options"] == {"mechanism": "DIGEST-MD5", "username": "s", "password": "hush-2"}
     assert len(settings["default_acl"]) == 2
     assert "hush" not in f"{made!r} {made}"
+
+
+def test_class_of_the_users_may_be_the_store() -> None:
+    """It checks its own keys."""
+    found = pipeline({"store": "my_package.stores:Redis", "path": "a", "options": {"anything": "1"}}).offsets
+    assert found.store == "my_package.stores:Redis"
+
+
+@pytest.mark.parametrize(
+    ("store", "hint"), [("zokeeper", "; did you mean 'zookeeper'?"), ("redis", ""), ("a.b:", ""), (":C", "")]
+)
+def test_unknown_store_is_refused_with_the_known_ones(store: str, hint: str) -> None:
+    """The message says what else may stand there."""
+    with pytest.raises(ValidationError) as caught:
+        pipeline({"store": store})
+    assert f"{store!r} is not kafka, zookeeper, file or package.module:Class{hint}" in str(caught.value)

@@ -25,7 +25,7 @@ def progress(pipeline: Pipeline, folder: Path, file: Path) -> Iterator[Check]:
             yield _open_batch(pipeline, cluster, file)
     except TailraceError as error:
         yield warn("open batch", error.what, error.then)
-    if pipeline.offsets.store is not StoreKind.KAFKA:
+    if pipeline.offsets.store != StoreKind.KAFKA:
         yield _store(pipeline, folder, cluster)
 
 

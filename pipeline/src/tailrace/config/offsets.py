@@ -6,20 +6,22 @@ tailrace.config.
 
 from __future__ import annotations
 
+import difflib
 import re
 from enum import StrEnum
 from typing import Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tailrace.config.kafka_options import STORE_OPTIONS, KafkaOptions, Options, check_options
 from tailrace.config.section import Section
 
+REFERENCE = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*"  # package.module:Class
 NODE = re.compile(r"(/[^/\0]+)+")  # a path in ZooKeeper
 
 
 class StoreKind(StrEnum):
-    """Where the input offsets are published for other tools, and where a new pipeline begins."""
+    """The stores that come with Tailrace."""
 
     KAFKA = "kafka"
     ZOOKEEPER = "zookeeper"
@@ -29,10 +31,11 @@ class StoreKind(StrEnum):
 class Offsets(Section):
     """Where the input offsets are published for other tools, and where a pipeline without a plan begins."""
 
-    store: StoreKind = Field(
-        default=StoreKind.KAFKA,
-        description="kafka (the group `tailrace.<pipeline>`), zookeeper or file. Only the ledger decides what was "
-        "delivered; a store that disagrees is reported.",
+    store: str = Field(
+        default=StoreKind.KAFKA.value,
+        json_schema_extra={"pattern": rf"^({'|'.join(StoreKind)}|{REFERENCE})$"},
+        description="kafka (the group `tailrace.<pipeline>`), zookeeper, file, or a class of your own as "
+        "`package.module:Class`. Only the ledger decides what was delivered; a store that disagrees is reported.",
     )
     from_: str | None = Field(
         default=None,
@@ -55,9 +58,20 @@ class Offsets(Section):
         description="zookeeper: connection options: digest.username and digest.password, sasl.*, ssl.*, timeout.ms.",
     )
 
+    @field_validator("store")
+    @classmethod
+    def _store(cls, store: str) -> str:
+        if store not in list(StoreKind) and not re.fullmatch(REFERENCE, store):
+            near = difflib.get_close_matches(store.lower(), list(StoreKind), n=1)
+            hint = f"; did you mean {str(near[0])!r}?" if near else ""
+            raise ValueError(f"{store!r} is not {', '.join(StoreKind)} or package.module:Class{hint}")
+        return store
+
     @field_validator("options")
     @classmethod
-    def _options(cls, options: KafkaOptions) -> KafkaOptions:
+    def _options(cls, options: KafkaOptions, info: ValidationInfo) -> KafkaOptions:
+        if ":" in info.data.get("store", ""):  # a class of the user's checks what it is given
+            return options
         check_options(options, STORE_OPTIONS, "offsets.options")
         for scheme in ("digest", "sasl"):
             if (f"{scheme}.username" in options) != (f"{scheme}.password" in options):
@@ -68,16 +82,18 @@ class Offsets(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.store is not StoreKind.KAFKA and self.from_ is not None:
+        if self.store != StoreKind.KAFKA and self.from_ is not None:
             raise ValueError("`from` names a consumer group, so it goes with store kafka")
-        if self.store is StoreKind.KAFKA and self.path is not None:
+        if ":" in self.store:
+            return self
+        if self.store == StoreKind.KAFKA and self.path is not None:
             raise ValueError("`path` goes with store zookeeper or file")
-        if self.store is not StoreKind.ZOOKEEPER and (self.servers is not None or self.options):
+        if self.store != StoreKind.ZOOKEEPER and (self.servers is not None or self.options):
             raise ValueError("`servers` and `options` go with store zookeeper")
-        if self.store is StoreKind.ZOOKEEPER and self.servers is None:
+        if self.store == StoreKind.ZOOKEEPER and self.servers is None:
             raise ValueError("store zookeeper needs `servers`")
-        if self.store is StoreKind.FILE and self.path is None:
+        if self.store == StoreKind.FILE and self.path is None:
             raise ValueError("store file needs a `path`")
-        if self.store is StoreKind.ZOOKEEPER and self.path is not None and not NODE.fullmatch(self.path):
+        if self.store == StoreKind.ZOOKEEPER and self.path is not None and not NODE.fullmatch(self.path):
             raise ValueError("the `path` of a node begins with /, does not end with /, and has no empty part")
         return self

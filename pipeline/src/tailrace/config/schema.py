@@ -100,7 +100,7 @@ class Pipeline(Section):
         if self.ledger.topic in {self.sink.topic, self.rejected_topic}:
             raise ValueError(f"{self.ledger.topic!r} is the ledger; nothing else may be written to it")
         path = self.offsets.path or "{topic}"
-        if self.offsets.store is StoreKind.ZOOKEEPER and "{topic}" not in path and len(self.source.topics) != 1:
+        if self.offsets.store == StoreKind.ZOOKEEPER and "{topic}" not in path and len(self.source.topics) != 1:
             raise ValueError("offsets.path must contain {topic}: each of the pipeline's topics needs a node of its own")
         if self.offsets.from_ in {f"tailrace.{self.pipeline}", f"tailrace.{self.pipeline}.markers"}:
             raise ValueError(f"offsets.from must be another job's group; {self.offsets.from_!r} is the pipeline's own")

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
 from confluent_kafka import Consumer, TopicPartition
 
 from tailrace.config import Pipeline, StoreKind
-from tailrace.errors import OffsetStoreUnusable
+from tailrace.errors import ConfigInvalid, OffsetStoreUnusable
 from tailrace.kafka.clients import client_options, committed
 from tailrace.kafka.rights import on_group
 from tailrace.progress.marker import offsets_group
@@ -23,7 +24,11 @@ from tailrace.progress.positions import Place, Positions, from_document, to_docu
 
 
 class OffsetStore(Protocol):
-    """A store of a pipeline's input offsets."""
+    """A store of a pipeline's input offsets; `offsets.store: package.module:Class` names one of the user's.
+
+    It is made with the pipeline and the folder of its file. A failure is an OffsetStoreUnusable: it is reported, and
+    the pipeline continues, because the ledger knows what was delivered.
+    """
 
     @property
     def where(self) -> str:
@@ -48,14 +53,23 @@ class OffsetStore(Protocol):
 
 def open_store(pipeline: Pipeline, folder: Path) -> OffsetStore:
     """Open the configured store; its paths are relative to `folder`."""
-    settings = pipeline.offsets
-    if settings.store is StoreKind.ZOOKEEPER:
-        from tailrace.progress.zookeeper import ZooKeeperStore  # needs kazoo, which is an extra
+    return _maker(pipeline.offsets.store)(pipeline, folder)
 
-        return ZooKeeperStore(pipeline)
-    if settings.store is StoreKind.FILE:
-        return FileStore(folder / (settings.path or ""), pipeline.pipeline)
-    return KafkaStore(pipeline)
+
+def _maker(store: str) -> Callable[[Pipeline, Path], OffsetStore]:
+    """Return what makes a store: one that comes with Tailrace, or a class of the user's."""
+    if store in STORES:
+        return STORES[store]
+    module, _, name = store.partition(":")
+    try:
+        made: Callable[[Pipeline, Path], OffsetStore] = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigInvalid(
+            f"offsets.store {store!r} cannot be loaded: {error}",
+            kept="nothing was read or written",
+            then="name a class on the Python path, as package.module:Class",
+        ) from error
+    return made
 
 
 class KafkaStore:
@@ -172,3 +186,16 @@ def replace_file(file: Path, text: str) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _zookeeper(pipeline: Pipeline, folder: Path) -> OffsetStore:
+    from tailrace.progress.zookeeper import ZooKeeperStore  # needs kazoo, which is an extra
+
+    return ZooKeeperStore(pipeline)
+
+
+STORES: dict[str, Callable[[Pipeline, Path], OffsetStore]] = {
+    StoreKind.KAFKA: lambda pipeline, folder: KafkaStore(pipeline),
+    StoreKind.FILE: lambda pipeline, folder: FileStore(folder / (pipeline.offsets.path or ""), pipeline.pipeline),
+    StoreKind.ZOOKEEPER: _zookeeper,
+}

@@ -69,7 +69,7 @@ def test_fenced_driver_runs_again_when_the_other_is_gone(line: MakeLine) -> None
 
     with pytest.raises(errors.DriverFenced) as caught:
         one.run(overtaken, batch={"target": 0, "max_records": 10})
-    assert "the one with the same pipeline name" in caught.value.then
+    assert "it has the same pipeline name" in caught.value.then
     one.run()
     assert one.values() == sent
 

@@ -11,7 +11,7 @@ from tailrace.config import Pipeline
 from tailrace.gateway import Written
 from tailrace.progress.plan import SinkPartition
 from tailrace.status.board import HISTORY, Board
-from tailrace.status.events import BatchPlanned, Idle, StandingBy, Started, Warned
+from tailrace.status.events import BatchPlanned, Idle, StandingBy, Started, Stopped, Warned
 from tailrace.status.port import health, readiness, targets
 from tailrace.status.snapshots import Finished, LagSeen, Progress, totals
 from tailrace.telemetry import metrics
@@ -108,6 +108,16 @@ def test_a_batch_that_hangs_is_a_stall(board: Board, clock: Clock) -> None:
     board.heard(BatchPlanned(0, 0, 0, replay=False))
     clock.now += 61
     assert board.stalled()
+
+
+def test_phase_keeps_the_time_at_which_it_began(board: Board, clock: Clock) -> None:
+    """A driver that stops says so several times a second, until its batch is done."""
+    board.stopping()
+    began = board.status()["since"]
+    clock.now += 7
+    board.stopping()
+    board.heard(Stopped("SIGTERM was received", 3))
+    assert (board.status()["phase"], board.status()["since"]) == ("stopping", began)
 
 
 def test_a_standby_is_ready_and_never_stalled(board: Board, clock: Clock) -> None:

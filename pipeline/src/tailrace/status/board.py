@@ -118,7 +118,9 @@ class Board:
             self._be(Phase.STOPPING)
 
     def _be(self, phase: Phase, ready: bool = False) -> None:
-        self._phase, self._since, self._ready = phase, self._clock(), ready
+        if phase is not self._phase:  # a stop is reported again and again until it is done
+            self._since = self._clock()
+        self._phase, self._ready = phase, ready
         for each in Phase:
             self._set(metrics.DRIVER_PHASE, float(each is phase), each)
         self._set(metrics.READY, float(ready))

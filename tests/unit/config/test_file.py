@@ -161,8 +161,14 @@ class TestProblems:
 
     def test_choice_names_the_choices_and_the_nearest(self) -> None:
         """The message lists the valid choices."""
+        (problem,) = problems(SMALLEST.replace("topics:", "on_data_loss: rest\n  topics:"))
+        assert problem == "file.yaml:3: source.on_data_loss: 'rest' is not one of stop, reset; did you mean 'reset'?"
+
+    def test_format_names_the_formats_and_that_it_may_be_a_class(self) -> None:
+        """A class of the user's may be named too."""
         (problem,) = problems(SMALLEST.replace("topics:", "format: jsn\n  topics:"))
-        assert problem == "file.yaml:3: source.format: 'jsn' is not one of raw, json, avro; did you mean 'json'?"
+        known = "raw, json, avro or package.module:Class"
+        assert problem == f"file.yaml:3: source.format: 'jsn' is not {known}; did you mean 'json'?"
 
     def test_list_item_has_its_own_line(self) -> None:
         """The error is in the second topic, not in the list."""

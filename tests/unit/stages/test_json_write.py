@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tailrace.stages.encode import _JSON_OPTIONS
+from tailrace.stages.formats.json_format import OPTIONS as JSON_OPTIONS
 from tailrace.stages.formats.json_text import java_double
 from tailrace.stages.formats.json_write import NoJson, objects, texts
 
@@ -104,7 +104,7 @@ def by_spark(spark: SparkSession, found: pa.Table) -> list[str]:
     """Return what to_json writes."""
     names = [F.col("`" + name.replace("`", "``") + "`") for name in found.column_names]
     frame = spark.createDataFrame(found, from_arrow_schema(found.schema)).select(
-        "n", F.to_json(F.struct(*names), _JSON_OPTIONS).alias("text")
+        "n", F.to_json(F.struct(*names), JSON_OPTIONS).alias("text")
     )
     return [row["text"] for row in sorted(frame.collect(), key=lambda row: int(row["n"]))]
 

@@ -10,6 +10,7 @@ import difflib
 import inspect
 import re
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
@@ -18,6 +19,8 @@ from tailrace.cli.terminal import Output, OutputOption, emit
 from tailrace.errors import TailraceError, all_errors
 
 NOT_FOUND = 2
+# Another package adds its errors with an entry point of this group, `name = "package.module"`.
+_GROUP = "tailrace.errors"
 
 
 def explain(
@@ -25,6 +28,7 @@ def explain(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Explain what an error code means, and what to do."""
+    _import_added()
     known = {kind.code: kind for kind in all_errors()}
     if not code:
         _list(list(known.values()), output)
@@ -33,6 +37,15 @@ def explain(
     else:
         _unknown(code, nearest(code, list(known)), output)
         raise typer.Exit(NOT_FOUND)
+
+
+def _import_added() -> None:
+    """Import the modules with the errors of other packages; one that fails is reported, and the others are there."""
+    for each in entry_points(group=_GROUP):
+        try:
+            each.load()
+        except Exception as error:  # another package may raise anything
+            typer.echo(f"the errors in {each.value} cannot be loaded: {type(error).__name__}: {error}", err=True)
 
 
 def normal(code: str) -> str:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Annotated, Any
 
@@ -21,7 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from tailrace.cli.terminal import fail, requested, say
-from tailrace.errors import TailraceError
+from tailrace.errors import ConfigInvalid, TailraceError
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Command:
     module: str
     name: str  # a function, or a Typer application with commands of its own
     help: str
+    package: str = ""  # the package that adds it
 
 
 _ALL = {
@@ -44,14 +46,36 @@ _ALL = {
     "doctor": Command("tailrace.cli.doctor", "doctor", "Check what a pipeline needs, one line per check."),
     "explain": Command("tailrace.cli.explain", "explain", "Explain what an error code means, and what to do."),
 }
-# Images leave out the demo and the Kafka for tests, and with them these commands.
-COMMANDS = {name: command for name, command in _ALL.items() if find_spec(command.module) is not None}
+# Another package adds a command with an entry point of this group, `name = "package.module:function"`.
+_GROUP = "tailrace.commands"
+
+
+def _commands() -> dict[str, Command]:
+    """Return all commands by name: those of this package first."""
+    # Images leave out the demo and the Kafka for tests, and with them these commands.
+    found = {name: command for name, command in _ALL.items() if find_spec(command.module) is not None}
+    for each in entry_points(group=_GROUP):
+        package = each.dist.name if each.dist is not None else each.module
+        found.setdefault(each.name, Command(each.module, each.attr, f"From the package {package}.", package))
+    return found
+
+
+COMMANDS = _commands()
 
 
 def load(name: str) -> Any:
     """Import a command, and return it in the form the group expects."""
     command = COMMANDS[name]
-    found = getattr(import_module(command.module), command.name)
+    try:
+        found = getattr(import_module(command.module), command.name)
+    except Exception as error:  # another package may raise anything
+        if not command.package:
+            raise
+        raise ConfigInvalid(
+            f"the command {name} of the package {command.package} cannot be loaded: {type(error).__name__}: {error}",
+            kept="nothing was done",
+            then=f"mend or remove the package {command.package}",
+        ) from error
     if isinstance(found, typer.Typer):
         group = typer.main.get_group(found)
         group.name = name

@@ -6,7 +6,6 @@ tailrace.config.
 
 from __future__ import annotations
 
-import difflib
 import re
 from enum import StrEnum
 from typing import Self
@@ -14,9 +13,9 @@ from typing import Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tailrace.config.kafka_options import STORE_OPTIONS, KafkaOptions, Options, check_options
+from tailrace.config.reference import known_or_class, known_or_class_pattern
 from tailrace.config.section import Section
 
-REFERENCE = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*"  # package.module:Class
 NODE = re.compile(r"(/[^/\0]+)+")  # a path in ZooKeeper
 
 
@@ -33,7 +32,7 @@ class Offsets(Section):
 
     store: str = Field(
         default=StoreKind.KAFKA.value,
-        json_schema_extra={"pattern": rf"^({'|'.join(StoreKind)}|{REFERENCE})$"},
+        json_schema_extra=known_or_class_pattern(StoreKind),
         description="kafka (the group `tailrace.<pipeline>`), zookeeper, file, or a class of your own as "
         "`package.module:Class`. Only the ledger decides what was delivered; a store that disagrees is reported.",
     )
@@ -61,11 +60,7 @@ class Offsets(Section):
     @field_validator("store")
     @classmethod
     def _store(cls, store: str) -> str:
-        if store not in list(StoreKind) and not re.fullmatch(REFERENCE, store):
-            near = difflib.get_close_matches(store.lower(), list(StoreKind), n=1)
-            hint = f"; did you mean {str(near[0])!r}?" if near else ""
-            raise ValueError(f"{store!r} is not {', '.join(StoreKind)} or package.module:Class{hint}")
-        return store
+        return known_or_class(store, StoreKind)
 
     @field_validator("options")
     @classmethod

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tailrace.config.kafka import Registry
 from tailrace.config.kafka_options import SINK_OPTIONS, Delivery, KafkaOptions, Options, check_options, contradictions
+from tailrace.config.reference import known_or_class, known_or_class_pattern
 from tailrace.config.running import LEDGER_PARTITIONS
 from tailrace.config.section import Section
 from tailrace.config.source import Format
@@ -19,8 +20,14 @@ class Sink(Section):
     topic: str | None = Field(
         default=None, description="The topic to write to; without one, the function must return a column `topic`."
     )
-    format: Format = Field(default=Format.JSON, description="raw, json or avro.")
-    schema_: str | None = Field(default=None, alias="schema", description="avro: an .avsc file.")
+    format: str = Field(
+        default=Format.JSON.value,
+        json_schema_extra=known_or_class_pattern(Format),
+        description="raw, json, avro, or a class of your own as `package.module:Class`.",
+    )
+    schema_: str | None = Field(
+        default=None, alias="schema", description="avro: an .avsc file; a class of your own: what it expects."
+    )
     registry: Registry | None = Field(
         default=None, description="avro: write the Confluent wire format and register the schema in this registry."
     )
@@ -40,6 +47,11 @@ class Sink(Section):
     )
     options: Options = Field(default_factory=dict, description="Producer options, as librdkafka names them.")
 
+    @field_validator("format")
+    @classmethod
+    def _format(cls, name: str) -> str:
+        return known_or_class(name, Format)
+
     @field_validator("options")
     @classmethod
     def _options(cls, options: KafkaOptions) -> KafkaOptions:
@@ -47,9 +59,9 @@ class Sink(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.format is Format.AVRO and self.schema_ is None:
+        if self.format == Format.AVRO and self.schema_ is None:
             raise ValueError("format avro needs a `schema`")
-        if self.format is not Format.AVRO and (self.schema_ is not None or self.registry is not None):
+        if self.format in (Format.RAW, Format.JSON) and (self.schema_ is not None or self.registry is not None):
             raise ValueError("`schema` and `registry` go with format avro")
         contradictions(self.options, self.delivery)
         return self

@@ -10,11 +10,12 @@ from pydantic import Field, field_validator, model_validator
 
 from tailrace.config.kafka import Registry
 from tailrace.config.kafka_options import SOURCE_OPTIONS, KafkaOptions, Options, check_options
+from tailrace.config.reference import known_or_class, known_or_class_pattern
 from tailrace.config.section import Section
 
 
 class Format(StrEnum):
-    """How a record's value is encoded."""
+    """How a record's value is encoded: the formats that come with Tailrace."""
 
     RAW = "raw"
     JSON = "json"
@@ -49,11 +50,16 @@ class Source(Section):
     pattern: str | None = Field(
         default=None, description="A Java regular expression that matches the topics to read, instead of `topics`."
     )
-    format: Format = Field(default=Format.RAW, description="raw, json or avro.")
+    format: str = Field(
+        default=Format.RAW.value,
+        json_schema_extra=known_or_class_pattern(Format),
+        description="raw, json, avro, or a class of your own as `package.module:Class`.",
+    )
     schema_: str | None = Field(
         default=None,
         alias="schema",
-        description="json: a Spark DDL string, a .json file or a pydantic model `file.py:Model`; avro: an .avsc file.",
+        description="json: a Spark DDL string, a .json file or a pydantic model `file.py:Model`; avro: an .avsc file; "
+        "a class of your own: what it expects.",
     )
     registry: Registry | None = Field(
         default=None,
@@ -79,6 +85,11 @@ class Source(Section):
     )
     options: Options = Field(default_factory=dict, description="Consumer options, as Kafka's Java consumer names them.")
 
+    @field_validator("format")
+    @classmethod
+    def _format(cls, name: str) -> str:
+        return known_or_class(name, Format)
+
     @field_validator("options")
     @classmethod
     def _options(cls, options: KafkaOptions) -> KafkaOptions:
@@ -98,12 +109,12 @@ class Source(Section):
     def _consistent(self) -> Self:
         if bool(self.topics) == (self.pattern is not None):
             raise ValueError("set either `topics` or `pattern`, and not both")
-        if self.format is Format.JSON and self.schema_ is None:
+        if self.format == Format.JSON and self.schema_ is None:
             raise ValueError("format json needs a `schema`")
-        if self.format is Format.AVRO and self.schema_ is None:
+        if self.format == Format.AVRO and self.schema_ is None:
             raise ValueError("format avro needs a `schema`, the one that the function is written for")
-        if self.format is Format.RAW and self.schema_ is not None:
+        if self.format == Format.RAW and self.schema_ is not None:
             raise ValueError("format raw takes no `schema`")
-        if self.registry is not None and self.format is not Format.AVRO:
+        if self.registry is not None and self.format in (Format.RAW, Format.JSON):
             raise ValueError("a `registry` goes with format avro")
         return self

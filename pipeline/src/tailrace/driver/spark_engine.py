@@ -37,7 +37,7 @@ def in_arrow(pipeline: Pipeline) -> bool:
     """
     if unsupported(pipeline):
         return False
-    return pipeline.process.arrow is not None or pipeline.source.format is not Format.JSON
+    return pipeline.process.arrow is not None or pipeline.source.format != Format.JSON
 
 
 class SparkEngine:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
 from confluent_kafka import Consumer, TopicPartition
 
 from tailrace.config import Pipeline, StoreKind
-from tailrace.errors import ConfigInvalid, OffsetStoreUnusable
+from tailrace.config.reference import load
+from tailrace.errors import OffsetStoreUnusable
 from tailrace.kafka.clients import client_options, committed
 from tailrace.kafka.rights import on_group
 from tailrace.progress.marker import offsets_group
@@ -58,17 +58,7 @@ def open_store(pipeline: Pipeline, folder: Path) -> OffsetStore:
 
 def _maker(store: str) -> Callable[[Pipeline, Path], OffsetStore]:
     """Return what makes a store: one that comes with Tailrace, or a class of the user's."""
-    if store in STORES:
-        return STORES[store]
-    module, _, name = store.partition(":")
-    try:
-        made: Callable[[Pipeline, Path], OffsetStore] = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigInvalid(
-            f"offsets.store {store!r} cannot be loaded: {error}",
-            kept="nothing was read or written",
-            then="name a class on the Python path, as package.module:Class",
-        ) from error
+    made: Callable[[Pipeline, Path], OffsetStore] = STORES.get(store) or load("offsets.store", store)
     return made
 
 

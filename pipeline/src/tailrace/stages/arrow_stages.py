@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,22 +22,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tailrace.config import Format, Pipeline, Sink, Source
+from tailrace.config import Pipeline, Sink
 from tailrace.errors import ConfigInvalid, SinkColumnsInvalid
 from tailrace.stages.arrow_function import ABORTED, Batches, Shipped, run
 from tailrace.stages.arrow_rows import HEADERS, RECORD, column, finished, milliseconds, origin, plain, rejected
-from tailrace.stages.decode import checked
-from tailrace.stages.encode import columns as check_columns
-from tailrace.stages.encode import fits, has_origin, invalid, registered, row_schema, sink_schema, value_names, written
-from tailrace.stages.formats import avro, json_arrow, json_model, json_schema
-from tailrace.stages.formats.arrow import Verdicts, decode_values, rows_of
-from tailrace.stages.formats.avro_schema import KEPT, AvroSchema, read_avro, spark_schema
-from tailrace.stages.formats.ddl import struct_of
-from tailrace.stages.formats.json_write import NoJson, objects, texts
-from tailrace.stages.formats.registry import registry
+from tailrace.stages.encode import check_columns, has_origin, value_names
+from tailrace.stages.formats.avro_schema import KEPT
+from tailrace.stages.formats.base import SinkFormat, SourceFormat, invalid
+from tailrace.stages.formats.json_write import texts
+from tailrace.stages.formats.known import sink_format, source_format
+from tailrace.stages.formats.raw_format import RawSink, RawSource
 from tailrace.stages.rows import KAFKA
-
-Read = Callable[[pa.Array], tuple[list[pa.Array], Verdicts]]
 
 _UNCHANGED = ("key", "value", "headers", "timestamp")
 _UTC = frozenset({"UTC", "Etc/UTC", "Z", "GMT"})
@@ -67,13 +62,9 @@ class ArrowSpec:
     """Everything a worker needs to know about a pipeline; two specs with the same digest are equal."""
 
     digest: str
-    source: Source = field(compare=False, repr=False)
-    sink: Sink = field(compare=False, repr=False)
-    fields: StructType | None = field(compare=False, repr=False)
-    model: json_model.Model | None = field(compare=False, repr=False)
-    reader: AvroSchema | None = field(compare=False, repr=False)
-    writer: AvroSchema | None = field(compare=False, repr=False)
-    schema_id: int | None = field(compare=False, repr=False)
+    source: SourceFormat = field(compare=False, repr=False)
+    sink: SinkFormat = field(compare=False, repr=False)
+    settings: Sink = field(compare=False, repr=False)
     function: Shipped | None = field(compare=False, repr=False)
     arguments: dict[str, Any] = field(compare=False, repr=False)
 
@@ -85,24 +76,21 @@ class ArrowSpec:
             raise ConfigInvalid(
                 f"{why}, so the pipeline cannot run without the JVM", kept=KEPT, then="change the configuration"
             )
-        source, sink, process = pipeline.source, pipeline.sink, pipeline.process
-        fields, model, reader = _read_schema(source, folder)
-        writer = sink_schema(sink, folder) if sink.format is Format.AVRO else None
+        settings, process = pipeline.sink, pipeline.process
+        source = source_format(pipeline.source, folder, jvm=False)
+        sink = sink_format(settings, folder)
         function = None
         if process.arrow is not None:
             function = Shipped.of(process.arrow, folder, process.arguments)
         else:
-            _check_unchanged(fields, sink, writer)
-        if sink.registry is not None and sink.topic is None:
-            raise invalid("a registry keeps a schema per topic, but `sink.topic` is not set", "set `sink.topic`")
-        schema_id = registered(writer, sink) if writer is not None else None
-        parts = (source, sink, fields, model, reader, writer, schema_id, function, process.arguments)
-        return cls(hashlib.sha256(pickle.dumps(parts)).hexdigest()[:16], *parts)
+            check(_unchanged_schema(source.fields), settings, sink)
+        parts = (source, sink.prepared(), settings, function, process.arguments)
+        return cls(hashlib.sha256(pickle.dumps((pipeline.source, *parts))).hexdigest()[:16], *parts)
 
     @property
     def copies(self) -> bool:
         """Return whether raw values are copied unchanged."""
-        return self.function is None and self.source.format is Format.RAW and self.sink.format is Format.RAW
+        return self.function is None and isinstance(self.source, RawSource) and isinstance(self.sink, RawSink)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -110,45 +98,20 @@ class ArrowSpec:
         return _UNCHANGED if self.copies else tuple(RECORD.names)
 
 
-def _read_schema(source: Source, folder: Path) -> tuple[StructType | None, json_model.Model | None, AvroSchema | None]:
-    """Read the source's schema: the fields of a value, and the model or Avro schema that defines them."""
-    reference = source.schema_ or ""
-    if source.format is Format.RAW:
-        return None, None, None
-    if source.format is Format.AVRO:
-        reader = read_avro(reference, folder)
-        fields = checked(spark_schema(reader.expanded))
-        if source.registry is not None:
-            registry(source.registry)
-        return fields, None, reader
-    found = json_schema.read(reference, folder, struct_of)
-    if found is not None:
-        return checked(found), None, None
-    model = json_model.read_model(reference, folder)
-    return checked(json_model.schema_of(json_model.load_model(model))), model, None
-
-
-def _check_unchanged(fields: StructType | None, sink: Sink, writer: AvroSchema | None) -> None:
-    """Raise SinkColumnsInvalid if records cannot be written just as they were decoded."""
-    wanted = to_arrow_schema(fields, timezone="UTC") if fields is not None else None
-    value = pa.binary() if wanted is None else pa.struct(list(wanted))
-    check(_unchanged_schema(value), sink, writer)
-
-
-def _unchanged_schema(value: pa.DataType) -> pa.Schema:
+def _unchanged_schema(fields: StructType | None) -> pa.Schema:
+    """Return the columns of records that are written just as they were decoded."""
+    value = pa.binary() if fields is None else pa.struct(list(to_arrow_schema(fields, timezone="UTC")))
     record = {name: RECORD.field(name).type for name in _UNCHANGED}
     return pa.schema([(name, value if name == "value" else kind) for name, kind in record.items()])
 
 
-def check(schema: pa.Schema, sink: Sink, writer: AvroSchema | None) -> StructType:
+def check(schema: pa.Schema, settings: Sink, sink: SinkFormat) -> StructType:
     """Return the columns as Spark sees them; raise SinkColumnsInvalid if they cannot be written."""
     try:
         found = from_arrow_schema(schema, prefer_timestamp_ntz=True)
     except (PySparkException, NotImplementedError) as error:
         raise invalid(f"Spark has no type for them: {str(error).splitlines()[0]}") from None
-    check_columns(found, sink)
-    if writer is not None:
-        fits(row_schema(found), writer, sink)
+    check_columns(found, settings, sink)
     return found
 
 
@@ -158,9 +121,10 @@ class ArrowStages:
     def __init__(self, spec: ArrowSpec) -> None:
         self._spec = spec
         self.columns = spec.columns
-        self._read = _reader(spec)
-        self._wanted = to_arrow_schema(spec.fields, timezone="UTC") if spec.fields is not None else None
-        self._write = avro.encoder(spec.writer, spec.schema_id) if spec.writer is not None else None
+        fields = spec.source.fields
+        self._wanted = to_arrow_schema(fields, timezone="UTC") if fields is not None else None
+        self._read = spec.source.reader() if fields is not None else None
+        self._write = spec.sink.writer()
         self._call = spec.function.load() if spec.function is not None else None
         self._checked: dict[pa.Schema, StructType] = {}
 
@@ -213,21 +177,21 @@ class ArrowStages:
         kafka = batch.column(KAFKA) if has_origin(known) else None
         names = value_names(known)
         try:
-            value, refused = self._values(batch, names)
-        except NoJson as error:
-            raise _aborted(invalid(str(error))) from None
-        return finished(address, value, kafka, refused)
+            value, verdicts = self._write(batch.select(names))
+        except SinkColumnsInvalid as error:
+            raise _aborted(error) from None
+        return finished(address, value, kafka, {} if verdicts is None else verdicts.refused())
 
     def _check(self, schema: pa.Schema) -> StructType:
         if schema not in self._checked:
             try:
-                self._checked[schema] = check(schema, self._spec.sink, self._spec.writer)
+                self._checked[schema] = check(schema, self._spec.settings, self._spec.sink)
             except SinkColumnsInvalid as error:
                 raise _aborted(error) from None
         return self._checked[schema]
 
     def _address(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        rows, names, topic = batch.num_rows, batch.schema.names, self._spec.sink.topic
+        rows, names, topic = batch.num_rows, batch.schema.names, self._spec.settings.topic
         topics = batch.column("topic") if "topic" in names else pa.nulls(rows, pa.string())
         if topic is not None and topics.null_count:
             topics = topics.fill_null(topic) if topics.null_count < rows else pa.repeat(pa.scalar(topic), rows)
@@ -243,35 +207,6 @@ class ArrowStages:
             "headers": headers if headers.type.equals(HEADERS) else headers.cast(HEADERS),
             "timestamp": pa.nulls(rows, pa.int64()) if moments is None else milliseconds(moments),
         }
-
-    def _values(self, batch: pa.RecordBatch, names: Sequence[str]) -> tuple[pa.Array, dict[int, tuple[str, str]]]:
-        """Return the values as bytes, and the reason and detail of each row that cannot be written."""
-        if self._spec.sink.format is Format.RAW:
-            return batch.column("value").cast(pa.binary()), {}
-        columns = [batch.column(name) for name in names]
-        alone = list(names) == ["value"] and pt.is_struct(columns[0].type)
-        if self._write is None:
-            text = texts(columns[0]) if alone else objects(names, columns, batch.num_rows)
-            return text.cast(pa.binary()), {}
-        fields = [batch.schema.field(name) for name in names]
-        rows = columns[0] if alone else pa.StructArray.from_arrays(columns, fields=fields)
-        value, verdicts = written(rows_of(rows), self._write)
-        reasons = zip(verdicts.reasons, verdicts.details, strict=True)
-        return value, {n: (reason, detail or "") for n, (reason, detail) in enumerate(reasons) if reason is not None}
-
-
-def _reader(spec: ArrowSpec) -> Read | None:
-    """Return the function that decodes a column of values."""
-    if spec.fields is None:
-        return None
-    wanted = to_arrow_schema(spec.fields, timezone="UTC")
-    if spec.reader is not None:
-        decoder, misfit = avro.decoder(spec.reader, spec.source.registry), avro.NOT_AVRO
-    elif spec.model is not None:
-        decoder, misfit = json_model.decoder(spec.model), json_model.MISFIT
-    else:
-        return json_arrow.reader(spec.fields, wanted)
-    return lambda values: decode_values(values.to_pylist(), wanted, decoder, misfit)
 
 
 def _batch(columns: Sequence[pa.Array], names: Sequence[str]) -> pa.RecordBatch:

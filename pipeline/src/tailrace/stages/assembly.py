@@ -11,8 +11,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailrace.config import Format, Pipeline
+from tailrace.config import Pipeline
 from tailrace.stages.formats.json_model import REFERENCE
+from tailrace.stages.formats.known import source_kind
 from tailrace.stages.module_sources import sources
 from tailrace.stages.process import Function
 
@@ -36,7 +37,7 @@ class Assembly:
         else:
             file = self.folder / schema
             text = file.read_text() if schema.endswith((".json", ".avsc")) and file.is_file() else ""
-        format_ = f"{source.format.value}{'' if source.registry is None else ' of a registry'}"
+        format_ = f"{source.format}{'' if source.registry is None else ' of a registry'}"
         return _digest(format_, schema, text, sorted(process.validate_.items()), process.partitions)
 
     @property
@@ -55,7 +56,7 @@ class Assembly:
     @property
     def may_reject(self) -> bool:
         """Return whether a record can be rejected before the function: raw bytes without conditions cannot."""
-        return self.pipeline.source.format is not Format.RAW or bool(self.pipeline.process.validate_)
+        return source_kind(self.pipeline.source).may_reject or bool(self.pipeline.process.validate_)
 
 
 def _digest(*parts: object) -> str:

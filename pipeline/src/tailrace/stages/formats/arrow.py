@@ -46,6 +46,11 @@ class Verdicts:
         """Mark a row as rejected."""
         self.reasons[row], self.details[row] = why.reason, why.detail
 
+    def refused(self) -> dict[int, tuple[str, str]]:
+        """Return the reason and detail of each row that is rejected, by the row's number."""
+        both = zip(self.reasons, self.details, strict=True)
+        return {row: (reason, detail or "") for row, (reason, detail) in enumerate(both) if reason is not None}
+
     def columns(self) -> list[pa.Array]:
         """Return both columns."""
         return [pa.array(self.reasons, pa.string()), pa.array(self.details, pa.string())]

@@ -8,10 +8,14 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 RUN_ARGS ?=
 TEST_ARGS ?=
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
+LONG ?=
 FAULTS_ARGS ?=
 QUICK ?=
 ONLY ?=
+
+# Compiling PySpark and its kind anew takes each of a driver's processes a second or more.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test charts charts-schema images images-jars e2e faults check bench bench-soak bench-churn pictures fix docs lock clean
@@ -23,7 +27,7 @@ $(STAMP): requirements/dev.txt requirements/uv.txt pipeline/pyproject.toml opera
 	@$(PYTHON) -c 'import sys; sys.exit("Tailrace needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ". Next: make PYTHON=python3.11 setup") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/uv.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements/dev.txt
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes --requirement requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable pipeline --editable operators
 	@touch $@
 
@@ -34,10 +38,10 @@ run: setup ## Run the demo: embedded Kafka, a pipeline, the proof
 	$(BIN)/tailrace demo $(RUN_ARGS)
 
 # Two runs: integration tests start and stop Spark sessions, and a process can hold only one at a time.
-test: setup ## Run all tests, the integration tests on a real Kafka
+test: setup ## Run the tests, the integration tests on a real Kafka (LONG=1: the long ones instead)
 	$(BIN)/python tests/support/archive.py
-	$(BIN)/python -m pytest tests/unit --numprocesses $(TEST_PROCESSES) --dist loadfile $(TEST_ARGS)
-	$(BIN)/python -m pytest tests/integration --numprocesses $(TEST_PROCESSES) $(TEST_ARGS)
+	$(if $(LONG),,$(BIN)/python -m pytest tests/unit --numprocesses $(TEST_PROCESSES) --dist loadfile $(TEST_ARGS))
+	$(BIN)/python -m pytest tests/integration --numprocesses $(TEST_PROCESSES) -m "$(if $(LONG),,not )long" $(TEST_ARGS)
 
 faults: setup ## Break every part and count the records that come out (an hour; QUICK=1: minutes)
 	$(BIN)/python tests/support/archive.py

@@ -7,6 +7,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from tailrace.gateway import daemon
+
 SCRIPT = """
 import importlib, sys, zipfile
 ours, shipped = sys.argv[1:]
@@ -59,3 +61,18 @@ def test_gateway_creates_arrow_arrays_without_pandas() -> None:
     """pyarrow would load it with the first array, which takes longer than a batch."""
     done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["2", "False"]
+
+
+def test_installed_pyspark_comes_before_its_own_archives_only(tmp_path: Path) -> None:
+    """Archives of another Spark stay first: their PySpark is the one that fits its JVM."""
+    package = tmp_path / "packages" / "pyspark"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    own, other, installed = (
+        f"{package}/python/lib/pyspark.zip",
+        "/opt/spark/python/lib/pyspark.zip",
+        str(package.parent),
+    )
+    assert daemon.package_first([own, "/job", installed]) == ["/job", installed, own]
+    assert daemon.package_first([other, "/job", installed]) == [other, "/job", installed]
+    assert daemon.package_first([other, "/job"]) == [other, "/job"]

@@ -1,40 +1,32 @@
-"""Each example runs as its README says, and its output equals what its `expected` returns."""
+"""The pipeline of each example: its output equals what its `expected` returns."""
 
 from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tailrace.config import Kafka
+from tailrace.config import Kafka, file
 from tailrace.demo.example import Example, example, load
 from tailrace.demo.feed import create_topics, feed, kafka_at
 from tailrace.demo.proof import compare, source_of
 from tailrace.kafka.reader import read
+from tailrace.startup import run as startup
 from tailrace.testing.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.integration
 
-RUN_LIMIT = 200.0
 
-
-def run(chosen: Example, bootstrap: str, **more: str) -> None:
-    """Run the example's pipeline over all existing records, in its own process."""
-    environment = {**os.environ, "TAILRACE_KAFKA__BOOTSTRAP_SERVERS": bootstrap, **more}
-    done = subprocess.run(
-        [sys.executable, "-m", "tailrace.cli.main", "run", str(chosen.pipeline), "--batch", "--output", "json"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=RUN_LIMIT,
-        check=False,
-    )
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+def run(chosen: Example, bootstrap: str, spark: SparkSession, **more: str) -> None:
+    """Run the example's pipeline over all existing records."""
+    with patch.dict(os.environ, {"TAILRACE_KAFKA__BOOTSTRAP_SERVERS": bootstrap, **more}):
+        loaded = file.load(chosen.pipeline)
+    startup.run(loaded.pipeline, loaded.folder, batch=True, spark=spark)
 
 
 def prove(chosen: Example, kafka: Kafka, source: str, sinks: tuple[str, ...], rejected: str) -> None:
@@ -49,19 +41,18 @@ def prove(chosen: Example, kafka: Kafka, source: str, sinks: tuple[str, ...], re
     assert verdict.holds, f"{verdict.line()}: {verdict.wrong}"
 
 
-@pytest.mark.long
-def test_tweets_become_their_hashtags(tailrace_kafka: EmbeddedKafka) -> None:
+@pytest.mark.takes(15)
+def test_tweets_become_their_hashtags(tailrace_kafka: EmbeddedKafka, spark: SparkSession) -> None:
     """Every hashtag comes out once, and records that are no tweets are rejected with their place."""
     chosen, bootstrap = example("tweets"), tailrace_kafka.bootstrap_servers
     generator = load(chosen.generator)
     create_topics(bootstrap, generator.TOPICS)
     assert generator.generate(bootstrap, count=2000) == 2000
-    run(chosen, bootstrap)
+    run(chosen, bootstrap, spark)
     prove(chosen, kafka_at(bootstrap), "tweets", ("hashtags",), "tweets.rejected")
 
 
-@pytest.mark.takes(24)
-def test_hashtag_is_encoded_with_its_avro_schema(tailrace_kafka: EmbeddedKafka) -> None:
+def test_hashtag_is_encoded_with_its_avro_schema(tailrace_kafka: EmbeddedKafka, spark: SparkSession) -> None:
     """The fields of an output are those of its tweet, the hashtag in lower case."""
     import io
 
@@ -79,7 +70,7 @@ def test_hashtag_is_encoded_with_its_avro_schema(tailrace_kafka: EmbeddedKafka) 
         "hashtags": ["CaFé"],
     }
     feed(iter([generator.Message(b"ann", generator.encode(tweet))]), bootstrap, "tweets", count=1)
-    run(chosen, bootstrap)
+    run(chosen, bootstrap, spark)
     schema = fastavro.schema.load_schema(str(chosen.folder / "hashtag.avsc"))
     ours = [each.value or b"" for each in read(kafka_at(bootstrap), "hashtags") if each.key == b"1000000000#0"]
     assert len(ours) == 1
@@ -90,20 +81,19 @@ def test_hashtag_is_encoded_with_its_avro_schema(tailrace_kafka: EmbeddedKafka) 
     assert at.timestamp() == 1_767_225_600.123
 
 
-@pytest.mark.takes(17)
-def test_rich_events_go_to_two_topics(tailrace_kafka: EmbeddedKafka) -> None:
+def test_rich_events_go_to_two_topics(tailrace_kafka: EmbeddedKafka, spark: SparkSession) -> None:
     """Each event goes to the topic for its length, with its counts; invalid and empty ones are rejected."""
     chosen, bootstrap = example("rich-events"), tailrace_kafka.bootstrap_servers
     generator = load(chosen.generator)
     create_topics(bootstrap, generator.TOPICS)
     assert generator.generate(bootstrap, count=2000) == 2000
-    run(chosen, bootstrap)
+    run(chosen, bootstrap, spark)
     sinks = ("rich-events.brief", "rich-events.long")
     prove(chosen, kafka_at(bootstrap), "rich-events", sinks, "rich-events.rejected")
 
 
-@pytest.mark.long
-def test_windowed_counts_survive_a_restart(tailrace_kafka: EmbeddedKafka, tmp_path: Path) -> None:
+@pytest.mark.takes(23)
+def test_windowed_counts_survive_a_restart(tailrace_kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> None:
     """Windows that span two runs count all their events, because the state is resumed."""
     chosen, bootstrap = example("windowed-counts"), tailrace_kafka.bootstrap_servers
     generator = load(chosen.generator)
@@ -111,5 +101,5 @@ def test_windowed_counts_survive_a_restart(tailrace_kafka: EmbeddedKafka, tmp_pa
     messages = generator.messages(0)
     for count in (1100, 1500):
         feed(itertools.islice(messages, count), bootstrap, "words", count=count)
-        run(chosen, bootstrap, TAILRACE_CHECKPOINT=f"file://{tmp_path}/state")
+        run(chosen, bootstrap, spark, TAILRACE_CHECKPOINT=f"file://{tmp_path}/state")
     prove(chosen, kafka_at(bootstrap), "words", ("word-counts",), "windowed-counts.rejected")

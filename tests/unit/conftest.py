@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
+from support import archive
 from support.spark import local_spark
 
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -18,6 +19,7 @@ settings.load_profile("any machine")
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Run a local Spark."""
+    archive.use()
     session = local_spark()
     yield session
     session.stop()

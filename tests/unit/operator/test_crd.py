@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -110,7 +111,9 @@ def test_ranges_and_choices_are_kept(spec: dict[str, Any]) -> None:
     """The API server refuses what the configuration would refuse."""
     assert spec["properties"]["process"]["properties"]["partitions"]["maximum"] == 10_000
     assert spec["properties"]["batch"]["properties"]["max_records"]["minimum"] == 1
-    assert spec["properties"]["source"]["properties"]["format"]["enum"] == ["raw", "json", "avro"]
+    assert spec["properties"]["source"]["properties"]["on_data_loss"]["enum"] == ["stop", "reset"]
+    assert re.fullmatch(spec["properties"]["source"]["properties"]["format"]["pattern"], "avro")
+    assert not re.fullmatch(spec["properties"]["source"]["properties"]["format"]["pattern"], "avr")
 
 
 def test_free_maps_keep_their_keys(spec: dict[str, Any]) -> None:

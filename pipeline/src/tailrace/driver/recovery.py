@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from tailrace import crash_points, errors
 from tailrace.config import Delivery, OnDataLoss, Pipeline
 from tailrace.crash_points import Point
+from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
 from tailrace.progress.ledger import Ledger
@@ -43,8 +44,8 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
     markers = ledger.markers()
     ahead = max((marker.next for marker in markers.values()), default=0)
     if plan is not None and ahead > plan.batch + 1:
-        other = _choices(pipeline).get(
-            "then",
+        other = _way_out(
+            pipeline,
             "check the output for what was delivered, then set where to continue: "
             "`tailrace offsets set FILE … --give-up`",
         )
@@ -58,19 +59,32 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
     if plan is not None and expiry.missing(plan, markers):
         kept = expiry.retention(cluster.admin)
         note = f"offsets.retention.minutes: {kept.note}" if kept.note else ""
-        expiry.check(plan, markers, time.time(), kept, **_choices(pipeline))
+        expiry.check(plan, markers, time.time(), kept, _way_out(pipeline, expiry.THEN))
         _check_deleted(plan, markers, kept)
     return Recovered(plan, markers), note
 
 
-def _choices(pipeline: Pipeline) -> dict[str, str]:
-    """Return the next step for a stateful pipeline, whose offsets are in its checkpoint and cannot be set."""
+def check_new(pipeline: Pipeline, ledger: Ledger, cluster: Cluster, markers: Mapping[SinkPartition, Marker]) -> None:
+    """Refuse a first start if there are markers or offsets: the plan that they belong to is missing."""
+    read = ledger.positions(dict.fromkeys(source.partitions_of(pipeline, cluster), 0))
+    if markers or read:
+        other = _way_out(pipeline, "set where to continue: tailrace offsets set FILE … --give-up")
+        raise errors.ProgressMissing(
+            f"the ledger {pipeline.ledger.topic!r} has {len(markers)} markers of {pipeline.pipeline!r}, its group has "
+            f"offsets of {len(read)} partitions, and there is no plan",
+            kept="nothing was read or written",
+            then=f"restore the ledger topic; or {other}; `tailrace explain TR-306` lists the choices",
+        )
+
+
+def _way_out(pipeline: Pipeline, stateless: str) -> str:
+    """Return the next step; offsets in a checkpoint cannot be set."""
     if pipeline.checkpoint == "ledger":
-        return {}
-    return {
-        "then": "check the output for what the batch delivered; then give the pipeline a new name, a new "
+        return stateless
+    return (
+        "check the output for what the batch delivered; then give the pipeline a new name, a new "
         f"checkpoint and a section `offsets` with from: tailrace.{pipeline.pipeline}"
-    }
+    )
 
 
 def _check_deleted(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], kept: expiry.Retention) -> None:

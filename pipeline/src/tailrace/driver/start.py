@@ -21,7 +21,7 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
     plan, pipeline = recovered.plan, context.pipeline
     ids = {topic: name for topic, (name, _) in Look(pipeline, context.cluster).topics().items()}
     if plan is None:
-        _check_new(context, recovered)
+        recovery.check_new(pipeline, context.ledger, context.cluster, recovered.markers)
     context.emit(Started(pipeline.pipeline, context.run, plan.batch + 1 if plan else 0))
     loop = Loop(context, engine, plan=plan)
     if plan is None:
@@ -37,19 +37,6 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
     loop.begin(ids)
     context.watcher.reading(lambda: loop.positions)
     loop.stream(until_read=until_read)
-
-
-def _check_new(context: Context, recovered: Recovered) -> None:
-    """Refuse a first start if there are markers or offsets: the plan that they belong to is missing."""
-    read = context.ledger.positions(dict.fromkeys(source.partitions_of(context.pipeline, context.cluster), 0))
-    if recovered.markers or read:
-        raise errors.ProgressMissing(
-            f"the ledger {context.pipeline.ledger.topic!r} has {len(recovered.markers)} markers of "
-            f"{context.pipeline.pipeline!r}, its group has offsets of {len(read)} partitions, and there is no plan",
-            kept="nothing was read or written",
-            then="restore the ledger topic, or set where to continue: tailrace offsets set FILE … --give-up; `tailrace "
-            "explain TR-306` lists the choices",
-        )
 
 
 def _finish(context: Context, loop: Loop, recovered: Recovered, again: frozenset[str]) -> TopicPartitions:

@@ -54,14 +54,14 @@ def doubtful(
     return missing(plan, markers) if now - plan.at >= retention.certain else []
 
 
-_THEN = (
+THEN = (
     "check the output, then `tailrace offsets set FILE … --give-up` with the offsets to continue from; "
     "`tailrace explain TR-306` lists the choices"
 )
 
 
 def check(
-    plan: AnyPlan, markers: Mapping[SinkPartition, Marker], now: float, retention: Retention, then: str = _THEN
+    plan: AnyPlan, markers: Mapping[SinkPartition, Marker], now: float, retention: Retention, then: str = THEN
 ) -> None:
     """Raise ProgressMissing if a missing marker may have expired."""
     lost = doubtful(plan, markers, now, retention)

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace import errors
+from tailrace.driver import recovery
 from tailrace.driver.context import Context
 from tailrace.driver.recovery import Recovered
 from tailrace.driver.shutdown import unfinished
@@ -46,16 +47,8 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
     control = RateControl(spark, pipeline, context.emit)
     gate = Gate.of(pipeline, reports(spark))
     runner = Runner(context, spark, control, gate)
-    read = (
-        {} if plan is not None else ledger.positions(dict.fromkeys(source.partitions_of(pipeline, context.cluster), 0))
-    )
-    if plan is None and (recovered.markers or read):
-        raise errors.ProgressMissing(
-            f"the ledger {pipeline.ledger.topic!r} has {len(recovered.markers)} markers of {pipeline.pipeline!r}, "
-            f"its group has offsets of {len(read)} partitions, and there is no plan",
-            kept="nothing was read or written",
-            then="restore the ledger topic; `tailrace explain TR-306` has the choices",
-        )
+    if plan is None:
+        recovery.check_new(pipeline, ledger, context.cluster, recovered.markers)
     first, positions = None, {}
     context.emit(Started(pipeline.pipeline, context.run, plan.batch + 1 if plan else 0))
     if plan is None:

@@ -36,10 +36,10 @@ def full(broker: Broker) -> None:
 
 
 STRIKES = (
-    Strike("is killed -9, and started again", Broker.kill, Broker.start),
-    Strike("is stopped in order, and started again", Broker.stop, Broker.start),
-    Strike("is paused, and goes on", Broker.pause, Broker.resume),
-    Strike("can write no more, ends, and is started again with space", full, Broker.start),
+    Strike("is killed -9, and restarted", Broker.kill, Broker.start),
+    Strike("is stopped in order, and restarted", Broker.stop, Broker.start),
+    Strike("is paused and resumed", Broker.pause, Broker.resume),
+    Strike("runs out of disk space, ends, and is restarted with space", full, Broker.start),
 )
 
 
@@ -89,7 +89,7 @@ def elections(context: Context) -> Sequence[Result]:
         one.drained(load)
     if not moved:
         raise RuntimeError("no election moved a leader")
-    return [proven(one, "leaders and coordinators elected anew", runs=times, note=f"{moved} leaders moved")]
+    return [proven(one, "leaders and coordinators re-elected", runs=times, note=f"{moved} leaders moved")]
 
 
 def leaders(admin: AdminClient) -> dict[tuple[str, int], int]:

@@ -138,7 +138,7 @@ REFUSED = {
     "tests/integration/test_ledger.py::test_deleted_ledger_is_refused_while_its_markers_exist": (
         "ledger topic deleted while it is down"
     ),
-    "tests/integration/test_ledger.py::test_recreated_ledger_topic_is_refused": "ledger topic made anew",
+    "tests/integration/test_ledger.py::test_recreated_ledger_topic_is_refused": "ledger topic deleted and recreated",
     "tests/integration/test_ledger.py::test_markers_ahead_of_the_last_plan_are_refused": (
         "ledger restored from an older copy"
     ),

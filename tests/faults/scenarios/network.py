@@ -183,7 +183,7 @@ def one_zombie(kafka: ProxiedKafka, api: Api) -> Result:
         if error is not None and not isinstance(error, TailraceError):
             raise error
         one.write(at + 2, whole(one, at + 2))
-        return result_of(one, at + 3, "an attempt that was given up goes on, from each step")
+        return result_of(one, at + 3, "an abandoned attempt continues, from each step")
 
 
 def replaced(older: Older) -> Older:
@@ -226,7 +226,7 @@ def outage(context: Context) -> Sequence[Result]:
                 one.drained(load)
             restarts = len(one.codes) - 1
             context.say(f"outage, {how}: {restarts} restarts, codes {one.codes[:-1]}, {took:.0f} s to continue")
-            note = f"went on after {took:.0f} s, {restarts} restarts"
+            note = f"continued after {took:.0f} s, {restarts} restarts"
             found.append(proven(one, f"an outage of {seconds:.0f} s, both ways, {how}", note=note))
     return found
 

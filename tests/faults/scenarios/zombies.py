@@ -50,7 +50,7 @@ def paused_driver(context: Context) -> Sequence[Result]:
             f"the older driver stopped with {DriverFenced.code} {fenced} times, but {times} were expected"
         )
     note = f"the older one stopped with {DriverFenced.code}"
-    return [proven(one, "a driver is paused, another takes over, the first goes on", runs=times, note=note)]
+    return [proven(one, "a driver is paused, another takes over, the first resumes", runs=times, note=note)]
 
 
 def paused_gateway(context: Context) -> Sequence[Result]:
@@ -78,7 +78,7 @@ def executor_part(context: Context, what: str, word: str, spark: Mapping[str, st
         load.stop()
         one.drained(load)
     note = f"{len(one.codes) - 1} restarts"
-    return proven(one, f"the {what} is paused, given up, and goes on if it still can", runs=times, note=note)
+    return proven(one, f"the {what} is paused, given up, and resumed if it is still alive", runs=times, note=note)
 
 
 SCENARIOS = (

@@ -13,6 +13,8 @@ LONG ?=
 FAULTS_ARGS ?=
 QUICK ?=
 ONLY ?=
+WORLDS ?=
+WORLD ?=
 
 # Compiling PySpark and its kind anew takes each of a driver's processes a second or more.
 unexport PYTHONDONTWRITEBYTECODE
@@ -43,10 +45,14 @@ test: setup ## Run the tests, the integration tests on a real Kafka (LONG=1: the
 	$(if $(LONG),,$(BIN)/python -m pytest tests/unit --numprocesses $(TEST_PROCESSES) --dist loadfile $(TEST_ARGS))
 	$(BIN)/python -m pytest tests/integration --numprocesses $(TEST_PROCESSES) -m "$(if $(LONG),,not )long" $(TEST_ARGS)
 
-faults: setup ## Break every part and count the records that come out (an hour; QUICK=1: minutes)
+faults: setup ## Break every part and count the records that come out (an hour; QUICK=1: minutes; WORLDS=15: at random)
 	$(BIN)/python tests/support/archive.py
+ifneq ($(WORLDS)$(WORLD),)
+	PYTHONPATH=tests $(BIN)/python -m faults.worlds $(if $(WORLD),--world '$(WORLD)',--count $(WORLDS)) $(FAULTS_ARGS)
+else
 	$(if $(wildcard tests/faults/test_*.py),$(BIN)/python -m pytest tests/faults $(TEST_ARGS))
 	PYTHONPATH=tests $(BIN)/python -m faults $(if $(QUICK),--quick,--write) $(if $(ONLY),--only $(ONLY)) $(FAULTS_ARGS)
+endif
 
 charts: $(STAMP) ## Test the Helm chart: render and check every environment
 	$(BIN)/python -m pytest tests/charts $(TEST_ARGS)

@@ -71,11 +71,11 @@ def prove(
         0 if watched is None else differences(dict(watched), output),
         tuple(lingering),
         tuple(beyond(bootstrap, pipeline, ever or sinks)) if transactional else (),
-        tuple(_markers(bootstrap, pipeline, ledger, last, sinks)) if transactional else (),
+        tuple(wrong_markers(bootstrap, pipeline, ledger, last, sinks)) if transactional else (),
     )
 
 
-def _markers(bootstrap: str, pipeline: str, ledger: str, last: int, sinks: int) -> list[str]:
+def wrong_markers(bootstrap: str, pipeline: str, ledger: str, last: int, sinks: int) -> list[str]:
     """Describe the wrong markers; they are the group's offsets, read as any tool would."""
     consumer = Consumer(
         client_options(Kafka(bootstrap_servers=bootstrap))

@@ -22,6 +22,8 @@ from faults.records import HEAD
 from tailrace.config import Kafka
 from tailrace.kafka.cluster import Cluster
 
+Parse = Callable[[list[bytes]], Array]  # values to their heads
+
 LIMIT = 120.0  # seconds without progress towards the end
 _MANY = 10_000
 
@@ -113,7 +115,8 @@ class Reader:
 class Heads:
     """Keep the heads of values by partition, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, parse: Parse = heads) -> None:
+        self._parse = parse
         self._parts: dict[int, list[Array]] = defaultdict(list)
         self.count = 0
 
@@ -123,7 +126,7 @@ class Heads:
         for message in messages:
             found[message.partition() or 0].append(message.value() or bytes(HEAD.itemsize))
         for number, values in found.items():
-            self._parts[number].append(heads(values))
+            self._parts[number].append(self._parse(values))
         self.count += len(messages)
 
     @property
@@ -132,9 +135,9 @@ class Heads:
         return {number: np.concatenate(parts) for number, parts in list(self._parts.items())}
 
 
-def read_heads(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, Array]:
+def read_heads(bootstrap: str, topic: str, isolation: str = "read_committed", parse: Parse = heads) -> dict[int, Array]:
     """Read the heads of a topic's records as a new consumer gets them now."""
-    kept = Heads()
+    kept = Heads(parse)
     reader = Reader(bootstrap, topic, kept, isolation)
     try:
         reader.finish()
@@ -146,8 +149,8 @@ def read_heads(bootstrap: str, topic: str, isolation: str = "read_committed") ->
 class Watching:
     """A reader that reads all the time, in a thread."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        self.kept = Heads()
+    def __init__(self, bootstrap: str, topic: str, parse: Parse = heads) -> None:
+        self.kept = Heads(parse)
         self._reader = Reader(bootstrap, topic, self.kept)
         self._end = threading.Event()
         self._error: Exception | None = None
@@ -178,9 +181,9 @@ class Watching:
 
 
 @contextmanager
-def watching(bootstrap: str, topic: str) -> Iterator[Watching]:
+def watching(bootstrap: str, topic: str, parse: Parse = heads) -> Iterator[Watching]:
     """Read the topic while it is written."""
-    reader = Watching(bootstrap, topic)
+    reader = Watching(bootstrap, topic, parse)
     try:
         yield reader
     finally:

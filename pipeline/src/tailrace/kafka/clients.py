@@ -8,7 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -99,13 +99,23 @@ def add_offsets(producer: Producer, places: Sequence[TopicPartition], group: obj
     within(limit, doing, add)
 
 
-def persist(question: Callable[[], T], doing: str, limit: float = ANSWER_LIMIT, rights: Sequence[Right] = ()) -> T:
-    """Retry a request until it succeeds; raise the translated error if it is not retriable, or after the limit."""
+def persist(
+    question: Callable[[], T],
+    doing: str,
+    limit: float = ANSWER_LIMIT,
+    rights: Sequence[Right] = (),
+    also: Container[int] = (),
+) -> T:
+    """Retry a request until it succeeds; raise the translated error if it is not retriable, or after the limit.
+
+    `also` are codes that are retriable for this request only.
+    """
     end = time.monotonic() + limit
     while True:
         try:
             return question()
         except KafkaException as error:
-            if not is_retriable(error) or time.monotonic() > end:
+            again = is_retriable(error) or code_of(error) in also
+            if not again or time.monotonic() > end:
                 raise translate(error, doing, rights=rights) from error
             time.sleep(0.02)

@@ -15,7 +15,7 @@ from tailrace.kafka.rights import Operation, on_topic
 
 
 def setting(cluster: Cluster, topic: str, name: str) -> str | None:
-    """Return a topic's setting; None if the brokers do not let us read it."""
+    """Return the setting of a topic that exists; None if the brokers do not let us read it."""
     asked = [ConfigResource(ResourceType.TOPIC, topic)]
 
     def ask() -> str | None:
@@ -24,7 +24,8 @@ def setting(cluster: Cluster, topic: str, name: str) -> str | None:
         return None if value is None else str(value)
 
     try:
-        return persist(ask, f"reading {name} of the topic {topic!r}", ANSWER_LIMIT)
+        # A broker learns of a new topic a moment after the one that showed it.
+        return persist(ask, f"reading {name} of the topic {topic!r}", ANSWER_LIMIT, also=UNKNOWN_TOPIC)
     except NotAuthorized:
         return None
 

@@ -1,0 +1,1 @@
+"""Worlds: random pipelines under random faults, each drawn from a seed and replayed from one line."""

@@ -1,0 +1,130 @@
+"""`make faults WORLDS=15`: draw worlds, run them, and write a line for each; `WORLD='…'` replays a line."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from faults.campaign import HEAP, SETTINGS
+from faults.scenario import Context
+from faults.worlds.act import act
+from faults.worlds.mutants import MUTANTS
+from faults.worlds.oracle import Outcome
+from faults.worlds.world import Place, World, draw
+from support import archive
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
+
+_SHRINKS = 12  # smaller worlds that are tried for one that fails
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the worlds; return 0 if all of them kept every promise."""
+    parser = argparse.ArgumentParser(prog="faults.worlds", description="Run random pipelines under random faults.")
+    parser.add_argument("--count", type=int, default=15)
+    parser.add_argument("--seed", type=int, default=int(time.time()), help="the first world's; the next have the next")
+    parser.add_argument("--place", type=Place, choices=list(Place), help="run all of them there")
+    parser.add_argument("--minutes", type=float, default=0.0, help="draw no world after so many minutes; 0: no limit")
+    parser.add_argument("--world", default="", help="the line of a world to run again")
+    parser.add_argument("--mutants", nargs="*", metavar="NAME", help="break the product, and count the worlds it takes")
+    parser.add_argument("--json", type=Path, help="append a line for each world to this file")
+    chosen = parser.parse_args(arguments)
+    archive.use()
+    worlds = [World.parse(chosen.world)] if chosen.world else [
+        draw(seed, chosen.place) for seed in range(chosen.seed, chosen.seed + chosen.count)
+    ]  # fmt: skip
+    sys.stdout.write(f"{len(worlds)} worlds from seed {worlds[0].seed}\n")
+    began, bad, records, ran = time.monotonic(), 0, 0, 0
+    folder = Path(tempfile.mkdtemp(prefix="tailrace-worlds-"))
+    with EmbeddedKafka(EmbeddedOptions(brokers=3, heap=HEAP, settings=SETTINGS)) as kafka:
+        if chosen.mutants is not None:
+            return int(not _all_caught(chosen.mutants, worlds, kafka, folder))
+        for world in worlds:
+            if chosen.minutes and time.monotonic() - began > chosen.minutes * 60:
+                break
+            outcome = _one(world, kafka, folder, chosen.json)
+            ran, records, bad = ran + 1, records + outcome.records, bad + (not outcome.good)
+            if not outcome.good and not chosen.world:
+                smallest = shrunk(world, lambda smaller: not _one(smaller, kafka, folder, None).good)
+                sys.stdout.write(f"  the smallest that fails: make faults WORLD='{smallest.line}'\n")
+    minutes = (time.monotonic() - began) / 60
+    sys.stdout.write(f"{ran} worlds, {records:,} records, {bad} of them broke a promise, {minutes:.1f} minutes\n")
+    if bad:
+        sys.stdout.write(f"their logs are in {folder}\n")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+    return int(bad > 0)
+
+
+def _one(world: World, kafka: EmbeddedKafka, folder: Path, file: Path | None) -> Outcome:
+    began = time.monotonic()
+    outcome, starts = act(world, Context(kafka, folder, world.seed, True, lambda text: None))
+    took = time.monotonic() - began
+    what = f"{world.place}, {world.encoding}, {world.work}, {len(world.counts)} partitions, {world.input}"
+    faults = ", ".join([*world.strikes, *(f"{each.at}@{each.batch}" for each in world.crashes)]) or "no fault"
+    kept = "kept" if outcome.good else "BROKEN"
+    sys.stdout.write(f"{kept} {world.seed}: {what}; {faults}: {outcome}; {starts} starts, {took:.0f} s\n")
+    sys.stdout.flush()
+    if not outcome.good:
+        sys.stdout.write(f"  again: make faults WORLD='{world.line}'\n")
+    if file is not None:
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write(
+                json.dumps({"world": json.loads(world.line), "outcome": asdict(outcome), "seconds": round(took, 1)})
+                + "\n"
+            )
+    return outcome
+
+
+def _all_caught(names: Sequence[str], worlds: Sequence[World], kafka: EmbeddedKafka, folder: Path) -> bool:
+    """Run each mutant in the worlds until one breaks a promise; return whether all were caught.
+
+    Only worlds in which the product as it is keeps its promises prove anything.
+    """
+    left: list[str] = []
+    sound: dict[int, bool] = {}
+    for mutant in [each for each in MUTANTS if not names or each.name in names]:
+        package, verdict = mutant.build(folder), "SURVIVED"
+        for number, world in enumerate(worlds, start=1):
+            if world.seed not in sound:
+                sound[world.seed] = _one(world, kafka, folder, None).good
+            if not sound[world.seed]:
+                continue
+            outcome, _ = act(world, Context(kafka, folder, world.seed, True, lambda text: None), package)
+            if not outcome.good:
+                verdict = f"caught by world {number}, seed {world.seed}: {outcome}"
+                break
+        else:
+            left.append(mutant.name)
+        sys.stdout.write(f"{mutant.name}: {verdict}\n")
+        sys.stdout.flush()
+    found = f"{len(left)} mutants survived {len(worlds)} worlds: {', '.join(left)}" if left else "all caught"
+    sys.stdout.write(f"{found}\n")
+    return not left and all(sound.values())
+
+
+def shrunk(world: World, fails: Callable[[World], bool]) -> World:
+    """Return a smaller world that fails as well, after a bounded number of attempts."""
+    left = _SHRINKS
+    while True:
+        for smaller in world.smaller():
+            if not left:
+                return world
+            left -= 1
+            if fails(smaller):
+                world = smaller
+                break
+        else:
+            return world
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,374 @@
+"""A world, run: feed, start, strike, restart, drain, stop; then everything is read and judged."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from confluent_kafka import ElectionType, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from faults.proof import wrong_markers
+from faults.reading import Watching, differences, read_heads, watching, whole
+from faults.scenario import Context
+from faults.scenarios.brokers import in_sync
+from faults.transactions import beyond, open_after
+from faults.worlds.oracle import Outcome, judge
+from faults.worlds.records import FUNCTIONS, feed, parse, wanted
+from faults.worlds.world import Encoding, Place, Strike, Work, World
+from tailrace import crash_points
+from tailrace.demo.batches import Batches
+from tailrace.demo.driver import Driver
+from tailrace.errors import DriverFenced
+from tailrace.progress.ledger import read
+from tailrace.progress.stream_plan import AnyPlan
+
+LIMIT = 120.0  # seconds without a batch or a start
+QUIET = 4.0  # seconds for which a driver is idle before it is believed
+_SPARK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.master": "local[2,4]",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "3",
+}
+_AWAY = 3.0  # seconds for which a broker is gone
+
+
+class Stuck(Exception):
+    """Raised if something was waited for in vain, or a driver ended for no reason."""
+
+
+class Act:
+    """One pipeline and its drivers."""
+
+    def __init__(
+        self, world: World, context: Context, watch: Watching, topics: tuple[str, str, str], package: Path | None
+    ) -> None:
+        self.world, self._context, self._watch = world, context, watch
+        self.source, self.sink, self.rejected = topics
+        self.name = f"w-{uuid.uuid4().hex[:8]}"
+        self.ledger = f"{self.name}.ledger"
+        self.counts: dict[int, int] = dict.fromkeys(range(len(world.counts)), 0)
+        self.starts = 0
+        self._chance = random.Random(world.seed + 1)
+        self._folder = context.folder / self.name
+        self._folder.mkdir(parents=True)
+        self._marks = self._folder / "crashes"
+        self._settings: dict[str, Any] = {}
+        self._path = os.pathsep.join(map(str, filter(None, (package, Path(__file__).parents[2]))))
+        self._batches = Batches()
+        self._drivers: list[Driver] = []
+        self._expected = False  # whether the driver's end is our doing
+        self._seen = 0
+        self._heard = time.monotonic()
+        (self._folder / "work.py").write_text(FUNCTIONS)
+
+    # -- the pipeline -------------------------------------------------------------------------------
+
+    def _file(self) -> Path:
+        world = self.world
+        base: dict[str, Any] = {
+            "pipeline": self.name,
+            "kafka": {"bootstrap.servers": self._context.bootstrap},
+            "source": {"topics": [self.source], "format": world.encoding.value},
+            "sink": {"topic": self.sink, "format": world.encoding.value},
+            "rejected": self.rejected,
+            "ledger": {"topic": self.ledger, "partitions": 16},
+            "batch": {"max_records": world.max_records, "target": 0},
+            "metrics": {"enabled": False},
+            "spark": _SPARK,
+        }
+        if world.encoding is Encoding.JSON:
+            base["source"]["schema"] = "p long not null, n long not null" + (
+                ", pad string" if world.work is Work.NONE else ""
+            )
+        if world.work is not Work.NONE:
+            kind = (
+                "function" if world.work is Work.SHUFFLE or (world.place is Place.SPARK and world.seed % 2) else "arrow"
+            )
+            arguments = {"work": world.work.value, "encoding": world.encoding.value}
+            base["process"] = {kind: f"work.py:{'frame' if kind == 'function' else 'arrow'}", "arguments": arguments}
+        for section, number in (("sink", world.sink_partitions), ("source", world.source_partitions)):
+            if number is not None:
+                base[section]["partitions"] = number
+        for section, values in self._settings.items():
+            base[section] |= values
+        file = self._folder / "pipeline.yaml"
+        file.write_text(yaml.safe_dump(base))
+        return file
+
+    def start(self) -> Driver:
+        """Start a driver."""
+        command = {
+            Place.THREADS: ("faults.worlds.thread_driver", str(self._file())),
+            Place.SPARK: ("tailrace.cli.main", "run", str(self._file()), "--output", "json"),
+        }[self.world.place]
+        planned = [
+            crash_points.Crash(crash_points.Point(each.at), each.batch, times=each.times) for each in self.world.crashes
+        ]
+        environment = crash_points.crashes(self._marks, *planned) if planned else {}
+        environment |= {"PYTHONUNBUFFERED": "1", "PYTHONPATH": self._path}
+        self._drivers.append(Driver(["-m", *command], environment, self._folder))
+        self._expected, self._struck = False, self._happened
+        self._batches.ended()
+        self.starts += 1
+        return self._drivers[-1]
+
+    @property
+    def _driver(self) -> Driver:
+        return self._drivers[-1]
+
+    @property
+    def _happened(self) -> int:
+        return len(list(self._marks.glob("*.crash")))
+
+    def step(self, wait: float = 0.1) -> None:
+        """Take the next event, or start a driver in place of one that was struck."""
+        code = self._driver.code
+        heard = self._driver.next(wait)
+        if heard is not None:
+            self._heard = time.monotonic()
+            self._batches.apply(heard.event)
+        elif code is not None:
+            if not self._expected and self._happened == self._struck:
+                raise Stuck(f"the driver ended by itself with {code}: {self._driver.failure()}".replace("\n", " "))
+            self.start()
+
+    def follow(self, until: Any, what: str) -> None:
+        """Take events until the condition holds."""
+        ends, before = time.monotonic() + LIMIT, (0, -1, 0)
+        while not until():
+            self.step()
+            now = (self.starts, self._batches.written, self._watch.kept.count)
+            if now != before:
+                before, ends = now, time.monotonic() + LIMIT
+            if time.monotonic() > ends:
+                raise Stuck(f"waited {LIMIT:g} s in vain for {what}")
+
+    # -- input --------------------------------------------------------------------------------------
+
+    def feed(self, share: float) -> None:
+        """Write input until this share of the world's is there."""
+        more = {
+            number: int(count * share) - self.counts.get(number, 0)
+            for number, count in enumerate(self.world.counts)
+            if int(count * share) > self.counts.get(number, 0)
+        }
+        self._feed(more)
+
+    def _feed(self, more: dict[int, int]) -> None:
+        self._batches.idle = False
+        feed(self.world, self._context.bootstrap, self.source, more, self.counts)
+        for number, count in more.items():
+            self.counts[number] = self.counts.get(number, 0) + count
+
+    def drain(self) -> None:
+        """Follow until all outputs are there, or the driver is idle for a while."""
+        outputs = sum(int(wanted(self.world, count)[0].sum()) for count in self.counts.values())
+        rejected = any(wanted(self.world, count)[1].any() for count in self.counts.values())
+
+        def over() -> bool:
+            there = self._watch.kept.count >= outputs and (self._batches.idle or not rejected)
+            return there or (self._batches.idle and time.monotonic() - self._heard > QUIET)
+
+        self.follow(over, f"{outputs} outputs")
+
+    # -- strikes ------------------------------------------------------------------------------------
+
+    def strike(self, kind: Strike) -> None:
+        """Do it, while the pipeline has work."""
+        written = self._batches.written
+        self.follow(lambda: self._batches.written > written or self._batches.idle, "a batch before the strike")
+        getattr(self, f"_{kind.value}")()
+
+    def _kill(self) -> None:
+        self._expected = True
+        self._driver.kill()
+
+    def _pause(self) -> None:
+        first, tree = self._driver, self._tree()
+        for each in tree:
+            with suppress(psutil.NoSuchProcess):
+                each.suspend()
+        try:
+            self.start()
+            written = self._batches.written
+            self.follow(lambda: self._batches.written > written or self._batches.idle, "a batch of the second driver")
+        finally:
+            for each in tree:
+                with suppress(psutil.NoSuchProcess):
+                    each.resume()
+        self._fenced(first)
+
+    def _rival(self) -> None:
+        first = self._driver
+        if first.code is None:
+            self.start()
+            self._fenced(first)
+
+    def _fenced(self, first: Driver) -> None:
+        """The older driver must end because it is fenced; a crash point or a signal may end it before."""
+        ends = time.monotonic() + LIMIT
+        while first.code is None:
+            self.step()
+            if time.monotonic() > ends:
+                raise Stuck("the older driver did not end")
+        code = first.code
+        if code not in (DriverFenced.exit_code, -signal.SIGKILL):
+            raise Stuck(f"the older driver ended with {code}: {first.failure()}".replace("\n", " "))
+
+    def _restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def _resize(self) -> None:
+        self.stop()
+        self._settings = {
+            "sink": {"partitions": self._chance.choice((1, 2, 5, 11))},
+            "batch": {"max_records": self._chance.choice((150, 1000, 7000))},
+        }
+        self.start()
+
+    def _broker(self) -> None:
+        broker = self._chance.choice(self._context.kafka.brokers)
+        broker.kill()
+        self._for(_AWAY)
+        broker.start()
+
+    def _freeze(self) -> None:
+        broker = self._chance.choice(self._context.kafka.brokers)
+        broker.pause()
+        try:
+            self._for(_AWAY)
+        finally:
+            broker.resume()
+
+    def _election(self) -> None:
+        broker = self._chance.choice(self._context.kafka.brokers)
+        broker.stop()
+        broker.start()
+        in_sync(self._context)
+        # The restart moved its leaders away; the election brings them back, including the coordinators.
+        admin = AdminClient({"bootstrap.servers": self._context.bootstrap})
+        topics = admin.list_topics(timeout=20).topics
+        places = [TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions]
+        admin.elect_leaders(ElectionType.PREFERRED, places).result(timeout=60)
+
+    def _grow(self) -> None:
+        count = len(self.counts) + 2
+        admin = AdminClient({"bootstrap.servers": self._context.bootstrap})
+        admin.create_partitions([NewPartitions(self.source, count)])[self.source].result(30)
+        self._for(1.0)
+        self._feed(dict.fromkeys(range(count - 2, count), self.world.max_records))
+
+    def _for(self, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            self.step()
+
+    def _tree(self) -> list[psutil.Process]:
+        with suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self._driver.pid)
+            return [root, *root.children(recursive=True)]
+        return []
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Send SIGTERM; the driver must exit with 0, unless a planned crash comes just then."""
+        for _ in range(10):
+            self._driver.ask_to_stop()
+            code = self._driver.wait(LIMIT)
+            while (heard := self._driver.next(0.0)) is not None:
+                self._batches.apply(heard.event)
+            if code == 0:
+                self._batches.ended()
+                return
+            if code is None:
+                raise Stuck("the driver did not stop")
+            if self._happened == self._struck and not self._expected:
+                raise Stuck(f"the driver ended with {code}: {self._driver.failure()}".replace("\n", " "))
+            self.start()
+            self.follow(lambda: self._batches.idle or self._driver.code is not None, "the restarted driver to be idle")
+        raise Stuck("ten drivers did not stop")
+
+    def close(self) -> None:
+        """Leave no process behind."""
+        for each in self._drivers:
+            with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                os.kill(each.pid, signal.SIGCONT)
+            each.end(0.0)
+
+    def judged(self, stuck: str) -> Outcome:
+        """Read everything, and compare."""
+        bootstrap = self._context.bootstrap
+        lingering = open_after(bootstrap, self.name)
+        output = read_heads(bootstrap, self.sink, parse=parse)
+        rejected = read_heads(bootstrap, self.rejected, parse=parse)
+        plans = self._plans()
+        last = max(plans, default=-1)
+        ever = max((plan.sinks for plan in plans.values()), default=0)
+        unsteady = 0 if stuck else differences(self._watch.finish(), output)
+        markers = [] if stuck or last < 0 else wrong_markers(bootstrap, self.name, self.ledger, last, plans[last].sinks)
+        outcome = judge(self.world, self.counts, output, rejected)
+        return replace(
+            outcome,
+            unsteady=unsteady,
+            lingering=len(lingering),
+            ids=len(beyond(bootstrap, self.name, ever)),
+            markers=len(markers),
+            stuck=stuck,
+            examples=(*outcome.examples, *markers[:2]),
+        )
+
+    def _plans(self) -> dict[int, AnyPlan]:
+        found: dict[int, AnyPlan] = {}
+
+        def keep(message: Message) -> None:
+            value = message.value()
+            if message.key() == self.name.encode() and value is not None:
+                plan = read(value, "the ledger")
+                found[int(plan.batch)] = plan
+
+        with suppress(KeyError):
+            whole(self._context.bootstrap, self.ledger, keep, "read_committed")
+        return found
+
+
+def act(world: World, context: Context, package: Path | None = None) -> tuple[Outcome, int]:
+    """Run a world; return what was found, and how many drivers were started.
+
+    The drivers import `tailrace` from this folder, if one is given.
+    """
+    topics = (
+        context.topic("in", len(world.counts)),
+        context.topic("out", world.outputs),
+        context.topic("rejected", 1),
+    )
+    with watching(context.bootstrap, topics[1], parse) as watch:
+        one = Act(world, context, watch, topics, package)
+        stuck = ""
+        try:
+            parts = len(world.strikes) + 1
+            one.feed(1 / parts)
+            one.start()
+            for number, strike in enumerate(world.strikes, start=2):
+                one.strike(strike)
+                one.feed(number / parts)
+            one.drain()
+            one.stop()
+        except Stuck as error:
+            stuck = str(error)[:1000]
+        finally:
+            one.close()
+        return one.judged(stuck), one.starts

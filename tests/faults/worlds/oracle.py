@@ -1,0 +1,95 @@
+"""The oracle of a world: what the readers got against what must have come out, in numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from faults.checker import Array, Seen
+from faults.worlds.records import wanted
+from faults.worlds.world import Work, World
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found at the end of a world; all counts but `records` must be 0."""
+
+    records: int = 0
+    lost: int = 0
+    duplicated: int = 0  # with records that no input record leads to
+    reordered: int = 0
+    unsteady: int = 0  # records that the reader beside the pipeline got differently
+    lingering: int = 0  # transactions that stay open
+    ids: int = 0  # transactional ids beyond one for each sink partition and the driver's
+    markers: int = 0  # markers that are wrong
+    stuck: str = ""  # what was waited for in vain, or the error that ended a driver
+    examples: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether every promise was kept."""
+        return not self.stuck and not any(
+            value for name, value in asdict(self).items() if name not in ("records", "stuck", "examples")
+        )
+
+    def __str__(self) -> str:
+        parts = [f"{self.records} records"]
+        parts += [
+            f"{value} {name}"
+            for name, value in asdict(self).items()
+            if isinstance(value, int) and value and name != "records"
+        ]
+        parts += [f"stuck: {self.stuck}"] if self.stuck else []
+        return ", ".join([*parts, *self.examples])
+
+
+def judge(world: World, counts: Mapping[int, int], output: Seen, rejected: Seen) -> Outcome:
+    """Compare; `counts` are the records of each source partition in the end."""
+    lost = duplicated = 0
+    examples: list[str] = []
+    known = np.array(sorted(counts), dtype=np.int64)
+    for name, seen, place in (("output", output, 0), ("rejected", rejected, 1)):
+        for partition, count in counts.items():
+            want = wanted(world, count)[place]
+            times, beyond = _times(seen, partition, len(want))
+            missing, more = np.flatnonzero(want & (times == 0)), np.flatnonzero(times > want)
+            lost += len(missing)
+            duplicated += int(np.maximum(times - want, 0).sum()) + beyond
+            examples += [f"{name} lacks {partition}@{each}" for each in missing[:2]]
+            examples += [f"{name} has {partition}@{each} {times[each]} times" for each in more[:2]]
+            examples += (
+                [f"{name} has {beyond} records of partition {partition} that were never committed"] if beyond else []
+            )
+        duplicated += sum(int((~np.isin(heads["partition"].astype(np.int64), known)).sum()) for heads in seen.values())
+    reordered = 0
+    if ordered(world):
+        reordered = sum(_disorder(heads) for seen in (output, rejected) for heads in seen.values())
+    return Outcome(sum(counts.values()), lost, duplicated, reordered, examples=tuple(examples[:6]))
+
+
+def ordered(world: World) -> bool:
+    """Whether the order of each source partition is promised."""
+    return world.source_partitions is None and world.work is not Work.SHUFFLE
+
+
+def _times(seen: Seen, partition: int, size: int) -> tuple[Array, int]:
+    """Count how often each number of a source partition was read, and how many numbers are beyond the last."""
+    times, beyond = np.zeros(size, dtype=np.int64), 0
+    for heads in seen.values():
+        numbers = heads["number"].astype(np.int64)[heads["partition"] == partition]
+        beyond += int((numbers >= size).sum())
+        times += np.bincount(numbers[numbers < size], minlength=size)
+    return times, beyond
+
+
+def _disorder(heads: Array) -> int:
+    """Count the records that came after a later one of their source partition."""
+    found = 0
+    for partition in np.unique(heads["partition"]):
+        numbers = heads["number"].astype(np.int64)[heads["partition"] == partition]
+        _, first = np.unique(numbers, return_index=True)
+        numbers = numbers[np.sort(first)]
+        found += int((numbers < np.maximum.accumulate(numbers)).sum()) if len(numbers) else 0
+    return found

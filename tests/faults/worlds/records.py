@@ -1,0 +1,181 @@
+"""The records of a world: what goes in, what must come out, and what the pipeline's function does.
+
+Each input record carries its source partition and number. An output carries its partition and FACTOR times the number
+of its input plus its place among the outputs of that input, so that no two outputs of a world are equal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from confluent_kafka import Producer
+
+from faults.checker import Array
+from faults.records import HEAD, KEYS, is_bad, key
+from faults.worlds.world import Encoding, Input, Work, World
+from tailrace.testing import wait_until
+
+FACTOR = 3
+# Numbers of records in aborted transactions begin here: none of them may ever come out.
+ABORTED = 1 << 40
+_PER_TRANSACTION = 500
+_PAD = "x" * 40
+
+# One function for each kind of work, on Arrow batches and on DataFrames. Values begin with HEAD, or are JSON.
+FUNCTIONS = """
+import json
+import struct
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType
+
+HEAD = struct.Struct(">BHQ")
+FACTOR = 3
+
+
+def copies(number, work):
+    if work == "explode":
+        return 1 + number % FACTOR
+    return int(work != "filter" or number % 5 != 0)
+
+
+def outputs(value, work):
+    bad, partition, number = HEAD.unpack_from(value)
+    for copy in range(copies(number, work)):
+        yield HEAD.pack(bad, partition, number * FACTOR + copy) + value[HEAD.size :]
+
+
+def arrow(batches, work, encoding):
+    for batch in batches:
+        keys = batch.column("kafka").field("key").to_pylist()
+        if encoding == "json":
+            rows = [
+                (key, p, n * FACTOR + copy)
+                for key, p, n in zip(keys, batch.column("p").to_pylist(), batch.column("n").to_pylist())
+                for copy in range(copies(n, work))
+            ]
+            kinds = pa.binary(), pa.int64(), pa.int64()
+            columns = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(kinds)]
+            yield pa.RecordBatch.from_arrays(columns, names=["key", "p", "n"])
+        else:
+            values = batch.column("value").to_pylist()
+            rows = [(key, out) for key, value in zip(keys, values) for out in outputs(value, work)]
+            columns = [pa.array([row[i] for row in rows], pa.binary()) for i in range(2)]
+            yield pa.RecordBatch.from_arrays(columns, names=["key", "value"])
+
+
+def frame(rows, work, encoding):
+    key = F.col("kafka.key").alias("key")
+    if encoding == "json":
+        made = F.when(F.lit(work == "explode"), 1 + F.col("n") % FACTOR).when(
+            F.lit(work != "filter") | (F.col("n") % 5 != 0), 1
+        ).otherwise(0)
+        copy = F.explode(F.sequence(F.lit(0), F.lit(FACTOR - 1))).alias("copy")
+        each = rows.select(key, "p", "n", copy, made.alias("made"))
+        found = each.where("copy < made").select("key", "p", (F.col("n") * FACTOR + F.col("copy")).alias("n"))
+    else:
+        spread = F.udf(lambda value: list(outputs(bytes(value), work)), ArrayType(BinaryType()))
+        found = rows.select(key, F.explode(spread("value")).alias("value"))
+    return found.repartition("key") if work == "shuffle" else found
+"""
+
+
+def values(world: World, partition: int, start: int, end: int) -> list[bytes]:
+    """Make the input values of a span of records."""
+    numbers = np.arange(start, end)
+    heads = np.zeros(len(numbers), dtype=HEAD)
+    heads["bad"], heads["partition"], heads["number"] = is_bad(numbers, world.bad_every), partition, numbers
+    raw = [each.tobytes() for each in heads]
+    if world.encoding is Encoding.RAW:
+        return [each + _PAD.encode() for each in raw]
+    return [
+        each if each[0] else b'{"p":%d,"n":%d,"pad":"%s"}' % (partition, number, _PAD.encode())
+        for each, number in zip(raw, numbers.tolist(), strict=True)
+    ]
+
+
+def parse(found: Sequence[bytes]) -> Array:
+    """Return the heads of values in either encoding."""
+    heads = np.zeros(len(found), dtype=HEAD)
+    for place, value in enumerate(found):
+        if value.startswith(b"{"):
+            row = json.loads(value)
+            heads[place] = (0, row["p"], row["n"])
+        else:
+            heads[place] = np.frombuffer(value[: HEAD.itemsize], dtype=HEAD)[0]
+    return heads
+
+
+def feed(world: World, bootstrap: str, topic: str, counts: Mapping[int, int], before: Mapping[int, int]) -> None:
+    """Write this many records more to each partition; all are acknowledged, or aborted, when this returns."""
+    transactional = world.input is not Input.PLAIN
+    options: dict[str, object] = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 10}
+    producer = Producer(options | ({"transactional.id": f"feed-{topic}"} if transactional else {}))
+    failed: list[str] = []
+
+    def write(partition: int, number: int, value: bytes) -> None:
+        while True:
+            try:
+                producer.produce(
+                    topic,
+                    value,
+                    key(number),
+                    partition,
+                    on_delivery=lambda error, _: failed.append(str(error)) if error else None,
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+
+    if transactional:
+        producer.init_transactions(60)
+    for partition, count in counts.items():
+        start = before.get(partition, 0)
+        numbered = list(enumerate(values(world, partition, start, start + count), start))
+        size = _PER_TRANSACTION if transactional else max(1, count)
+        for index, part in enumerate(numbered[at : at + size] for at in range(0, count, size)):
+            if transactional:
+                producer.begin_transaction()
+            if world.input is Input.ABORTED and index % 2:
+                for number, _ in part[:50]:
+                    write(partition, number, _aborted(world, partition, number))
+                producer.flush(60)
+                producer.abort_transaction(60)
+                producer.begin_transaction()
+            for number, value in part:
+                write(partition, number, value)
+            if transactional:
+                producer.commit_transaction(60)
+    wait_until(lambda: producer.flush(1) == 0, f"the input of {topic} to be acknowledged", 120)
+    failed = [each for each in failed if "purge" not in each.lower()]
+    if failed:
+        raise RuntimeError(f"{len(failed)} records for {topic} were refused: {failed[0]}")
+
+
+def _aborted(world: World, partition: int, number: int) -> bytes:
+    if world.encoding is Encoding.JSON:
+        return b'{"p":%d,"n":%d,"pad":""}' % (partition, ABORTED + number)
+    return np.array([(0, partition, ABORTED + number)], dtype=HEAD).tobytes()
+
+
+def wanted(world: World, count: int) -> tuple[Array, Array]:
+    """Return which outputs and which rejected records a partition with this many records must lead to.
+
+    Outputs are numbered as they are in the sink, rejected records as in the input.
+    """
+    numbers = np.arange(count)
+    bad = is_bad(numbers, world.bad_every)
+    if world.work is Work.NONE:
+        return ~bad, bad
+    copies = {
+        Work.EXPLODE: 1 + numbers % FACTOR,
+        Work.FILTER: (numbers % 5 != 0).astype(np.int64),
+    }.get(world.work, np.ones(count, dtype=np.int64))
+    places = np.arange(count * FACTOR)
+    return (places % FACTOR < copies[places // FACTOR]) & ~bad[places // FACTOR], bad
+
+
+__all__ = ["ABORTED", "FACTOR", "FUNCTIONS", "KEYS", "feed", "parse", "values", "wanted"]

@@ -1,0 +1,174 @@
+"""A world: a pipeline, its input and the strikes against it, drawn from a seed.
+
+A world is data. Its line is everything that is needed to run it again: `WORLD='…'` replays it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any, Self
+
+from tailrace.crash_points import DRIVER, GATEWAY, READER, Point
+
+
+class Place(StrEnum):
+    """Where the pipeline runs."""
+
+    THREADS = "threads"  # the engine without Spark: the driver is one process, with the gateway's code in its threads
+    SPARK = "spark"  # `tailrace run`, local
+
+
+class Work(StrEnum):
+    """What the function makes of a record."""
+
+    SAME = "same"  # one record
+    EXPLODE = "explode"  # one to three records
+    FILTER = "filter"  # four of five records
+    SHUFFLE = "shuffle"  # one record, after a repartition by its key
+    NONE = "none"  # there is no function
+
+
+class Encoding(StrEnum):
+    """The format of source and sink."""
+
+    RAW = "raw"
+    JSON = "json"
+
+
+class Input(StrEnum):
+    """How the input was written."""
+
+    PLAIN = "plain"
+    COMMITTED = "committed"  # in transactions
+    ABORTED = "aborted"  # in transactions, some of which were aborted
+
+
+class Strike(StrEnum):
+    """What happens to the pipeline once some of its input is delivered."""
+
+    KILL = "kill"  # kill -9 of the driver and all its processes
+    PAUSE = "pause"  # the driver is suspended, another takes over, then it resumes
+    RIVAL = "rival"  # another driver is started while the first one works
+    RESTART = "restart"  # SIGTERM, then a start
+    RESIZE = "resize"  # SIGTERM, then a start with other settings
+    BROKER = "broker"  # a broker is killed -9 and started again
+    FREEZE = "freeze"  # a broker is suspended for some seconds
+    ELECTION = "election"  # the leaders of all partitions move
+    GROW = "grow"  # the input gets more partitions
+
+
+@dataclass(frozen=True)
+class Crash:
+    """A crash point of the driver or its gateway, in a batch; once, or again in the replay."""
+
+    at: str
+    batch: int
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything that decides a run."""
+
+    seed: int
+    place: Place
+    work: Work
+    encoding: Encoding
+    input: Input
+    counts: tuple[int, ...]  # records of each source partition
+    outputs: int  # partitions of the sink topic
+    bad_every: int  # one record in so many is to be rejected; 0: none
+    max_records: int
+    sink_partitions: int | None
+    source_partitions: int | None
+    strikes: tuple[Strike, ...]
+    crashes: tuple[Crash, ...]
+
+    @property
+    def line(self) -> str:
+        """The world in one line."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def parse(cls, line: str) -> Self:
+        """Make the world of a line."""
+        data: dict[str, Any] = json.loads(line)
+        data["counts"] = tuple(data["counts"])
+        data["strikes"] = tuple(Strike(each) for each in data["strikes"])
+        data["crashes"] = tuple(Crash(**each) for each in data["crashes"])
+        kinds = {"place": Place, "work": Work, "encoding": Encoding, "input": Input}
+        return cls(**data | {name: kind(data[name]) for name, kind in kinds.items()})
+
+    def smaller(self) -> list[Self]:
+        """Return worlds that lack one thing each: if one fails as well, it shows the failure better."""
+        found = [replace(self, strikes=(*self.strikes[:n], *self.strikes[n + 1 :])) for n in range(len(self.strikes))]
+        found += [replace(self, crashes=(*self.crashes[:n], *self.crashes[n + 1 :])) for n in range(len(self.crashes))]
+        if len(self.counts) > 1:
+            found.append(replace(self, counts=self.counts[: (len(self.counts) + 1) // 2]))
+        if max(self.counts) > 200:
+            found.append(replace(self, counts=tuple(each // 2 for each in self.counts)))
+        simple: dict[str, Any] = {
+            "input": Input.PLAIN, "work": Work.SAME, "encoding": Encoding.RAW, "bad_every": 0,
+            "sink_partitions": None, "source_partitions": None, "outputs": 1,
+        }  # fmt: skip
+        if self.work is Work.NONE:
+            del simple["work"]
+        for name, value in simple.items():
+            if getattr(self, name) != value:
+                change: dict[str, Any] = {name: value}
+                found.append(replace(self, **change))
+        return found
+
+
+_AFTER_START = (Point.LEDGER_TAKEN, Point.SINKS_FENCED, Point.OPEN_BATCH_FINISHED)
+# The end of the driver's life comes once, and not in a batch.
+_NEVER = (Point.DONE_OPEN, Point.DONE_NOTED, Point.BATCH_RETURNED, *_AFTER_START)
+
+
+def draw(seed: int, place: Place | None = None) -> World:
+    """Draw a world."""
+    chance = random.Random(seed)
+    where = place or (Place.THREADS if chance.random() < 0.8 else Place.SPARK)
+    partitions = chance.choice((1, 2, 3, 4, 7, 16, 64))
+    per_batch = chance.choice((200, 1000, 5000, 20_000))
+    batches = chance.randint(4, 10)
+    works = [Work.SAME, Work.EXPLODE, Work.FILTER, Work.NONE] + ([Work.SHUFFLE] if where is Place.SPARK else [])
+    encoding = chance.choice(tuple(Encoding))
+    strikes = tuple(chance.choice(tuple(Strike)) for _ in range(chance.choice((0, 1, 1, 2, 3))))
+    return World(
+        seed=seed,
+        place=where,
+        work=chance.choice(works),
+        encoding=encoding,
+        input=chance.choice(tuple(Input)),
+        counts=_counts(chance, partitions, per_batch * batches),
+        outputs=chance.choice((1, 2, 5, 12)),
+        bad_every=chance.choice((0, 7, 97)) if encoding is Encoding.JSON else 0,
+        max_records=per_batch,
+        sink_partitions=chance.choice((None, 1, 3, 8)),
+        source_partitions=chance.choice((None, None, 2, 9)),
+        strikes=strikes,
+        crashes=_crashes(chance, batches, 1 if strikes else chance.choice((1, 2, 3))),
+    )
+
+
+def _counts(chance: random.Random, partitions: int, total: int) -> tuple[int, ...]:
+    """Spread the records: evenly, with some partitions empty, or nearly all in one."""
+    kind = chance.choice(("even", "holes", "skew"))
+    weights = [1.0 if kind == "even" else chance.choice((0.0, 1.0, 3.0)) for _ in range(partitions)]
+    weights[0] = 100.0 if kind == "skew" else 1.0
+    return tuple(int(total * each / sum(weights)) for each in weights)
+
+
+def _crashes(chance: random.Random, batches: int, count: int) -> tuple[Crash, ...]:
+    """Draw crash points; one in three is followed by a second crash in the start that replays its batch."""
+    points = [each for each in (*DRIVER, *GATEWAY, *READER) if each not in _NEVER]
+    found: list[Crash] = []
+    for batch in sorted(chance.sample(range(1, batches), k=min(count, batches - 1))):
+        found.append(Crash(chance.choice(points).value, batch))
+        if chance.random() < 1 / 3:
+            found.append(Crash(chance.choice(_AFTER_START).value, batch))
+    return tuple(found)

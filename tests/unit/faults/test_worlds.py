@@ -1,0 +1,147 @@
+"""Worlds are drawn from their seeds and replayed from their lines; their oracle finds planted faults."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from faults.records import HEAD
+from faults.worlds.mutants import MUTANTS, SOURCE, Mutant
+from faults.worlds.oracle import Outcome, judge
+from faults.worlds.records import ABORTED, FACTOR, FUNCTIONS, parse, values, wanted
+from faults.worlds.world import Crash, Encoding, Input, Place, Strike, Work, World, draw
+
+PLAIN = World(
+    seed=1, place=Place.THREADS, work=Work.SAME, encoding=Encoding.RAW, input=Input.PLAIN, counts=(40, 0, 25),
+    outputs=2, bad_every=0, max_records=10, sink_partitions=None, source_partitions=None, strikes=(), crashes=(),
+)  # fmt: skip
+COUNTS = dict(enumerate(PLAIN.counts))
+
+
+def made(world: World) -> tuple[dict[int, Any], dict[int, Any]]:
+    """Return the topics that a correct pipeline leaves: outputs in two partitions by their numbers, and rejected."""
+    output: dict[int, list[tuple[int, int, int]]] = {0: [], 1: []}
+    rejected: list[tuple[int, int, int]] = []
+    for partition, count in enumerate(world.counts):
+        good, bad = wanted(world, count)
+        for number in np.flatnonzero(good):
+            output[int(number) % 2].append((0, partition, int(number)))
+        rejected += [(1, partition, int(number)) for number in np.flatnonzero(bad)]
+    return {number: np.array(rows, dtype=HEAD) for number, rows in output.items()}, {0: np.array(rejected, dtype=HEAD)}
+
+
+def judged(world: World, change: Any) -> Outcome:
+    """Return the outcome after changing the first output partition."""
+    output, rejected = made(world)
+    output[0] = change(output[0])
+    return judge(world, dict(enumerate(world.counts)), output, rejected)
+
+
+def test_a_world_is_the_same_for_the_same_seed_and_from_its_line() -> None:
+    """A line of a log is enough to run it again."""
+    for seed in range(50):
+        world = draw(seed)
+        assert World.parse(world.line) == world == draw(seed)
+
+
+def test_every_kind_of_world_is_drawn() -> None:
+    """Otherwise a part of the product would never be attacked."""
+    worlds = [draw(seed) for seed in range(400)]
+    for name, kind in (("place", Place), ("work", Work), ("encoding", Encoding), ("input", Input)):
+        assert {getattr(each, name) for each in worlds} == set(kind)
+    assert {each for world in worlds for each in world.strikes} == set(Strike)
+    assert len({each.at for world in worlds for each in world.crashes}) > 20
+    assert any(not each.crashes and not each.strikes for each in worlds) is False
+    assert any(0 in each.counts for each in worlds)
+
+
+def test_each_smaller_world_lacks_one_thing() -> None:
+    """So a failure can be followed to what it needs."""
+    world = replace(PLAIN, strikes=(Strike.KILL, Strike.GROW), crashes=(Crash("plan_sent", 2),), work=Work.EXPLODE)
+    smaller = world.smaller()
+    assert {len(each.strikes) for each in smaller} == {1, 2}
+    assert any(not each.crashes for each in smaller)
+    assert all(World.parse(each.line) == each for each in smaller)
+    assert world not in smaller
+
+
+@pytest.mark.parametrize("work", Work)
+@pytest.mark.parametrize("bad_every", [0, 7])
+def test_a_correct_output_passes(work: Work, bad_every: int) -> None:
+    """Otherwise the other tests would prove nothing."""
+    world = replace(PLAIN, work=work, bad_every=bad_every)
+    found = judge(world, COUNTS, *made(world))
+    assert found.good
+    assert found.records == 65
+
+
+def test_a_lost_output_is_found() -> None:
+    """The others of the same input are there."""
+    found = judged(replace(PLAIN, work=Work.EXPLODE), lambda seen: np.delete(seen, 3))
+    assert (found.lost, found.duplicated, found.reordered) == (1, 0, 0)
+    assert not found.good
+
+
+def test_a_repeated_output_is_found() -> None:
+    """It comes at the end, but is not out of order: its first place counts."""
+    found = judged(PLAIN, lambda seen: np.append(seen, seen[:1]))
+    assert (found.lost, found.duplicated, found.reordered) == (0, 1, 0)
+
+
+def test_an_aborted_record_is_found() -> None:
+    """No input record leads to it."""
+    aborted = np.array([(0, 0, ABORTED + 1)], dtype=HEAD)
+    assert judged(PLAIN, lambda seen: np.append(seen, aborted)).duplicated == 1
+
+
+def test_outputs_in_another_order_are_found_where_an_order_is_promised() -> None:
+    """Neither a shuffle nor split ranges promise one."""
+    assert judged(PLAIN, lambda seen: seen[::-1]).reordered > 0
+    assert judged(replace(PLAIN, source_partitions=2), lambda seen: seen[::-1]).reordered == 0
+
+
+@pytest.mark.parametrize("work", [Work.SAME, Work.EXPLODE, Work.FILTER])
+@pytest.mark.parametrize("encoding", Encoding)
+def test_the_function_makes_what_the_oracle_wants(work: Work, encoding: Encoding) -> None:
+    """The function and the oracle are two texts of the same rule."""
+    world = replace(PLAIN, work=work, encoding=encoding, counts=(50,))
+    functions: dict[str, Any] = {}
+    exec(FUNCTIONS, functions)
+    given = values(world, 0, 0, 50)
+    kafka = pa.StructArray.from_arrays([pa.array([b"k"] * 50)], names=["key"])
+    if encoding is Encoding.RAW:
+        batch = pa.RecordBatch.from_arrays([pa.array(given), kafka], names=["value", "kafka"])
+    else:
+        heads = parse(given)
+        columns = [pa.array(heads[name].astype(np.int64)) for name in ("partition", "number")]
+        batch = pa.RecordBatch.from_arrays([*columns, kafka], names=["p", "n", "kafka"])
+    (out,) = functions["arrow"](iter([batch]), work.value, encoding.value)
+    numbers = (
+        parse(out.column("value").to_pylist())["number"] if encoding is Encoding.RAW else out.column("n").to_pylist()
+    )
+    expected = np.flatnonzero(wanted(world, 50)[0])
+    assert Counter(map(int, numbers)) == Counter(map(int, expected))
+    assert functions["FACTOR"] == FACTOR
+
+
+def test_both_encodings_carry_the_same_heads() -> None:
+    """Records to be rejected are not JSON."""
+    for encoding in Encoding:
+        found = parse(values(replace(PLAIN, encoding=encoding, bad_every=7), 3, 5, 15))
+        assert found["partition"].tolist() == [3] * 10
+        assert found["number"].tolist() == list(range(5, 15))
+        assert found["bad"].tolist() == [number % 7 == 6 for number in range(5, 15)]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
+def test_each_mutant_still_breaks_the_module_that_it_names(mutant: Mutant, tmp_path: Path) -> None:
+    """The text is there once, and what it becomes is valid Python."""
+    broken = mutant.build(tmp_path) / "tailrace" / mutant.module
+    assert broken.read_text() != (SOURCE / mutant.module).read_text()
+    compile(broken.read_text(), mutant.module, "exec")

@@ -23,7 +23,7 @@ from confluent_kafka.admin import OffsetSpec as OffsetSpec  # type: ignore[attr-
 from tailrace import errors
 from tailrace.config import Kafka
 from tailrace.kafka.clients import ANSWER_LIMIT, SHORT_TRY, TopicPartitions, client_options, persist
-from tailrace.kafka.errors import STRANGER, code_of, denied, is_denied, is_retriable, stranger, translate
+from tailrace.kafka.errors import STRANGER, UNKNOWN_TOPIC, code_of, denied, is_denied, is_retriable, stranger, translate
 from tailrace.kafka.rights import Operation, on_group, on_topic
 
 
@@ -168,13 +168,21 @@ class Cluster:
             try:
                 return self._offsets(asked, level)
             except KafkaException as error:
-                # A partition that is new, or has just lost its leader, briefly has no offset.
-                if time.monotonic() > end or not (is_retriable(error) or code_of(error) == KafkaError._NOENT):
+                if time.monotonic() > end or not self._passing(error, asked):
                     topics = sorted({each.topic for each in asked})
                     rights = [on_topic(Operation.DESCRIBE, topic) for topic in topics]
                     raise translate(error, f"asking for the offsets of {', '.join(topics)}", rights=rights) from error
                 time.sleep(0.05)
                 self.topics()  # this refreshes the metadata in which the client looks up leaders
+
+    def _passing(self, error: KafkaException, asked: Iterable[TopicPartition]) -> bool:
+        """Return whether the next request for offsets may succeed."""
+        if code_of(error) in UNKNOWN_TOPIC:
+            # A broker learns of a new topic a moment after the one that shows it; a deleted topic is shown by none.
+            known = self.topics()
+            return all(each.topic in known for each in asked)
+        # A partition that is new, or has just lost its leader, briefly has no offset.
+        return is_retriable(error) or code_of(error) == KafkaError._NOENT
 
     def _offsets(self, asked: dict[TopicPartition, OffsetSpec], level: IsolationLevel) -> TopicPartitions:
         end = time.monotonic() + SHORT_TRY

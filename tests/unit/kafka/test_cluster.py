@@ -1,0 +1,52 @@
+"""Offsets of topics that a broker does not know yet, or no longer."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from tailrace import errors
+from tailrace.config import Kafka
+from tailrace.kafka.cluster import Cluster
+
+PLACE = ("in", 0)
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """Return a cluster whose brokers are not asked; a real race between two brokers takes luck."""
+    made = Cluster(Kafka(bootstrap_servers="127.0.0.1:1"))
+    monkeypatch.setattr(made, "topics", lambda: {"in": 1})
+    return made
+
+
+def test_offsets_of_a_new_topic_are_asked_again_until_the_broker_knows_it(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another broker has shown it."""
+    answers = [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_OR_PART]
+
+    def asked(*_: object) -> dict[tuple[str, int], int]:
+        if answers:
+            raise KafkaException(KafkaError(answers.pop()))
+        return {PLACE: 7}
+
+    monkeypatch.setattr(cluster, "_offsets", asked)
+    assert cluster.latest([PLACE]) == {PLACE: 7}
+
+
+def test_offsets_of_a_topic_that_no_broker_shows_are_an_error_at_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was deleted."""
+    times = []
+
+    def asked(*_: object) -> dict[tuple[str, int], int]:
+        times.append(1)
+        raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
+
+    monkeypatch.setattr(cluster, "_offsets", asked)
+    monkeypatch.setattr(cluster, "topics", dict)
+    with pytest.raises(errors.TopicUnknown):
+        cluster.latest([PLACE])
+    assert len(times) == 1

@@ -235,7 +235,7 @@ class Act:
         self.stop()
         self._settings = {
             "sink": {"partitions": self._chance.choice((1, 2, 5, 11))},
-            "batch": {"max_records": self._chance.choice((150, 1000, 7000))},
+            "batch": {"max_records": int(self.world.max_records * self._chance.choice((0.4, 1, 3)))},
         }
         self.start()
 

@@ -35,10 +35,11 @@ def test_offsets_of_a_new_topic_are_asked_again_until_the_broker_knows_it(
     assert cluster.latest([PLACE]) == {PLACE: 7}
 
 
-def test_offsets_of_a_topic_that_no_broker_shows_are_an_error_at_once(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("shown", [{}, {"in": 0}, {"other": 1}])
+def test_offsets_of_a_partition_that_no_broker_shows_are_an_error_at_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, shown: dict[str, int]
 ) -> None:
-    """It was deleted."""
+    """Its topic was deleted, or created again with fewer partitions."""
     times = []
 
     def asked(*_: object) -> dict[tuple[str, int], int]:
@@ -46,7 +47,7 @@ def test_offsets_of_a_topic_that_no_broker_shows_are_an_error_at_once(
         raise KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
 
     monkeypatch.setattr(cluster, "_offsets", asked)
-    monkeypatch.setattr(cluster, "topics", dict)
+    monkeypatch.setattr(cluster, "topics", lambda: shown)
     with pytest.raises(errors.TopicUnknown):
         cluster.latest([PLACE])
     assert len(times) == 1

@@ -178,9 +178,9 @@ class Cluster:
     def _passing(self, error: KafkaException, asked: Iterable[TopicPartition]) -> bool:
         """Return whether the next request for offsets may succeed."""
         if code_of(error) in UNKNOWN_TOPIC:
-            # A broker learns of a new topic a moment after the one that shows it; a deleted topic is shown by none.
+            # A broker learns of a new topic a moment after the one that shows it; one that is gone is shown by none.
             known = self.topics()
-            return all(each.topic in known for each in asked)
+            return all(each.partition < known.get(each.topic, 0) for each in asked)
         # A partition that is new, or has just lost its leader, briefly has no offset.
         return is_retriable(error) or code_of(error) == KafkaError._NOENT
 

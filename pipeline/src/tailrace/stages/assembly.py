@@ -38,7 +38,8 @@ class Assembly:
             file = self.folder / schema
             text = file.read_text() if schema.endswith((".json", ".avsc")) and file.is_file() else ""
         format_ = f"{source.format}{'' if source.registry is None else ' of a registry'}"
-        return _digest(format_, schema, text, sorted(process.validate_.items()), process.partitions)
+        own = [each.read_text() for each in sources(source.format, self.folder)] if ":" in source.format else []
+        return _digest(format_, schema, text, sorted(process.validate_.items()), process.partitions, *own)
 
     @property
     def code(self) -> str:

@@ -25,11 +25,11 @@ from faults.scenarios.brokers import in_sync
 from faults.transactions import beyond, open_after
 from faults.worlds.oracle import Outcome, judge
 from faults.worlds.records import FUNCTIONS, feed, parse, wanted
-from faults.worlds.world import Encoding, Place, Strike, Work, World
+from faults.worlds.world import BROKER_STRIKES, Encoding, Place, Strike, Work, World
 from tailrace import crash_points
 from tailrace.demo.batches import Batches
 from tailrace.demo.driver import Driver
-from tailrace.errors import DriverFenced
+from tailrace.errors import BrokerUnreachable, DriverFenced, KafkaFailed
 from tailrace.progress.ledger import read
 from tailrace.progress.stream_plan import AnyPlan
 
@@ -42,6 +42,7 @@ _SPARK = {
     "spark.sql.shuffle.partitions": "3",
 }
 _AWAY = 3.0  # seconds for which a broker is gone
+_MOST_STARTS = 20
 
 
 class Stuck(Exception):
@@ -140,9 +141,17 @@ class Act:
             self._heard = time.monotonic()
             self._batches.apply(heard.event)
         elif code is not None:
-            if not self._expected and self._happened == self._struck:
-                raise Stuck(f"the driver ended by itself with {code}: {self._driver.failure()}".replace("\n", " "))
+            self._check_end(code)
             self.start()
+
+    def _check_end(self, code: int) -> None:
+        """Raise Stuck if the driver had no reason to end: no strike, no crash point, and no broker that was away."""
+        if self._expected or self._happened > self._struck:
+            return
+        error = self._driver.failure()
+        away = any(each in BROKER_STRIKES for each in self.world.strikes) and self.starts < _MOST_STARTS
+        if not (away and isinstance(error, BrokerUnreachable | KafkaFailed)):
+            raise Stuck(f"the driver ended by itself with {code}: {error}".replace("\n", " "))
 
     def follow(self, until: Any, what: str) -> None:
         """Take events until the condition holds."""
@@ -296,8 +305,7 @@ class Act:
                 return
             if code is None:
                 raise Stuck("the driver did not stop")
-            if self._happened == self._struck and not self._expected:
-                raise Stuck(f"the driver ended with {code}: {self._driver.failure()}".replace("\n", " "))
+            self._check_end(code)
             self.start()
             self.follow(lambda: self._batches.idle or self._driver.code is not None, "the restarted driver to be idle")
         raise Stuck("ten drivers did not stop")

@@ -60,6 +60,10 @@ class Strike(StrEnum):
     GROW = "grow"  # the input gets more partitions
 
 
+# A supervisor restarts a driver that ends because a broker is away.
+BROKER_STRIKES = frozenset({Strike.BROKER, Strike.FREEZE, Strike.ELECTION})
+
+
 @dataclass(frozen=True)
 class Crash:
     """A crash point of the driver or its gateway, in a batch; once, or again in the replay."""

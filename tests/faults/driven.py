@@ -18,19 +18,16 @@ from typing import Any
 
 import psutil
 import yaml
-from confluent_kafka import Message
 
 from faults.checker import Array, Cut
-from faults.proof import Proof, prove
-from faults.reading import Watching, watching, whole
+from faults.proof import Proof, plans, prove
+from faults.reading import Watching, watching
 from faults.records import GOOD, Fed, feed
 from faults.scenario import Context
 from tailrace import crash_points
 from tailrace.demo.batches import Batches
 from tailrace.demo.driver import Driver
-from tailrace.progress.ledger import read
 from tailrace.progress.plan import Plan
-from tailrace.progress.stream_plan import AnyPlan
 
 LIMIT = 300.0  # seconds without a start or a written batch
 STOP_LIMIT = 120.0
@@ -323,17 +320,8 @@ class Driven:
         """Return the content of each transaction, from the plans in the ledger."""
         if self.native:
             return self._native_cuts()
-        plans: dict[int, AnyPlan] = {}
-
-        def keep(message: Message) -> None:
-            value = message.value()
-            if message.key() == self.name.encode() and value is not None:
-                plan = read(value, "the ledger")
-                plans[int(plan.batch)] = plan
-
-        whole(self.context.bootstrap, self.ledger, keep, "read_committed")
         found: list[Cut] = []
-        for batch, plan in sorted(plans.items()):
+        for batch, plan in sorted(plans(self.context.bootstrap, self.ledger, self.name).items()):
             self.sinks[batch] = plan.sinks
             if isinstance(plan, Plan):
                 spans = [tuple((each.partition, each.start, each.end) for each in part) for part in plan.parts]

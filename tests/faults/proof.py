@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
 from faults.checker import Array, Counts, Cut, Verdict, check
-from faults.reading import differences, read_heads
+from faults.reading import differences, read_heads, whole
 from faults.records import Fed
 from faults.scenario import Expect, Result
 from faults.transactions import beyond, open_after
 from tailrace.config import Kafka
 from tailrace.kafka.clients import client_options, persist
+from tailrace.progress.ledger import read
+from tailrace.progress.stream_plan import AnyPlan
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,20 @@ def wrong_markers(bootstrap: str, pipeline: str, ledger: str, last: int, sinks: 
         for each in found
         if each.offset != last + 1
     ]
+
+
+def plans(bootstrap: str, ledger: str, pipeline: str) -> dict[int, AnyPlan]:
+    """Read a pipeline's plans from the ledger, by batch."""
+    found: dict[int, AnyPlan] = {}
+
+    def keep(message: Message) -> None:
+        value = message.value()
+        if message.key() == pipeline.encode() and value is not None:
+            plan = read(value, "the ledger")
+            found[int(plan.batch)] = plan
+
+    whole(bootstrap, ledger, keep, "read_committed")
+    return found
 
 
 def by_fault(

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from tailrace.config import Pipeline
 from tailrace.driver import recovery, start
-from tailrace.driver.context import Context, Unwatched
+from tailrace.driver.context import Context, Unwatched, Watcher
 from tailrace.driver.offset_mirror import OffsetMirror
 from tailrace.driver.shutdown import Stop
 from tailrace.driver.thread_engine import ThreadEngine
@@ -23,7 +23,7 @@ from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.stores import open_store
 from tailrace.stages.assembly import Assembly
 from tailrace.startup.run import preflight
-from tailrace.status.events import Event
+from tailrace.status.events import Emit, Event
 from tailrace.status.snapshots import Finished
 from tailrace.testing import Record, Topics, consume, produce, wait_until
 
@@ -74,6 +74,34 @@ class Finishing(Unwatched):
         self.keep(batch)
 
 
+def run_in_threads(
+    pipeline: Pipeline,
+    folder: Path,
+    name: str,
+    make: Callable[[], ThreadEngine],
+    emit: Emit,
+    *,
+    stop: Stop | None = None,
+    watcher: Watcher | None = None,
+    until_read: bool,
+) -> None:
+    """Run a pipeline as `tailrace run` does, without Spark."""
+    cluster = Cluster(pipeline.kafka)
+    preflight(pipeline, cluster)
+    engine = make()
+    with (
+        contextlib.closing(engine),
+        Ledger.of(pipeline) as ledger,
+        contextlib.closing(OffsetMirror(pipeline, lambda: open_store(pipeline, folder), emit)) as mirror,
+    ):
+        recovered, _ = recovery.take(pipeline, ledger, cluster)
+        assembly = Assembly(pipeline, None, folder)
+        context = Context(
+            name, pipeline, assembly, cluster, ledger, mirror, emit, stop or Stop(), watcher or Unwatched()
+        )
+        start.run(context, engine, recovered, until_read=until_read)
+
+
 @dataclass
 class Line:
     """One pipeline without Spark: its topics, its folder, its events."""
@@ -110,24 +138,19 @@ class Line:
         """Read what the source contains, then end; return the events."""
         pipeline, events = self.pipeline(**sections), list[dict[str, Any]]()
         self.runs += 1
-        cluster, name = Cluster(pipeline.kafka), f"run-{self.runs}"
-        preflight(pipeline, cluster)
+        name = f"run-{self.runs}"
 
         def emit(event: Event) -> None:
             events.append(event.as_dict())
 
-        engine = ThreadEngine(pipeline, self.folder, name) if how is None else Tearing(pipeline, self.folder, name, how)
-        with (
-            contextlib.closing(engine),
-            Ledger.of(pipeline) as ledger,
-            contextlib.closing(OffsetMirror(pipeline, lambda: open_store(pipeline, self.folder), emit)) as mirror,
-        ):
-            recovered, _ = recovery.take(pipeline, ledger, cluster)
-            assembly = Assembly(pipeline, None, self.folder)
-            context = Context(
-                name, pipeline, assembly, cluster, ledger, mirror, emit, Stop(), Finishing(self.finished.append)
-            )
-            start.run(context, engine, recovered, until_read=True)
+        def engine() -> ThreadEngine:
+            if how is None:
+                return ThreadEngine(pipeline, self.folder, name)
+            return Tearing(pipeline, self.folder, name, how)
+
+        run_in_threads(
+            pipeline, self.folder, name, engine, emit, watcher=Finishing(self.finished.append), until_read=True
+        )
         return events
 
     def send(self, values: list[bytes | None], partition: int | None = None) -> None:

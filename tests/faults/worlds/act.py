@@ -14,12 +14,12 @@ from typing import Any
 
 import psutil
 import yaml
-from confluent_kafka import ElectionType, Message, TopicPartition
+from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from faults.proof import wrong_markers
-from faults.reading import Watching, differences, read_heads, watching, whole
+from faults.proof import plans, wrong_markers
+from faults.reading import Watching, differences, read_heads, watching
 from faults.scenario import Context
 from faults.scenarios.brokers import in_sync
 from faults.transactions import beyond, open_after
@@ -30,7 +30,6 @@ from tailrace import crash_points
 from tailrace.demo.batches import Batches
 from tailrace.demo.driver import Driver
 from tailrace.errors import BrokerUnreachable, DriverFenced, KafkaFailed
-from tailrace.progress.ledger import read
 from tailrace.progress.stream_plan import AnyPlan
 
 LIMIT = 120.0  # seconds without a batch or a start
@@ -323,11 +322,15 @@ class Act:
         lingering = open_after(bootstrap, self.name)
         output = read_heads(bootstrap, self.sink, parse=parse)
         rejected = read_heads(bootstrap, self.rejected, parse=parse)
-        plans = self._plans()
-        last = max(plans, default=-1)
-        ever = max((plan.sinks for plan in plans.values()), default=0)
+        planned: dict[int, AnyPlan] = {}
+        with suppress(KeyError):  # no ledger was created
+            planned = plans(bootstrap, self.ledger, self.name)
+        last = max(planned, default=-1)
+        ever = max((plan.sinks for plan in planned.values()), default=0)
         unsteady = 0 if stuck else differences(self._watch.finish(), output)
-        markers = [] if stuck or last < 0 else wrong_markers(bootstrap, self.name, self.ledger, last, plans[last].sinks)
+        markers = (
+            [] if stuck or last < 0 else wrong_markers(bootstrap, self.name, self.ledger, last, planned[last].sinks)
+        )
         outcome = judge(self.world, self.counts, output, rejected)
         return replace(
             outcome,
@@ -338,19 +341,6 @@ class Act:
             stuck=stuck,
             examples=(*outcome.examples, *markers[:2]),
         )
-
-    def _plans(self) -> dict[int, AnyPlan]:
-        found: dict[int, AnyPlan] = {}
-
-        def keep(message: Message) -> None:
-            value = message.value()
-            if message.key() == self.name.encode() and value is not None:
-                plan = read(value, "the ledger")
-                found[int(plan.batch)] = plan
-
-        with suppress(KeyError):
-            whole(self._context.bootstrap, self.ledger, keep, "read_committed")
-        return found
 
 
 def act(world: World, context: Context, package: Path | None = None) -> tuple[Outcome, int]:

@@ -13,7 +13,7 @@ import numpy as np
 from confluent_kafka import Producer
 
 from faults.checker import Array
-from faults.records import HEAD, KEYS, is_bad, key
+from faults.records import HEAD, is_bad, key
 from faults.worlds.world import Encoding, Input, Work, World
 from tailrace.testing import wait_until
 
@@ -176,6 +176,3 @@ def wanted(world: World, count: int) -> tuple[Array, Array]:
     }.get(world.work, np.ones(count, dtype=np.int64))
     places = np.arange(count * FACTOR)
     return (places % FACTOR < copies[places // FACTOR]) & ~bad[places // FACTOR], bad
-
-
-__all__ = ["ABORTED", "FACTOR", "FUNCTIONS", "KEYS", "feed", "parse", "values", "wanted"]

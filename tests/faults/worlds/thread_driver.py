@@ -5,26 +5,18 @@ It prints the events of `tailrace run --output json`, stops on SIGTERM as that d
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import sys
 import uuid
 from pathlib import Path
 
+from support.threads import run_in_threads
 from tailrace import crash_points
 from tailrace.config import file
-from tailrace.driver import recovery, start
-from tailrace.driver.context import Context, Unwatched
-from tailrace.driver.offset_mirror import OffsetMirror
 from tailrace.driver.shutdown import Stop
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.errors import TailraceError
-from tailrace.kafka.cluster import Cluster
-from tailrace.progress.ledger import Ledger
-from tailrace.progress.stores import open_store
-from tailrace.stages.assembly import Assembly
-from tailrace.startup.run import preflight
 from tailrace.status.events import Event
 
 
@@ -34,21 +26,11 @@ def main(path: str) -> int:
     stop = Stop()
     signal.signal(signal.SIGTERM, lambda *_: stop("SIGTERM"))
     loaded = file.load(Path(path))
-    pipeline, folder = loaded.pipeline, loaded.folder
-    cluster, run = Cluster(pipeline.kafka), uuid.uuid4().hex[:12]
+    pipeline, folder, run = loaded.pipeline, loaded.folder, uuid.uuid4().hex[:12]
     try:
-        preflight(pipeline, cluster)
-        engine = ThreadEngine(pipeline, folder, run)
-        with (
-            contextlib.closing(engine),
-            Ledger.of(pipeline) as ledger,
-            contextlib.closing(OffsetMirror(pipeline, lambda: open_store(pipeline, folder), emit)) as mirror,
-        ):
-            recovered, _ = recovery.take(pipeline, ledger, cluster)
-            context = Context(
-                run, pipeline, Assembly(pipeline, None, folder), cluster, ledger, mirror, emit, stop, Unwatched()
-            )
-            start.run(context, engine, recovered, until_read=False)
+        run_in_threads(
+            pipeline, folder, run, lambda: ThreadEngine(pipeline, folder, run), emit, stop=stop, until_read=False
+        )
     except TailraceError as error:
         sys.stdout.write(json.dumps(error.as_dict()) + "\n")
         sys.stdout.flush()

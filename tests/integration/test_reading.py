@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from tailrace import errors
 from tailrace.config import Kafka
 from tailrace.gateway import ReadDone, ReadRequest, columns
-from tailrace.gateway.reading import Reader
+from tailrace.gateway.reading import CAUGHT_UP, Reader
 from tailrace.gateway.schemas import RECORDS
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
@@ -553,6 +553,26 @@ def test_unused_partition_is_no_longer_fetched(make: Callable[..., Bench], tailr
     assert bench.starts == [(topic, 0, 0), (topic, 1, 0)]
     assert bench.offsets(Range(topic, 0, 20, 30)) == list(range(20, 30))
     assert bench.starts == [(topic, 0, 0), (topic, 1, 0), (topic, 0, 20)]
+
+
+def test_partition_read_to_its_end_is_soon_no_longer_fetched(
+    make: Callable[..., Bench], tailrace_topics: Topics
+) -> None:
+    """Asking brokers for records that nobody waits for costs them; records that were fetched are kept for longer."""
+    time = [0.0]
+    bench, topic = make(now=lambda: time[0]), tailrace_topics(partitions=2)
+    for partition in (0, 1):
+        bench.fill(topic, 10, partition)
+        assert len(bench.read(Range(topic, partition, 0, 10))) == 10
+    bench.fill(topic, 10, 1)
+    waiting = bench.reader._consumer.queued
+    wait_until(lambda: waiting(topic, 1) >= 10, "the prefetch of the second partition")
+    time[0] = CAUGHT_UP
+    bench.reader.listen()
+    for partition in (0, 1):
+        bench.fill(topic, 10, partition)
+        assert len(bench.read(Range(topic, partition, 10, 20))) == 10
+    assert bench.starts == [(topic, 0, 0), (topic, 1, 0), (topic, 0, 10)]
 
 
 def test_closed_reader_ends_an_open_read(bench: Bench, tailrace_topics: Topics) -> None:

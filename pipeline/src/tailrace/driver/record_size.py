@@ -43,6 +43,7 @@ def _options(kafka: Kafka) -> dict[str, Any]:
         "enable.partition.eof": True,
         "auto.offset.reset": "error",
         "isolation.level": "read_uncommitted",
+        "fetch.wait.max.ms": 20,  # the end of a short topic is reported by a fetch that finds nothing
         "fetch.message.max.bytes": 65_536,
         "queued.max.messages.kbytes": 4_096,
     }

@@ -128,6 +128,8 @@ class Library:
         self.queue_get_main = bind(free, "queue_get_main", pointer, pointer)
         self.queue_poll = bind(free, "queue_poll", pointer, pointer, number)
         self.queue_destroy = bind(free, "queue_destroy", None, pointer)
+        self.queue_get_partition = bind(held, "queue_get_partition", pointer, pointer, text, partition)
+        self.queue_length = bind(held, "queue_length", size, pointer)
         self.event_type = bind(held, "event_type", number, pointer)
         self.event_error = bind(held, "event_error", number, pointer)
         self.event_error_string = bind(held, "event_error_string", text, pointer)
@@ -228,6 +230,16 @@ class Consumer:
         if count < 0:
             raise KafkaException(KafkaError(self._library.last_error()))
         return found[:count]
+
+    def queued(self, topic: str, partition: int) -> int:
+        """Return how many messages of a partition were fetched and not received, its end counted as one."""
+        queue = self._library.queue_get_partition(self._handle, topic.encode(), partition)
+        if not queue:
+            return 0
+        try:
+            return int(self._library.queue_length(queue))
+        finally:
+            self._library.queue_destroy(queue)
 
     def watermarks(self, topic: str, partition: int, limit: float) -> tuple[int, int]:
         """Ask the leader for the log start, and for the end at this consumer's isolation level."""

@@ -29,6 +29,8 @@ from tailrace.progress.plan import Range
 log = logging.getLogger(__name__)
 
 IDLE = 10.0  # seconds without a read after which a partition is no longer prefetched
+# The same if nothing is left to read: an idle consumer asks its brokers fifty times a second.
+CAUGHT_UP = 2.0
 LIMIT = 60.0  # seconds without progress after which a read fails
 _STEP = 0.05  # longest wait for a record before the state of the read is checked
 
@@ -204,10 +206,16 @@ class Reader:
         for each in partitions:
             if each.fetched and each.lock.acquire(blocking=False):
                 try:
-                    if not each.readers and self._clock() - each.used >= self._idle:
+                    if not each.readers and self._clock() - each.used >= self._patience(each):
                         self._stop(each)
                 finally:
                     each.lock.release()
+
+    def _patience(self, partition: Partition) -> float:
+        """Return for how long an unread partition is fetched; a prefetched record is worth keeping for longer."""
+        if partition.pending or self._consumer.queued(partition.topic, partition.number) > 1:
+            return self._idle
+        return min(CAUGHT_UP, self._idle)  # the one message, if any, may be the event of the end
 
     def _hear(self) -> None:
         if not self._events.acquire(blocking=False):

@@ -36,7 +36,7 @@ CLUSTER_FILE = "cluster.json"
 
 # Only the client compiler. Measured against both compilers: ready after 1.4 s instead of 1.9, with 40 % less CPU; 1.5
 # million records and 300 transactions also cost less CPU, because a broker hardly computes.
-JVM_FLAGS = (
+JVM_FLAGS: tuple[str, ...] = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-Xshare:auto",

@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -135,15 +135,22 @@ class Heads:
         return {number: np.concatenate(parts) for number, parts in list(self._parts.items())}
 
 
-def read_heads(bootstrap: str, topic: str, isolation: str = "read_committed", parse: Parse = heads) -> dict[int, Array]:
+def read_heads(bootstrap: str, topic: str, isolation: str = "read_committed") -> dict[int, Array]:
     """Read the heads of a topic's records as a new consumer gets them now."""
-    kept = Heads(parse)
+    return read_into(Heads(), bootstrap, topic, isolation).seen
+
+
+H = TypeVar("H", bound=Heads)
+
+
+def read_into(kept: H, bootstrap: str, topic: str, isolation: str = "read_committed") -> H:
+    """Pass every record of a topic to `kept`, as a new consumer gets them now; return it."""
     reader = Reader(bootstrap, topic, kept, isolation)
     try:
         reader.finish()
     finally:
         reader.close()
-    return kept.seen
+    return kept
 
 
 class Watching:

@@ -19,10 +19,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from faults.proof import plans, wrong_markers
-from faults.reading import Watching, differences, read_heads, watching
+from faults.reading import Watching, differences, read_into, watching
 from faults.scenario import Context
 from faults.scenarios.brokers import in_sync
 from faults.transactions import beyond, open_after
+from faults.worlds.contents import Contents, found_wrong
 from faults.worlds.oracle import Outcome, judge
 from faults.worlds.records import FUNCTIONS, feed, parse, wanted
 from faults.worlds.world import BROKER_STRIKES, Encoding, Place, Strike, Work, World
@@ -320,26 +321,28 @@ class Act:
         """Read everything, and compare."""
         bootstrap = self._context.bootstrap
         lingering = open_after(bootstrap, self.name)
-        output = read_heads(bootstrap, self.sink, parse=parse)
-        rejected = read_heads(bootstrap, self.rejected, parse=parse)
+        output = read_into(Contents(self.world, self.source, rejected=False), bootstrap, self.sink)
+        rejected = read_into(Contents(self.world, self.source, rejected=True), bootstrap, self.rejected)
+        wrong, examples = found_wrong([output, rejected])
         planned: dict[int, AnyPlan] = {}
         with suppress(KeyError):  # no ledger was created
             planned = plans(bootstrap, self.ledger, self.name)
         last = max(planned, default=-1)
         ever = max((plan.sinks for plan in planned.values()), default=0)
-        unsteady = 0 if stuck else differences(self._watch.finish(), output)
+        unsteady = 0 if stuck else differences(self._watch.finish(), output.seen)
         markers = (
             [] if stuck or last < 0 else wrong_markers(bootstrap, self.name, self.ledger, last, planned[last].sinks)
         )
-        outcome = judge(self.world, self.counts, output, rejected)
+        outcome = judge(self.world, self.counts, output.seen, rejected.seen)
         return replace(
             outcome,
+            wrong=wrong,
             unsteady=unsteady,
             lingering=len(lingering),
             ids=len(beyond(bootstrap, self.name, ever)),
             markers=len(markers),
             stuck=stuck,
-            examples=(*outcome.examples, *markers[:2]),
+            examples=(*outcome.examples, *examples, *markers[:2]),
         )
 
 

@@ -20,6 +20,7 @@ class Outcome:
     lost: int = 0
     duplicated: int = 0  # with records that no input record leads to
     reordered: int = 0
+    wrong: int = 0  # records with other bytes, another key or partition, or other headers than they must have
     unsteady: int = 0  # records that the reader beside the pipeline got differently
     lingering: int = 0  # transactions that stay open
     ids: int = 0  # transactional ids beyond one for each sink partition and the driver's

@@ -21,7 +21,7 @@ FACTOR = 3
 # Numbers of records in aborted transactions begin here: none of them may ever come out.
 ABORTED = 1 << 40
 _PER_TRANSACTION = 500
-_PAD = "x" * 40
+PAD = "x" * 40
 
 # One function for each kind of work, on Arrow batches and on DataFrames. Values begin with HEAD, or are JSON.
 FUNCTIONS = """
@@ -90,9 +90,9 @@ def values(world: World, partition: int, start: int, end: int) -> list[bytes]:
     heads["bad"], heads["partition"], heads["number"] = is_bad(numbers, world.bad_every), partition, numbers
     raw = [each.tobytes() for each in heads]
     if world.encoding is Encoding.RAW:
-        return [each + _PAD.encode() for each in raw]
+        return [each + PAD.encode() for each in raw]
     return [
-        each if each[0] else b'{"p":%d,"n":%d,"pad":"%s"}' % (partition, number, _PAD.encode())
+        each if each[0] else b'{"p":%d,"n":%d,"pad":"%s"}' % (partition, number, PAD.encode())
         for each, number in zip(raw, numbers.tolist(), strict=True)
     ]
 

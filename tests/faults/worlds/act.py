@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import time
 import uuid
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +25,21 @@ from faults.reading import Watching, differences, read_into, watching
 from faults.scenario import Context
 from faults.scenarios.brokers import in_sync
 from faults.transactions import beyond, open_after
+from faults.worlds.configuration import configuration
 from faults.worlds.contents import Contents, found_wrong
+from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA, heads_of
 from faults.worlds.oracle import Outcome, judge
-from faults.worlds.records import FUNCTIONS, feed, parse, wanted
-from faults.worlds.world import BROKER_STRIKES, Encoding, Place, Strike, Work, World
+from faults.worlds.records import FUNCTIONS, feed, wanted
+from faults.worlds.world import BROKER_STRIKES, Encoding, Place, Strike, World
+from support.registry import SchemaRegistry, schema_registry
 from tailrace import crash_points
 from tailrace.demo.batches import Batches
 from tailrace.demo.driver import Driver
-from tailrace.errors import BrokerUnreachable, DriverFenced, KafkaFailed
+from tailrace.errors import BrokerUnreachable, DriverFenced, InvariantBroken, KafkaFailed, TailraceError
 from tailrace.progress.stream_plan import AnyPlan
 
 LIMIT = 120.0  # seconds without a batch or a start
 QUIET = 4.0  # seconds for which a driver is idle before it is believed
-_SPARK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-    "spark.master": "local[2,4]",
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "3",
-}
 _AWAY = 3.0  # seconds for which a broker is gone
 _MOST_STARTS = 20
 
@@ -53,8 +52,9 @@ class Act:
     """One pipeline and its drivers."""
 
     def __init__(
-        self, world: World, context: Context, watch: Watching, topics: tuple[str, str, str], package: Path | None
-    ) -> None:
+        self, world: World, context: Context, watch: Watching, topics: tuple[str, str, str],
+        package: Path | None, registry: SchemaRegistry | None,
+    ) -> None:  # fmt: skip
         self.world, self._context, self._watch = world, context, watch
         self.source, self.sink, self.rejected = topics
         self.name = f"w-{uuid.uuid4().hex[:8]}"
@@ -72,40 +72,21 @@ class Act:
         self._expected = False  # whether the driver's end is our doing
         self._seen = 0
         self._heard = time.monotonic()
+        self._schemas = registry
         (self._folder / "work.py").write_text(FUNCTIONS)
+        for schema, name in ((IN_SCHEMA, "in.avsc"), (OUT_SCHEMA, "out.avsc")):
+            (self._folder / name).write_text(json.dumps(schema))
 
     # -- the pipeline -------------------------------------------------------------------------------
 
     def _file(self) -> Path:
-        world = self.world
-        base: dict[str, Any] = {
-            "pipeline": self.name,
-            "kafka": {"bootstrap.servers": self._context.bootstrap},
-            "source": {"topics": [self.source], "format": world.encoding.value},
-            "sink": {"topic": self.sink, "format": world.encoding.value},
-            "rejected": self.rejected,
-            "ledger": {"topic": self.ledger, "partitions": 16},
-            "batch": {"max_records": world.max_records, "target": 0},
-            "metrics": {"enabled": False},
-            "spark": _SPARK,
-        }
-        if world.encoding is Encoding.JSON:
-            base["source"]["schema"] = "p long not null, n long not null" + (
-                ", pad string" if world.work is Work.NONE else ""
-            )
-        if world.work is not Work.NONE:
-            kind = (
-                "function" if world.work is Work.SHUFFLE or (world.place is Place.SPARK and world.seed % 2) else "arrow"
-            )
-            arguments = {"work": world.work.value, "encoding": world.encoding.value}
-            base["process"] = {kind: f"work.py:{'frame' if kind == 'function' else 'arrow'}", "arguments": arguments}
-        for section, number in (("sink", world.sink_partitions), ("source", world.source_partitions)):
-            if number is not None:
-                base[section]["partitions"] = number
+        url = self._schemas.url if self._schemas is not None else ""
+        data = configuration(self.world, self._context.bootstrap, self.name, self.source, self.sink, url)
+        data |= {"rejected": self.rejected, "ledger": {"topic": self.ledger, "partitions": 16}}
         for section, values in self._settings.items():
-            base[section] |= values
+            data[section] |= values
         file = self._folder / "pipeline.yaml"
-        file.write_text(yaml.safe_dump(base))
+        file.write_text(yaml.safe_dump(data))
         return file
 
     def start(self) -> Driver:
@@ -149,8 +130,12 @@ class Act:
         if self._expected or self._happened > self._struck:
             return
         error = self._driver.failure()
-        away = any(each in BROKER_STRIKES for each in self.world.strikes) and self.starts < _MOST_STARTS
-        if not (away and isinstance(error, BrokerUnreachable | KafkaFailed)):
+        reasons: tuple[type[TailraceError], ...] = ()
+        if any(each in BROKER_STRIKES for each in self.world.strikes):
+            reasons += BrokerUnreachable, KafkaFailed
+        if Strike.REGISTRY in self.world.strikes:
+            reasons += (KafkaFailed,)
+        if self.starts >= _MOST_STARTS or not isinstance(error, reasons):
             raise Stuck(f"the driver ended by itself with {code}: {error}".replace("\n", " "))
 
     def follow(self, until: Any, what: str) -> None:
@@ -280,6 +265,16 @@ class Act:
         self._for(1.0)
         self._feed(dict.fromkeys(range(count - 2, count), self.world.max_records))
 
+    def _registry(self) -> None:
+        if self._schemas is None:
+            raise InvariantBroken("only a world with a registry can lose it")
+        self._schemas.broken = True
+        try:
+            self._kill()
+            self._for(_AWAY)
+        finally:
+            self._schemas.broken = False
+
     def _for(self, seconds: float) -> None:
         ends = time.monotonic() + seconds
         while time.monotonic() < ends:
@@ -356,8 +351,12 @@ def act(world: World, context: Context, package: Path | None = None) -> tuple[Ou
         context.topic("out", world.outputs),
         context.topic("rejected", 1),
     )
-    with watching(context.bootstrap, topics[1], parse) as watch:
-        one = Act(world, context, watch, topics, package)
+    with ExitStack() as stack:
+        registry = stack.enter_context(schema_registry()) if world.encoding is Encoding.REGISTRY else None
+        if registry is not None:
+            registry.add(IN_SCHEMA, f"{topics[0]}-value")
+        watch = stack.enter_context(watching(context.bootstrap, topics[1], partial(heads_of, world)))
+        one = Act(world, context, watch, topics, package, registry)
         stuck = ""
         try:
             parts = len(world.strikes) + 1

@@ -6,13 +6,14 @@ A mistake could mix up any of them while every head still comes out once.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
-import numpy as np
 from confluent_kafka import Message
 
 from faults.reading import Heads
-from faults.records import HEAD, key
-from faults.worlds.records import FACTOR, PAD, parse
+from faults.records import key
+from faults.worlds.encodings import body, broken, encoded, heads_of
+from faults.worlds.records import FACTOR, PAD
 from faults.worlds.world import Encoding, Input, Strike, Work, World
 from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_REASON, HEADER_TOPIC
 
@@ -23,7 +24,7 @@ class Contents(Heads):
     """Keeps the heads of a topic's records, and checks everything else of each."""
 
     def __init__(self, world: World, source: str, *, rejected: bool) -> None:
-        super().__init__(parse)
+        super().__init__(partial(heads_of, world))
         self._world, self._source, self._rejected = world, source, rejected
         self._places: dict[bytes, int] = {}  # of each key: the partition of its first record
         self.wrong = 0
@@ -42,13 +43,13 @@ class Contents(Heads):
 
     def _problem(self, message: Message) -> str:
         value, name = message.value() or b"", message.key() or b""
-        (head,) = parse([value])
+        (head,) = heads_of(self._world, [value])
         bad, partition, number = head.tolist()
         input_number = number if self._rejected or self._world.work is Work.NONE else number // FACTOR
         if name != key(input_number):
             return f"the key {name!r} instead of {key(input_number)!r}"
         wanted = self._value(bad, partition, number)
-        if value != wanted:
+        if body(self._world, value) != wanted:
             return f"the value {value!r} instead of {wanted!r}"
         if self._rejected:
             return self._wrong_headers(dict(message.headers() or []), partition, number)
@@ -57,19 +58,16 @@ class Contents(Heads):
 
     def _value(self, bad: int, partition: int, number: int) -> bytes:
         """Return the bytes that a record with this head must have."""
-        raw = np.array([(bad, partition, number)], dtype=HEAD).tobytes()
-        if self._world.encoding is Encoding.RAW:
-            return raw + PAD.encode()
-        if self._rejected:
-            return raw
-        pad = b',"pad":"%s"' % PAD.encode() if self._world.work is Work.NONE else b""
-        return b'{"p":%d,"n":%d%s}' % (partition, number, pad)
+        if bad:
+            return broken(self._world, partition, number)
+        padded = self._world.work is Work.NONE or self._world.encoding is Encoding.RAW
+        return encoded(self._world, partition, number, PAD if padded else None)
 
     def _wrong_headers(self, headers: dict[str, bytes | str | None], partition: int, number: int) -> str:
         """Return what is wrong with the headers of a rejected record."""
         wanted = {HEADER_TOPIC: self._source, HEADER_PARTITION: str(partition)}
         if self._world.input is Input.PLAIN and Strike.BROKER not in self._world.strikes:
-            wanted[HEADER_OFFSET] = str(number)  # no other producer, no control records, nothing sent twice
+            wanted[HEADER_OFFSET] = str(number)  # no control records, and nothing sent twice
         if not headers.get(HEADER_REASON):
             return "no reason"
         wrong = [name for name, text in wanted.items() if headers.get(name) != text.encode()]

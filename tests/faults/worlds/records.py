@@ -6,15 +6,15 @@ of its input plus its place among the outputs of that input, so that no two outp
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from confluent_kafka import Producer
 
 from faults.checker import Array
-from faults.records import HEAD, is_bad, key
-from faults.worlds.world import Encoding, Input, Work, World
+from faults.records import is_bad, key
+from faults.worlds.encodings import broken, encoded, framed
+from faults.worlds.world import Input, Work, World
 from tailrace.testing import wait_until
 
 FACTOR = 3
@@ -25,7 +25,6 @@ PAD = "x" * 40
 
 # One function for each kind of work, on Arrow batches and on DataFrames. Values begin with HEAD, or are JSON.
 FUNCTIONS = """
-import json
 import struct
 
 import pyarrow as pa
@@ -51,7 +50,7 @@ def outputs(value, work):
 def arrow(batches, work, encoding):
     for batch in batches:
         keys = batch.column("kafka").field("key").to_pylist()
-        if encoding == "json":
+        if encoding != "raw":
             rows = [
                 (key, p, n * FACTOR + copy)
                 for key, p, n in zip(keys, batch.column("p").to_pylist(), batch.column("n").to_pylist())
@@ -69,7 +68,7 @@ def arrow(batches, work, encoding):
 
 def frame(rows, work, encoding):
     key = F.col("kafka.key").alias("key")
-    if encoding == "json":
+    if encoding != "raw":
         made = F.when(F.lit(work == "explode"), 1 + F.col("n") % FACTOR).when(
             F.lit(work != "filter") | (F.col("n") % 5 != 0), 1
         ).otherwise(0)
@@ -86,27 +85,11 @@ def frame(rows, work, encoding):
 def values(world: World, partition: int, start: int, end: int) -> list[bytes]:
     """Make the input values of a span of records."""
     numbers = np.arange(start, end)
-    heads = np.zeros(len(numbers), dtype=HEAD)
-    heads["bad"], heads["partition"], heads["number"] = is_bad(numbers, world.bad_every), partition, numbers
-    raw = [each.tobytes() for each in heads]
-    if world.encoding is Encoding.RAW:
-        return [each + PAD.encode() for each in raw]
+    bad = is_bad(numbers, world.bad_every)
     return [
-        each if each[0] else b'{"p":%d,"n":%d,"pad":"%s"}' % (partition, number, PAD.encode())
-        for each, number in zip(raw, numbers.tolist(), strict=True)
+        framed(world, broken(world, partition, number) if wrong else encoded(world, partition, number, PAD))
+        for number, wrong in zip(numbers.tolist(), bad, strict=True)
     ]
-
-
-def parse(found: Sequence[bytes]) -> Array:
-    """Return the heads of values in either encoding."""
-    heads = np.zeros(len(found), dtype=HEAD)
-    for place, value in enumerate(found):
-        if value.startswith(b"{"):
-            row = json.loads(value)
-            heads[place] = (0, row["p"], row["n"])
-        else:
-            heads[place] = np.frombuffer(value[: HEAD.itemsize], dtype=HEAD)[0]
-    return heads
 
 
 def feed(world: World, bootstrap: str, topic: str, counts: Mapping[int, int], before: Mapping[int, int]) -> None:
@@ -156,9 +139,7 @@ def feed(world: World, bootstrap: str, topic: str, counts: Mapping[int, int], be
 
 
 def _aborted(world: World, partition: int, number: int) -> bytes:
-    if world.encoding is Encoding.JSON:
-        return b'{"p":%d,"n":%d,"pad":""}' % (partition, ABORTED + number)
-    return np.array([(0, partition, ABORTED + number)], dtype=HEAD).tobytes()
+    return framed(world, encoded(world, partition, ABORTED + number, ""))
 
 
 def wanted(world: World, count: int) -> tuple[Array, Array]:

@@ -36,6 +36,8 @@ class Encoding(StrEnum):
 
     RAW = "raw"
     JSON = "json"
+    AVRO = "avro"
+    REGISTRY = "registry"  # Avro in the Confluent wire format, with a schema registry
 
 
 class Input(StrEnum):
@@ -58,6 +60,7 @@ class Strike(StrEnum):
     FREEZE = "freeze"  # a broker is suspended for some seconds
     ELECTION = "election"  # the leaders of all partitions move
     GROW = "grow"  # the input gets more partitions
+    REGISTRY = "registry"  # the schema registry fails while the driver is killed and started again
 
 
 # A supervisor restarts a driver that ends because a broker is away.
@@ -120,6 +123,8 @@ class World:
         }  # fmt: skip
         if self.work is Work.NONE:
             del simple["work"]
+        if Strike.REGISTRY in self.strikes:
+            del simple["encoding"]
         for name, value in simple.items():
             if getattr(self, name) != value:
                 change: dict[str, Any] = {name: value}
@@ -141,7 +146,8 @@ def draw(seed: int, place: Place | None = None) -> World:
     batches = chance.randint(4, 10)
     works = [Work.SAME, Work.EXPLODE, Work.FILTER, Work.NONE] + ([Work.SHUFFLE] if where is Place.SPARK else [])
     encoding = chance.choice(tuple(Encoding))
-    strikes = tuple(chance.choice(tuple(Strike)) for _ in range(chance.choice((0, 1, 1, 2, 3))))
+    known = [each for each in Strike if each is not Strike.REGISTRY or encoding is Encoding.REGISTRY]
+    strikes = tuple(chance.choice(known) for _ in range(chance.choice((0, 1, 1, 2, 3))))
     return World(
         seed=seed,
         place=where,
@@ -150,7 +156,7 @@ def draw(seed: int, place: Place | None = None) -> World:
         input=chance.choice(tuple(Input)),
         counts=_counts(chance, partitions, per_batch * batches),
         outputs=chance.choice((1, 2, 5, 12)),
-        bad_every=chance.choice((0, 7, 97)) if encoding is Encoding.JSON else 0,
+        bad_every=0 if encoding is Encoding.RAW else chance.choice((0, 7, 97)),
         max_records=per_batch,
         sink_partitions=chance.choice((None, 1, 3, 8)),
         source_partitions=chance.choice((None, None, 2, 9)),

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from faults.records import HEAD
+from faults.worlds.encodings import IN_SCHEMA, body, heads_of
 from faults.worlds.mutants import MUTANTS, SOURCE, Mutant
 from faults.worlds.oracle import Outcome, judge
-from faults.worlds.records import ABORTED, FACTOR, FUNCTIONS, parse, values, wanted
+from faults.worlds.records import ABORTED, FACTOR, FUNCTIONS, PAD, values, wanted
 from faults.worlds.world import Crash, Encoding, Input, Place, Strike, Work, World, draw
 
 PLAIN = World(
@@ -118,25 +121,42 @@ def test_the_function_makes_what_the_oracle_wants(work: Work, encoding: Encoding
     if encoding is Encoding.RAW:
         batch = pa.RecordBatch.from_arrays([pa.array(given), kafka], names=["value", "kafka"])
     else:
-        heads = parse(given)
+        heads = heads_of(world, given)
         columns = [pa.array(heads[name].astype(np.int64)) for name in ("partition", "number")]
         batch = pa.RecordBatch.from_arrays([*columns, kafka], names=["p", "n", "kafka"])
     (out,) = functions["arrow"](iter([batch]), work.value, encoding.value)
     numbers = (
-        parse(out.column("value").to_pylist())["number"] if encoding is Encoding.RAW else out.column("n").to_pylist()
+        heads_of(world, out.column("value").to_pylist())["number"]
+        if encoding is Encoding.RAW
+        else out.column("n").to_pylist()
     )
     expected = np.flatnonzero(wanted(world, 50)[0])
     assert Counter(map(int, numbers)) == Counter(map(int, expected))
     assert functions["FACTOR"] == FACTOR
 
 
-def test_both_encodings_carry_the_same_heads() -> None:
-    """Records to be rejected are not JSON."""
-    for encoding in Encoding:
-        found = parse(values(replace(PLAIN, encoding=encoding, bad_every=7), 3, 5, 15))
-        assert found["partition"].tolist() == [3] * 10
-        assert found["number"].tolist() == list(range(5, 15))
-        assert found["bad"].tolist() == [number % 7 == 6 for number in range(5, 15)]
+@pytest.mark.parametrize("encoding", Encoding)
+def test_every_encoding_carries_the_same_heads(encoding: Encoding) -> None:
+    """Records to be rejected can be told from each other too."""
+    world = replace(PLAIN, encoding=encoding, bad_every=7)
+    found = heads_of(world, values(world, 3, 5, 15))
+    assert found["partition"].tolist() == [3] * 10
+    assert found["number"].tolist() == list(range(5, 15))
+    assert found["bad"].tolist() == [number % 7 == 6 for number in range(5, 15)]
+
+
+@pytest.mark.parametrize("encoding", [Encoding.AVRO, Encoding.REGISTRY])
+def test_avro_is_what_fastavro_reads(encoding: Encoding) -> None:
+    """The encoder of the oracle is its own, so it cannot share a mistake with the product."""
+    world = replace(PLAIN, encoding=encoding, bad_every=3)
+    schema = fastavro.parse_schema(IN_SCHEMA)
+    for number, value in enumerate(values(world, 2, 0, 200)):
+        if number % 3 == 2:
+            with pytest.raises(EOFError):
+                fastavro.schemaless_reader(io.BytesIO(body(world, value)), schema, None)
+        else:
+            found: Any = fastavro.schemaless_reader(io.BytesIO(body(world, value)), schema, None)
+            assert (found["p"], found["n"], found["pad"]) == (2, number, PAD)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)

@@ -46,8 +46,8 @@ def session(pipeline: Pipeline, *, connector: bool = False) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.shuffle.partitions": "8",
         "spark.sql.session.timeZone": "UTC",
-        # With it, each PySpark call asks the JVM ten times more, to name the caller's line in errors: 40 % of the CPU of
-        # a small stateful batch. Tailrace's own errors name the function's line from the traceback.
+        # Each PySpark call would ask the JVM ten times more, to name the caller's line in errors: 40 % of the CPU of a
+        # small stateful batch. Tailrace's own errors name the function's line from the traceback.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.daemon.module": "tailrace.gateway.daemon",

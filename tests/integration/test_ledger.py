@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]
@@ -14,6 +15,7 @@ from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.crash_points import Point
 from tailrace.gateway import Assignment
+from tailrace.gateway.librdkafka import messages
 from tailrace.gateway.markers import MarkerReader
 from tailrace.gateway.producers import SinkProducer
 from tailrace.kafka.cluster import Cluster
@@ -313,6 +315,36 @@ def test_newer_owner_fences_an_attempt_that_continues(bench: MakeBench) -> None:
         older.close()
         newer.close()
     assert one.values() == [b"newer"]
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "in batches"])
+def test_fenced_producer_is_in_doubt_and_not_a_failure_of_kafka(bench: MakeBench, together: bool) -> None:
+    """So its driver can tell that another has taken over, however its records are handed over."""
+    one = bench()
+    with Ledger.of(one.pipeline()):
+        task = task_of(one, 0)
+        older, newer = (SinkProducer(task, MarkerReader(task)) for _ in range(2))
+        older.fence()
+        older.marker()
+        older.begin()
+        newer.fence()
+
+        columns = pa.array([None], pa.binary()), pa.array([b"zombie"], pa.binary())  # outlive the messages
+
+        def send() -> bool:
+            if together:
+                older.offer(one.sink, messages(*columns))
+            else:
+                older.send(topic=one.sink, value=b"zombie")
+            older.flush(1)
+            return False
+
+        with pytest.raises(errors.CommitInDoubt, match="another attempt has taken the transactional id"):
+            wait_until(send, "the older producer to be fenced", 30)
+        assert older.doubt
+        older.close()
+        newer.close()
+    assert one.values() == []
 
 
 def test_driver_ends_the_open_transactions_of_a_dead_run(bench: MakeBench) -> None:

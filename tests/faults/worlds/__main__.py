@@ -20,6 +20,7 @@ from faults.worlds.mutants import MUTANTS
 from faults.worlds.oracle import Outcome
 from faults.worlds.world import Place, World, draw
 from support import archive
+from support.kafkaproxy import ProxiedKafka
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 _SHRINKS = 12  # smaller worlds that are tried for one that fails
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     sys.stdout.write(f"{len(worlds)} worlds from seed {worlds[0].seed}\n")
     began, bad, records, ran = time.monotonic(), 0, 0, 0
     folder = Path(tempfile.mkdtemp(prefix="tailrace-worlds-"))
-    with EmbeddedKafka(EmbeddedOptions(brokers=3, heap=HEAP, settings=SETTINGS)) as kafka:
+    with ProxiedKafka(EmbeddedOptions(brokers=3, heap=HEAP, settings=SETTINGS)) as kafka:
         if chosen.mutants is not None:
             return int(not _all_caught(chosen.mutants, worlds, kafka, folder))
         for world in worlds:

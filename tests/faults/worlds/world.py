@@ -60,11 +60,15 @@ class Strike(StrEnum):
     FREEZE = "freeze"  # a broker is suspended for some seconds
     ELECTION = "election"  # the leaders of all partitions move
     GROW = "grow"  # the input gets more partitions
+    CUT = "cut"  # every connection between the pipeline and its brokers is closed
+    OUTAGE = "outage"  # for some seconds the brokers cannot be reached: connections are refused
+    SILENCE = "silence"  # for some seconds nothing passes; then everything that was in flight arrives
     REGISTRY = "registry"  # the schema registry fails while the driver is killed and started again
 
 
+NETWORK_STRIKES = frozenset({Strike.CUT, Strike.OUTAGE, Strike.SILENCE})
 # A supervisor restarts a driver that ends because a broker is away.
-BROKER_STRIKES = frozenset({Strike.BROKER, Strike.FREEZE, Strike.ELECTION})
+BROKER_STRIKES = frozenset({Strike.BROKER, Strike.FREEZE, Strike.ELECTION}) | NETWORK_STRIKES
 
 
 @dataclass(frozen=True)

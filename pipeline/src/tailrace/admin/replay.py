@@ -19,7 +19,7 @@ from confluent_kafka import Message as RawMessage
 from tailrace.admin.rejected import Place, number
 from tailrace.config import Kafka
 from tailrace.errors import CommitInDoubt, KafkaFailed, OptionRefused
-from tailrace.kafka.clients import add_offsets, client_options, committed, persist
+from tailrace.kafka.clients import add_offsets, client_options, committed, fatal, persist
 from tailrace.kafka.errors import PURGED, is_fenced, is_retriable, translate
 from tailrace.kafka.reader import Message
 from tailrace.kafka.rejected_headers import HEADER_PARTITION, HEADER_PIPELINE, HEADER_TOPIC, PREFIX
@@ -223,8 +223,7 @@ class Replay:
                     kept="nothing was sent",
                     then="the topic's retention may just have removed them: try again",
                 )
-            self._producer.flush(_LIMIT)
-            self._check()
+            self._serve(lambda: self._producer.flush(_LIMIT))
             offsets = [
                 TopicPartition(self._topic, number, mark.before, mark.metadata) for number, mark in marks.items()
             ]
@@ -255,11 +254,14 @@ class Replay:
                 )
                 break
             except BufferError:
-                self._producer.poll(0.1)
-        self._producer.poll(0)
-        self._check()
+                self._serve(lambda: self._producer.poll(0.1))
+        self._serve(lambda: self._producer.poll(0))
 
-    def _check(self) -> None:
+    def _serve(self, call: Callable[[], object]) -> None:
+        """Run a call that runs librdkafka's callbacks, and raise what they reported."""
+        error = fatal(call)
+        if error is not None:
+            raise error
         if self._error is not None:
             raise self._error
 

@@ -22,7 +22,7 @@ from tailrace.gateway import Assignment
 from tailrace.gateway.librdkafka import Handover, available
 from tailrace.gateway.markers import LIMIT, MarkerReader
 from tailrace.gateway.statistics import Listener
-from tailrace.kafka.clients import add_offsets, persist
+from tailrace.kafka.clients import add_offsets, fatal, persist
 from tailrace.kafka.errors import PURGED, is_fenced, translate
 from tailrace.kafka.rights import Operation, on_groups, on_topic, on_transactions
 from tailrace.progress.marker import Marker, transactional_id
@@ -67,6 +67,7 @@ class _Heard:
         self.topic = ""
         self.doubt = ""
         self.fatal = ""
+        self.fenced = False  # the fatal error is that of a newer owner
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
         """Take a delivery report: only failures are reported."""
@@ -116,18 +117,27 @@ class Sender:
                 self.producer.produce(**record)
                 return
             except BufferError:
-                self.producer.poll(0.1)
+                self._serve(lambda: self.producer.poll(0.1))
                 self.check()
             except KafkaException as error:
+                self.poll()  # a fatal error is told only there
                 size = len(record.get("value") or b"") + len(record.get("key") or b"")
                 raise translate(error, f"a record of {size} bytes for topic {record['topic']!r}", kept=_KEPT) from error
 
+    def _serve(self, call: Callable[[], object]) -> None:
+        """Run a call that runs librdkafka's callbacks, and keep a fatal error, which ends the producer."""
+        error = fatal(call)
+        if error is not None and not self._heard.fatal:
+            self._heard.fatal, self._heard.fenced = f"fatal: {error.args[0].str()}", is_fenced(error)
+
     def listen(self) -> None:
-        """Run librdkafka's callbacks; a fatal error is one that ends the producer."""
-        try:
-            self.producer.poll(0)
-        except KafkaException as error:
-            self._heard.fatal = self._heard.fatal or f"fatal: {error.args[0].str()}"
+        """Run librdkafka's callbacks."""
+        self._serve(lambda: self.producer.poll(0))
+
+    def flush(self, limit: float = _COMMIT_LIMIT) -> int:
+        """Wait until the broker has acknowledged what was sent so far; return how much it has not."""
+        self._serve(lambda: self.producer.flush(limit))
+        return len(self.producer)
 
     def poll(self) -> None:
         """Run librdkafka's callbacks, and raise the first failure: it ends the task."""
@@ -189,12 +199,21 @@ class SinkProducer(Sender):
             try:
                 taken = self._handover.offer(topic, messages)
             except KafkaException as error:
-                self.check()
+                self.poll()
                 raise translate(error, f"{self._who}: writing to topic {topic!r}", kept=_KEPT) from error
             messages = messages[taken:]
             if len(messages):
-                self.producer.poll(_QUEUE_WAIT)
+                self._serve(lambda: self.producer.poll(_QUEUE_WAIT))
                 self.check()
+
+    def check(self) -> None:
+        """Raise the failure of a record, or the fatal error that ended this producer."""
+        super().check()
+        if self._heard.fatal:
+            self._step(Event.DOUBT)
+            if self._heard.fenced:
+                raise self._overtaken("sending its records")
+            raise errors.CommitInDoubt(f"{self._who}: {self._heard.fatal}", kept=_KEPT)
 
     @property
     def takes_batches(self) -> bool:
@@ -203,10 +222,6 @@ class SinkProducer(Sender):
 
     def _step(self, event: Event) -> None:
         self.state = after(self.state, event)
-
-    def flush(self) -> None:
-        """Wait until the broker has acknowledged what was sent so far."""
-        self.producer.flush(_COMMIT_LIMIT)
 
     def fence(self) -> None:
         """Take the transactional id: this fences older owners and aborts what they left open."""
@@ -245,9 +260,6 @@ class SinkProducer(Sender):
     def seal(self, marker: Marker) -> None:
         """Put the marker into the transaction."""
         self.poll()
-        if self._heard.fatal:
-            self._step(Event.DOUBT)
-            raise errors.CommitInDoubt(f"{self._who}: a doubt before its marker: {self._heard.fatal}", kept=_KEPT)
         place = TopicPartition(self._place.topic, self._place.partition, marker.next, marker.metadata)
         group = self.ledger.group
         producer = self.producer
@@ -279,7 +291,7 @@ class SinkProducer(Sender):
         """Wait as long as records are being sent; if one is stuck, the commit reports why."""
         left, before = len(self.producer), 0
         while left and left != before:
-            before, left = left, self.producer.flush(_FLUSH_STEP)
+            before, left = left, self.flush(_FLUSH_STEP)
 
     @property
     def doubt(self) -> str:
@@ -294,22 +306,24 @@ class SinkProducer(Sender):
             self._step(Event.DOUBT)
             self.check()  # the error of a refused record says more than that of the transaction it broke
             if is_fenced(error):
-                spent, allowed = time.monotonic() - self._began, self._timeout
-                raise errors.CommitInDoubt(
-                    f"{self._who}: {doing}: it took {spent:.0f} s, and a transaction may take {allowed:.0f} s"
-                    if spent > allowed
-                    else f"{self._who}: {doing}: another attempt has taken the transactional id",
-                    kept=_KEPT,
-                    then="lower batch.max_records, or raise sink.options: transaction.timeout.ms"
-                    if spent > allowed
-                    else "",
-                ) from error
+                raise self._overtaken(doing) from error
             if committing and not error.args[0].txn_requires_abort():
                 raise errors.CommitInDoubt(
                     f"{self._who}: {doing}: {error.args[0].str()}",
                     kept="the next attempt takes a new epoch, reads the marker, and then skips or writes",
                 ) from error
             raise translate(error, f"{self._who}: {doing}", kept=_KEPT, rights=self._rights) from error
+
+    def _overtaken(self, doing: str) -> errors.CommitInDoubt:
+        """Return the error for a transactional id that is no longer this producer's; Kafka has one for two reasons."""
+        spent, allowed = time.monotonic() - self._began, self._timeout
+        if spent > allowed:
+            return errors.CommitInDoubt(
+                f"{self._who}: {doing}: it took {spent:.0f} s, and a transaction may take {allowed:.0f} s",
+                kept=_KEPT,
+                then="lower batch.max_records, or raise sink.options: transaction.timeout.ms",
+            )
+        return errors.CommitInDoubt(f"{self._who}: {doing}: another attempt has taken the transactional id", kept=_KEPT)
 
     def close(self) -> None:
         """Abort an open transaction, if the broker answers quickly, and drop the connections."""

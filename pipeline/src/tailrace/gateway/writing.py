@@ -236,7 +236,7 @@ def _flush(sender: Sender, task: Assignment) -> None:
     still = time.monotonic() + _FLUSH_LIMIT
     left = len(sender.producer)
     while left:
-        before, left = left, sender.producer.flush(_FLUSH_STEP)
+        before, left = left, sender.flush(_FLUSH_STEP)
         sender.check()
         if left < before:
             still = time.monotonic() + _FLUSH_LIMIT

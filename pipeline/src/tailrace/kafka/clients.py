@@ -99,6 +99,22 @@ def add_offsets(producer: Producer, places: Sequence[TopicPartition], group: obj
     within(limit, doing, add)
 
 
+def fatal(call: Callable[[], object]) -> KafkaException | None:
+    """Run a call that runs a producer's callbacks; return the fatal error that ended the producer, if one came.
+
+    confluent-kafka raises it there, inside a SystemError if another callback was due in the same call.
+    """
+    try:
+        call()
+    except KafkaException as error:
+        return error
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            return error.__cause__
+        raise
+    return None
+
+
 def persist(
     question: Callable[[], T],
     doing: str,

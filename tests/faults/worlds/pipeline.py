@@ -1,0 +1,246 @@
+"""A world's pipeline: its input, and its drivers, which are followed and restarted as a supervisor would."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from faults.reading import Watching
+from faults.scenario import Context
+from faults.worlds.configuration import configuration
+from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA
+from faults.worlds.records import FUNCTIONS, feed, wanted
+from faults.worlds.world import BROKER_STRIKES, NETWORK_STRIKES, Place, Strike, World
+from support.kafkaproxy import ProxiedKafka
+from support.registry import SchemaRegistry
+from tailrace import crash_points
+from tailrace.demo.batches import Batches
+from tailrace.demo.driver import Driver
+from tailrace.errors import BrokerUnreachable, DriverFenced, InvariantBroken, KafkaFailed, TailraceError
+
+LIMIT = 120.0  # seconds without a batch or a start
+QUIET = 4.0  # seconds for which a driver is idle before it is believed
+_MOST_STARTS = 20
+_NUDGE = 3.0  # seconds
+
+
+class Stuck(Exception):
+    """Raised if something was waited for in vain, or a driver ended for no reason."""
+
+
+class Driven:
+    """One pipeline and its drivers; the strikes use what it offers."""
+
+    def __init__(
+        self, world: World, context: Context, watch: Watching, topics: tuple[str, str, str],
+        package: Path | None, registry: SchemaRegistry | None,
+    ) -> None:  # fmt: skip
+        self.world, self.context, self.watch = world, context, watch
+        self.source, self.sink, self.rejected = topics
+        self.name = f"w-{uuid.uuid4().hex[:8]}"
+        self.ledger = f"{self.name}.ledger"
+        self.counts: dict[int, int] = dict.fromkeys(range(len(world.counts)), 0)
+        self.starts = 0
+        self.chance = random.Random(world.seed + 1)
+        self._folder = context.folder / self.name
+        self._folder.mkdir(parents=True)
+        self._marks = self._folder / "crashes"
+        self.settings: dict[str, Any] = {}
+        self._path = os.pathsep.join(map(str, filter(None, (package, Path(__file__).parents[2]))))
+        self._batches = Batches()
+        self._drivers: list[Driver] = []
+        self.expected = False  # whether the driver's end is our doing
+        self._seen = 0
+        self._heard = time.monotonic()
+        self.schemas = registry
+        (self._folder / "work.py").write_text(FUNCTIONS)
+        for schema, name in ((IN_SCHEMA, "in.avsc"), (OUT_SCHEMA, "out.avsc")):
+            (self._folder / name).write_text(json.dumps(schema))
+
+    @property
+    def _servers(self) -> str:
+        """The brokers' addresses, through the proxy if the network is to fail."""
+        if NETWORK_STRIKES.isdisjoint(self.world.strikes):
+            return self.context.bootstrap
+        return self.proxied.proxied_servers
+
+    @property
+    def proxied(self) -> ProxiedKafka:
+        """The brokers, with the proxy before them."""
+        kafka = self.context.kafka
+        if not isinstance(kafka, ProxiedKafka):
+            raise InvariantBroken("the network of a Kafka without a proxy cannot fail")
+        return kafka
+
+    # -- the pipeline -------------------------------------------------------------------------------
+
+    def _file(self) -> Path:
+        url = self.schemas.url if self.schemas is not None else ""
+        data = configuration(self.world, self._servers, self.name, self.source, self.sink, url)
+        data |= {"rejected": self.rejected, "ledger": {"topic": self.ledger, "partitions": 16}}
+        for section, values in self.settings.items():
+            data[section] |= values
+        file = self._folder / "pipeline.yaml"
+        file.write_text(yaml.safe_dump(data))
+        return file
+
+    def start(self) -> Driver:
+        """Start a driver."""
+        command = {
+            Place.THREADS: ("faults.worlds.thread_driver", str(self._file())),
+            Place.SPARK: ("tailrace.cli.main", "run", str(self._file()), "--output", "json"),
+        }[self.world.place]
+        planned = [
+            crash_points.Crash(crash_points.Point(each.at), each.batch, times=each.times) for each in self.world.crashes
+        ]
+        environment = crash_points.crashes(self._marks, *planned) if planned else {}
+        environment |= {"PYTHONUNBUFFERED": "1", "PYTHONPATH": self._path}
+        self._drivers.append(Driver(["-m", *command], environment, self._folder))
+        self.expected, self._struck = False, self._happened
+        self._batches.ended()
+        self.starts += 1
+        return self._drivers[-1]
+
+    @property
+    def driver(self) -> Driver:
+        """The last driver."""
+        return self._drivers[-1]
+
+    @property
+    def _happened(self) -> int:
+        return len(list(self._marks.glob("*.crash")))
+
+    def step(self, wait: float = 0.1) -> None:
+        """Take the next event, or start a driver in place of one that was struck."""
+        code = self.driver.code
+        heard = self.driver.next(wait)
+        if heard is not None:
+            self._heard = time.monotonic()
+            self._batches.apply(heard.event)
+        elif code is not None:
+            self._check_end(code)
+            self.start()
+
+    def _check_end(self, code: int) -> None:
+        """Raise Stuck if the driver had no reason to end: no strike, no crash point, and no broker that was away."""
+        if self.expected or self._happened > self._struck:
+            return
+        error = self.driver.failure()
+        reasons: tuple[type[TailraceError], ...] = ()
+        if any(each in BROKER_STRIKES for each in self.world.strikes):
+            reasons += BrokerUnreachable, KafkaFailed
+        if Strike.REGISTRY in self.world.strikes:
+            reasons += (KafkaFailed,)
+        if self.starts >= _MOST_STARTS or not isinstance(error, reasons):
+            raise Stuck(f"the driver ended by itself with {code}: {error}".replace("\n", " "))
+
+    def follow(self, until: Any, what: str) -> None:
+        """Take events until the condition holds."""
+        ends, before = time.monotonic() + LIMIT, (0, -1, 0)
+        while not until():
+            self.step()
+            now = (self.starts, self._batches.written, self.watch.kept.count)
+            if now != before:
+                before, ends = now, time.monotonic() + LIMIT
+            if time.monotonic() > ends:
+                raise Stuck(f"waited {LIMIT:g} s in vain for {what}")
+
+    # -- input --------------------------------------------------------------------------------------
+
+    def feed(self, share: float) -> None:
+        """Write input until this share of the world's is there."""
+        more = {
+            number: int(count * share) - self.counts.get(number, 0)
+            for number, count in enumerate(self.world.counts)
+            if int(count * share) > self.counts.get(number, 0)
+        }
+        self.write(more)
+
+    def write(self, more: dict[int, int]) -> None:
+        """Write so many records more to each of these partitions."""
+        self._batches.idle = False
+        feed(self.world, self.context.bootstrap, self.source, more, self.counts)
+        for number, count in more.items():
+            self.counts[number] = self.counts.get(number, 0) + count
+
+    def drain(self) -> None:
+        """Follow until all outputs are there, or the driver is idle for a while."""
+        outputs = sum(int(wanted(self.world, count)[0].sum()) for count in self.counts.values())
+        rejected = any(wanted(self.world, count)[1].any() for count in self.counts.values())
+
+        def over() -> bool:
+            there = self.watch.kept.count >= outputs and (self._batches.idle or not rejected)
+            return there or (self._batches.idle and time.monotonic() - self._heard > QUIET)
+
+        self.follow(over, f"{outputs} outputs")
+
+    def work(self, what: str) -> None:
+        """Follow until one more batch is delivered, or there is nothing to do."""
+        written = self._batches.written
+        self.follow(lambda: self._batches.written > written or self._batches.idle, what)
+
+    # -- for the strikes ------------------------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        """Take events for some seconds."""
+        ends = time.monotonic() + seconds
+        while time.monotonic() < ends:
+            self.step()
+
+    def tree(self) -> list[psutil.Process]:
+        """Return the processes of the last driver."""
+        with suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self.driver.pid)
+            return [root, *root.children(recursive=True)]
+        return []
+
+    def fenced(self, first: Driver) -> None:
+        """Wait until an older driver ends because it is fenced; a crash point or a signal may end it before."""
+        ends = nudged = time.monotonic()
+        ends += LIMIT
+        while first.code is None:
+            self.step()
+            if time.monotonic() - nudged > _NUDGE:  # an idle driver is fenced too, and finds out with its next plan
+                nudged = time.monotonic()
+                self.write({0: 10})
+            if time.monotonic() > ends:
+                raise Stuck("the older driver did not end")
+        code = first.code
+        if code not in (DriverFenced.exit_code, -signal.SIGKILL):
+            raise Stuck(f"the older driver ended with {code}: {first.failure()}".replace("\n", " "))
+
+    # -- the end ------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Send SIGTERM; the driver must exit with 0, unless a planned crash comes just then."""
+        for _ in range(10):
+            self.driver.ask_to_stop()
+            code = self.driver.wait(LIMIT)
+            while (heard := self.driver.next(0.0)) is not None:
+                self._batches.apply(heard.event)
+            if code == 0:
+                self._batches.ended()
+                return
+            if code is None:
+                raise Stuck("the driver did not stop")
+            self._check_end(code)
+            self.start()
+            self.follow(lambda: self._batches.idle or self.driver.code is not None, "the restarted driver to be idle")
+        raise Stuck("ten drivers did not stop")
+
+    def close(self) -> None:
+        """Leave no process behind."""
+        for each in self._drivers:
+            with suppress(ProcessLookupError, psutil.NoSuchProcess):
+                os.kill(each.pid, signal.SIGCONT)
+            each.end(0.0)

@@ -140,6 +140,9 @@ _AFTER_START = (Point.LEDGER_TAKEN, Point.SINKS_FENCED, Point.OPEN_BATCH_FINISHE
 # The end of the driver's life comes once, and not in a batch.
 _NEVER = (Point.DONE_OPEN, Point.DONE_NOTED, Point.BATCH_RETURNED, *_AFTER_START)
 
+# Here some sink partitions of a batch may be written, and others not: drawn three times as often.
+_PARTLY = (Point.COMMIT_SENT, Point.COMMIT_ACKNOWLEDGED, Point.BATCH_WRITTEN)
+
 
 def draw(seed: int, place: Place | None = None) -> World:
     """Draw a world."""
@@ -162,8 +165,8 @@ def draw(seed: int, place: Place | None = None) -> World:
         outputs=chance.choice((1, 2, 5, 12)),
         bad_every=0 if encoding is Encoding.RAW else chance.choice((0, 7, 97)),
         max_records=per_batch,
-        sink_partitions=chance.choice((None, 1, 3, 8)),
-        source_partitions=chance.choice((None, None, 2, 9)),
+        sink_partitions=chance.choice((None, None, 1, 3, 8)),
+        source_partitions=chance.choice((None, 2, 5, 9)),
         strikes=strikes,
         crashes=_crashes(chance, batches, 1 if strikes else chance.choice((1, 2, 3))),
     )
@@ -179,7 +182,7 @@ def _counts(chance: random.Random, partitions: int, total: int) -> tuple[int, ..
 
 def _crashes(chance: random.Random, batches: int, count: int) -> tuple[Crash, ...]:
     """Draw crash points; one in three is followed by a second crash in the start that replays its batch."""
-    points = [each for each in (*DRIVER, *GATEWAY, *READER) if each not in _NEVER]
+    points = [each for each in (*DRIVER, *GATEWAY, *READER, *_PARTLY, *_PARTLY) if each not in _NEVER]
     found: list[Crash] = []
     for batch in sorted(chance.sample(range(1, batches), k=min(count, batches - 1))):
         found.append(Crash(chance.choice(points).value, batch))

@@ -145,11 +145,17 @@ class Sender:
         self.check()
 
     def check(self) -> None:
-        """Raise the failure that a delivery report brought, if any."""
+        """Raise the failure that a delivery report brought, or the fatal error that ended the producer, if any."""
         if self._heard.failed is not None:
             topic = self._heard.topic
             lacking = [on_topic(Operation.WRITE, topic)]
             raise translate(self._heard.failed, f"writing to topic {topic!r}", kept=_KEPT, rights=lacking)
+        if self._heard.fatal:  # delivery reports that came with it may have been lost
+            raise self._ended()
+
+    def _ended(self) -> errors.TailraceError:
+        """Return the error for a fatal error of the producer."""
+        return errors.KafkaFailed(f"{self.name}: {self._heard.fatal}", kept="the task is tried again")
 
     @property
     def doubt(self) -> str:
@@ -206,14 +212,11 @@ class SinkProducer(Sender):
                 self._serve(lambda: self.producer.poll(_QUEUE_WAIT))
                 self.check()
 
-    def check(self) -> None:
-        """Raise the failure of a record, or the fatal error that ended this producer."""
-        super().check()
-        if self._heard.fatal:
-            self._step(Event.DOUBT)
-            if self._heard.fenced:
-                raise self._overtaken("sending its records")
-            raise errors.CommitInDoubt(f"{self._who}: {self._heard.fatal}", kept=_KEPT)
+    def _ended(self) -> errors.TailraceError:
+        self._step(Event.DOUBT)
+        if self._heard.fenced:
+            return self._overtaken("sending its records")
+        return errors.CommitInDoubt(f"{self._who}: {self._heard.fatal}", kept=_KEPT)
 
     @property
     def takes_batches(self) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -317,12 +320,29 @@ def test_newer_owner_fences_an_attempt_that_continues(bench: MakeBench) -> None:
     assert one.values() == [b"newer"]
 
 
+class CatchesAll:
+    """A logger that catches everything, as the handlers of `logging` do: also what another callback raised."""
+
+    def log(self, *_: object) -> None:
+        """Swallow an error that is set already."""
+        try:
+            re.match("a", "a")
+        except SystemError:
+            return
+
+
 @pytest.mark.parametrize("together", [False, True], ids=["one by one", "in batches"])
-def test_fenced_producer_is_in_doubt_and_not_a_failure_of_kafka(bench: MakeBench, together: bool) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"logger": CatchesAll(), "debug": "all"}], ids=["plain", "a handler catches all"]
+)
+def test_fenced_producer_is_in_doubt_and_not_a_failure_of_kafka(
+    bench: MakeBench, together: bool, options: dict[str, Any]
+) -> None:
     """So its driver can tell that another has taken over, however its records are handed over."""
     one = bench()
     with Ledger.of(one.pipeline()):
         task = task_of(one, 0)
+        task = replace(task, options=task.options | options)
         older, newer = (SinkProducer(task, MarkerReader(task)) for _ in range(2))
         older.fence()
         older.marker()

@@ -19,7 +19,7 @@ from confluent_kafka import Message as RawMessage
 from tailrace.admin.rejected import Place, number
 from tailrace.config import Kafka
 from tailrace.errors import CommitInDoubt, KafkaFailed, OptionRefused
-from tailrace.kafka.clients import add_offsets, client_options, committed, fatal, persist
+from tailrace.kafka.clients import add_offsets, client_options, committed, fatal, persist, told
 from tailrace.kafka.errors import PURGED, is_fenced, is_retriable, translate
 from tailrace.kafka.reader import Message
 from tailrace.kafka.rejected_headers import HEADER_PARTITION, HEADER_PIPELINE, HEADER_TOPIC, PREFIX
@@ -231,7 +231,7 @@ class Replay:
             add_offsets(self._producer, offsets, group, _LIMIT, "adding the marks")
         except BaseException as error:
             with contextlib.suppress(KafkaException):
-                self._producer.abort_transaction(_LIMIT)
+                told(self._producer, lambda: self._producer.abort_transaction(_LIMIT))
             if isinstance(error, KafkaException):
                 raise self._refused(error) from error
             raise
@@ -259,7 +259,7 @@ class Replay:
 
     def _serve(self, call: Callable[[], object]) -> None:
         """Run a call that runs librdkafka's callbacks, and raise what they reported."""
-        error = fatal(call)
+        error = fatal(self._producer, call)
         if error is not None:
             raise error
         if self._error is not None:
@@ -271,7 +271,7 @@ class Replay:
 
     def _commit(self) -> None:
         try:
-            self._producer.commit_transaction(_LIMIT)
+            told(self._producer, lambda: self._producer.commit_transaction(_LIMIT))
         except KafkaException as error:
             if is_retriable(error):
                 raise CommitInDoubt(
@@ -280,7 +280,7 @@ class Replay:
                     then="repeat the command; nothing is sent twice",
                 ) from error
             with contextlib.suppress(KafkaException):
-                self._producer.abort_transaction(_LIMIT)
+                told(self._producer, lambda: self._producer.abort_transaction(_LIMIT))
             raise self._refused(error) from error
 
     def _refused(self, error: KafkaException) -> Exception:

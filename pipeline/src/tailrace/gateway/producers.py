@@ -22,7 +22,7 @@ from tailrace.gateway import Assignment
 from tailrace.gateway.librdkafka import Handover, available
 from tailrace.gateway.markers import LIMIT, MarkerReader
 from tailrace.gateway.statistics import Listener
-from tailrace.kafka.clients import add_offsets, fatal, persist
+from tailrace.kafka.clients import add_offsets, fatal, persist, told
 from tailrace.kafka.errors import PURGED, is_fenced, translate
 from tailrace.kafka.rights import Operation, on_groups, on_topic, on_transactions
 from tailrace.progress.marker import Marker, transactional_id
@@ -126,7 +126,7 @@ class Sender:
 
     def _serve(self, call: Callable[[], object]) -> None:
         """Run a call that runs librdkafka's callbacks, and keep a fatal error, which ends the producer."""
-        error = fatal(call)
+        error = fatal(self.producer, call)
         if error is not None and not self._heard.fatal:
             self._heard.fatal, self._heard.fenced = f"fatal: {error.args[0].str()}", is_fenced(error)
 
@@ -303,7 +303,7 @@ class SinkProducer(Sender):
 
     def _attempt(self, doing: str, act: Callable[[], T]) -> T:
         try:
-            return act()
+            return told(self.producer, act)
         except KafkaException as error:
             committing = self.state is State.COMMITTING
             self._step(Event.DOUBT)
@@ -330,11 +330,9 @@ class SinkProducer(Sender):
 
     def close(self) -> None:
         """Abort an open transaction, if the broker answers quickly, and drop the connections."""
-        if self.state in {State.OPEN, State.SEALED}:
-            try:
-                self.producer.abort_transaction(5.0)
-            except KafkaException:
-                self._step(Event.DOUBT)  # the next owner's fence, or the transaction's timeout, aborts it
+        unfinished = self.state in {State.OPEN, State.SEALED}
+        if unfinished and fatal(self.producer, lambda: self.producer.abort_transaction(5.0)) is not None:
+            self._step(Event.DOUBT)  # the next owner's fence, or the transaction's timeout, aborts it
         if self._handover is not None:
             self._handover.close()
         super().close()

@@ -99,19 +99,40 @@ def add_offsets(producer: Producer, places: Sequence[TopicPartition], group: obj
     within(limit, doing, add)
 
 
-def fatal(call: Callable[[], object]) -> KafkaException | None:
-    """Run a call that runs a producer's callbacks; return the fatal error that ended the producer, if one came.
+def told(producer: Producer, act: Callable[[], T]) -> T:
+    """Run a call of a producer that may run its callbacks; if a fatal error ended the producer, raise that error.
 
-    confluent-kafka raises it there, inside a SystemError if another callback was due in the same call.
+    confluent-kafka raises it in whatever call runs the callbacks, with the interpreter's error already set. The next
+    callback then fails with a SystemError caused by it, or swallows it: a log handler that catches everything does.
     """
     try:
-        call()
+        return act()
+    except SystemError as error:
+        cause = error.__cause__
+        lost = cause if isinstance(cause, KafkaException) else _reason(producer)
+        if lost is None:
+            raise
+        raise lost from error
+
+
+def _reason(producer: Producer) -> KafkaException | None:
+    """Ask a producer for the fatal error that ended it: a transactional one begins no transaction after that."""
+    try:
+        producer.begin_transaction()
+    except KafkaException as error:
+        if error.args[0].fatal():
+            return error
+        if code_of(error) == KafkaError._NOT_CONFIGURED:  # not transactional: only its log has the reason
+            return KafkaException(KafkaError(KafkaError._FATAL, "the client's log says why"))
+    return None
+
+
+def fatal(producer: Producer, call: Callable[[], object]) -> KafkaException | None:
+    """Run a call that runs a producer's callbacks; return the fatal error that ended the producer, if one came."""
+    try:
+        told(producer, call)
     except KafkaException as error:
         return error
-    except SystemError as error:
-        if isinstance(error.__cause__, KafkaException):
-            return error.__cause__
-        raise
     return None
 
 

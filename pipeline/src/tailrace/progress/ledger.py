@@ -21,7 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from tailrace import crash_points, errors
 from tailrace.config import Kafka, Pipeline
 from tailrace.crash_points import Point
-from tailrace.kafka.clients import TopicPartitions, add_offsets, client_options, committed, fatal, persist
+from tailrace.kafka.clients import TopicPartitions, add_offsets, client_options, committed, fatal, persist, told
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import PURGED, is_fenced, translate
 from tailrace.kafka.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
@@ -242,7 +242,7 @@ class Ledger:
             crash_points.at(point, plan.batch, first=producer.flush)
             rights = own
             with self._ear.listening(producer, plan.batch):
-                producer.commit_transaction(_COMMIT_LIMIT)
+                told(producer, lambda: producer.commit_transaction(_COMMIT_LIMIT))
         except KafkaException as error:
             spent = time.monotonic() - began
             if is_fenced(error) and spent > _TRANSACTION_TIMEOUT:  # Kafka has one error for both
@@ -258,13 +258,13 @@ class Ledger:
                     kept="what this driver committed stays; the newer driver writes the remaining records",
                     then="if no second driver should be running, find it: it has the same pipeline name",
                 ) from error
-            fatal(lambda: producer.flush(_HEAR_LIMIT))
+            fatal(producer, lambda: producer.flush(_HEAR_LIMIT))
             # The plan's record broke the transaction, whichever call failed; its report may come later.
             if refused or "add partition" in error.args[0].str():
                 rights = own
             if error.args[0].txn_requires_abort():
                 with contextlib.suppress(KafkaException):  # otherwise its offsets block every reader until it times out
-                    producer.abort_transaction(_ABORT_LIMIT)
+                    told(producer, lambda: producer.abort_transaction(_ABORT_LIMIT))
             raise translate(error, doing, kept="nothing of the batch was written", rights=rights) from error
 
     def _right(self, operation: Operation) -> Right:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from faults.checker import check
 from faults.reading import differences, read_heads, watching
 from faults.records import BAD_EVERY, Fed, feed, key, values
 from faults.transactions import beyond, ids, open_after, transactions
+from support.reassign import reassign
 from tailrace.testing import Topics
 
 pytestmark = pytest.mark.integration
@@ -77,3 +79,13 @@ def test_fed_records_stand_at_the_offset_of_their_number(tailrace_topics: Topics
         assert heads["number"].tolist() == list(range(2000))
         assert set(heads["partition"].tolist()) == {partition}
         assert heads["bad"].sum() == 2000 // BAD_EVERY
+
+
+def test_replicas_are_moved_or_the_refusal_is_told(tailrace_topics: Topics) -> None:
+    """A worlds' strike that moved nothing would prove nothing."""
+    topic, bootstrap = tailrace_topics("out", partitions=3), tailrace_topics.bootstrap_servers
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    [broker] = admin.list_topics(topic, timeout=20).brokers
+    reassign(bootstrap, {topic: {number: [broker] for number in range(3)}})
+    with pytest.raises(RuntimeError, match=r"\[39, 39\]"):  # INVALID_REPLICA_ASSIGNMENT
+        reassign(bootstrap, {topic: {0: [broker + 7], 2: [broker + 8]}})

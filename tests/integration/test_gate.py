@@ -31,7 +31,10 @@ FUNCTION = """
 
 
 def prepared(bench: MakeBench) -> tuple[Bench, dict[str, Any]]:
-    """Return a pipeline with a shuffle whose odd records are rejected while `strict` exists."""
+    """Return a pipeline with a shuffle whose odd records are rejected while `strict` exists.
+
+    Behind the shuffle each of the three sink partitions has records; one without would commit while another fails.
+    """
     one = bench(partitions=2)
     strict.fill(one)
     one.write("kept.py", FUNCTION.format(folder=str(one.folder)))

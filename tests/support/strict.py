@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from support.pipelines import Bench
+from tailrace.testing import Record, produce
 
 # While the file `strict` exists, odd ids are rejected.
 _MODEL = """
@@ -26,6 +27,6 @@ STRICT = "strict"
 def fill(one: Bench) -> None:
     """Write the model next to the pipeline, turn strictness on, and send ids 0 to 19 to two source partitions."""
     one.write("model.py", _MODEL.format(folder=str(one.folder)))
-    for partition in range(2):
-        one.send([b'{"id": %d}' % number for number in range(partition * 10, partition * 10 + 10)], partition)
+    records = [Record(b'{"id": %d}' % each, key=b"%d" % each, partition=each // 10) for each in range(20)]
+    produce(one.kafka, one.source, records)
     (one.folder / STRICT).touch()

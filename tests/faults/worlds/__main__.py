@@ -33,12 +33,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="the first world's; the next have the next")
     parser.add_argument("--place", type=Place, choices=list(Place), help="run all of them there")
     parser.add_argument("--minutes", type=float, default=0.0, help="draw no world after so many minutes; 0: no limit")
-    parser.add_argument("--world", default="", help="the line of a world to run again")
+    parser.add_argument("--world", nargs="+", metavar="LINE", help="the lines of worlds to run again")
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="break the product, and count the worlds it takes")
     parser.add_argument("--json", type=Path, help="append a line for each world to this file")
     chosen = parser.parse_args(arguments)
     archive.use()
-    worlds = [World.parse(chosen.world)] if chosen.world else [
+    worlds = [World.parse(line) for line in chosen.world] if chosen.world else [
         draw(seed, chosen.place) for seed in range(chosen.seed, chosen.seed + chosen.count)
     ]  # fmt: skip
     sys.stdout.write(f"{len(worlds)} worlds from seed {worlds[0].seed}\n")

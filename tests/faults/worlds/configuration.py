@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from faults.worlds.encodings import JSONS
 from faults.worlds.world import Encoding, Place, Work, World
 
 _SPARK = {
@@ -12,6 +13,10 @@ _SPARK = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "3",
 }
+_EXECUTORS = {
+    "spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "512m", "spark.locality.wait": "0s",
+}  # fmt: skip
+_FRAMES = frozenset({Work.SHUFFLE, Work.JOIN, Work.DISTINCT})
 
 
 def configuration(world: World, bootstrap: str, name: str, source: str, sink: str, registry: str) -> dict[str, Any]:
@@ -24,22 +29,33 @@ def configuration(world: World, bootstrap: str, name: str, source: str, sink: st
         "sink": {"topic": sink, **_format(world, "in.avsc" if whole else "out.avsc", registry)},
         "batch": {"max_records": world.max_records, "target": 0},
         "metrics": {"enabled": False},
-        "spark": _SPARK,
+        "spark": _SPARK | (_EXECUTORS if world.place is Place.CLUSTER else {}),
     }
     if world.encoding is Encoding.JSON:
         data["source"]["schema"] = "p long not null, n long not null" + (", pad string" if whole else "")
+    if world.encoding is Encoding.PYDANTIC:
+        data["source"]["schema"] = "work.py:In"
+    if world.work is Work.DISTINCT:
+        data["checkpoint"] = "state"
     if not whole:
-        frames = world.work is Work.SHUFFLE or (world.place is Place.SPARK and world.seed % 2)
+        frames = world.work in _FRAMES or (world.place is not Place.THREADS and world.seed % 2)
         kind, function = ("function", "frame") if frames else ("arrow", "arrow")
         arguments = {"work": world.work.value, "encoding": world.encoding.value}
         data["process"] = {kind: f"work.py:{function}", "arguments": arguments}
-    for section, number in (("sink", world.sink_partitions), ("source", world.source_partitions)):
+    partitions = {
+        "source": world.source_partitions,
+        "process": None if whole else world.process_partitions,
+        "sink": world.sink_partitions,
+    }
+    for section, number in partitions.items():
         if number is not None:
             data[section]["partitions"] = number
     return data
 
 
 def _format(world: World, schema: str, registry: str) -> dict[str, Any]:
-    if world.encoding in (Encoding.RAW, Encoding.JSON):
-        return {"format": world.encoding.value}
+    if world.encoding is Encoding.RAW:
+        return {"format": "raw"}
+    if world.encoding in JSONS:
+        return {"format": "json"}
     return {"format": "avro", "schema": schema} | ({"registry": {"url": registry}} if registry else {})

@@ -24,6 +24,7 @@ IN_SCHEMA: dict[str, Any] = {
 OUT_SCHEMA: dict[str, Any] = {**IN_SCHEMA, "name": "Out", "fields": IN_SCHEMA["fields"][:2]}
 _MAGIC = struct.Struct(">bI")  # of the wire format: a zero, and the number of the schema
 FIRST_SCHEMA = 1  # the number that the registry gives to the input's
+JSONS = frozenset({Encoding.JSON, Encoding.PYDANTIC})
 _TOO_LONG = 1000  # the length of a text of which one letter is there
 
 
@@ -50,14 +51,14 @@ def encoded(world: World, partition: int, number: int, pad: str | None) -> bytes
     """Encode a record, without the registry's prefix."""
     if world.encoding is Encoding.RAW:
         return np.array([(0, partition, number)], dtype=HEAD).tobytes() + (pad or "").encode()
-    if world.encoding is Encoding.JSON:
+    if world.encoding in JSONS:
         return b'{"p":%d,"n":%d%s}' % (partition, number, b"" if pad is None else b',"pad":"%s"' % pad.encode())
     return _long(partition) + _long(number) + (b"" if pad is None else _long(len(pad)) + pad.encode())
 
 
 def broken(world: World, partition: int, number: int) -> bytes:
     """Make a value that cannot be decoded, and still tells which record it is."""
-    if world.encoding in (Encoding.RAW, Encoding.JSON):
+    if world.encoding is Encoding.RAW or world.encoding in JSONS:
         return np.array([(1, partition, number)], dtype=HEAD).tobytes()
     return _long(partition) + _long(number) + _long(_TOO_LONG) + b"x"
 
@@ -80,7 +81,7 @@ def heads_of(world: World, found: Sequence[bytes]) -> Array:
         if value.startswith(b"{"):
             row = json.loads(value)
             heads[place] = (0, row["p"], row["n"])
-        elif world.encoding in (Encoding.RAW, Encoding.JSON):
+        elif world.encoding is Encoding.RAW or world.encoding in JSONS:
             heads[place] = np.frombuffer(value[: HEAD.itemsize], dtype=HEAD)[0]
         else:
             partition, at = _read_long(value, 0)

@@ -72,7 +72,8 @@ def judge(world: World, counts: Mapping[int, int], output: Seen, rejected: Seen)
 
 def ordered(world: World) -> bool:
     """Whether the order of each source partition is promised."""
-    return world.source_partitions is None and world.work is not Work.SHUFFLE
+    moved = world.work in (Work.SHUFFLE, Work.DISTINCT) or world.process_partitions is not None
+    return world.source_partitions is None and not moved
 
 
 def _times(seen: Seen, partition: int, size: int) -> tuple[Array, int]:

@@ -17,6 +17,7 @@ import yaml
 
 from faults.reading import Watching
 from faults.scenario import Context
+from faults.scenarios.clock import Clock
 from faults.worlds.configuration import configuration
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA
 from faults.worlds.records import FUNCTIONS, feed, wanted
@@ -26,7 +27,7 @@ from support.registry import SchemaRegistry
 from tailrace import crash_points
 from tailrace.demo.batches import Batches
 from tailrace.demo.driver import Driver
-from tailrace.errors import BrokerUnreachable, DriverFenced, InvariantBroken, KafkaFailed, TailraceError
+from tailrace.errors import BrokerUnreachable, CutChanged, DriverFenced, InvariantBroken, KafkaFailed, TailraceError
 
 LIMIT = 120.0  # seconds without a batch or a start
 QUIET = 4.0  # seconds for which a driver is idle before it is believed
@@ -63,7 +64,9 @@ class Driven:
         self._seen = 0
         self._heard = time.monotonic()
         self.schemas = registry
-        (self._folder / "work.py").write_text(FUNCTIONS)
+        self._clock = Clock(self._folder) if Strike.CLOCK in world.strikes else None
+        self._deployed = 0
+        self.change_code()
         for schema, name in ((IN_SCHEMA, "in.avsc"), (OUT_SCHEMA, "out.avsc")):
             (self._folder / name).write_text(json.dumps(schema))
 
@@ -82,7 +85,19 @@ class Driven:
             raise InvariantBroken("the network of a Kafka without a proxy cannot fail")
         return kafka
 
+    @property
+    def clock(self) -> Clock:
+        """The clock that the pipeline's processes read."""
+        if self._clock is None:
+            raise InvariantBroken("this world's pipeline reads the machine's clock")
+        return self._clock
+
     # -- the pipeline -------------------------------------------------------------------------------
+
+    def change_code(self) -> None:
+        """Write the function's file; each time it is another text that does the same."""
+        (self._folder / "work.py").write_text(f"{FUNCTIONS}\nDEPLOYED = {self._deployed}\n")
+        self._deployed += 1
 
     def _file(self) -> Path:
         url = self.schemas.url if self.schemas is not None else ""
@@ -98,13 +113,14 @@ class Driven:
         """Start a driver."""
         command = {
             Place.THREADS: ("faults.worlds.thread_driver", str(self._file())),
-            Place.SPARK: ("tailrace.cli.main", "run", str(self._file()), "--output", "json"),
-        }[self.world.place]
+        }.get(self.world.place, ("tailrace.cli.main", "run", str(self._file()), "--output", "json"))
         planned = [
             crash_points.Crash(crash_points.Point(each.at), each.batch, times=each.times) for each in self.world.crashes
         ]
         environment = crash_points.crashes(self._marks, *planned) if planned else {}
         environment |= {"PYTHONUNBUFFERED": "1", "PYTHONPATH": self._path}
+        if self._clock is not None:
+            environment |= self._clock.environment
         self._drivers.append(Driver(["-m", *command], environment, self._folder))
         self.expected, self._struck = False, self._happened
         self._batches.ended()
@@ -154,6 +170,17 @@ class Driven:
                 before, ends = now, time.monotonic() + LIMIT
             if time.monotonic() > ends:
                 raise Stuck(f"waited {LIMIT:g} s in vain for {what}")
+
+    def accepted(self) -> bool:
+        """Follow until a batch is delivered, or there is nothing to do; return False if an open batch refuses that."""
+        written, ends = self._batches.written, time.monotonic() + LIMIT
+        while self._batches.written == written and not self._batches.idle:
+            if self.driver.code is not None and isinstance(self.driver.failure(), CutChanged):
+                return False
+            self.step()
+            if time.monotonic() > ends:
+                raise Stuck(f"waited {LIMIT:g} s in vain for other settings to be accepted, or refused")
+        return True
 
     # -- input --------------------------------------------------------------------------------------
 

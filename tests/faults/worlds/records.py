@@ -28,11 +28,19 @@ FUNCTIONS = """
 import struct
 
 import pyarrow as pa
+from pydantic import BaseModel
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType
 
 HEAD = struct.Struct(">BHQ")
 FACTOR = 3
+
+
+class In(BaseModel):
+    p: int
+    n: int
+    pad: str | None = None
 
 
 def copies(number, work):
@@ -78,13 +86,27 @@ def frame(rows, work, encoding):
     else:
         spread = F.udf(lambda value: list(outputs(bytes(value), work)), ArrayType(BinaryType()))
         found = rows.select(key, F.explode(spread("value")).alias("value"))
+    if work == "join":
+        known = SparkSession.active().createDataFrame([(rest,) for rest in range(6)], "rest long")
+        found = found.join(F.broadcast(known), F.expr(f"n DIV {FACTOR} % 7") == known.rest).drop("rest")
+    if work == "distinct":
+        found = found.dropDuplicates([name for name in found.columns if name != "key"])
     return found.repartition("key") if work == "shuffle" else found
 """
 
 
+def numbered(world: World, start: int, end: int) -> Array:
+    """Return the numbers of a span of records: consecutive, or each block twice, mostly in different batches."""
+    places = np.arange(start, end)
+    if world.work is not Work.DISTINCT:
+        return places
+    block = max(10, world.max_records // len(world.counts))
+    return places - block * (places // block % 2)
+
+
 def values(world: World, partition: int, start: int, end: int) -> list[bytes]:
     """Make the input values of a span of records."""
-    numbers = np.arange(start, end)
+    numbers = numbered(world, start, end)
     bad = is_bad(numbers, world.bad_every)
     return [
         framed(world, broken(world, partition, number) if wrong else encoded(world, partition, number, PAD))
@@ -117,14 +139,15 @@ def feed(world: World, bootstrap: str, topic: str, counts: Mapping[int, int], be
         producer.init_transactions(60)
     for partition, count in counts.items():
         start = before.get(partition, 0)
-        numbered = list(enumerate(values(world, partition, start, start + count), start))
+        numbers = numbered(world, start, start + count).tolist()
+        every = list(zip(numbers, values(world, partition, start, start + count), strict=True))
         size = _PER_TRANSACTION if transactional else max(1, count)
-        for index, part in enumerate(numbered[at : at + size] for at in range(0, count, size)):
+        for index, part in enumerate(every[at : at + size] for at in range(0, count, size)):
             if transactional:
                 producer.begin_transaction()
             if world.input is Input.ABORTED and index % 2:
                 for number, _ in part[:50]:
-                    write(partition, number, _aborted(world, partition, number))
+                    write(partition, number, aborted(world, partition, number))
                 producer.flush(60)
                 producer.abort_transaction(60)
                 producer.begin_transaction()
@@ -138,7 +161,8 @@ def feed(world: World, bootstrap: str, topic: str, counts: Mapping[int, int], be
         raise RuntimeError(f"{len(failed)} records for {topic} were refused: {failed[0]}")
 
 
-def _aborted(world: World, partition: int, number: int) -> bytes:
+def aborted(world: World, partition: int, number: int) -> bytes:
+    """Make the value of a record in an aborted transaction."""
     return framed(world, encoded(world, partition, ABORTED + number, ""))
 
 
@@ -154,6 +178,8 @@ def wanted(world: World, count: int) -> tuple[Array, Array]:
     copies = {
         Work.EXPLODE: 1 + numbers % FACTOR,
         Work.FILTER: (numbers % 5 != 0).astype(np.int64),
+        Work.JOIN: (numbers % 7 != 6).astype(np.int64),
+        Work.DISTINCT: np.isin(numbers, numbered(world, 0, count)).astype(np.int64),
     }.get(world.work, np.ones(count, dtype=np.int64))
     places = np.arange(count * FACTOR)
     return (places % FACTOR < copies[places // FACTOR]) & ~bad[places // FACTOR], bad

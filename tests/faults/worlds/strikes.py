@@ -1,4 +1,4 @@
-"""The strikes: what happens to a world's pipeline, its brokers, its network and its registry while it works."""
+"""The strikes: what happens to a world's pipeline, its network and its registry while it works; and a list of all."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import psutil
-from confluent_kafka import ElectionType, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 
-from faults.scenarios.brokers import in_sync
+from faults.worlds.broker_strikes import AWAY, BROKER
+from faults.worlds.input_strikes import INPUT
 from faults.worlds.pipeline import Driven
 from faults.worlds.world import Strike
 from tailrace.errors import InvariantBroken
 
-_AWAY = 3.0  # seconds for which something is away
+# Seconds. Brokers refuse records from more than an hour ahead, and delete those that are older than a week.
+_JUMPS = (50 * 60, -86_400, 0)
 
 
 def strike(one: Driven, kind: Strike) -> None:
@@ -58,47 +57,39 @@ def _restart(one: Driven) -> None:
 
 def _resize(one: Driven) -> None:
     one.stop()
-    one.settings = {
-        "sink": {"partitions": one.chance.choice((1, 2, 5, 11))},
-        "batch": {"max_records": int(one.world.max_records * one.chance.choice((0.4, 1, 3)))},
-    }
+    one.settings = _others(one)
     one.start()
 
 
-def _broker(one: Driven) -> None:
-    broker = one.chance.choice(one.context.kafka.brokers)
-    broker.kill()
-    one.wait(_AWAY)
-    broker.start()
+def _others(one: Driven) -> dict[str, dict[str, int]]:
+    return {
+        "sink": {"partitions": one.chance.choice((1, 2, 5, 11))},
+        "batch": {"max_records": int(one.world.max_records * one.chance.choice((0.4, 1, 3)))},
+    }
 
 
-def _freeze(one: Driven) -> None:
-    broker = one.chance.choice(one.context.kafka.brokers)
-    broker.pause()
-    try:
-        one.wait(_AWAY)
-    finally:
-        broker.resume()
+def _deploy(one: Driven) -> None:
+    """Start other code with other settings on what a killed driver left.
+
+    If an open batch refuses them, do what the refusal says: let the old settings finish it first.
+    """
+    before = one.settings
+    one.expected = True
+    one.driver.kill()
+    one.change_code()
+    one.settings = _others(one)
+    one.start()
+    if not one.accepted():
+        now, one.settings = one.settings, before
+        one.start()
+        one.work("the batch that refused the other settings")
+        one.stop()
+        one.settings = now
+        one.start()
 
 
-def _election(one: Driven) -> None:
-    broker = one.chance.choice(one.context.kafka.brokers)
-    broker.stop()
-    broker.start()
-    in_sync(one.context)
-    # The restart moved its leaders away; the election brings them back, including the coordinators.
-    admin = AdminClient({"bootstrap.servers": one.context.bootstrap})
-    topics = admin.list_topics(timeout=20).topics
-    places = [TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions]
-    admin.elect_leaders(ElectionType.PREFERRED, places).result(timeout=60)
-
-
-def _grow(one: Driven) -> None:
-    count = len(one.counts) + 2
-    admin = AdminClient({"bootstrap.servers": one.context.bootstrap})
-    admin.create_partitions([NewPartitions(one.source, count)])[one.source].result(30)
-    one.wait(1.0)
-    one.write(dict.fromkeys(range(count - 2, count), one.world.max_records))
+def _clock(one: Driven) -> None:
+    one.clock.set(one.chance.choice(_JUMPS))
 
 
 def _cut(one: Driven) -> None:
@@ -108,7 +99,7 @@ def _cut(one: Driven) -> None:
 def _outage(one: Driven, silent: bool = False) -> None:
     one.proxied.proxy.outage(silent=silent)
     try:
-        one.wait(_AWAY)
+        one.wait(AWAY)
     finally:
         one.proxied.proxy.heal()
 
@@ -123,21 +114,21 @@ def _registry(one: Driven) -> None:
     one.schemas.broken = True
     try:
         _kill(one)
-        one.wait(_AWAY)
+        one.wait(AWAY)
     finally:
         one.schemas.broken = False
 
 
 STRIKES: Mapping[Strike, Callable[[Driven], None]] = {
+    **BROKER,
+    **INPUT,
     Strike.KILL: _kill,
     Strike.PAUSE: _pause,
     Strike.RIVAL: _rival,
     Strike.RESTART: _restart,
     Strike.RESIZE: _resize,
-    Strike.BROKER: _broker,
-    Strike.FREEZE: _freeze,
-    Strike.ELECTION: _election,
-    Strike.GROW: _grow,
+    Strike.DEPLOY: _deploy,
+    Strike.CLOCK: _clock,
     Strike.CUT: _cut,
     Strike.OUTAGE: _outage,
     Strike.SILENCE: _silence,

@@ -19,6 +19,7 @@ class Place(StrEnum):
 
     THREADS = "threads"  # the engine without Spark: the driver is one process, with the gateway's code in its threads
     SPARK = "spark"  # `tailrace run`, local
+    CLUSTER = "cluster"  # `tailrace run` with two executors, which are processes
 
 
 class Work(StrEnum):
@@ -28,6 +29,8 @@ class Work(StrEnum):
     EXPLODE = "explode"  # one to three records
     FILTER = "filter"  # four of five records
     SHUFFLE = "shuffle"  # one record, after a repartition by its key
+    JOIN = "join"  # six of seven records: those that a small table has
+    DISTINCT = "distinct"  # each record comes twice, and once is to pass: a stateful function
     NONE = "none"  # there is no function
 
 
@@ -36,6 +39,7 @@ class Encoding(StrEnum):
 
     RAW = "raw"
     JSON = "json"
+    PYDANTIC = "pydantic"  # JSON, with a model as its schema
     AVRO = "avro"
     REGISTRY = "registry"  # Avro in the Confluent wire format, with a schema registry
 
@@ -56,10 +60,18 @@ class Strike(StrEnum):
     RIVAL = "rival"  # another driver is started while the first one works
     RESTART = "restart"  # SIGTERM, then a start
     RESIZE = "resize"  # SIGTERM, then a start with other settings
+    DEPLOY = "deploy"  # kill -9, then a start with other code and other settings, which an open batch may refuse
+    CLOCK = "clock"  # the clock of the pipeline's processes jumps
     BROKER = "broker"  # a broker is killed -9 and started again
     FREEZE = "freeze"  # a broker is suspended for some seconds
+    FULL = "full"  # a broker cannot write to its disk, ends, and is started again
+    ROLLING = "rolling"  # every broker is stopped and started, one after the other; so is the active controller
+    FEW = "few"  # a broker is away, and too few replicas are in sync for a write
     ELECTION = "election"  # the leaders of all partitions move
+    REASSIGN = "reassign"  # the replicas of all partitions move, those of Kafka's own topics too
     GROW = "grow"  # the input gets more partitions
+    HANG = "hang"  # a transaction of another producer stays open in the input for some seconds
+    TRIM = "trim"  # the input that is delivered is deleted, as its retention would
     CUT = "cut"  # every connection between the pipeline and its brokers is closed
     OUTAGE = "outage"  # for some seconds the brokers cannot be reached: connections are refused
     SILENCE = "silence"  # for some seconds nothing passes; then everything that was in flight arrives
@@ -68,7 +80,9 @@ class Strike(StrEnum):
 
 NETWORK_STRIKES = frozenset({Strike.CUT, Strike.OUTAGE, Strike.SILENCE})
 # A supervisor restarts a driver that ends because a broker is away.
-BROKER_STRIKES = frozenset({Strike.BROKER, Strike.FREEZE, Strike.ELECTION}) | NETWORK_STRIKES
+BROKER_STRIKES = NETWORK_STRIKES | {
+    Strike.BROKER, Strike.FREEZE, Strike.FULL, Strike.ROLLING, Strike.FEW, Strike.ELECTION, Strike.REASSIGN,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -97,6 +111,7 @@ class World:
     source_partitions: int | None
     strikes: tuple[Strike, ...]
     crashes: tuple[Crash, ...]
+    process_partitions: int | None = None
 
     @property
     def line(self) -> str:
@@ -123,9 +138,9 @@ class World:
             found.append(replace(self, counts=tuple(each // 2 for each in self.counts)))
         simple: dict[str, Any] = {
             "input": Input.PLAIN, "work": Work.SAME, "encoding": Encoding.RAW, "bad_every": 0,
-            "sink_partitions": None, "source_partitions": None, "outputs": 1,
+            "sink_partitions": None, "source_partitions": None, "process_partitions": None, "outputs": 1,
         }  # fmt: skip
-        if self.work is Work.NONE:
+        if self.work in (Work.NONE, Work.DISTINCT):  # their input is another one
             del simple["work"]
         if Strike.REGISTRY in self.strikes:
             del simple["encoding"]
@@ -144,31 +159,38 @@ _NEVER = (Point.DONE_OPEN, Point.DONE_NOTED, Point.BATCH_RETURNED, *_AFTER_START
 _PARTLY = (Point.COMMIT_SENT, Point.COMMIT_ACKNOWLEDGED, Point.BATCH_WRITTEN)
 
 
+_PLACES = (80, 15, 5)  # of a hundred worlds: a driver without Spark costs a tenth of one with two executors
+
+
 def draw(seed: int, place: Place | None = None) -> World:
     """Draw a world."""
     chance = random.Random(seed)
-    where = place or (Place.THREADS if chance.random() < 0.8 else Place.SPARK)
+    where = place or chance.choices(tuple(Place), weights=_PLACES)[0]
     partitions = chance.choice((1, 2, 3, 4, 7, 16, 64))
     per_batch = chance.choice((200, 1000, 5000, 20_000))
     batches = chance.randint(4, 10)
-    works = [Work.SAME, Work.EXPLODE, Work.FILTER, Work.NONE] + ([Work.SHUFFLE] if where is Place.SPARK else [])
     encoding = chance.choice(tuple(Encoding))
+    works = [Work.SAME, Work.EXPLODE, Work.FILTER, Work.NONE]
+    if where is not Place.THREADS:
+        works += [Work.SHUFFLE, Work.DISTINCT] + ([] if encoding is Encoding.RAW else [Work.JOIN])
+    work = chance.choice(works)
     known = [each for each in Strike if each is not Strike.REGISTRY or encoding is Encoding.REGISTRY]
     strikes = tuple(chance.choice(known) for _ in range(chance.choice((0, 1, 1, 2, 3))))
     return World(
         seed=seed,
         place=where,
-        work=chance.choice(works),
+        work=work,
         encoding=encoding,
         input=chance.choice(tuple(Input)),
         counts=_counts(chance, partitions, per_batch * batches),
         outputs=chance.choice((1, 2, 5, 12)),
-        bad_every=0 if encoding is Encoding.RAW else chance.choice((0, 7, 97)),
+        bad_every=0 if encoding is Encoding.RAW or work is Work.DISTINCT else chance.choice((0, 7, 97)),
         max_records=per_batch,
         sink_partitions=chance.choice((None, None, 1, 3, 8)),
         source_partitions=chance.choice((None, 2, 5, 9)),
         strikes=strikes,
         crashes=_crashes(chance, batches, 1 if strikes else chance.choice((1, 2, 3))),
+        process_partitions=chance.choice((None, None, 1, 4)) if where is not Place.THREADS else None,
     )
 
 

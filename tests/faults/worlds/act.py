@@ -65,7 +65,7 @@ def judged(one: Driven, stuck: str) -> Outcome:
     with suppress(KeyError):  # no ledger was created
         planned = plans(bootstrap, one.ledger, one.name)
     last = max(planned, default=-1)
-    ever = max((plan.sinks for plan in planned.values()), default=0)
+    ever = max((plan.sinks for plan in planned.values()), default=len(one.counts))
     unsteady = 0 if stuck else differences(one.watch.finish(), output.seen)
     markers = [] if stuck or last < 0 else wrong_markers(bootstrap, one.name, one.ledger, last, planned[last].sinks)
     outcome = judge(one.world, one.counts, output.seen, rejected.seen)

@@ -53,6 +53,14 @@ def configuration(world: World, bootstrap: str, name: str, source: str, sink: st
     return data
 
 
+def dropin(world: World, bootstrap: str, name: str, source: str, sink: str, ledger: str) -> dict[str, Any]:
+    """Return what a job needs that only writes with Tailrace."""
+    return {
+        "bootstrap": bootstrap, "name": name, "source": source, "sink": sink, "ledger": ledger,
+        "work": world.work.value, "max_records": world.max_records, "spark": _SPARK,
+    }  # fmt: skip
+
+
 def _format(world: World, schema: str, registry: str) -> dict[str, Any]:
     if world.encoding is Encoding.RAW:
         return {"format": "raw"}

@@ -20,6 +20,7 @@ class Place(StrEnum):
     THREADS = "threads"  # the engine without Spark: the driver is one process, with the gateway's code in its threads
     SPARK = "spark"  # `tailrace run`, local
     CLUSTER = "cluster"  # `tailrace run` with two executors, which are processes
+    DROPIN = "dropin"  # a job of Spark's own that only writes with Tailrace
 
 
 class Work(StrEnum):
@@ -159,7 +160,9 @@ _NEVER = (Point.DONE_OPEN, Point.DONE_NOTED, Point.BATCH_RETURNED, *_AFTER_START
 _PARTLY = (Point.COMMIT_SENT, Point.COMMIT_ACKNOWLEDGED, Point.BATCH_WRITTEN)
 
 
-_PLACES = (80, 15, 5)  # of a hundred worlds: a driver without Spark costs a tenth of one with two executors
+_PLACES = (76, 14, 4, 6)  # of a hundred worlds: a driver without Spark costs a tenth of one with two executors
+# Spark plans the batches of such a job: it may have one driver, the same settings, and the input that it has seen.
+_NOT_DROPIN = {Strike.PAUSE, Strike.RIVAL, Strike.RESIZE, Strike.DEPLOY, Strike.TRIM}
 
 
 def draw(seed: int, place: Place | None = None) -> World:
@@ -169,13 +172,21 @@ def draw(seed: int, place: Place | None = None) -> World:
     partitions = chance.choice((1, 2, 3, 4, 7, 16, 64))
     per_batch = chance.choice((200, 1000, 5000, 20_000))
     batches = chance.randint(4, 10)
-    encoding = chance.choice(tuple(Encoding))
+    dropin = where is Place.DROPIN
+    encoding = Encoding.RAW if dropin else chance.choice(tuple(Encoding))
     works = [Work.SAME, Work.EXPLODE, Work.FILTER, Work.NONE]
-    if where is not Place.THREADS:
+    if dropin:
+        works[-1] = Work.SHUFFLE
+    elif where is not Place.THREADS:
         works += [Work.SHUFFLE, Work.DISTINCT] + ([] if encoding is Encoding.RAW else [Work.JOIN])
     work = chance.choice(works)
     known = [each for each in Strike if each is not Strike.REGISTRY or encoding is Encoding.REGISTRY]
+    if dropin:
+        known = [each for each in known if each not in _NOT_DROPIN]
     strikes = tuple(chance.choice(known) for _ in range(chance.choice((0, 1, 1, 2, 3))))
+    crashes = _crashes(chance, batches, 1 if strikes else chance.choice((1, 2, 3)), dropin)
+    # A batch of one sink partition cannot be written in part.
+    partly = not dropin and any(each.at in _PARTLY for each in crashes)
     return World(
         seed=seed,
         place=where,
@@ -186,11 +197,11 @@ def draw(seed: int, place: Place | None = None) -> World:
         outputs=chance.choice((1, 2, 5, 12)),
         bad_every=0 if encoding is Encoding.RAW or work is Work.DISTINCT else chance.choice((0, 7, 97)),
         max_records=per_batch,
-        sink_partitions=chance.choice((None, None, 1, 3, 8)),
-        source_partitions=chance.choice((None, 2, 5, 9)),
+        sink_partitions=None if dropin else chance.choice((None, 3, 8) if partly else (None, None, 1, 3, 8)),
+        source_partitions=None if dropin else chance.choice((2, 5, 9) if partly else (None, 2, 5, 9)),
         strikes=strikes,
-        crashes=_crashes(chance, batches, 1 if strikes else chance.choice((1, 2, 3))),
-        process_partitions=chance.choice((None, None, 1, 4)) if where is not Place.THREADS else None,
+        crashes=crashes,
+        process_partitions=chance.choice((None, None, 1, 4)) if where in (Place.SPARK, Place.CLUSTER) else None,
     )
 
 
@@ -202,12 +213,14 @@ def _counts(chance: random.Random, partitions: int, total: int) -> tuple[int, ..
     return tuple(int(total * each / sum(weights)) for each in weights)
 
 
-def _crashes(chance: random.Random, batches: int, count: int) -> tuple[Crash, ...]:
+def _crashes(chance: random.Random, batches: int, count: int, dropin: bool) -> tuple[Crash, ...]:
     """Draw crash points; one in three is followed by a second crash in the start that replays its batch."""
     points = [each for each in (*DRIVER, *GATEWAY, *READER, *_PARTLY, *_PARTLY) if each not in _NEVER]
+    if dropin:  # the driver and the reader are Spark's
+        points = list(GATEWAY)
     found: list[Crash] = []
     for batch in sorted(chance.sample(range(1, batches), k=min(count, batches - 1))):
         found.append(Crash(chance.choice(points).value, batch))
-        if chance.random() < 1 / 3:
+        if chance.random() < 1 / 3 and not dropin:
             found.append(Crash(chance.choice(_AFTER_START).value, batch))
     return tuple(found)

@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from faults.checker import Array, heads
 from faults.records import HEAD
 from tailrace.config import Kafka
+from tailrace.errors import TopicUnknown
 from tailrace.kafka.cluster import Cluster
 
 Parse = Callable[[list[bytes]], Array]  # values to their heads
@@ -58,10 +59,21 @@ class Reader:
     def _assign(self) -> None:
         places = [(self.topic, number) for number in self._partitions() if number not in self._position]
         if places:
-            begins = Cluster(Kafka(bootstrap_servers=self._bootstrap)).earliest(places)
+            begins = self._begins(places)
             self._position |= {number: begins[topic, number] for topic, number in places}
             at = self._position.items()
             self._consumer.assign([TopicPartition(self.topic, number, offset) for number, offset in at])
+
+    def _begins(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Ask for the first offsets until every leader knows its partitions: a restarted one may not yet."""
+        cluster, until = Cluster(Kafka(bootstrap_servers=self._bootstrap)), time.monotonic() + LIMIT
+        while True:
+            try:
+                return cluster.earliest(places)
+            except TopicUnknown:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.2)
 
     def _partitions(self) -> list[int]:
         until = time.monotonic() + LIMIT

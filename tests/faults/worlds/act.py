@@ -10,6 +10,7 @@ from pathlib import Path
 from faults.proof import plans, wrong_markers
 from faults.reading import differences, read_into, watching
 from faults.scenario import Context
+from faults.scenarios.brokers import in_sync
 from faults.transactions import beyond, open_after
 from faults.worlds.contents import Contents, found_wrong
 from faults.worlds.encodings import IN_SCHEMA, heads_of
@@ -26,6 +27,7 @@ def act(world: World, context: Context, package: Path | None = None) -> tuple[Ou
 
     The drivers import `tailrace` from this folder, if one is given.
     """
+    in_sync(context)  # a broker may have been struck in the world before
     topics = (
         context.topic("in", len(world.counts)),
         context.topic("out", world.outputs),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import signal
 import sys
@@ -43,6 +44,7 @@ def main(path: str) -> int:
 
 def session(settings: dict[str, str]) -> SparkSession:
     """Start Spark with the jars of its Kafka source."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)

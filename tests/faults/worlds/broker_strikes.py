@@ -24,8 +24,10 @@ def _admin(one: Driven) -> AdminClient:
 def _broker(one: Driven) -> None:
     broker = one.chance.choice(one.context.kafka.brokers)
     broker.kill()
-    one.wait(AWAY)
-    broker.start()
+    try:
+        one.wait(AWAY)
+    finally:
+        broker.start()
 
 
 def _freeze(one: Driven) -> None:
@@ -40,8 +42,10 @@ def _freeze(one: Driven) -> None:
 def _full(one: Driven) -> None:
     broker = one.chance.choice(one.context.kafka.brokers)
     full(broker)
-    one.wait(AWAY)
-    broker.start()
+    try:
+        one.wait(AWAY)
+    finally:
+        broker.start()
 
 
 def _rolling(one: Driven) -> None:
@@ -85,7 +89,7 @@ def _set(one: Driven, how: AlterConfigOpType, value: str | None) -> None:
         answer.result(30)
 
 
-def elect(one: Driven) -> None:
+def _elect(one: Driven) -> None:
     """Give each partition back to its preferred leader, including the coordinators."""
     admin = _admin(one)
     topics = admin.list_topics(timeout=20).topics
@@ -98,7 +102,7 @@ def _election(one: Driven) -> None:
     broker.stop()
     broker.start()
     in_sync(one.context)
-    elect(one)  # the restart moved its leaders away; this brings them back
+    _elect(one)  # the restart moved its leaders away; this brings them back
 
 
 def _reassign(one: Driven) -> None:
@@ -113,7 +117,7 @@ def _reassign(one: Driven) -> None:
         reassign(one.context.bootstrap, replicas)
         one.wait(0.5)
         in_sync(one.context)
-    elect(one)
+    _elect(one)
 
 
 BROKER: Mapping[Strike, Callable[[Driven], None]] = {

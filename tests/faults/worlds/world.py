@@ -143,7 +143,7 @@ class World:
         }  # fmt: skip
         if self.work in (Work.NONE, Work.DISTINCT):  # their input is another one
             del simple["work"]
-        if Strike.REGISTRY in self.strikes:
+        if Strike.REGISTRY in self.strikes or self.work is Work.JOIN:  # raw records have no columns to join by
             del simple["encoding"]
         for name, value in simple.items():
             if getattr(self, name) != value:
@@ -174,12 +174,7 @@ def draw(seed: int, place: Place | None = None) -> World:
     batches = chance.randint(4, 10)
     dropin = where is Place.DROPIN
     encoding = Encoding.RAW if dropin else chance.choice(tuple(Encoding))
-    works = [Work.SAME, Work.EXPLODE, Work.FILTER, Work.NONE]
-    if dropin:
-        works[-1] = Work.SHUFFLE
-    elif where is not Place.THREADS:
-        works += [Work.SHUFFLE, Work.DISTINCT] + ([] if encoding is Encoding.RAW else [Work.JOIN])
-    work = chance.choice(works)
+    work = chance.choice(_works(where, encoding))
     known = [each for each in Strike if each is not Strike.REGISTRY or encoding is Encoding.REGISTRY]
     if dropin:
         known = [each for each in known if each not in _NOT_DROPIN]
@@ -203,6 +198,17 @@ def draw(seed: int, place: Place | None = None) -> World:
         crashes=crashes,
         process_partitions=chance.choice((None, None, 1, 4)) if where in (Place.SPARK, Place.CLUSTER) else None,
     )
+
+
+def _works(where: Place, encoding: Encoding) -> list[Work]:
+    """Return what a function can be there."""
+    works = [Work.SAME, Work.EXPLODE, Work.FILTER]
+    works += [] if where is Place.THREADS else [Work.SHUFFLE]
+    if where is Place.DROPIN:
+        return works
+    works += [] if where is Place.THREADS else [Work.DISTINCT]
+    works += [] if where is Place.THREADS or encoding is Encoding.RAW else [Work.JOIN]
+    return [*works, Work.NONE]
 
 
 def _counts(chance: random.Random, partitions: int, total: int) -> tuple[int, ...]:

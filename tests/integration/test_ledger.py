@@ -17,6 +17,7 @@ from support.pipelines import Bench, events_of
 from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.crash_points import Point
+from tailrace.driver.spark_errors import overtaken
 from tailrace.gateway import Assignment
 from tailrace.gateway.librdkafka import messages
 from tailrace.gateway.markers import MarkerReader
@@ -365,6 +366,22 @@ def test_fenced_producer_is_in_doubt_and_not_a_failure_of_kafka(
         older.close()
         newer.close()
     assert one.values() == []
+
+
+def test_driver_that_is_overtaken_in_mid_batch_knows_it_before_the_newer_one_has_planned(bench: MakeBench) -> None:
+    """Its transactions are fenced while the newer driver still finishes the batch; asking leaves no trace."""
+    one = bench()
+    pipeline, place = one.pipeline(), (one.source, 0)
+    doubt = errors.CommitInDoubt("fenced", kept="")
+    with Ledger.of(pipeline) as older, Ledger.of(pipeline) as newer:
+        older.take()
+        older.write(plan_of(pipeline, 0), {})
+        assert overtaken(doubt, older, pipeline, 0, "r") is doubt
+        newer.take()
+        assert isinstance(overtaken(doubt, older, pipeline, 0, "r"), errors.DriverFenced)
+        assert overtaken(doubt, newer, pipeline, 0, "r") is doubt
+        newer.write(plan_of(pipeline, 1), {place: 1})
+        assert newer.positions({place: 0, (pipeline.ledger.topic, 0): 0}) == {place: 1}
 
 
 def test_driver_ends_the_open_transactions_of_a_dead_run(bench: MakeBench) -> None:

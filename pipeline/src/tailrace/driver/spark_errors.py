@@ -99,10 +99,13 @@ def overtaken(
         return error
     with contextlib.suppress(errors.TailraceError):
         last = ledger.latest()
+        reached = ""
         if last is not None and last.batch > number and last.run != run:
+            reached = f" and has reached batch {last.batch}"
+        # A newer driver that still finishes this batch has fenced its sink partitions, and planned nothing yet.
+        if reached or (isinstance(error, errors.CommitInDoubt) and ledger.overtaken()):
             return errors.DriverFenced(
-                f"batch {number} of pipeline {pipeline.pipeline!r}: a newer driver has taken over and has "
-                f"reached batch {last.batch}",
+                f"batch {number} of pipeline {pipeline.pipeline!r}: a newer driver has taken over{reached}",
                 kept="what this driver committed stays; the newer driver delivers everything else",
                 then="if you did not mean to run a second driver, find the one with the same pipeline name",
             )

@@ -106,6 +106,26 @@ class Ledger:
         self._producer = producer
         self._consumer = self._reader(offsets_group(self._name))
 
+    def overtaken(self) -> bool:
+        """Ask whether a newer driver has taken over, although it may not have written a plan yet.
+
+        Only a transaction shows it; this one is aborted, so its offset is never seen.
+        """
+        producer, consumer = self._producer, self._consumer
+        if producer is None or consumer is None:
+            return False
+        place = TopicPartition(self._topic, self._partition, 0)
+        with self._lock:
+            try:
+                producer.begin_transaction()
+                add_offsets(
+                    producer, [place], consumer.consumer_group_metadata(), _OFFSETS_LIMIT, "asking for its owner"
+                )
+                told(producer, lambda: producer.abort_transaction(_ABORT_LIMIT))
+            except KafkaException as error:
+                return is_fenced(error)
+        return False
+
     def _reader(self, group: str) -> Consumer:
         return Consumer(
             self._base

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
@@ -12,6 +13,7 @@ from faults.worlds.pipeline import LIMIT, Driven
 from faults.worlds.records import aborted
 from faults.worlds.world import Strike
 from tailrace.config import Kafka
+from tailrace.kafka.clients import persist
 from tailrace.kafka.cluster import Cluster
 from tailrace.testing import wait_until
 
@@ -45,7 +47,8 @@ def _hang(one: Driven) -> None:
     one.write({0: one.world.max_records})
     one.wait(_OPEN)
     if one.chance.random() < 0.5:
-        producer.abort_transaction(30)
+        with suppress(KafkaException):  # on a slow machine the brokers have aborted it already
+            producer.abort_transaction(30)
     cluster, place = Cluster(Kafka(bootstrap_servers=bootstrap)), [(one.source, 0)]
 
     def closed() -> bool:
@@ -65,8 +68,13 @@ def _trim(one: Driven) -> None:
         consumer.close()
     ends = [each for each in read if each.offset >= 0]
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for answer in admin.delete_records(ends).values() if ends else ():
-        answer.result(30)
+
+    def delete() -> None:
+        for answer in admin.delete_records(ends).values():
+            answer.result(30)
+
+    if ends:
+        persist(delete, "deleting what was read", LIMIT)
 
 
 INPUT: Mapping[Strike, Callable[[Driven], None]] = {Strike.GROW: _grow, Strike.HANG: _hang, Strike.TRIM: _trim}

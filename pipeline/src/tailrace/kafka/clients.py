@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tailrace.config import Kafka
-from tailrace.kafka.errors import code_of, is_denied, is_retriable, translate
+from tailrace.kafka.errors import code_of, is_denied, is_fenced, is_retriable, translate
 from tailrace.kafka.rights import Right
 
 T = TypeVar("T")
@@ -97,6 +97,20 @@ def add_offsets(producer: Producer, places: Sequence[TopicPartition], group: obj
             raise
 
     within(limit, doing, add)
+
+
+def lost_id(producer: Producer, place: TopicPartition, group: object, limit: float) -> bool:
+    """Ask whether another producer has taken the transactional id; only a transaction shows it.
+
+    This one is aborted, so that the offset it adds is never seen.
+    """
+    try:
+        producer.begin_transaction()
+        add_offsets(producer, [place], group, limit, "asking who owns a transactional id")
+        told(producer, lambda: producer.abort_transaction(limit))
+    except KafkaException as error:
+        return is_fenced(error)
+    return False
 
 
 def told(producer: Producer, act: Callable[[], T]) -> T:

@@ -21,7 +21,16 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from tailrace import crash_points, errors
 from tailrace.config import Kafka, Pipeline
 from tailrace.crash_points import Point
-from tailrace.kafka.clients import TopicPartitions, add_offsets, client_options, committed, fatal, persist, told
+from tailrace.kafka.clients import (
+    TopicPartitions,
+    add_offsets,
+    client_options,
+    committed,
+    fatal,
+    lost_id,
+    persist,
+    told,
+)
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import PURGED, is_fenced, translate
 from tailrace.kafka.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
@@ -107,24 +116,13 @@ class Ledger:
         self._consumer = self._reader(offsets_group(self._name))
 
     def overtaken(self) -> bool:
-        """Ask whether a newer driver has taken over, although it may not have written a plan yet.
-
-        Only a transaction shows it; this one is aborted, so its offset is never seen.
-        """
+        """Ask whether a newer driver has taken over, although it may not have written a plan yet."""
         producer, consumer = self._producer, self._consumer
         if producer is None or consumer is None:
             return False
         place = TopicPartition(self._topic, self._partition, 0)
         with self._lock:
-            try:
-                producer.begin_transaction()
-                add_offsets(
-                    producer, [place], consumer.consumer_group_metadata(), _OFFSETS_LIMIT, "asking for its owner"
-                )
-                told(producer, lambda: producer.abort_transaction(_ABORT_LIMIT))
-            except KafkaException as error:
-                return is_fenced(error)
-        return False
+            return lost_id(producer, place, consumer.consumer_group_metadata(), _OFFSETS_LIMIT)
 
     def _reader(self, group: str) -> Consumer:
         return Consumer(

@@ -21,16 +21,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from tailrace import crash_points, errors
 from tailrace.config import Kafka, Pipeline
 from tailrace.crash_points import Point
-from tailrace.kafka.clients import (
-    TopicPartitions,
-    add_offsets,
-    client_options,
-    committed,
-    fatal,
-    lost_id,
-    persist,
-    told,
-)
+from tailrace.kafka.clients import TopicPartitions, add_offsets, client_options, committed, lost_id, persist, told
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import PURGED, is_fenced, translate
 from tailrace.kafka.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
@@ -276,7 +267,8 @@ class Ledger:
                     kept="what this driver committed stays; the newer driver writes the remaining records",
                     then="if no second driver should be running, find it: it has the same pipeline name",
                 ) from error
-            fatal(producer, lambda: producer.flush(_HEAR_LIMIT))
+            with contextlib.suppress(KafkaException):
+                told(producer, lambda: producer.flush(_HEAR_LIMIT))
             # The plan's record broke the transaction, whichever call failed; its report may come later.
             if refused or "add partition" in error.args[0].str():
                 rights = own

@@ -10,18 +10,20 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 from uuid import uuid4
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from faults.checker import Array, heads
 from faults.records import HEAD
 from tailrace.config import Kafka
 from tailrace.errors import TopicUnknown
 from tailrace.kafka.cluster import Cluster
+from tailrace.testing import wait_until
 
 Parse = Callable[[list[bytes]], Array]  # values to their heads
 
@@ -66,27 +68,23 @@ class Reader:
 
     def _begins(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Ask for the first offsets until every leader knows its partitions: a restarted one may not yet."""
-        cluster, until = Cluster(Kafka(bootstrap_servers=self._bootstrap)), time.monotonic() + LIMIT
-        while True:
-            try:
+        cluster = Cluster(Kafka(bootstrap_servers=self._bootstrap))
+
+        def known() -> dict[tuple[str, int], int]:
+            with suppress(TopicUnknown):
                 return cluster.earliest(places)
-            except TopicUnknown:
-                if time.monotonic() > until:
-                    raise
-            time.sleep(0.2)
+            return {}
+
+        return wait_until(known, f"the leaders of {self.topic} to know their first offsets", LIMIT, every=0.2)
 
     def _partitions(self) -> list[int]:
-        until = time.monotonic() + LIMIT
-        while True:
-            try:
-                found = self._consumer.list_topics(self.topic, timeout=10).topics[self.topic]
-                if found.error is None:
-                    return sorted(found.partitions)
-            except KafkaException:
-                pass
-            if time.monotonic() > until:
-                raise TimeoutError(f"waited {LIMIT:g} s for the partitions of {self.topic}")
-            time.sleep(0.1)
+        def found() -> list[int]:
+            with suppress(KafkaException):
+                topic = self._consumer.list_topics(self.topic, timeout=10).topics[self.topic]
+                return sorted(topic.partitions) if topic.error is None else []
+            return []
+
+        return wait_until(found, f"the partitions of {self.topic}", LIMIT, every=0.1)
 
     def step(self, wait: float = 0.2) -> None:
         """Read the records that are available."""
@@ -217,6 +215,11 @@ def differences(one: dict[int, Array], other: dict[int, Array]) -> int:
         common = min(len(first), len(second))
         found += int((first[:common] != second[:common]).sum()) + abs(len(first) - len(second))
     return found
+
+
+def exists(bootstrap: str, topic: str) -> bool:
+    """Tell whether there is such a topic now; asking for it creates none."""
+    return topic in AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).topics
 
 
 def whole(bootstrap: str, topic: str, keep: Callable[[Message], Any], isolation: str = "read_uncommitted") -> None:

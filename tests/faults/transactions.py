@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Message
 
-from faults.reading import whole
+from faults.reading import exists, whole
 
 _STATES = (
     "Empty",
@@ -44,7 +44,7 @@ class Transaction:
 
 
 def transactions(bootstrap: str, prefix: str) -> dict[str, Transaction]:
-    """Read every transactional id that begins with the prefix."""
+    """Read every transactional id that begins with the prefix: none before a Kafka's first transaction."""
     found: dict[str, Transaction] = {}
 
     def keep(message: Message) -> None:
@@ -63,7 +63,8 @@ def transactions(bootstrap: str, prefix: str) -> dict[str, Transaction]:
         _, producer, epoch, _, state = struct.unpack_from(">hqhib", value)
         found[name] = Transaction(name, producer, epoch, _STATES[state])
 
-    whole(bootstrap, _TOPIC, keep)
+    if exists(bootstrap, _TOPIC):
+        whole(bootstrap, _TOPIC, keep)
     return found
 
 

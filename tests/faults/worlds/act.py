@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from faults.proof import plans, wrong_markers
-from faults.reading import differences, read_into, watching
+from faults.reading import differences, exists, read_into, watching
 from faults.scenario import Context
 from faults.scenarios.brokers import in_sync
 from faults.transactions import beyond, open_after
@@ -19,7 +19,6 @@ from faults.worlds.pipeline import Driven, Stuck
 from faults.worlds.strikes import strike
 from faults.worlds.world import Encoding, World
 from support.registry import schema_registry
-from tailrace.progress.stream_plan import AnyPlan
 
 
 def act(world: World, context: Context, package: Path | None = None) -> tuple[Outcome, int]:
@@ -63,9 +62,8 @@ def judged(one: Driven, stuck: str) -> Outcome:
     output = read_into(Contents(one.world, one.source, rejected=False), bootstrap, one.sink)
     rejected = read_into(Contents(one.world, one.source, rejected=True), bootstrap, one.rejected)
     wrong, examples = found_wrong([output, rejected])
-    planned: dict[int, AnyPlan] = {}
-    with suppress(KeyError):  # no ledger was created
-        planned = plans(bootstrap, one.ledger, one.name)
+    # A driver that never got so far has no ledger.
+    planned = plans(bootstrap, one.ledger, one.name) if exists(bootstrap, one.ledger) else {}
     last = max(planned, default=-1)
     ever = max((plan.sinks for plan in planned.values()), default=len(one.counts))
     unsteady = 0 if stuck else differences(one.watch.finish(), output.seen)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from confluent_kafka import ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]
@@ -12,6 +13,7 @@ from faults.scenarios.brokers import full, in_sync
 from faults.worlds.pipeline import Driven
 from faults.worlds.world import Strike
 from support.reassign import reassign
+from tailrace.testing.broker import Broker
 
 AWAY = 3.0  # seconds for which something is away
 _OF_KAFKA = ("__consumer_offsets", "__transaction_state")
@@ -21,31 +23,14 @@ def _admin(one: Driven) -> AdminClient:
     return AdminClient({"bootstrap.servers": one.context.bootstrap})
 
 
-def _broker(one: Driven) -> None:
+def _away(one: Driven, do: Callable[[Broker], None], undo: Callable[[Broker], None]) -> None:
+    """Do this to one of the brokers, and undo it some seconds later, whatever happens."""
     broker = one.chance.choice(one.context.kafka.brokers)
-    broker.kill()
+    do(broker)
     try:
         one.wait(AWAY)
     finally:
-        broker.start()
-
-
-def _freeze(one: Driven) -> None:
-    broker = one.chance.choice(one.context.kafka.brokers)
-    broker.pause()
-    try:
-        one.wait(AWAY)
-    finally:
-        broker.resume()
-
-
-def _full(one: Driven) -> None:
-    broker = one.chance.choice(one.context.kafka.brokers)
-    full(broker)
-    try:
-        one.wait(AWAY)
-    finally:
-        broker.start()
+        undo(broker)
 
 
 def _rolling(one: Driven) -> None:
@@ -57,13 +42,8 @@ def _rolling(one: Driven) -> None:
 
 
 def _few(one: Driven) -> None:
-    broker = one.chance.choice(one.context.kafka.brokers)
     with _all_replicas_needed(one):
-        broker.stop()
-        try:
-            one.wait(AWAY)
-        finally:
-            broker.start()
+        _away(one, Broker.stop, Broker.start)
         in_sync(one.context)
 
 
@@ -121,9 +101,9 @@ def _reassign(one: Driven) -> None:
 
 
 BROKER: Mapping[Strike, Callable[[Driven], None]] = {
-    Strike.BROKER: _broker,
-    Strike.FREEZE: _freeze,
-    Strike.FULL: _full,
+    Strike.BROKER: partial(_away, do=Broker.kill, undo=Broker.start),
+    Strike.FREEZE: partial(_away, do=Broker.pause, undo=Broker.resume),
+    Strike.FULL: partial(_away, do=full, undo=Broker.start),
     Strike.ROLLING: _rolling,
     Strike.FEW: _few,
     Strike.ELECTION: _election,

@@ -38,7 +38,9 @@ def configuration(world: World, bootstrap: str, name: str, source: str, sink: st
     if world.work is Work.DISTINCT:
         data["checkpoint"] = "state"
     if not whole:
-        frames = world.work in _FRAMES or (world.place is not Place.THREADS and world.seed % 2)
+        # Only Spark joins, keeps state and shuffles; for what both can do, the seed decides.
+        frames = world.work in _FRAMES or world.process_partitions is not None
+        frames = frames or (world.place is not Place.THREADS and world.seed % 2 == 1)
         kind, function = ("function", "frame") if frames else ("arrow", "arrow")
         arguments = {"work": world.work.value, "encoding": world.encoding.value}
         data["process"] = {kind: f"work.py:{function}", "arguments": arguments}

@@ -184,14 +184,16 @@ class Driven:
 
     def accepted(self) -> bool:
         """Follow until a batch is delivered, or there is nothing to do; return False if an open batch refuses that."""
-        written, ends = self._batches.written, time.monotonic() + LIMIT
-        while self._batches.written == written and not self._batches.idle:
-            if self.driver.code is not None and isinstance(self.driver.failure(), CutChanged):
-                return False
-            self.step()
-            if time.monotonic() > ends:
-                raise Stuck(f"waited {LIMIT:g} s in vain for other settings to be accepted, or refused")
-        return True
+        written = self._batches.written
+
+        def refused() -> bool:
+            return self.driver.code is not None and isinstance(self.driver.failure(), CutChanged)
+
+        self.follow(
+            lambda: self._batches.written > written or self._batches.idle or refused(),
+            "other settings to be accepted, or refused",
+        )
+        return not refused()
 
     # -- input --------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,16 @@ import fastavro
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 
 from faults.records import HEAD
-from faults.worlds.encodings import IN_SCHEMA, body, heads_of
+from faults.worlds.configuration import configuration
+from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA, body, heads_of
 from faults.worlds.mutants import MUTANTS, SOURCE, Mutant
 from faults.worlds.oracle import Outcome, judge
 from faults.worlds.records import ABORTED, FACTOR, FUNCTIONS, PAD, values, wanted
 from faults.worlds.world import Crash, Encoding, Input, Place, Strike, Work, World, draw
+from tailrace.config.file import load
 
 PLAIN = World(
     seed=1, place=Place.THREADS, work=Work.SAME, encoding=Encoding.RAW, input=Input.PLAIN, counts=(40, 0, 25),
@@ -62,6 +66,24 @@ def test_every_kind_of_world_is_drawn() -> None:
     assert len({each.at for world in worlds for each in world.crashes}) > 20
     assert any(not each.crashes and not each.strikes for each in worlds) is False
     assert any(0 in each.counts for each in worlds)
+
+
+def test_every_world_has_a_pipeline_that_tailrace_accepts(tmp_path: Path) -> None:
+    """A world that no pipeline can have proves nothing, and neither do the smaller ones that are made of it."""
+    (tmp_path / "work.py").write_text(FUNCTIONS)
+    for name, schema in (("in.avsc", IN_SCHEMA), ("out.avsc", OUT_SCHEMA)):
+        (tmp_path / name).write_text(json.dumps(schema))
+    file, accepted = tmp_path / "pipeline.yaml", 0
+    drawn = [draw(seed) for seed in range(300)]
+    for world in [*drawn, *(smaller for each in drawn[:40] for smaller in each.smaller())]:
+        if world.place is Place.DROPIN:
+            continue  # it has no file
+        registry = "http://localhost:8081" if world.encoding is Encoding.REGISTRY else ""
+        data = configuration(world, "localhost:9092", "world", "in", "out", registry)
+        file.write_text(yaml.safe_dump(data))
+        load(file)  # raises
+        accepted += 1
+    assert accepted > 400
 
 
 def test_each_smaller_world_lacks_one_thing() -> None:

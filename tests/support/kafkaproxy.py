@@ -21,7 +21,18 @@ from tailrace.testing import wait_until
 from tailrace.testing.broker import HOST
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
-LISTENER = "PROXIED"
+LISTENER, GUARDED, BETWEEN = "PROXIED", "GUARDED", "BETWEEN"
+USER, PASSWORD = "pipeline", "a-password-of-the-tests"
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+# Everybody is a super user, but who comes as USER: he may do everything until an entry of a list forbids it.
+_GUARD = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "allow.everyone.if.no.acl.found": "true",
+    "super.users": "User:ANONYMOUS",
+    "inter.broker.listener.name": BETWEEN,
+    f"listener.name.{GUARDED.lower()}.sasl.enabled.mechanisms": "PLAIN",
+    f"listener.name.{GUARDED.lower()}.plain.sasl.jaas.config": f'{_PLAIN} required user_{USER}="{PASSWORD}";',
+}
 
 
 class Fault(Enum):
@@ -91,7 +102,8 @@ class Held:
 class Proxy:
     """The proxies of all brokers: a fault set here applies to all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, remember: bool = True) -> None:
+        self._remember = remember  # whether to keep what was seen
         self.judge: Judge = lambda request: None
         self.seen: list[Request] = []
         self.faults: list[tuple[Request, Fault]] = []
@@ -193,8 +205,9 @@ class Proxy:
 
     def verdict(self, request: Request) -> Fault | None:
         """Record a request, and return its fault if it has one."""
-        with self._lock:
-            self.seen.append(request)
+        if self._remember:
+            with self._lock:
+                self.seen.append(request)
         fault = self.judge(request)
         if fault is not None:
             self.faults.append((request, fault))
@@ -307,45 +320,78 @@ class _Link:
 
 
 class ProxiedKafka(EmbeddedKafka):
-    """An embedded Kafka with a second listener on each broker, for the clients that come through the proxy."""
+    """An embedded Kafka with a second listener on each broker, for the clients that come through the proxy.
 
-    def __init__(self, options: EmbeddedOptions | None = None) -> None:
+    If `apart`, the brokers too reach each other through proxies, one for each broker, so that one can be cut off from
+    the others; and there is a third listener, whose clients log in, so that a right can be withdrawn from them.
+    """
+
+    def __init__(self, options: EmbeddedOptions | None = None, *, apart: bool = False) -> None:
         super().__init__(options)
-        self.proxy = Proxy()
-        self._ports: dict[int, tuple[int, int]] = {}  # per broker: the proxy's port, and that of the listener behind it
+        self.proxy = Proxy(remember=not apart)
+        self.between: dict[int, Proxy] = {}  # by broker: the way to it from the others
+        self._apart = apart
+        self._doors: list[_Door] = []
 
     @property
     def proxied_servers(self) -> str:
         """Return the addresses that lead through the proxy."""
-        return ",".join(f"{HOST}:{port}" for port, _ in self._ports.values())
+        return self._servers(LISTENER)
+
+    @property
+    def guarded_servers(self) -> str:
+        """Return the addresses that lead through the proxy, too, for clients that log in."""
+        return self._servers(GUARDED)
+
+    def _servers(self, listener: str) -> str:
+        return ",".join(f"{HOST}:{each.port}" for each in self._doors if each.listener == listener)
 
     def _lay_out(self, java: Sequence[str]) -> None:
         super()._lay_out(java)
+        self._doors = []
         taken = {broker.port for broker in self.brokers}
+        names = (LISTENER, GUARDED, BETWEEN) if self._apart else (LISTENER,)
         for broker in self.brokers:
+            doors = [_Door(broker.node_id, name, *_two_ports(taken)) for name in names]
+            self._doors += doors
             file = broker.folder / "server.properties"
             known = dict(line.split("=", 1) for line in file.read_text(encoding="utf-8").splitlines())
-            port, behind = _two_ports(taken)
-            self._ports[broker.node_id] = port, behind
-            advertised = f"{known['advertised.listeners']},{LISTENER}://{HOST}:{port}"
             more = {
-                "listeners": f"{known['listeners']},{LISTENER}://{HOST}:{behind}",
-                "advertised.listeners": advertised,
-                "listener.security.protocol.map": f"{known['listener.security.protocol.map']},{LISTENER}:PLAINTEXT",
+                "listeners": [f"{each.listener}://{HOST}:{each.behind}" for each in doors],
+                "advertised.listeners": [f"{each.listener}://{HOST}:{each.port}" for each in doors],
+                "listener.security.protocol.map": [
+                    f"{each.listener}:{'SASL_PLAINTEXT' if each.listener == GUARDED else 'PLAINTEXT'}" for each in doors
+                ],
             }
-            lines = [f"{name}={value}\n" for name, value in (known | more).items()]
-            file.write_text("".join(lines), encoding="utf-8")
+            known |= {name: ",".join([known[name], *values]) for name, values in more.items()}
+            if self._apart:
+                known |= _GUARD
+            file.write_text("".join(f"{name}={value}\n" for name, value in known.items()), encoding="utf-8")
 
     def _start_brokers(self) -> None:
         if not self.proxy._listening:
-            for broker, (port, behind) in self._ports.items():
-                self.proxy.listen(broker, port, behind)
+            for each in self._doors:
+                if each.listener == BETWEEN:
+                    self.between[each.broker] = Proxy(remember=False)
+                by = self.between[each.broker] if each.listener == BETWEEN else self.proxy
+                by.listen(each.broker, each.port, each.behind)
         super()._start_brokers()
 
     def stop(self) -> None:
-        """Stop the brokers and the proxy."""
-        self.proxy.close()
+        """Stop the brokers and the proxies."""
+        for each in (self.proxy, *self.between.values()):
+            each.close()
         super().stop()
+
+
+@dataclass(frozen=True)
+class _Door:
+    """A broker's listener that is reached through a proxy."""
+
+    broker: int
+    listener: str
+    port: int  # the proxy's
+    behind: int  # the broker's own
 
 
 def _two_ports(taken: set[int]) -> tuple[int, int]:

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     sys.stdout.write(f"{len(worlds)} worlds from seed {worlds[0].seed}\n")
     began, bad, records, ran = time.monotonic(), 0, 0, 0
     folder = Path(tempfile.mkdtemp(prefix="tailrace-worlds-"))
-    with ProxiedKafka(EmbeddedOptions(brokers=3, heap=HEAP, settings=SETTINGS)) as kafka:
+    with ProxiedKafka(EmbeddedOptions(brokers=3, heap=HEAP, settings=SETTINGS), apart=True) as kafka:
         if chosen.mutants is not None:
             return int(not _all_caught(chosen.mutants, worlds, kafka, folder))
         for world in worlds:

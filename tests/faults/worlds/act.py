@@ -15,9 +15,10 @@ from faults.transactions import beyond, open_after
 from faults.worlds.contents import Contents, found_wrong
 from faults.worlds.encodings import IN_SCHEMA, heads_of
 from faults.worlds.oracle import Outcome, judge
-from faults.worlds.pipeline import Driven, Stuck
+from faults.worlds.pipeline import Driven, Outside, Stuck
 from faults.worlds.strikes import strike
-from faults.worlds.world import Encoding, World
+from faults.worlds.world import Encoding, Strike, World
+from support.minio import minio, proxy
 from support.registry import schema_registry
 
 
@@ -36,8 +37,12 @@ def act(world: World, context: Context, package: Path | None = None) -> tuple[Ou
         registry = stack.enter_context(schema_registry()) if world.encoding is Encoding.REGISTRY else None
         if registry is not None:
             registry.add(IN_SCHEMA, f"{topics[0]}-value")
+        store = None
+        if Strike.STORE in world.strikes:
+            behind = stack.enter_context(minio(context.folder / f"store-{topics[0]}"))
+            store = stack.enter_context(proxy(behind.endpoint))
         watch = stack.enter_context(watching(context.bootstrap, topics[1], partial(heads_of, world)))
-        one = Driven(world, context, watch, topics, package, registry)
+        one = Driven(world, context, watch, topics, package, Outside(registry, store))
         stuck = ""
         try:
             parts = len(world.strikes) + 1
@@ -67,8 +72,9 @@ def judged(one: Driven, stuck: str) -> Outcome:
     last = max(planned, default=-1)
     ever = max((plan.sinks for plan in planned.values()), default=len(one.counts))
     unsteady = 0 if stuck else differences(one.watch.finish(), output.seen)
-    markers = [] if stuck or last < 0 else wrong_markers(bootstrap, one.name, one.ledger, last, planned[last].sinks)
-    outcome = judge(one.world, one.counts, output.seen, rejected.seen)
+    unmarked = stuck or last < 0 or one.world.knobs.at_least_once
+    markers = [] if unmarked else wrong_markers(bootstrap, one.name, one.ledger, last, planned[last].sinks)
+    outcome = judge(one.world, one.counts, output.seen, rejected.seen, one.gaps)
     return replace(
         outcome,
         wrong=wrong,

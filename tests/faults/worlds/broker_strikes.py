@@ -33,6 +33,15 @@ def _away(one: Driven, do: Callable[[Broker], None], undo: Callable[[Broker], No
         undo(broker)
 
 
+def _split(one: Driven) -> None:
+    proxy = one.chance.choice(list(one.proxied.between.values()))
+    proxy.outage(silent=one.chance.random() < 0.5)
+    try:
+        one.wait(AWAY)
+    finally:
+        proxy.heal()
+
+
 def _rolling(one: Driven) -> None:
     for broker in one.context.kafka.brokers:
         broker.stop()
@@ -105,6 +114,7 @@ BROKER: Mapping[Strike, Callable[[Driven], None]] = {
     Strike.FREEZE: partial(_away, do=Broker.pause, undo=Broker.resume),
     Strike.FULL: partial(_away, do=full, undo=Broker.start),
     Strike.ROLLING: _rolling,
+    Strike.SPLIT: _split,
     Strike.FEW: _few,
     Strike.ELECTION: _election,
     Strike.REASSIGN: _reassign,

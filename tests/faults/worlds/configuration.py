@@ -19,15 +19,17 @@ _EXECUTORS = {
 _FRAMES = frozenset({Work.SHUFFLE, Work.JOIN, Work.DISTINCT})
 
 
-def configuration(world: World, bootstrap: str, name: str, source: str, sink: str, registry: str) -> dict[str, Any]:
+def configuration(
+    world: World, bootstrap: str, name: str, source: str, sink: str, registry: str, state: str = "state"
+) -> dict[str, Any]:
     """Return it as a file has it; functions and schemas are next to the file."""
-    whole = world.work is Work.NONE
+    whole, knobs = world.work is Work.NONE, world.knobs
     data: dict[str, Any] = {
         "pipeline": name,
         "kafka": {"bootstrap.servers": bootstrap},
         "source": {"topics": [source], **_format(world, "in.avsc", registry)},
         "sink": {"topic": sink, **_format(world, "in.avsc" if whole else "out.avsc", registry)},
-        "batch": {"max_records": world.max_records, "target": 0},
+        "batch": {"max_records": world.max_records, "target": knobs.target, "trigger": knobs.trigger},
         "metrics": {"enabled": False},
         "spark": _SPARK | (_EXECUTORS if world.place is Place.CLUSTER else {}),
     }
@@ -36,7 +38,15 @@ def configuration(world: World, bootstrap: str, name: str, source: str, sink: st
     if world.encoding is Encoding.PYDANTIC:
         data["source"]["schema"] = "work.py:In"
     if world.work is Work.DISTINCT:
-        data["checkpoint"] = "state"
+        data["checkpoint"] = state
+    data["source"] |= {
+        "on_data_loss": knobs.on_data_loss,
+        "isolation": "read_uncommitted" if knobs.uncommitted else "read_committed",
+    }
+    data["sink"]["delivery"] = "at-least-once" if knobs.at_least_once else "exactly-once"
+    for section, key, value in (("batch", "max_bytes", knobs.max_bytes), ("sink", "idle", knobs.idle)):
+        if value is not None:
+            data[section][key] = value
     if not whole:
         # Only Spark joins, keeps state and shuffles; for what both can do, the seed decides.
         frames = world.work in _FRAMES or world.process_partitions is not None

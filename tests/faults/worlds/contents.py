@@ -14,11 +14,10 @@ from faults.reading import Heads
 from faults.records import key
 from faults.worlds.encodings import body, broken, encoded, heads_of
 from faults.worlds.records import FACTOR, PAD
-from faults.worlds.world import BROKER_STRIKES, Encoding, Input, Strike, Work, World
+from faults.worlds.world import TAKE_OFFSETS, Encoding, Input, Work, World
 from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_REASON, HEADER_TOPIC
 
 _SHOWN = 3
-_TAKE_OFFSETS = BROKER_STRIKES | {Strike.HANG}
 
 
 class Contents(Heads):
@@ -68,7 +67,7 @@ class Contents(Heads):
         """Return what is wrong with the headers of a rejected record."""
         wanted = {HEADER_TOPIC: self._source, HEADER_PARTITION: str(partition)}
         # Control records and records that were sent twice take offsets too.
-        if self._world.input is Input.PLAIN and not _TAKE_OFFSETS.intersection(self._world.strikes):
+        if self._world.input is Input.PLAIN and not TAKE_OFFSETS.intersection(self._world.strikes):
             wanted[HEADER_OFFSET] = str(number)
         if not headers.get(HEADER_REASON):
             return "no reason"

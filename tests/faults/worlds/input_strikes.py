@@ -1,4 +1,4 @@
-"""The strikes against the input: it grows, it has an open transaction, and its beginning is deleted."""
+"""The strikes against the input: it grows, it has an open transaction, and a part or all of it is deleted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from contextlib import suppress
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 
+from faults.reading import exists
+from faults.worlds.oracle import Gap
 from faults.worlds.pipeline import LIMIT, Driven
 from faults.worlds.records import aborted
 from faults.worlds.world import Strike
@@ -19,6 +21,7 @@ from tailrace.testing import wait_until
 
 _OPEN = 3.0  # seconds
 _TIMEOUT_MS = 4000
+_NOTICED = 3.0  # seconds
 
 
 def _grow(one: Driven) -> None:
@@ -59,22 +62,66 @@ def _hang(one: Driven) -> None:
 
 
 def _trim(one: Driven) -> None:
-    """Delete what the pipeline says it has read, which is known to every tool as the offsets of its group."""
-    bootstrap = one.context.bootstrap
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": f"tailrace.{one.name}"})
+    """Delete what the pipeline says it has read."""
+    _delete(one, _read(one))
+
+
+def _lose(one: Driven) -> None:
+    """Delete more than that in some partitions, as a retention that is too short would."""
+    ends = {}
+    for number, read in _read(one).items():
+        more = min(one.counts[number] - one.base.get(number, 0), read + one.chance.randint(0, one.world.max_records))
+        ends[number] = one.chance.choice((read, more))
+        one.gaps.append(_gap(one, number, read, ends[number]))
+    _delete(one, ends)
+
+
+def _recreate(one: Driven) -> None:
+    """Delete the source topic, and create it again; everything that was not read is gone."""
+    admin = AdminClient({"bootstrap.servers": one.context.bootstrap})
+    read, count = _read(one), len(one.counts)
+    admin.delete_topics([one.source])[one.source].result(30)
+    for number, total in one.counts.items():
+        one.gaps.append(_gap(one, number, read.get(number, 0), total - one.base.get(number, 0)))
+        one.base[number] = total
+    wait_until(lambda: not exists(one.context.bootstrap, one.source), "the source topic to be gone", LIMIT)
+    # A pipeline looks at its topics once a second; faster than that is a gap which docs/guarantees.md describes.
+    one.wait(_NOTICED)
+    admin.create_topics([NewTopic(one.source, count, -1)])[one.source].result(30)
+    one.write(dict.fromkeys(range(count), 10))
+
+
+def _read(one: Driven) -> dict[int, int]:
+    """Return the offsets that the pipeline has read, which every tool knows as those of its group."""
+    consumer = Consumer({"bootstrap.servers": one.context.bootstrap, "group.id": f"tailrace.{one.name}"})
     try:
-        read = consumer.committed([TopicPartition(one.source, number) for number in one.counts], timeout=30)
+        found = consumer.committed([TopicPartition(one.source, number) for number in one.counts], timeout=30)
     finally:
         consumer.close()
-    ends = [each for each in read if each.offset >= 0]
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    return {each.partition: each.offset for each in found if each.offset >= 0}
+
+
+def _gap(one: Driven, partition: int, first: int, end: int) -> Gap:
+    base = one.base.get(partition, 0)
+    return Gap(partition, base + first, base + end)
+
+
+def _delete(one: Driven, ends: Mapping[int, int]) -> None:
+    admin = AdminClient({"bootstrap.servers": one.context.bootstrap})
 
     def delete() -> None:
-        for answer in admin.delete_records(ends).values():
+        places = [TopicPartition(one.source, number, end) for number, end in ends.items()]
+        for answer in admin.delete_records(places).values():
             answer.result(30)
 
     if ends:
-        persist(delete, "deleting what was read", LIMIT)
+        persist(delete, "deleting records of the input", LIMIT)
 
 
-INPUT: Mapping[Strike, Callable[[Driven], None]] = {Strike.GROW: _grow, Strike.HANG: _hang, Strike.TRIM: _trim}
+INPUT: Mapping[Strike, Callable[[Driven], None]] = {
+    Strike.GROW: _grow,
+    Strike.HANG: _hang,
+    Strike.TRIM: _trim,
+    Strike.LOSE: _lose,
+    Strike.RECREATE: _recreate,
+}

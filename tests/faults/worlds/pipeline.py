@@ -9,6 +9,7 @@ import signal
 import time
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,38 @@ from faults.scenario import Context
 from faults.scenarios.clock import Clock
 from faults.worlds.configuration import configuration, dropin
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA
+from faults.worlds.oracle import Gap
 from faults.worlds.records import FUNCTIONS, feed, wanted
 from faults.worlds.world import BROKER_STRIKES, NETWORK_STRIKES, Place, Strike, Work, World
-from support.kafkaproxy import ProxiedKafka
+from support.kafkaproxy import PASSWORD, USER, ProxiedKafka
+from support.minio import BUCKET, reach
+from support.minio import Proxy as Store
 from support.registry import SchemaRegistry
 from tailrace import crash_points
 from tailrace.demo.batches import Batches
 from tailrace.demo.driver import Driver
-from tailrace.errors import BrokerUnreachable, CutChanged, DriverFenced, InvariantBroken, KafkaFailed, TailraceError
+from tailrace.errors import (
+    BrokerUnreachable,
+    CheckpointFailed,
+    CutChanged,
+    DriverFenced,
+    InvariantBroken,
+    KafkaFailed,
+    NotAuthorized,
+    OffsetsOutOfRange,
+    PlanOfAnother,
+    SourceChanged,
+    TailraceError,
+    TopicUnknown,
+)
 
 LIMIT = 120.0  # seconds without a batch or a start
 QUIET = 4.0  # seconds for which a driver is idle before it is believed
 _MOST_STARTS = 20
+_LOGIN = {
+    "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER, "sasl.password": PASSWORD,
+}  # fmt: skip
+_LOST = (OffsetsOutOfRange, SourceChanged, PlanOfAnother)  # refusals of a pipeline whose input was deleted
 _NUDGE = 3.0  # seconds
 
 
@@ -39,12 +60,20 @@ class Stuck(Exception):
     """Raised if something was waited for in vain, or a driver ended for no reason."""
 
 
+@dataclass(frozen=True)
+class Outside:
+    """What a pipeline uses besides Kafka; None if it does not."""
+
+    schemas: SchemaRegistry | None = None
+    store: Store | None = None
+
+
 class Driven:
     """One pipeline and its drivers; the strikes use what it offers."""
 
     def __init__(
         self, world: World, context: Context, watch: Watching, topics: tuple[str, str, str],
-        package: Path | None, registry: SchemaRegistry | None,
+        package: Path | None, outside: Outside,
     ) -> None:  # fmt: skip
         self.world, self.context, self.watch = world, context, watch
         self.source, self.sink, self.rejected = topics
@@ -63,7 +92,9 @@ class Driven:
         self.expected = False  # whether the driver's end is our doing
         self._seen = 0
         self._heard = time.monotonic()
-        self.schemas = registry
+        self.outside = outside
+        self.gaps: list[Gap] = []  # what was deleted from the input before it was read
+        self.base: dict[int, int] = {}  # of each source partition: the number of its record at offset 0
         self._clock = Clock(self._folder) if Strike.CLOCK in world.strikes else None
         self._deployed = 0
         self.change_code()
@@ -72,7 +103,9 @@ class Driven:
 
     @property
     def _servers(self) -> str:
-        """The brokers' addresses, through the proxy if the network is to fail."""
+        """The brokers' addresses, through the proxy if the network is to fail, or a right to be withdrawn."""
+        if Strike.RIGHTS in self.world.strikes:
+            return self.proxied.guarded_servers
         if NETWORK_STRIKES.isdisjoint(self.world.strikes):
             return self.context.bootstrap
         return self.proxied.proxied_servers
@@ -105,10 +138,13 @@ class Driven:
             file = self._folder / "job.json"
             file.write_text(json.dumps(given))
             return file
-        url = self.schemas.url if self.schemas is not None else ""
-        data = configuration(self.world, self._servers, self.name, self.source, self.sink, url)
+        url = self.outside.schemas.url if self.outside.schemas is not None else ""
+        state = "state" if self.outside.store is None else f"s3a://{BUCKET}/{self.name}"
+        data = configuration(self.world, self._servers, self.name, self.source, self.sink, url, state)
         # A batch with state has a sink partition for each range that is read, and for each part of the state.
         partitions = 256 if self.world.work is Work.DISTINCT else 16
+        if Strike.RIGHTS in self.world.strikes:
+            data["kafka"]["options"] = _LOGIN
         data |= {"rejected": self.rejected, "ledger": {"topic": self.ledger, "partitions": partitions}}
         for section, values in self.settings.items():
             data[section] |= values
@@ -129,6 +165,8 @@ class Driven:
         environment |= {"PYTHONUNBUFFERED": "1", "PYTHONPATH": self._path}
         if self._clock is not None:
             environment |= self._clock.environment
+        if self.outside.store is not None:
+            environment |= reach(self.outside.store.endpoint)
         self._drivers.append(Driver(["-m", *command], environment, self._folder))
         self.expected, self._struck = False, self._happened
         self._batches.ended()
@@ -168,6 +206,15 @@ class Driven:
             reasons += BrokerUnreachable, KafkaFailed
         if Strike.REGISTRY in self.world.strikes:
             reasons += (KafkaFailed,)
+        if Strike.RIGHTS in self.world.strikes:
+            reasons += (NotAuthorized,)
+        if Strike.STORE in self.world.strikes:
+            reasons += (CheckpointFailed,)
+        if Strike.RECREATE in self.world.strikes:
+            reasons += (TopicUnknown,)  # between its deletion and its creation
+        if self.gaps and isinstance(error, _LOST) and "on_data_loss: reset" in str(error):
+            self.settings.setdefault("source", {})["on_data_loss"] = "reset"
+            return
         if self.starts >= _MOST_STARTS or not isinstance(error, reasons):
             raise Stuck(f"the driver ended by itself with {code}: {error}".replace("\n", " "))
 

@@ -1,4 +1,4 @@
-"""The strikes: what happens to a world's pipeline, its network and its registry while it works; and a list of all."""
+"""The strikes against a world's pipeline, its network, its rights and its stores; and a list of all strikes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,22 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import psutil
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from faults.worlds.broker_strikes import AWAY, BROKER
 from faults.worlds.input_strikes import INPUT
 from faults.worlds.pipeline import Driven
 from faults.worlds.world import Strike
+from support.kafkaproxy import USER
+from support.minio import Fault
 from tailrace.errors import InvariantBroken
 
 # Seconds. Brokers refuse records from more than an hour ahead, and delete those that are older than a week.
@@ -109,14 +120,54 @@ def _silence(one: Driven) -> None:
 
 
 def _registry(one: Driven) -> None:
-    if one.schemas is None:
+    schemas = one.outside.schemas
+    if schemas is None:
         raise InvariantBroken("only a world with a registry can lose it")
-    one.schemas.broken = True
+    schemas.broken = True
     try:
         _kill(one)
         one.wait(AWAY)
     finally:
-        one.schemas.broken = False
+        schemas.broken = False
+
+
+def _store(one: Driven) -> None:
+    store, fault = one.outside.store, one.chance.choice((Fault.REFUSE, Fault.CUT))
+    if store is None:
+        raise InvariantBroken("only a world with an object store can lose it")
+    store.judge = lambda method, path: fault
+    try:
+        one.wait(AWAY)
+    finally:
+        store.judge = lambda method, path: None
+
+
+def _rights(one: Driven) -> None:
+    """Deny one right to the pipeline's user."""
+    kind, name, operation = one.chance.choice(
+        (
+            (ResourceType.TOPIC, one.source, AclOperation.READ),
+            (ResourceType.TOPIC, one.sink, AclOperation.WRITE),
+            (ResourceType.TOPIC, one.ledger, AclOperation.READ),
+            (ResourceType.TOPIC, one.ledger, AclOperation.WRITE),
+            (ResourceType.TRANSACTIONAL_ID, f"tailrace.{one.name}.", AclOperation.WRITE),
+            (ResourceType.GROUP, f"tailrace.{one.name}.", AclOperation.READ),
+        )
+    )
+    how = ResourcePatternType.LITERAL if kind is ResourceType.TOPIC else ResourcePatternType.PREFIXED
+    # A resource with an entry is closed to a user whom no entry allows.
+    others = kind, name, how, f"User:{USER}", "*", AclOperation.ALL, AclPermissionType.ALLOW
+    denied = kind, name, how, f"User:{USER}", "*", operation, AclPermissionType.DENY
+    admin = AdminClient({"bootstrap.servers": one.context.bootstrap})
+    try:
+        for entry in (others, denied):
+            for made in admin.create_acls([AclBinding(*entry)]).values():
+                made.result(30)
+        one.wait(AWAY)
+    finally:
+        for entry in (denied, others):
+            for gone in admin.delete_acls([AclBindingFilter(*entry)]).values():
+                gone.result(30)
 
 
 STRIKES: Mapping[Strike, Callable[[Driven], None]] = {
@@ -133,4 +184,6 @@ STRIKES: Mapping[Strike, Callable[[Driven], None]] = {
     Strike.OUTAGE: _outage,
     Strike.SILENCE: _silence,
     Strike.REGISTRY: _registry,
+    Strike.RIGHTS: _rights,
+    Strike.STORE: _store,
 }

@@ -67,23 +67,32 @@ class Strike(StrEnum):
     FREEZE = "freeze"  # a broker is suspended for some seconds
     FULL = "full"  # a broker cannot write to its disk, ends, and is started again
     ROLLING = "rolling"  # every broker is stopped and started, one after the other; so is the active controller
+    SPLIT = "split"  # for some seconds nothing that the other brokers send reaches one of them
     FEW = "few"  # a broker is away, and too few replicas are in sync for a write
     ELECTION = "election"  # the leaders of all partitions move
     REASSIGN = "reassign"  # the replicas of all partitions move, those of Kafka's own topics too
     GROW = "grow"  # the input gets more partitions
     HANG = "hang"  # a transaction of another producer stays open in the input for some seconds
     TRIM = "trim"  # the input that is delivered is deleted, as its retention would
+    LOSE = "lose"  # input that nobody has read yet is deleted, too
+    RECREATE = "recreate"  # the source topic is deleted and created again
     CUT = "cut"  # every connection between the pipeline and its brokers is closed
     OUTAGE = "outage"  # for some seconds the brokers cannot be reached: connections are refused
     SILENCE = "silence"  # for some seconds nothing passes; then everything that was in flight arrives
     REGISTRY = "registry"  # the schema registry fails while the driver is killed and started again
+    RIGHTS = "rights"  # for some seconds the pipeline may not use one of its topics or transactional ids
+    STORE = "store"  # for some seconds the object store that keeps the state fails
 
 
 NETWORK_STRIKES = frozenset({Strike.CUT, Strike.OUTAGE, Strike.SILENCE})
+LOSSES = frozenset({Strike.LOSE, Strike.RECREATE})
 # A supervisor restarts a driver that ends because a broker is away.
 BROKER_STRIKES = NETWORK_STRIKES | {
-    Strike.BROKER, Strike.FREEZE, Strike.FULL, Strike.ROLLING, Strike.FEW, Strike.ELECTION, Strike.REASSIGN,
+    Strike.BROKER, Strike.FREEZE, Strike.FULL, Strike.ROLLING, Strike.SPLIT, Strike.FEW, Strike.ELECTION,
+    Strike.REASSIGN,
 }  # fmt: skip
+# With these, an offset of the input is not the number of its record.
+TAKE_OFFSETS = BROKER_STRIKES | {Strike.HANG}
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,19 @@ class Crash:
     at: str
     batch: int
     times: int = 1
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Settings that change how a pipeline gets there, and with `at_least_once` what it promises."""
+
+    at_least_once: bool = False
+    on_data_loss: str = "stop"
+    uncommitted: bool = False  # records are read before their transaction is committed
+    trigger: float = 0.0
+    target: float = 0.0
+    max_bytes: int | None = None
+    idle: float | None = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +135,7 @@ class World:
     strikes: tuple[Strike, ...]
     crashes: tuple[Crash, ...]
     process_partitions: int | None = None
+    knobs: Knobs = Knobs()
 
     @property
     def line(self) -> str:
@@ -126,6 +149,7 @@ class World:
         data["counts"] = tuple(data["counts"])
         data["strikes"] = tuple(Strike(each) for each in data["strikes"])
         data["crashes"] = tuple(Crash(**each) for each in data["crashes"])
+        data["knobs"] = Knobs(**data.get("knobs", {}))
         kinds = {"place": Place, "work": Work, "encoding": Encoding, "input": Input}
         return cls(**data | {name: kind(data[name]) for name, kind in kinds.items()})
 
@@ -140,6 +164,7 @@ class World:
         simple: dict[str, Any] = {
             "input": Input.PLAIN, "work": Work.SAME, "encoding": Encoding.RAW, "bad_every": 0,
             "sink_partitions": None, "source_partitions": None, "process_partitions": None, "outputs": 1,
+            "knobs": Knobs(),
         }  # fmt: skip
         if self.work in (Work.NONE, Work.DISTINCT):  # their input is another one
             del simple["work"]
@@ -162,41 +187,67 @@ _PARTLY = (Point.COMMIT_SENT, Point.COMMIT_ACKNOWLEDGED, Point.BATCH_WRITTEN)
 
 _PLACES = (76, 14, 4, 6)  # of a hundred worlds: a driver without Spark costs a tenth of one with two executors
 # Spark plans the batches of such a job: it may have one driver, the same settings, and the input that it has seen.
-_NOT_DROPIN = {Strike.PAUSE, Strike.RIVAL, Strike.RESIZE, Strike.DEPLOY, Strike.TRIM}
+_NOT_DROPIN = {Strike.PAUSE, Strike.RIVAL, Strike.RESIZE, Strike.DEPLOY, Strike.TRIM, Strike.RIGHTS, *LOSSES}
 
 
 def draw(seed: int, place: Place | None = None) -> World:
     """Draw a world."""
     chance = random.Random(seed)
     where = place or chance.choices(tuple(Place), weights=_PLACES)[0]
-    partitions = chance.choice((1, 2, 3, 4, 7, 16, 64))
+    partitions = chance.choice((1, 2, 3, 4, 7, 16, 64, 200))
     per_batch = chance.choice((200, 1000, 5000, 20_000))
     batches = chance.randint(4, 10)
     dropin = where is Place.DROPIN
     encoding = Encoding.RAW if dropin else chance.choice(tuple(Encoding))
     work = chance.choice(_works(where, encoding))
-    known = [each for each in Strike if each is not Strike.REGISTRY or encoding is Encoding.REGISTRY]
-    if dropin:
-        known = [each for each in known if each not in _NOT_DROPIN]
-    strikes = tuple(chance.choice(known) for _ in range(chance.choice((0, 1, 1, 2, 3))))
+    strikes = _strikes(chance, where, encoding, work)
     crashes = _crashes(chance, batches, 1 if strikes else chance.choice((1, 2, 3)), dropin)
     # A batch of one sink partition cannot be written in part.
     partly = not dropin and any(each.at in _PARTLY for each in crashes)
+    read = Input.PLAIN if LOSSES.intersection(strikes) else chance.choice(tuple(Input))
+    good = encoding is Encoding.RAW or work is Work.DISTINCT or Strike.RECREATE in strikes
     return World(
         seed=seed,
         place=where,
         work=work,
         encoding=encoding,
-        input=chance.choice(tuple(Input)),
+        input=read,
         counts=_counts(chance, partitions, per_batch * batches),
         outputs=chance.choice((1, 2, 5, 12)),
-        bad_every=0 if encoding is Encoding.RAW or work is Work.DISTINCT else chance.choice((0, 7, 97)),
+        bad_every=0 if good else chance.choice((0, 7, 97)),
         max_records=per_batch,
         sink_partitions=None if dropin else chance.choice((None, 3, 8) if partly else (None, None, 1, 3, 8)),
         source_partitions=None if dropin else chance.choice((2, 5, 9) if partly else (None, 2, 5, 9)),
         strikes=strikes,
         crashes=crashes,
         process_partitions=chance.choice((None, None, 1, 4)) if where in (Place.SPARK, Place.CLUSTER) else None,
+        knobs=Knobs() if dropin else _knobs(chance, read, strikes),
+    )
+
+
+def _strikes(chance: random.Random, where: Place, encoding: Encoding, work: Work) -> tuple[Strike, ...]:
+    """Draw none to three strikes that such a pipeline can have."""
+    never = {Strike.REGISTRY} if encoding is not Encoding.REGISTRY else set()
+    # Which records are left decides what a function with state lets pass.
+    never |= set(LOSSES) if work is Work.DISTINCT else {Strike.STORE}
+    never |= _NOT_DROPIN if where is Place.DROPIN else set()
+    known = [each for each in Strike if each not in never]
+    found = [chance.choice(known) for _ in range(chance.choice((0, 1, 1, 2, 3)))]
+    if LOSSES.intersection(found):
+        found = [each for each in found if each not in TAKE_OFFSETS]
+    return tuple(found)
+
+
+def _knobs(chance: random.Random, read: Input, strikes: tuple[Strike, ...]) -> Knobs:
+    """Draw settings; most pipelines have the usual ones."""
+    return Knobs(
+        at_least_once=chance.random() < 0.1,
+        on_data_loss=chance.choice(("stop", "reset")) if LOSSES.intersection(strikes) else "stop",
+        uncommitted=chance.random() < 0.15 and read is not Input.ABORTED and Strike.HANG not in strikes,
+        trigger=chance.choice((0.0, 0.0, 0.0, 0.5)),
+        target=chance.choice((0.0, 0.0, 1.0)),
+        max_bytes=chance.choice((None, None, None, 50_000)),
+        idle=chance.choice((None, None, 1.0)),
     )
 
 

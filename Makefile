@@ -94,8 +94,9 @@ fix: $(STAMP) ## Let ruff fix what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## Regenerate the reference pages and dashboards
+docs: $(STAMP) ## Regenerate the reference pages, dashboards and the tables of the worlds
 	$(BIN)/python docs/generate.py
+	PYTHONPATH=tests $(BIN)/python -m faults.worlds.record
 	$(BIN)/python charts/generate.py
 
 lock: $(STAMP) ## Regenerate the locked requirements

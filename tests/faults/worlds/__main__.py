@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from faults.campaign import HEAP, SETTINGS
 from faults.scenario import Context
 from faults.worlds.act import act
 from faults.worlds.mutants import MUTANTS
 from faults.worlds.oracle import Outcome
+from faults.worlds.record import engine
 from faults.worlds.world import Place, World, draw
 from support import archive
 from support.kafkaproxy import ProxiedKafka
@@ -46,7 +48,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="tailrace-worlds-"))
     with ProxiedKafka(EmbeddedOptions(brokers=3, heap=HEAP, settings=SETTINGS), apart=True) as kafka:
         if chosen.mutants is not None:
-            return int(not _all_caught(chosen.mutants, worlds, kafka, folder))
+            return int(not _all_caught(chosen.mutants, worlds, kafka, folder, chosen.json))
         for world in worlds:
             if chosen.minutes and time.monotonic() - began > chosen.minutes * 60:
                 break
@@ -75,16 +77,19 @@ def _one(world: World, kafka: EmbeddedKafka, folder: Path, file: Path | None) ->
     sys.stdout.flush()
     if not outcome.good:
         sys.stdout.write(f"  again: make faults WORLD='{world.line}'\n")
-    if file is not None:
-        with file.open("a", encoding="utf-8") as lines:
-            lines.write(
-                json.dumps({"world": json.loads(world.line), "outcome": asdict(outcome), "seconds": round(took, 1)})
-                + "\n"
-            )
+    _append(file, {"world": json.loads(world.line), "outcome": asdict(outcome), "seconds": round(took, 1)})
     return outcome
 
 
-def _all_caught(names: Sequence[str], worlds: Sequence[World], kafka: EmbeddedKafka, folder: Path) -> bool:
+def _append(file: Path | None, line: dict[str, Any]) -> None:
+    if file is not None:
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps({**line, "engine": engine()}) + "\n")
+
+
+def _all_caught(
+    names: Sequence[str], worlds: Sequence[World], kafka: EmbeddedKafka, folder: Path, file: Path | None
+) -> bool:
     """Run each mutant in the worlds until one breaks a promise; return whether all were caught.
 
     Only worlds in which the product as it is keeps its promises prove anything.
@@ -94,16 +99,18 @@ def _all_caught(names: Sequence[str], worlds: Sequence[World], kafka: EmbeddedKa
     for mutant in [each for each in MUTANTS if not names or each.name in names]:
         package, verdict = mutant.build(folder), "SURVIVED"
         for number, world in enumerate(worlds, start=1):
+            outcome, _ = act(world, Context(kafka, folder, world.seed, True, lambda text: None), package)
+            if outcome.good:
+                continue
             if world.seed not in sound:
                 sound[world.seed] = _one(world, kafka, folder, None).good
-            if not sound[world.seed]:
-                continue
-            outcome, _ = act(world, Context(kafka, folder, world.seed, True, lambda text: None), package)
-            if not outcome.good:
+            if sound[world.seed]:
                 verdict = f"caught by world {number}, seed {world.seed}: {outcome}"
                 break
         else:
             left.append(mutant.name)
+        caught = mutant.name not in left
+        _append(file, {"mutant": mutant.name, "caught": caught, "worlds": number, "seed": world.seed})
         sys.stdout.write(f"{mutant.name}: {verdict}\n")
         sys.stdout.flush()
     found = f"{len(left)} mutants survived {len(worlds)} worlds: {', '.join(left)}" if left else "all caught"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 
 from faults.checker import Array, Seen
 from faults.worlds.records import wanted
 from faults.worlds.world import Work, World
+
+# What is counted at the end of a world besides its records, and must be 0.
+COUNTS = ("lost", "duplicated", "reordered", "wrong", "unsteady", "lingering", "ids", "markers")
 
 
 @dataclass(frozen=True)
@@ -31,17 +34,11 @@ class Outcome:
     @property
     def good(self) -> bool:
         """Whether every promise was kept."""
-        return not self.stuck and not any(
-            value for name, value in asdict(self).items() if name not in ("records", "stuck", "examples")
-        )
+        return not self.stuck and not any(getattr(self, name) for name in COUNTS)
 
     def __str__(self) -> str:
         parts = [f"{self.records} records"]
-        parts += [
-            f"{value} {name}"
-            for name, value in asdict(self).items()
-            if isinstance(value, int) and value and name != "records"
-        ]
+        parts += [f"{getattr(self, name)} {name}" for name in COUNTS if getattr(self, name)]
         parts += [f"stuck: {self.stuck}"] if self.stuck else []
         return ", ".join([*parts, *self.examples])
 

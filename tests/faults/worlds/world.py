@@ -202,7 +202,7 @@ def draw(seed: int, place: Place | None = None) -> World:
     work = chance.choice(_works(where, encoding))
     strikes = _strikes(chance, where, encoding, work)
     crashes = _crashes(chance, batches, 1 if strikes else chance.choice((1, 2, 3)), dropin)
-    # A batch of one sink partition cannot be written in part.
+    # A batch cannot be written in part if it has no more sink partitions than are written at once.
     partly = not dropin and any(each.at in _PARTLY for each in crashes)
     read = Input.PLAIN if LOSSES.intersection(strikes) else chance.choice(tuple(Input))
     good = encoding is Encoding.RAW or work is Work.DISTINCT or Strike.RECREATE in strikes
@@ -216,8 +216,8 @@ def draw(seed: int, place: Place | None = None) -> World:
         outputs=chance.choice((1, 2, 5, 12)),
         bad_every=0 if good else chance.choice((0, 7, 97)),
         max_records=per_batch,
-        sink_partitions=None if dropin else chance.choice((None, 3, 8) if partly else (None, None, 1, 3, 8)),
-        source_partitions=None if dropin else chance.choice((2, 5, 9) if partly else (None, 2, 5, 9)),
+        sink_partitions=None if dropin else chance.choice((3, 8) if partly else (None, None, 1, 3, 8)),
+        source_partitions=None if dropin else chance.choice((5, 9) if partly else (None, 2, 5, 9)),
         strikes=strikes,
         crashes=crashes,
         process_partitions=chance.choice((None, None, 1, 4)) if where in (Place.SPARK, Place.CLUSTER) else None,

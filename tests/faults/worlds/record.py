@@ -1,0 +1,129 @@
+"""The record of the worlds: how many ran since the engine last changed, of which kinds, and what they found.
+
+`make faults … FAULTS_ARGS="--json FILE"` appends a line for each world and each mutant, with the engine's digest;
+`python -m faults.worlds.record FILE…` adds the lines of the engine as it is now to docs/benchmarks/worlds.jsonl, and
+writes the tables of docs/guarantees.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from faults.worlds.mutants import MUTANTS, SOURCE
+from faults.worlds.oracle import COUNTS
+from faults.worlds.world import Knobs, World
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGE, FILE = ROOT / "docs" / "guarantees.md", ROOT / "docs" / "benchmarks" / "worlds.jsonl"
+BEGIN, END = "<!-- worlds: begin -->", "<!-- worlds: end -->"
+# What decides whether a record is lost: everything that a pipeline runs, but how it is told and shown.
+ENGINE = ("config", "driver", "gateway", "kafka", "progress", "spark_stream", "stages", "startup")
+
+Line = dict[str, Any]
+
+KINDS: Mapping[str, Callable[[World], Iterable[str]]] = {
+    "place": lambda world: [world.place],
+    "format": lambda world: [world.encoding],
+    "function": lambda world: [world.work],
+    "input": lambda world: [world.input],
+    "strike": lambda world: world.strikes,
+    "crash point": lambda world: [each.at for each in world.crashes],
+    "setting": lambda world: [
+        each.name.replace("_", " ") for each in fields(Knobs) if getattr(world.knobs, each.name) != each.default
+    ],
+}
+
+
+def engine(source: Path = SOURCE) -> str:
+    """Return a digest of the engine's code; comments, docstrings and layout do not change it."""
+    found = hashlib.sha256()
+    for room in ENGINE:
+        for file in sorted((source / room).rglob("*.py")):
+            tree = ast.parse(file.read_text(encoding="utf-8"))
+            for node in ast.walk(tree):
+                if (
+                    isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+                    and ast.get_docstring(node) is not None
+                ):
+                    node.body = node.body[1:]
+            found.update(f"{file.relative_to(source)}\n{ast.dump(tree)}\n".encode())
+    return found.hexdigest()[:16]
+
+
+def merged(known: Iterable[Line], new: Iterable[Line], digest: str) -> list[Line]:
+    """Return the lines of this engine, one for each world and mutant: the last one counts."""
+    found: dict[str, Line] = {}
+    for line in [*known, *new]:
+        if line["engine"] == digest:
+            key = line.get("mutant") or json.dumps(line["world"], sort_keys=True)
+            found[key] = line
+    return list(found.values())
+
+
+def text(lines: Sequence[Line]) -> str:
+    """Return the tables as Markdown."""
+    worlds = [each for each in lines if "world" in each]
+    if not worlds:
+        return "No world has run since the engine last changed.\n"
+    found = [each["outcome"] for each in worlds]
+    totals = ", ".join(f"{sum(each[name] for each in found):,} {name}" for name in COUNTS)
+    stuck, records = sum(bool(each["stuck"]) for each in found), sum(each["records"] for each in found)
+    hours = sum(each["seconds"] for each in worlds) / 3600
+    ran = f"{len(worlds):,} worlds over {records:,} records in {hours:.1f} hours"
+    parts = [
+        f"Since the engine last changed: {ran}: {totals}, {stuck:,} stuck.\n",
+        "| drawn | worlds with it, and their records |\n|---|---|",
+        *_kinds(worlds),
+        "",
+    ]
+    caught = {each["mutant"]: each for each in lines if "mutant" in each}
+    parts += ["| breakage of the product | caught by world number |\n|---|---:|"]
+    parts += [f"| {each.name.replace('-', ' ')} | {_number(caught.get(each.name))} |" for each in MUTANTS]
+    return "\n".join(parts) + "\n"
+
+
+def _kinds(worlds: Sequence[Line]) -> Iterable[str]:
+    drawn = [(World.parse(json.dumps(each["world"])), each["outcome"]["records"]) for each in worlds]
+    for name, traits in KINDS.items():
+        count: Counter[str] = Counter()
+        records: Counter[str] = Counter()
+        for world, size in drawn:
+            for trait in set(traits(world)) or {"none"}:
+                count[trait] += 1
+                records[trait] += size
+        yield f"| {name} | {', '.join(f'{each} {count[each]:,} ({records[each]:,})' for each in sorted(count))} |"
+
+
+def _number(line: Line | None) -> str:
+    if line is None:
+        return "not tried since the engine last changed"
+    return str(line["worlds"]) if line["caught"] else f"not caught in {line['worlds']}"
+
+
+def read(file: Path) -> list[Line]:
+    """Read a file of lines; it need not exist."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+
+
+def write(lines: Sequence[Line], page: Path = PAGE, file: Path = FILE) -> None:
+    """Write the lines to the file, and their tables to the page."""
+    old = page.read_text(encoding="utf-8")
+    found = re.compile(f"{BEGIN}.*{END}", re.DOTALL)
+    if not found.search(old):
+        raise ValueError(f"{page} has no place between {BEGIN} and {END}")
+    page.write_text(found.sub(lambda _: f"{BEGIN}\n\n{text(lines)}\n{END}", old), encoding="utf-8")
+    file.write_text("".join(json.dumps(each, separators=(",", ":")) + "\n" for each in lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    given = [line for name in sys.argv[1:] for line in read(Path(name))]
+    write(merged(read(FILE), given, engine()))

@@ -10,13 +10,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import psutil
 import yaml
 from confluent_kafka import Consumer, TopicPartition
 
-from support.drivers import Load, command, count, events, kill_tree
+from support.drivers import command, count, events, kill_tree
 from support.pipelines import QUIET
 from tailrace.admin.verify import Comparison, compare
 from tailrace.config import Kafka
@@ -67,6 +67,14 @@ class Run:
         """Wait until it has reported this many more events of a kind."""
         wanted = count(self.log, kind) + number
         wait_until(lambda: count(self.log, kind) >= wanted, f"{number} more {kind!r} of {self.log.name}", limit)
+
+
+class Sending(Protocol):
+    """What writes a pipeline's input."""
+
+    @property
+    def sent(self) -> int:
+        """The number of records that it has written."""
 
 
 @dataclass
@@ -164,7 +172,7 @@ class Supervised:
 
     # -- the end ---------------------------------------------------------------------------------
 
-    def drained(self, load: Load, limit: float = LIMIT) -> None:
+    def drained(self, load: Sending, limit: float = LIMIT) -> None:
         """Wait until everything that the load has written is delivered; the load must have stopped.
 
         The pipeline's group shows it: it holds the offsets of finished batches. The lag in an event is that of the look

@@ -221,7 +221,7 @@ def draw(seed: int, place: Place | None = None) -> World:
         strikes=strikes,
         crashes=crashes,
         process_partitions=chance.choice((None, None, 1, 4)) if where in (Place.SPARK, Place.CLUSTER) else None,
-        knobs=Knobs() if dropin else _knobs(chance, read, strikes),
+        knobs=Knobs() if dropin else _knobs(chance, read, strikes, per_batch),
     )
 
 
@@ -238,7 +238,7 @@ def _strikes(chance: random.Random, where: Place, encoding: Encoding, work: Work
     return tuple(found)
 
 
-def _knobs(chance: random.Random, read: Input, strikes: tuple[Strike, ...]) -> Knobs:
+def _knobs(chance: random.Random, read: Input, strikes: tuple[Strike, ...], per_batch: int) -> Knobs:
     """Draw settings; most pipelines have the usual ones."""
     return Knobs(
         at_least_once=chance.random() < 0.1,
@@ -246,7 +246,7 @@ def _knobs(chance: random.Random, read: Input, strikes: tuple[Strike, ...]) -> K
         uncommitted=chance.random() < 0.15 and read is not Input.ABORTED and Strike.HANG not in strikes,
         trigger=chance.choice((0.0, 0.0, 0.0, 0.5)),
         target=chance.choice((0.0, 0.0, 1.0)),
-        max_bytes=chance.choice((None, None, None, 50_000)),
+        max_bytes=chance.choice((None, None, None, 40 * per_batch)),  # about half of the batch
         idle=chance.choice((None, None, 1.0)),
     )
 

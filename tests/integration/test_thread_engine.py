@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -14,10 +14,12 @@ from support.pipelines import events_of
 from support.threads import Line, first_part_only, nothing, recreated
 from tailrace import errors
 from tailrace.config import Delivery
+from tailrace.driver.thread_engine import ThreadEngine
+from tailrace.gateway import Written
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
-from tailrace.progress.plan import BatchId, Range, SinkPartition
+from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.progress.stream_plan import Slice, StreamPlan, offsets_json
 from tailrace.testing import Record, consume, produce, wait_until
 
@@ -190,6 +192,27 @@ def test_recreated_topic_is_refused_or_read_from_its_beginning(line: MakeLine) -
     assert "created again" in events_of(events, "reset")[0]["what"]
     assert one.values() == [*numbers(0, 10), *numbers(500, 530)]
     assert events_of(one.run(source={"on_data_loss": "reset"}), "reset") == []
+
+
+@pytest.mark.parametrize("loss", ["stop", "reset"])
+def test_topic_created_again_while_a_batch_is_read_is_not_taken_for_the_old_one(line: MakeLine, loss: str) -> None:
+    """The plan's offsets mean other records in the new topic, which would come out twice."""
+    one = line(1)
+    filled(one, 20)
+
+    def between(
+        engine: ThreadEngine, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str]
+    ) -> list[Written]:
+        recreated(one)
+        one.send(list(numbers(500, 530)), partition=0)
+        return ThreadEngine.deliver(engine, plan, owners, gone)
+
+    with pytest.raises(errors.PlanOfAnother, match="created again") as caught:
+        one.run(between, source={"on_data_loss": loss})
+    assert ("on_data_loss: reset" in caught.value.then) is (loss == "stop")
+    assert one.values() == []
+    one.run(source={"on_data_loss": "reset"})
+    assert one.values() == [*numbers(500, 530)]
 
 
 def test_planned_records_that_expire_are_counted_as_lost(line: MakeLine) -> None:

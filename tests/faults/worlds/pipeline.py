@@ -53,6 +53,7 @@ _LOGIN = {
     "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER, "sasl.password": PASSWORD,
 }  # fmt: skip
 _LOST = (OffsetsOutOfRange, SourceChanged, PlanOfAnother)  # refusals of a pipeline whose input was deleted
+_WAYS_ON = ("on_data_loss: reset", "start the pipeline again")
 _NUDGE = 3.0  # seconds
 
 
@@ -212,7 +213,7 @@ class Driven:
             reasons += (CheckpointFailed,)
         if Strike.RECREATE in self.world.strikes:
             reasons += (TopicUnknown,)  # between its deletion and its creation
-        if self.gaps and isinstance(error, _LOST) and "on_data_loss: reset" in str(error):
+        if self.gaps and isinstance(error, _LOST) and any(way in error.then for way in _WAYS_ON):
             self.settings.setdefault("source", {})["on_data_loss"] = "reset"
             return
         if self.starts >= _MOST_STARTS or not isinstance(error, reasons):

@@ -195,7 +195,7 @@ def apply(pipeline: Pipeline, cluster: Cluster, now: Situation, target: Position
             kept=_UNCHANGED,
             then="repeat this command",
         )
-    ids = {topic: name for topic, (name, _) in topic_ids(cluster, {topic for topic, _ in target}).items()}
+    ids = {topic: name for topic, (name, _) in topic_ids(cluster.admin, {topic for topic, _ in target}).items()}
     ledger.settle(moved(pipeline, plan, now.markers, target, ids), target)
 
 

@@ -39,7 +39,7 @@ class Look:
         """Return the id and the number of partitions of each source topic, at most a second old."""
         if not self._topics or time.monotonic() - self._asked > TOPICS_EVERY:
             names = {topic for topic, _ in source.partitions_of(self._pipeline, self._cluster)}
-            self._topics = topic_ids(self._cluster, names)
+            self._topics = topic_ids(self._cluster.admin, names)
             self._asked = time.monotonic()
         return self._topics
 

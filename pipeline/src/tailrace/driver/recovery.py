@@ -15,6 +15,7 @@ from tailrace.config import Delivery, OnDataLoss, Pipeline
 from tailrace.crash_points import Point
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.topics import recreation
 from tailrace.progress import expiry
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Decision, Marker, decide
@@ -114,12 +115,7 @@ def check_same(pipeline: Pipeline, plan: AnyPlan, ids: Mapping[str, str]) -> fro
         )
     again = frozenset(topic for topic, name in plan.topics.items() if ids.get(topic, name) != name)
     if again and pipeline.source.on_data_loss is OnDataLoss.STOP:
-        raise errors.PlanOfAnother(
-            f"the source topic {', '.join(sorted(again))} was deleted and created again since batch {plan.batch}",
-            kept="nothing was read or written",
-            then="set source.on_data_loss: reset to read it from its beginning, or choose where to continue: tailrace "
-            "offsets reset FILE --to earliest --give-up",
-        )
+        raise recreation(again, f"since batch {plan.batch}", "nothing was read or written")
     return again
 
 

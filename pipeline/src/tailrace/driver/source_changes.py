@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tailrace import errors
 from tailrace.driver.look import Seen
 from tailrace.kafka.clients import TopicPartitions
+from tailrace.kafka.topics import recreation
 
 _DELIVERED = "everything that was delivered; nothing more was read"
 
@@ -47,7 +48,7 @@ class Changes:
     def refuse_loss(self) -> None:
         """Raise an error if records that were not read may be lost."""
         if self.recreated:
-            raise recreation(list(self.recreated), _DELIVERED)
+            raise recreation(self.recreated, "since the last batch", _DELIVERED)
         for (topic, number), position, end in self.behind:
             raise errors.OffsetsOutOfRange(
                 f"{topic}-{number}: the next offset to read is {position}, and the topic ends at {end}",
@@ -71,13 +72,3 @@ def changes(positions: TopicPartitions, ids: Mapping[str, str], seen: Seen) -> C
         if place in positions and end < positions[place] and place not in new
     )
     return Changes(new, recreated, behind, tuple(sorted(set(positions) - set(seen.ends))))
-
-
-def recreation(topics: list[str], kept: str) -> errors.PlanOfAnother:
-    """Return the error for source topics that were deleted and created again."""
-    return errors.PlanOfAnother(
-        f"the source topic {', '.join(topics)} was deleted and created again since the last batch",
-        kept=kept,
-        then="set source.on_data_loss: reset to read it from its beginning, or choose where to continue: "
-        "tailrace offsets reset FILE --to earliest --give-up",
-    )

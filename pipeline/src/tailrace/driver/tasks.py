@@ -43,6 +43,7 @@ class BatchInfo:
     sinks: int
     outputs: int
     parts: tuple[tuple[Range, ...], ...]
+    topics: Mapping[str, str]  # with their ids
     run: str
     owners: Mapping[SinkPartition, str]
     share: int
@@ -55,7 +56,18 @@ class BatchInfo:
             tuple(tuple(each for each in part if each.topic not in gone) for part in plan.parts) if gone else plan.parts
         )
         share = max(1, len(plan.ends))
-        return cls(plan.batch, plan.digest, plan.sinks, plan.outputs, parts, run, dict(owners), share, plan.delivery)
+        return cls(
+            batch=plan.batch,
+            digest=plan.digest,
+            sinks=plan.sinks,
+            outputs=plan.outputs,
+            parts=parts,
+            topics=dict(plan.topics),
+            run=run,
+            owners=dict(owners),
+            share=share,
+            delivery=plan.delivery,
+        )
 
     @property
     def split(self) -> bool:
@@ -122,6 +134,7 @@ class Tasks:
             ranges=info.parts[part],
             isolation=self.isolation,
             reset=self.reset,
+            topics={each.topic: info.topics[each.topic] for each in info.parts[part] if each.topic in info.topics},
             columns=self.columns,
             share=info.share,
             lane=part + 1 if info.split else 0,

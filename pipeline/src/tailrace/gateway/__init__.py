@@ -73,6 +73,7 @@ class ReadRequest:
     ranges: tuple[Range, ...]
     isolation: str
     reset: bool  # continue after offsets that no longer exist, and count them
+    topics: Mapping[str, str] = field(default_factory=dict)  # those of the ranges, with the ids that they must have
     columns: tuple[str, ...] = RECORD_COLUMNS
     rows: int = 10_000  # at most, per Arrow batch
     share: int = 1  # source partitions of the pipeline, which share the bound on prefetched data

@@ -8,34 +8,23 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 from tailrace.gateway import Assignment
-from tailrace.kafka.clients import committed, persist
+from tailrace.kafka.clients import committed, connection, persist
 from tailrace.kafka.rights import Operation, on_groups, on_topic
 from tailrace.progress.marker import Marker, markers_group
 
 LIMIT = 60.0
 _TRY = 10.0
-_CONNECTION = frozenset(
-    {
-        "bootstrap.servers",
-        "security.protocol",
-        "enable.sparse.connections",
-        "reconnect.backoff.ms",
-        "metadata.recovery.strategy",
-        "log_level",
-    }
-)
 
 
 class MarkerReader:
     """A consumer that consumes nothing: it only asks for the offsets of the markers' group."""
 
     def __init__(self, task: Assignment) -> None:
-        connection = {k: v for k, v in task.options.items() if k in _CONNECTION or k.startswith(("ssl.", "sasl."))}
         self.name = f"the markers of {task.pipeline}"
         self._topic = task.ledger
         self._rights = (on_groups(task.pipeline), on_topic(Operation.READ, task.ledger))
         self._consumer = Consumer(
-            connection
+            connection(task.options)
             | {
                 "group.id": markers_group(task.pipeline),
                 "enable.auto.commit": False,

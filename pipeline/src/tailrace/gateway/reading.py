@@ -22,7 +22,9 @@ from tailrace.gateway import ReadDone, ReadRequest
 from tailrace.gateway.columns import Messages, batch
 from tailrace.gateway.consuming import Consumer, release, settings
 from tailrace.gateway.prefetch import Partition
+from tailrace.gateway.source_ids import SourceIds
 from tailrace.gateway.stalls import Lost, Stall
+from tailrace.kafka.clients import connection
 from tailrace.kafka.errors import translate
 from tailrace.progress.plan import Range
 
@@ -48,6 +50,7 @@ class Reader:
         self.name = f"pipeline {request.pipeline!r}"
         self._limit, self._idle, self._clock = limit, idle, clock
         self._consumer = Consumer(settings(request.options, request.isolation, request.share))
+        self._ids = SourceIds(connection(request.options), limit)
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._lock = threading.Lock()
         self._events = threading.Lock()
@@ -67,6 +70,8 @@ class Reader:
             for span in request.ranges:
                 if span.start < span.end:
                     yield from self._range(span, request, done, turns[span.topic, span.partition])
+            if turns:
+                self._ids.require(request.topics, reset=request.reset)
         finally:
             for place in turns:
                 partition = self._partitions[place]

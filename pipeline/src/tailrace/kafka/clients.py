@@ -8,7 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -22,6 +22,16 @@ TopicPartitions = dict[tuple[str, int], int]
 
 ANSWER_LIMIT = 15.0  # seconds without an answer until a broker counts as unreachable
 SHORT_TRY = 5.0
+_CONNECTION = frozenset(
+    {
+        "bootstrap.servers",
+        "security.protocol",
+        "enable.sparse.connections",
+        "reconnect.backoff.ms",
+        "metadata.recovery.strategy",
+        "log_level",
+    }
+)
 
 
 def client_options(kafka: Kafka) -> dict[str, Any]:
@@ -148,6 +158,11 @@ def fatal(producer: Producer, call: Callable[[], object]) -> KafkaException | No
     except KafkaException as error:
         return error
     return None
+
+
+def connection(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a producer's or consumer's options that every client of the same brokers needs."""
+    return {name: value for name, value in options.items() if name in _CONNECTION or name.startswith(("ssl.", "sasl."))}
 
 
 def persist(

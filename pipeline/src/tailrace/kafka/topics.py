@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from confluent_kafka import KafkaException, TopicCollection
-from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
-from tailrace.errors import NotAuthorized
+from tailrace.errors import NotAuthorized, PlanOfAnother
 from tailrace.kafka.clients import ANSWER_LIMIT, SHORT_TRY, persist
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import UNKNOWN_TOPIC, code_of
 from tailrace.kafka.rights import Operation, on_topic
+
+_WAYS_ON = (
+    "set source.on_data_loss: reset to read it from its beginning, or choose where to continue: "
+    "tailrace offsets reset FILE --to earliest --give-up"
+)
 
 
 def setting(cluster: Cluster, topic: str, name: str) -> str | None:
@@ -30,7 +35,7 @@ def setting(cluster: Cluster, topic: str, name: str) -> str | None:
         return None
 
 
-def topic_ids(cluster: Cluster, topics: Iterable[str]) -> dict[str, tuple[str, int]]:
+def topic_ids(admin: AdminClient, topics: Iterable[str], limit: float = ANSWER_LIMIT) -> dict[str, tuple[str, int]]:
     """Return each topic's id and its number of partitions; one that does not exist is left out."""
     names = sorted(set(topics))
     if not names:
@@ -38,7 +43,7 @@ def topic_ids(cluster: Cluster, topics: Iterable[str]) -> dict[str, tuple[str, i
 
     def ask() -> dict[str, tuple[str, int]]:
         found: dict[str, tuple[str, int]] = {}
-        asked = cluster.admin.describe_topics(TopicCollection(names), request_timeout=SHORT_TRY)
+        asked = admin.describe_topics(TopicCollection(names), request_timeout=SHORT_TRY)
         for name, future in asked.items():
             try:
                 described = future.result(ANSWER_LIMIT)
@@ -50,4 +55,13 @@ def topic_ids(cluster: Cluster, topics: Iterable[str]) -> dict[str, tuple[str, i
         return found
 
     rights = [on_topic(Operation.DESCRIBE, name) for name in names]
-    return persist(ask, f"asking for the ids of {', '.join(names[:5])}", ANSWER_LIMIT, rights)
+    return persist(ask, f"asking for the ids of {', '.join(names[:5])}", limit, rights)
+
+
+def recreation(topics: Iterable[str], when: str, kept: str, then: str = _WAYS_ON) -> PlanOfAnother:
+    """Return the error for source topics that were deleted and created again, in which old offsets mean nothing."""
+    return PlanOfAnother(
+        f"the source topic {', '.join(sorted(topics))} was deleted and created again {when}",
+        kept=kept,
+        then=then,
+    )

@@ -39,7 +39,7 @@ class SourceIds:
         """
         if not planned:
             return
-        known = self._after(time.monotonic(), frozenset(planned))
+        known = self.after(time.monotonic(), frozenset(planned))
         again = [topic for topic, name in planned.items() if known.get(topic, name) != name]
         if again:
             when = "while a batch was read"
@@ -52,7 +52,7 @@ class SourceIds:
                 then="restore the topic, or set source.on_data_loss: reset to continue without it",
             )
 
-    def _after(self, moment: float, names: frozenset[str]) -> Mapping[str, str]:
+    def after(self, moment: float, names: frozenset[str]) -> Mapping[str, str]:
         """Return the ids of an answer that was asked for after this moment."""
         with self._lock:
             if self._asked < moment or not names <= self._names:

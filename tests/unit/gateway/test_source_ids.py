@@ -53,9 +53,7 @@ def test_planned_topics_pass_and_each_read_is_asked_about(brokers: Brokers) -> N
 def test_topic_with_another_id_is_refused(brokers: Brokers, reset: bool, way: str) -> None:
     """Whatever may be lost, records of another topic may not pass for those of the plan."""
     brokers.ids["users"] = "c"
-    with pytest.raises(
-        errors.PlanOfAnother, match="users was deleted and created again while"
-    ) as caught:
+    with pytest.raises(errors.PlanOfAnother, match="users was deleted and created again while") as caught:
         checked().require(PLANNED, reset=reset)
     assert way in caught.value.then
 

@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 RUN_ARGS ?=
 TEST_ARGS ?=
-TEST_PROCESSES ?= 3
+TEST_PROCESSES ?= 4
 LONG ?=
 FAULTS_ARGS ?=
 QUICK ?=
@@ -41,12 +41,12 @@ run: setup ## Run the demo: embedded Kafka, a pipeline, the proof
 
 # Two runs: integration tests start and stop Spark sessions, and a process can hold only one at a time.
 test: setup ## Run the tests, the integration tests on a real Kafka (LONG=1: the long ones instead)
-	$(BIN)/python tests/support/archive.py
+	PYTHONPATH=tests $(BIN)/python -m support.prepare
 	$(if $(LONG),,$(BIN)/python -m pytest tests/unit --numprocesses $(TEST_PROCESSES) --dist loadfile $(TEST_ARGS))
 	$(BIN)/python -m pytest tests/integration --numprocesses $(TEST_PROCESSES) -m "$(if $(LONG),,not )long" $(TEST_ARGS)
 
 faults: setup ## Break every part and count the records that come out (an hour; QUICK=1: minutes; WORLDS=15: at random)
-	$(BIN)/python tests/support/archive.py
+	PYTHONPATH=tests $(BIN)/python -m support.prepare
 ifneq ($(WORLDS)$(WORLD),)
 	PYTHONPATH=tests $(BIN)/python -m faults.worlds $(if $(WORLD),--world '$(WORLD)',--count $(WORLDS)) $(FAULTS_ARGS)
 else

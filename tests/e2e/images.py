@@ -35,8 +35,7 @@ def main() -> None:
                 for jar in jars.ensure("kafka"):
                     shutil.copy(jar, folder / "jars")
             else:
-                with tempfile.TemporaryDirectory() as unpacked:
-                    shutil.copy(binary(Path(unpacked)), folder / "minio")
+                shutil.copy(binary(), folder / "minio")
             options = shlex.split(os.environ.get("DOCKER_BUILD", ""))
             argument = f"--build-arg=SPARK=tailrace-spark:{TAG}"
             given = [argument] if name == "broker" else []

@@ -55,8 +55,9 @@ def gone(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[EmbeddedKafka]:
-    """Start three brokers, for tests that stop one; each test restarts it."""
-    with EmbeddedKafka(EmbeddedOptions(brokers=3)) as kafka:
+    """Start three brokers, for tests that stop one; each test restarts it. They often look for expired records."""
+    soon = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"}
+    with EmbeddedKafka(EmbeddedOptions(brokers=3, settings=soon)) as kafka:
         yield kafka
 
 
@@ -266,6 +267,17 @@ def test_records_survive_a_killed_broker(three: EmbeddedKafka) -> None:
     three.brokers[1].start()
     assert [broker.alive for broker in three.brokers] == [True, True, True]
     assert values(three, topic) == [record.value for record in numbered(0, 200)]
+
+
+def test_records_of_any_age_stay_unless_their_topic_lets_them_expire(three: EmbeddedKafka) -> None:
+    """A test that writes records with old times must not lose them to a check that comes every five minutes."""
+    topics, old = Topics(three.bootstrap_servers), Record(b"old", timestamp=1_700_000_000_000)
+    kept, expiring = topics("kept"), topics("expiring", retention_ms=1000)
+    produce(three.bootstrap_servers, kept, [old])
+    for _ in range(2):  # the second time, a check has passed over every topic
+        produce(three.bootstrap_servers, expiring, [old])
+        wait_until(lambda: values(three, expiring) == [], "the expiry of a record", 60)
+    assert values(three, kept) == [b"old"]
 
 
 def test_topics_of_three_brokers_need_two_replicas_in_sync(three: EmbeddedKafka) -> None:

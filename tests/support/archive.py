@@ -118,4 +118,4 @@ def _train_kafka() -> None:
 
 
 if __name__ == "__main__":
-    {"spark": _train_spark, "kafka": _train_kafka, "make": make}[sys.argv[1] if sys.argv[1:] else "make"]()
+    {"spark": _train_spark, "kafka": _train_kafka}[sys.argv[1]]()

@@ -1,7 +1,8 @@
 """A real MinIO for tests, and a proxy in front of it that refuses or cuts off the requests that a test chooses.
 
 MinIO is a binary: taken from the PATH, from a compressed copy in `shared/cluster/bin` next to the
-checkout, or built from its Go module. If none of these works, the tests fail with a message.
+checkout, or built from its Go module. If none of these works, the tests fail with a message. What was unpacked or built
+stays in the user's cache, because building takes minutes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,18 +22,30 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from support.served import free_port, served
+from tailrace import jars
 
-MODULE = "github.com/minio/minio@v0.0.0-20260212201848-7aac2a2c5b7c"
+VERSION = "v0.0.0-20260212201848-7aac2a2c5b7c"
+MODULE = f"github.com/minio/minio@{VERSION}"
 KEY, SECRET, BUCKET = "tester", "a-secret-of-the-tests", "checkpoints"
 BUILD_LIMIT = 1200.0
 _PACKED = Path(__file__).resolve().parents[3] / "shared" / "cluster" / "bin" / "minio.zst"
 
 
-def binary(folder: Path) -> Path:
-    """Return MinIO's binary; unpack or build it in `folder` if it is not on the PATH."""
+def binary() -> Path:
+    """Return MinIO's binary; unpack or build it in the user's cache if it is neither there nor on the PATH."""
     named = shutil.which("minio")
     if named is not None:
         return Path(named)
+    kept = jars.folder().parent / f"minio-{VERSION}"
+    if not kept.is_file():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:  # several test processes may do this at once
+            _made(Path(folder)).replace(kept)
+    return kept
+
+
+def _made(folder: Path) -> Path:
+    """Unpack MinIO into the folder if a compressed copy is there, or build it."""
     built = folder / "minio"
     if _PACKED.is_file() and shutil.which("zstd"):
         subprocess.run(["zstd", "-q", "-d", str(_PACKED), "-o", str(built)], check=True, timeout=BUILD_LIMIT)
@@ -78,7 +92,7 @@ def minio(folder: Path) -> Iterator[Minio]:
     data = folder / "minio-data"
     (data / BUCKET).mkdir(parents=True)  # a folder in the data folder is a bucket
     port, console = free_port(), free_port()
-    command = [str(binary(folder)), "server", "--address", f"127.0.0.1:{port}"]
+    command = [str(binary()), "server", "--address", f"127.0.0.1:{port}"]
     command += ["--console-address", f"127.0.0.1:{console}", str(data)]
     environment = {"MINIO_ROOT_USER": KEY, "MINIO_ROOT_PASSWORD": SECRET, "MINIO_BROWSER": "off"}
     endpoint = f"http://127.0.0.1:{port}"

@@ -107,6 +107,8 @@ def properties(node: Node, cluster: Cluster, settings: Mapping[str, str]) -> dic
         "default.replication.factor": replication,
         "min.insync.replicas": in_sync,
         "auto.create.topics.enable": "false",
+        # A test's records may have any time; only a topic's own setting lets them expire.
+        "log.retention.ms": "-1",
         # These make a small Kafka quick to start and to use.
         "group.initial.rebalance.delay.ms": "0",
         # A killed or paused broker is noticed after 3 s, and nothing waits 30 s for a paused one's answer.

@@ -18,6 +18,7 @@ from faults.transactions import beyond, open_after
 from tailrace.config import Kafka
 from tailrace.kafka.clients import client_options, persist
 from tailrace.progress.ledger import read
+from tailrace.progress.plan import Plan
 from tailrace.progress.stream_plan import AnyPlan
 
 
@@ -93,6 +94,25 @@ def wrong_markers(bootstrap: str, pipeline: str, ledger: str, last: int, sinks: 
         for each in found
         if each.offset != last + 1
     ]
+
+
+def wrong_ranges(planned: Mapping[int, AnyPlan], ends: Mapping[int, int]) -> list[str]:
+    """Describe where a pipeline's batches do not join, overlap, or do not reach the ends of its source partitions."""
+    found: list[str] = []
+    reached = dict.fromkeys(ends, 0)
+    for number in range(max(planned, default=-1) + 1):
+        plan = planned.get(number)
+        if plan is None:
+            found.append(f"there is no plan of batch {number}")
+        elif isinstance(plan, Plan):
+            for each in plan.ranges:
+                if each.start != reached.get(each.partition, 0):
+                    found.append(f"batch {number} reads {each}, and {reached.get(each.partition, 0)} was reached")
+                reached[each.partition] = each.end
+        else:
+            return []  # Spark plans the batches of this pipeline; its checkpoint knows what was read
+    missing = {partition: (reached[partition], end) for partition, end in ends.items() if reached[partition] != end}
+    return [*found, *(f"partition {each} was read to {at} of {end}" for each, (at, end) in missing.items())]
 
 
 def plans(bootstrap: str, ledger: str, pipeline: str) -> dict[int, AnyPlan]:

@@ -14,16 +14,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from faults.campaign import HEAP, SETTINGS
 from faults.scenario import Context
 from faults.worlds.act import act
+from faults.worlds.lanes import Tally, brokers, groups, in_lanes
 from faults.worlds.mutants import MUTANTS
 from faults.worlds.oracle import Outcome
 from faults.worlds.record import engine
 from faults.worlds.world import Place, World, draw
 from support import archive
-from support.kafkaproxy import ProxiedKafka
-from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
+from tailrace.testing.embedded import EmbeddedKafka
 
 _SHRINKS = 12  # smaller worlds that are tried for one that fails
 
@@ -33,6 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="faults.worlds", description="Run random pipelines under random faults.")
     parser.add_argument("--count", type=int, default=15)
     parser.add_argument("--seed", type=int, default=int(time.time()), help="the first world's; the next have the next")
+    parser.add_argument("--step", type=int, default=1, help="from one seed to the next")
+    parser.add_argument("--lanes", type=int, default=1, help="processes, each with a Kafka of its own")
     parser.add_argument("--place", type=Place, choices=list(Place), help="run all of them there")
     parser.add_argument("--minutes", type=float, default=0.0, help="draw no world after so many minutes; 0: no limit")
     parser.add_argument("--world", nargs="+", metavar="LINE", help="the lines of worlds to run again")
@@ -40,30 +41,47 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", type=Path, help="append a line for each world to this file")
     chosen = parser.parse_args(arguments)
     archive.use()
-    worlds = [World.parse(line) for line in chosen.world] if chosen.world else [
-        draw(seed, chosen.place) for seed in range(chosen.seed, chosen.seed + chosen.count)
-    ]  # fmt: skip
+    seeds = range(chosen.seed, chosen.seed + chosen.count * chosen.step, chosen.step)
+    worlds = [World.parse(line) for line in chosen.world or ()] or [draw(seed, chosen.place) for seed in seeds]
     sys.stdout.write(f"{len(worlds)} worlds from seed {worlds[0].seed}\n")
-    began, bad, records, ran = time.monotonic(), 0, 0, 0
-    folder = Path(tempfile.mkdtemp(prefix="tailrace-worlds-"))
-    with ProxiedKafka(EmbeddedOptions(brokers=3, heap=HEAP, settings=SETTINGS), apart=True) as kafka:
-        if chosen.mutants is not None:
-            return int(not _all_caught(chosen.mutants, worlds, kafka, folder, chosen.json))
-        for world in worlds:
-            if chosen.minutes and time.monotonic() - began > chosen.minutes * 60:
-                break
-            outcome = _one(world, kafka, folder, chosen.json)
-            ran, records, bad = ran + 1, records + outcome.records, bad + (not outcome.good)
-            if not outcome.good and not chosen.world:
-                smallest = shrunk(world, lambda smaller: not _one(smaller, kafka, folder, None).good)
-                sys.stdout.write(f"  the smallest that fails: make faults WORLD='{smallest.line}'\n")
-    minutes = (time.monotonic() - began) / 60
-    sys.stdout.write(f"{ran} worlds, {records:,} records, {bad} of them broke a promise, {minutes:.1f} minutes\n")
-    if bad:
-        sys.stdout.write(f"their logs are in {folder}\n")
+    sys.stdout.flush()
+    began = time.monotonic()
+    if chosen.lanes > 1 and not chosen.world and chosen.mutants is None:
+        passed = ["--minutes", str(chosen.minutes), *(["--place", chosen.place] if chosen.place else [])]
+        tally = in_lanes(passed, chosen.seed, chosen.count, chosen.lanes, chosen.json)
     else:
-        shutil.rmtree(folder, ignore_errors=True)
-    return int(bad > 0)
+        folder = Path(tempfile.mkdtemp(prefix="tailrace-worlds-"))
+        if chosen.mutants is not None:
+            with brokers() as kafka:
+                return int(not _all_caught(chosen.mutants, worlds, kafka, folder, chosen.json))
+        tally = _every(
+            worlds, folder, chosen.json, began + chosen.minutes * 60 if chosen.minutes else None, chosen.world
+        )
+        if tally.bad:
+            sys.stdout.write(f"their logs are in {folder}\n")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    minutes = (time.monotonic() - began) / 60
+    sys.stdout.write(f"{tally}, {minutes:.1f} minutes\n")
+    return int(tally.bad > 0)
+
+
+def _every(worlds: Sequence[World], folder: Path, file: Path | None, until: float | None, replayed: bool) -> Tally:
+    """Run the worlds one after another, each on a Kafka that some of them share; make those smaller that fail."""
+    tally = Tally()
+    for group in groups(worlds):
+        if until is not None and time.monotonic() > until:
+            break
+        with brokers() as kafka:
+            for world in group:
+                if until is not None and time.monotonic() > until:
+                    break
+                outcome = _one(world, kafka, folder, file)
+                tally += Tally(1, outcome.records, int(not outcome.good))
+                if not outcome.good and not replayed:
+                    smallest = shrunk(world, lambda smaller: not _one(smaller, kafka, folder, None).good)
+                    sys.stdout.write(f"  the smallest that fails: make faults WORLD='{smallest.line}'\n")
+    return tally
 
 
 def _one(world: World, kafka: EmbeddedKafka, folder: Path, file: Path | None) -> Outcome:
@@ -77,7 +95,13 @@ def _one(world: World, kafka: EmbeddedKafka, folder: Path, file: Path | None) ->
     sys.stdout.flush()
     if not outcome.good:
         sys.stdout.write(f"  again: make faults WORLD='{world.line}'\n")
-    _append(file, {"world": json.loads(world.line), "outcome": asdict(outcome), "seconds": round(took, 1)})
+    line = {
+        "world": json.loads(world.line),
+        "outcome": asdict(outcome),
+        "good": outcome.good,
+        "seconds": round(took, 1),
+    }
+    _append(file, line)
     return outcome
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from faults.proof import plans, wrong_markers
+from faults.proof import plans, wrong_markers, wrong_ranges
 from faults.reading import differences, exists, read_into, watching
 from faults.scenario import Context
 from faults.scenarios.brokers import in_sync
@@ -17,9 +17,20 @@ from faults.worlds.encodings import IN_SCHEMA, heads_of
 from faults.worlds.oracle import Outcome, judge
 from faults.worlds.pipeline import Driven, Outside, Stuck
 from faults.worlds.strikes import strike
-from faults.worlds.world import Encoding, Strike, World
+from faults.worlds.world import LOSSES, Encoding, Input, Strike, World
 from support.minio import minio, proxy
 from support.registry import schema_registry
+from tailrace.config import Kafka
+from tailrace.kafka.cluster import Cluster
+
+# Settings of the cluster that make a compacted topic lose records soon, and keep Kafka's own topics complete.
+CLEANING = {
+    "log.cleaner.enable": "true", "log.cleaner.backoff.ms": "300", "log.cleaner.min.compaction.lag.ms": str(2**63 - 1),
+}  # fmt: skip
+_COMPACTED: dict[str, object] = {
+    "cleanup_policy": "compact,delete", "segment_ms": 100, "min_cleanable_dirty_ratio": 0.01,
+    "min_compaction_lag_ms": 0,
+}  # fmt: skip
 
 
 def act(world: World, context: Context, package: Path | None = None) -> tuple[Outcome, int]:
@@ -29,7 +40,7 @@ def act(world: World, context: Context, package: Path | None = None) -> tuple[Ou
     """
     in_sync(context)  # a broker may have been struck in the world before
     topics = (
-        context.topic("in", len(world.counts)),
+        context.topic("in", len(world.counts), **(_COMPACTED if world.input is Input.COMPACTED else {})),
         context.topic("out", world.outputs),
         context.topic("rejected", 1),
     )
@@ -74,6 +85,8 @@ def judged(one: Driven, stuck: str) -> Outcome:
     unsteady = 0 if stuck else differences(one.watch.finish(), output.seen)
     unmarked = stuck or last < 0 or one.world.knobs.at_least_once
     markers = [] if unmarked else wrong_markers(bootstrap, one.name, one.ledger, last, planned[last].sinks)
+    unread = stuck or last < 0 or LOSSES.intersection(one.world.strikes)
+    ranges = [] if unread else wrong_ranges(planned, _ends(one))
     outcome = judge(one.world, one.counts, output.seen, rejected.seen, one.gaps)
     return replace(
         outcome,
@@ -82,6 +95,13 @@ def judged(one: Driven, stuck: str) -> Outcome:
         lingering=len(lingering),
         ids=len(beyond(bootstrap, one.name, ever)),
         markers=len(markers),
+        plans=len(ranges),
         stuck=stuck,
-        examples=(*outcome.examples, *examples, *markers[:2]),
+        examples=(*outcome.examples, *examples, *markers[:2], *ranges[:2]),
     )
+
+
+def _ends(one: Driven) -> dict[int, int]:
+    """Return the ends of the source partitions, as every tool sees them."""
+    cluster = Cluster(Kafka(bootstrap_servers=one.context.bootstrap))
+    return {number: end for (_, number), end in cluster.latest([(one.source, each) for each in one.counts]).items()}

@@ -51,12 +51,13 @@ def configuration(
         # Only Spark joins, keeps state and shuffles; for what both can do, the seed decides.
         frames = world.work in _FRAMES or world.process_partitions is not None
         frames = frames or (world.place is not Place.THREADS and world.seed % 2 == 1)
+        frames = frames and world.work is not Work.LIMIT  # no frame ends before its input
         kind, function = ("function", "frame") if frames else ("arrow", "arrow")
         arguments = {"work": world.work.value, "encoding": world.encoding.value}
         data["process"] = {kind: f"work.py:{function}", "arguments": arguments}
     partitions = {
         "source": world.source_partitions,
-        "process": None if whole else world.process_partitions,
+        "process": None if whole or world.work is Work.LIMIT else world.process_partitions,
         "sink": world.sink_partitions,
     }
     for section, number in partitions.items():

@@ -11,9 +11,8 @@ from functools import partial
 from confluent_kafka import Message
 
 from faults.reading import Heads
-from faults.records import key
 from faults.worlds.encodings import body, broken, encoded, heads_of
-from faults.worlds.records import FACTOR, PAD
+from faults.worlds.records import FACTOR, PAD, key_of
 from faults.worlds.world import TAKE_OFFSETS, Encoding, Input, Work, World
 from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_REASON, HEADER_TOPIC
 
@@ -46,8 +45,8 @@ class Contents(Heads):
         (head,) = heads_of(self._world, [value])
         bad, partition, number = head.tolist()
         input_number = number if self._rejected or self._world.work is Work.NONE else number // FACTOR
-        if name != key(input_number):
-            return f"the key {name!r} instead of {key(input_number)!r}"
+        if name != key_of(self._world, input_number):
+            return f"the key {name!r} instead of {key_of(self._world, input_number)!r}"
         wanted = self._value(bad, partition, number)
         if body(self._world, value) != wanted:
             return f"the value {value!r} instead of {wanted!r}"

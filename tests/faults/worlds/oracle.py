@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from faults.checker import Array, Seen
-from faults.worlds.records import wanted
+from faults.worlds.records import ABORTED, FILLER, wanted
 from faults.worlds.world import Work, World
 
 # What is counted at the end of a world besides its records, and must be 0.
-COUNTS = ("lost", "duplicated", "reordered", "wrong", "unsteady", "lingering", "ids", "markers")
+COUNTS = ("lost", "duplicated", "reordered", "wrong", "unsteady", "lingering", "ids", "markers", "plans")
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Outcome:
     lingering: int = 0  # transactions that stay open
     ids: int = 0  # transactional ids beyond one for each sink partition and the driver's
     markers: int = 0  # markers that are wrong
+    plans: int = 0  # ranges in the ledger that leave a gap, overlap, or are missing at the end
     stuck: str = ""  # what was waited for in vain, or the error that ended a driver
     examples: tuple[str, ...] = ()
 
@@ -64,6 +65,8 @@ def judge(world: World, counts: Mapping[int, int], output: Seen, rejected: Seen,
             times, beyond = _times(seen, partition, len(want))
             more = np.flatnonzero((times > 0) & ~want if again else times > want)
             needed = want & ~_deleted(gaps, partition, len(want) // max(count, 1), len(want))
+            if world.work is Work.LIMIT and place == 0:
+                needed[:] = False  # which ones are the first of a task is not known here
             missing = np.flatnonzero(needed & (times == 0))
             lost += len(missing)
             duplicated += int((times - want)[more].sum()) + beyond
@@ -100,7 +103,8 @@ def _times(seen: Seen, partition: int, size: int) -> tuple[Array, int]:
     times, beyond = np.zeros(size, dtype=np.int64), 0
     for heads in seen.values():
         numbers = heads["number"].astype(np.int64)[heads["partition"] == partition]
-        beyond += int((numbers >= size).sum())
+        filler = numbers[(numbers >= FILLER) & (numbers < ABORTED)]
+        beyond += int((numbers >= size).sum()) - len(np.unique(filler))
         times += np.bincount(numbers[numbers < size], minlength=size)
     return times, beyond
 

@@ -20,6 +20,11 @@ from tailrace.testing import wait_until
 FACTOR = 3
 # Numbers of records in aborted transactions begin here: none of them may ever come out.
 ABORTED = 1 << 40
+# Numbers of records that the brokers may remove begin here: each may come out, once. They have a key of their own.
+FILLER = 1 << 36
+FILLER_KEY = b"filler"
+_FILLERS = 5
+_UNTIL_FILLERS = 200
 _PER_TRANSACTION = 500
 PAD = "x" * 40
 
@@ -35,6 +40,7 @@ from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, Struc
 
 HEAD = struct.Struct(">BHQ")
 FACTOR = 3
+LIMIT = 50
 
 
 class In(BaseModel):
@@ -56,7 +62,13 @@ def outputs(value, work):
 
 
 def arrow(batches, work, encoding):
+    left = LIMIT
     for batch in batches:
+        if work == "limit":
+            batch = batch.slice(0, left)
+            left -= batch.num_rows
+            if not batch.num_rows:
+                return
         keys = batch.column("kafka").field("key").to_pylist()
         if encoding != "raw":
             rows = [
@@ -118,16 +130,18 @@ def feed(world: World, bootstrap: str, topic: str, counts: Mapping[int, int], be
     """Write this many records more to each partition; all are acknowledged, or aborted, when this returns."""
     transactional = world.input is not Input.PLAIN
     options: dict[str, object] = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 10}
-    producer = Producer(options | ({"transactional.id": f"feed-{topic}"} if transactional else {}))
+    options |= {"transactional.id": f"feed-{topic}"} if transactional else {}
+    producer = Producer(options)
     failed: list[str] = []
 
     def write(partition: int, number: int, value: bytes) -> None:
+        name = key_of(world, number)
         while True:
             try:
                 producer.produce(
                     topic,
                     value,
-                    key(number),
+                    name,
                     partition,
                     on_delivery=lambda error, _: failed.append(str(error)) if error else None,
                 )
@@ -151,14 +165,29 @@ def feed(world: World, bootstrap: str, topic: str, counts: Mapping[int, int], be
                 producer.flush(60)
                 producer.abort_transaction(60)
                 producer.begin_transaction()
-            for number, value in part:
+            for place, (number, value) in enumerate(part):
                 write(partition, number, value)
+                if world.input is Input.COMPACTED and place % _UNTIL_FILLERS == 0:
+                    for filler in range(FILLER + number * _FILLERS, FILLER + (number + 1) * _FILLERS):
+                        write(partition, filler, framed(world, encoded(world, partition, filler, PAD)))
             if transactional:
                 producer.commit_transaction(60)
     wait_until(lambda: producer.flush(1) == 0, f"the input of {topic} to be acknowledged", 120)
     failed = [each for each in failed if "purge" not in each.lower()]
     if failed:
         raise RuntimeError(f"{len(failed)} records for {topic} were refused: {failed[0]}")
+
+
+def key_of(world: World, number: int) -> bytes:
+    """Return the key of an input record: one of its own if the brokers keep only the last record of each."""
+    if is_filler(number):
+        return FILLER_KEY
+    return b"%010d" % number if world.input is Input.COMPACTED else key(number)
+
+
+def is_filler(number: int) -> bool:
+    """Tell whether this is the number of an input record that the brokers may remove."""
+    return FILLER <= number < ABORTED
 
 
 def aborted(world: World, partition: int, number: int) -> bytes:

@@ -32,6 +32,7 @@ class Work(StrEnum):
     SHUFFLE = "shuffle"  # one record, after a repartition by its key
     JOIN = "join"  # six of seven records: those that a small table has
     DISTINCT = "distinct"  # each record comes twice, and once is to pass: a stateful function
+    LIMIT = "limit"  # the first records of each task; the function reads no further
     NONE = "none"  # there is no function
 
 
@@ -51,6 +52,7 @@ class Input(StrEnum):
     PLAIN = "plain"
     COMMITTED = "committed"  # in transactions
     ABORTED = "aborted"  # in transactions, some of which were aborted
+    COMPACTED = "compacted"  # the brokers remove records of a certain key, in part before the pipeline reads them
 
 
 class Strike(StrEnum):
@@ -166,7 +168,7 @@ class World:
             "sink_partitions": None, "source_partitions": None, "process_partitions": None, "outputs": 1,
             "knobs": Knobs(),
         }  # fmt: skip
-        if self.work in (Work.NONE, Work.DISTINCT):  # their input is another one
+        if self.work in (Work.NONE, Work.DISTINCT):  # they have another input
             del simple["work"]
         if Strike.REGISTRY in self.strikes or self.work is Work.JOIN:  # raw records have no columns to join by
             del simple["encoding"]
@@ -204,7 +206,7 @@ def draw(seed: int, place: Place | None = None) -> World:
     crashes = _crashes(chance, batches, 1 if strikes else chance.choice((1, 2, 3)), dropin)
     # A batch cannot be written in part if it has no more sink partitions than are written at once.
     partly = not dropin and any(each.at in _PARTLY for each in crashes)
-    read = Input.PLAIN if LOSSES.intersection(strikes) else chance.choice(tuple(Input))
+    read = Input.PLAIN if LOSSES.intersection(strikes) else chance.choice(_inputs(where))
     good = encoding is Encoding.RAW or work is Work.DISTINCT or Strike.RECREATE in strikes
     return World(
         seed=seed,
@@ -226,13 +228,13 @@ def draw(seed: int, place: Place | None = None) -> World:
 
 
 def _strikes(chance: random.Random, where: Place, encoding: Encoding, work: Work) -> tuple[Strike, ...]:
-    """Draw none to three strikes that such a pipeline can have."""
+    """Draw none to four strikes that such a pipeline can have."""
     never = {Strike.REGISTRY} if encoding is not Encoding.REGISTRY else set()
     # Which records are left decides what a function with state lets pass.
     never |= set(LOSSES) if work is Work.DISTINCT else {Strike.STORE}
     never |= _NOT_DROPIN if where is Place.DROPIN else set()
     known = [each for each in Strike if each not in never]
-    found = [chance.choice(known) for _ in range(chance.choice((0, 1, 1, 2, 3)))]
+    found = [chance.choice(known) for _ in range(chance.choice((0, 1, 1, 2, 3, 4)))]
     if LOSSES.intersection(found):
         found = [each for each in found if each not in TAKE_OFFSETS]
     return tuple(found)
@@ -257,9 +259,15 @@ def _works(where: Place, encoding: Encoding) -> list[Work]:
     works += [] if where is Place.THREADS else [Work.SHUFFLE]
     if where is Place.DROPIN:
         return works
+    works += [Work.LIMIT]
     works += [] if where is Place.THREADS else [Work.DISTINCT]
     works += [] if where is Place.THREADS or encoding is Encoding.RAW else [Work.JOIN]
     return [*works, Work.NONE]
+
+
+def _inputs(where: Place) -> list[Input]:
+    """Return how the input may be written; of a job that only writes with Tailrace no end is known but the records."""
+    return [each for each in Input if where is not Place.DROPIN or each is not Input.COMPACTED]
 
 
 def _counts(chance: random.Random, partitions: int, total: int) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from faults.worlds.configuration import configuration
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA, body, heads_of
 from faults.worlds.mutants import MUTANTS, SOURCE, Mutant
 from faults.worlds.oracle import Outcome, judge
-from faults.worlds.records import ABORTED, FACTOR, FUNCTIONS, PAD, values, wanted
+from faults.worlds.records import ABORTED, FACTOR, FILLER, FUNCTIONS, PAD, values, wanted
 from faults.worlds.world import Crash, Encoding, Input, Place, Strike, Work, World, draw
 from tailrace.config.file import load
 
@@ -123,6 +123,34 @@ def test_an_aborted_record_is_found() -> None:
     """No input record leads to it."""
     aborted = np.array([(0, 0, ABORTED + 1)], dtype=HEAD)
     assert judged(PLAIN, lambda seen: np.append(seen, aborted)).duplicated == 1
+
+
+def test_record_that_the_brokers_may_remove_is_allowed_once() -> None:
+    """It depends on their compaction whether the pipeline ever saw it."""
+    filler = np.array([(0, 0, FILLER * FACTOR)], dtype=HEAD)
+    world = replace(PLAIN, input=Input.COMPACTED)
+    assert judged(world, lambda seen: np.append(seen, filler)).good
+    assert judged(world, lambda seen: np.append(seen, [filler, filler])).duplicated == 1
+
+
+def test_outputs_after_the_limit_may_be_missing_but_not_repeated() -> None:
+    """The rejected records must all be there."""
+    world = replace(PLAIN, work=Work.LIMIT, bad_every=7)
+    assert judged(world, lambda seen: seen[:3]).good
+    assert judged(world, lambda seen: np.append(seen[:3], seen[:1])).duplicated == 1
+    output, rejected = made(world)
+    assert judge(world, COUNTS, output, {0: rejected[0][1:]}).lost == 1
+
+
+def test_function_with_a_limit_ends_before_its_input() -> None:
+    """Otherwise no world would show what happens to the records that it never reads."""
+    functions: dict[str, Any] = {}
+    exec(FUNCTIONS, functions)
+    kafka = pa.StructArray.from_arrays([pa.array([b"k"] * 40)], names=["key"])
+    batch = pa.RecordBatch.from_arrays([pa.array(values(PLAIN, 0, 0, 40)), kafka], names=["value", "kafka"])
+    given = iter([batch] * 4)
+    assert sum(each.num_rows for each in functions["arrow"](given, "limit", "raw")) == functions["LIMIT"]
+    assert next(given, None) is not None
 
 
 def test_outputs_in_another_order_are_found_where_an_order_is_promised() -> None:

@@ -29,11 +29,12 @@ class DriverFenced(DeliveryError):
 class CutChanged(DeliveryError):
     """An open batch cannot be divided into the same sink partitions again.
 
-    Some sink partitions of the batch may already be delivered. A replay is exact only if each sink partition
-    reads the same source ranges as before, so Tailrace refuses a changed number of `partitions` (read, process or
-    write) or another shuffle in the function while a batch is open. It also refuses another `source.format`, schema
-    or `process.validate`: a record could move from output to rejected, or back, and end up in neither. Start once
-    with the old settings, let the pipeline finish the batch (`tailrace run FILE --batch`), then change them.
+    Some sink partitions of the batch may already be delivered. A replay is exact only if each sink partition gets
+    the same rows as before, so while a batch is open, Tailrace refuses another shuffle in the function, and another
+    number of partitions behind it. If a batch behind a shuffle, or of a stateful pipeline, is delivered in part, it
+    also refuses another `source.format`, schema, `process.validate` or function: a record could move from output to
+    rejected, or back, and end up in neither. Start once with the old settings, let the pipeline finish the batch
+    (`tailrace run FILE --batch`), then change them.
     """
 
     code = "TR-302"

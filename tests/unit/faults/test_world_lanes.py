@@ -1,0 +1,19 @@
+"""Worlds in lanes: each runs once, and what the lanes found is added up."""
+
+from __future__ import annotations
+
+from faults.worlds.lanes import FRESH, Tally, groups
+from faults.worlds.world import draw
+
+
+def test_every_world_runs_on_a_kafka_that_few_others_used() -> None:
+    """None is left out, and their order stays."""
+    worlds = [draw(seed) for seed in range(2 * FRESH + 1)]
+    found = list(groups(worlds))
+    assert [each for group in found for each in group] == worlds
+    assert [len(each) for each in found] == [FRESH, FRESH, 1]
+
+
+def test_tallies_add_up() -> None:
+    """The last line of a run counts all lanes."""
+    assert str(Tally(2, 1500, 0) + Tally(1, 500, 1)) == "3 worlds, 2,000 records, 1 of them broke a promise"

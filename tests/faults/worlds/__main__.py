@@ -16,7 +16,7 @@ from typing import Any
 
 from faults.scenario import Context
 from faults.worlds.act import act
-from faults.worlds.lanes import Tally, brokers, groups, in_lanes
+from faults.worlds.lanes import Tally, brokers, groups, in_lanes, mutants_in_lanes
 from faults.worlds.mutants import MUTANTS
 from faults.worlds.oracle import Outcome
 from faults.worlds.record import engine
@@ -46,7 +46,10 @@ def main(arguments: Sequence[str]) -> int:
     sys.stdout.write(f"{len(worlds)} worlds from seed {worlds[0].seed}\n")
     sys.stdout.flush()
     began = time.monotonic()
-    if chosen.lanes > 1 and not chosen.world and chosen.mutants is None:
+    if chosen.lanes > 1 and chosen.mutants is not None:
+        names = chosen.mutants or [each.name for each in MUTANTS]
+        return int(not mutants_in_lanes(names, chosen.seed, chosen.count, chosen.lanes, chosen.json))
+    if chosen.lanes > 1 and not chosen.world:
         passed = ["--minutes", str(chosen.minutes), *(["--place", chosen.place] if chosen.place else [])]
         tally = in_lanes(passed, chosen.seed, chosen.count, chosen.lanes, chosen.json)
     else:

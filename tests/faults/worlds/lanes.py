@@ -58,35 +58,47 @@ def groups(worlds: Sequence[World]) -> Iterator[Sequence[World]]:
 
 def in_lanes(arguments: Iterable[str], seed: int, count: int, lanes: int, file: Path | None) -> Tally:
     """Run so many worlds from a seed on; pass on what the lanes print, and append their lines to a file."""
+    given = [["--seed", str(seed + lane), "--count", str(len(range(lane, count, lanes)))] for lane in range(lanes)]
+    codes, lines = _run([[*arguments, "--step", str(lanes), *each] for each in given], file)
+    tally = sum(map(_tally, lines), Tally())
+    # A lane may also fail without a world that failed.
+    return tally + Tally(bad=int(any(codes) and not tally.bad))
+
+
+def mutants_in_lanes(names: Sequence[str], seed: int, count: int, lanes: int, file: Path | None) -> bool:
+    """Let each lane try every n-th mutant in the same worlds; return whether all were caught."""
+    given = ["--seed", str(seed), "--count", str(count)]
+    codes, _ = _run([[*given, "--mutants", *names[lane::lanes]] for lane in range(min(lanes, len(names)))], file)
+    return not any(codes)
+
+
+def _run(lanes: Sequence[Sequence[str]], file: Path | None) -> tuple[list[int], list[dict[str, Any]]]:
+    """Run a process with each of these arguments; return their exit codes, and the lines that they recorded."""
     folder = Path(tempfile.mkdtemp(prefix="tailrace-lanes-"))
-    found = [folder / f"{lane}.jsonl" for lane in range(lanes)]
-    command = [sys.executable, "-m", "faults.worlds", *arguments, "--step", str(lanes)]
+    records = [folder / f"{lane}.jsonl" for lane in range(len(lanes))]
     running: list[subprocess.Popen[str]] = []
     readers: list[threading.Thread] = []
     try:
-        for lane, lines in enumerate(found):
-            given = ["--seed", str(seed + lane), "--count", str(len(range(lane, count, lanes))), "--json", str(lines)]
-            child = subprocess.Popen([*command, *given], stdout=subprocess.PIPE, text=True)
+        for arguments, record in zip(lanes, records, strict=True):
+            command = [sys.executable, "-m", "faults.worlds", *arguments, "--json", str(record)]
+            child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             running.append(child)
             readers.append(threading.Thread(target=_pass_on, args=(child,), daemon=True))
             readers[-1].start()
-        broken = [child.wait() for child in running]
+        codes = [child.wait() for child in running]
         for each in readers:
             each.join(30)
-    except BaseException:
+    finally:
         for child in running:
             child.terminate()
         for child in running:
             child.wait(60)
-        raise
-    every = [text for lines in found if lines.exists() for text in lines.read_text(encoding="utf-8").splitlines()]
-    if file is not None:
-        with file.open("a", encoding="utf-8") as out:
-            out.writelines(f"{each}\n" for each in every)
-    shutil.rmtree(folder)
-    tally = sum((_tally(json.loads(each)) for each in every), Tally())
-    # A lane that fails without a world that failed has come to its end too soon.
-    return tally + Tally(bad=int(any(broken) and not tally.bad))
+        every = [text for each in records if each.exists() for text in each.read_text(encoding="utf-8").splitlines()]
+        if file is not None:
+            with file.open("a", encoding="utf-8") as out:
+                out.writelines(f"{each}\n" for each in every)
+        shutil.rmtree(folder)
+    return codes, [json.loads(each) for each in every]
 
 
 def _tally(line: dict[str, Any]) -> Tally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
@@ -51,3 +53,23 @@ def test_offsets_of_a_partition_that_no_broker_shows_are_an_error_at_once(
     with pytest.raises(errors.TopicUnknown):
         cluster.latest([PLACE])
     assert len(times) == 1
+
+
+def test_topic_is_created_although_the_client_replaces_its_connection_meanwhile(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first request may have created it: then the second one learns that it exists."""
+    answers = [KafkaError.TOPIC_ALREADY_EXISTS, KafkaError._DESTROY_BROKER]
+    shown: dict[str, int] = {}
+
+    def create(_: object) -> dict[str, Future[None]]:
+        answer: Future[None] = Future()
+        answer.set_exception(KafkaException(KafkaError(answers.pop())))
+        shown["ledger"] = 8
+        return {"ledger": answer}
+
+    monkeypatch.setattr(cluster, "topics", lambda: shown if len(answers) == 0 else {})
+    monkeypatch.setattr(cluster.admin, "create_topics", create)
+    monkeypatch.setattr(cluster, "hides", lambda topic: False)
+    assert cluster.ensure("ledger", 8, -1, {}) == 8
+    assert answers == []

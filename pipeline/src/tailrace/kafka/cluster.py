@@ -117,7 +117,7 @@ class Cluster:
             return known[topic]
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replication, config=dict(settings))
         try:
-            self._admin.create_topics([new])[topic].result(timeout=ANSWER_LIMIT)
+            self._create(new)
         except KafkaException as error:
             if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                 lacking = [on_topic(Operation.CREATE, topic)]
@@ -136,6 +136,18 @@ class Cluster:
                 )
             time.sleep(0.05)
         return known[topic]
+
+    def _create(self, new: NewTopic) -> None:
+        """Create a topic; if the answer was lost, ask again, which may learn that the topic exists."""
+        end = time.monotonic() + ANSWER_LIMIT
+        while True:
+            try:
+                self._admin.create_topics([new])[new.topic].result(timeout=ANSWER_LIMIT)
+                return
+            except KafkaException as error:
+                if not is_retriable(error) or time.monotonic() > end:
+                    raise
+            time.sleep(0.02)
 
     def members(self, group: str) -> list[tuple[str, str]]:
         """Return the client id and host of each member of a consumer group; empty if there is no such group."""

@@ -26,6 +26,7 @@ _RETRIABLE = frozenset(
         KafkaError._WAIT_COORD,
         KafkaError._TIMED_OUT,
         KafkaError._TRANSPORT,
+        KafkaError._DESTROY_BROKER,  # the client has replaced the connection on which the request was waiting
     }
 )
 _FENCED = frozenset(

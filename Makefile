@@ -39,20 +39,11 @@ setup: $(STAMP) ## Create .venv from the locked requirements and fetch the jars
 run: setup ## Run the demo: embedded Kafka, a pipeline, the proof
 	$(BIN)/tailrace demo $(RUN_ARGS)
 
-# Two runs: integration tests start and stop Spark sessions, and a process can hold only one at a time. The unit tests run
-# in the background, because the integration tests often wait; their output follows at the end.
-UNIT := $(BIN)/python -m pytest tests/unit --numprocesses 2 --dist loadfile $(TEST_ARGS)
-INTEGRATION := $(BIN)/python -m pytest tests/integration --numprocesses $(TEST_PROCESSES) -m "$(if $(LONG),,not )long" $(TEST_ARGS)
-
+# Two runs: integration tests start and stop Spark sessions, and a process can hold only one at a time.
 test: setup ## Run the tests, the integration tests on a real Kafka (LONG=1: the long ones instead)
 	PYTHONPATH=tests $(BIN)/python -m support.prepare
-ifdef LONG
-	$(INTEGRATION)
-else
-	@mkdir -p build
-	nice $(UNIT) >build/unit.log 2>&1 & unit=$$!; trap 'kill $$unit; exit 130' INT TERM; \
-	$(INTEGRATION); integration=$$?; wait $$unit; units=$$?; cat build/unit.log; exit $$((integration + units))
-endif
+	$(if $(LONG),,$(BIN)/python -m pytest tests/unit --numprocesses $(TEST_PROCESSES) --dist loadfile $(TEST_ARGS))
+	$(BIN)/python -m pytest tests/integration --numprocesses $(TEST_PROCESSES) -m "$(if $(LONG),,not )long" $(TEST_ARGS)
 
 faults: setup ## Break every part and count the records that come out (an hour; QUICK=1: minutes; WORLDS=15: at random)
 	PYTHONPATH=tests $(BIN)/python -m support.prepare

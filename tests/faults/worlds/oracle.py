@@ -110,8 +110,9 @@ def _times(seen: Seen, partition: int, size: int) -> tuple[Array, int]:
 
 
 def _disorder(heads: Array) -> int:
-    """Count the records that came after a later one of their source partition."""
+    """Count the records that came after a later one of their source partition; fillers are between any two."""
     found = 0
+    heads = heads[(heads["number"] < FILLER) | (heads["number"] >= ABORTED)]
     for partition in np.unique(heads["partition"]):
         numbers = heads["number"].astype(np.int64)[heads["partition"] == partition]
         _, first = np.unique(numbers, return_index=True)

@@ -130,6 +130,7 @@ def test_record_that_the_brokers_may_remove_is_allowed_once() -> None:
     filler = np.array([(0, 0, FILLER * FACTOR)], dtype=HEAD)
     world = replace(PLAIN, input=Input.COMPACTED)
     assert judged(world, lambda seen: np.append(seen, filler)).good
+    assert judged(world, lambda seen: np.append(filler, seen)).good
     assert judged(world, lambda seen: np.append(seen, [filler, filler])).duplicated == 1
 
 

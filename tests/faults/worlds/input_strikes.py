@@ -12,7 +12,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from faults.reading import exists
 from faults.worlds.oracle import Gap
 from faults.worlds.pipeline import LIMIT, Driven
-from faults.worlds.records import aborted
+from faults.worlds.records import ABORTED, aborted, key_of
 from faults.worlds.world import Strike
 from tailrace.config import Kafka
 from tailrace.kafka.clients import persist
@@ -45,7 +45,7 @@ def _hang(one: Driven) -> None:
     producer.init_transactions(60)
     producer.begin_transaction()
     for number in range(50):
-        producer.produce(one.source, aborted(one.world, 0, number), partition=0)
+        producer.produce(one.source, aborted(one.world, 0, number), key_of(one.world, ABORTED + number), partition=0)
     producer.flush(30)
     one.write({0: one.world.max_records})
     one.wait(_OPEN)

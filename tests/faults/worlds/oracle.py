@@ -62,7 +62,7 @@ def judge(world: World, counts: Mapping[int, int], output: Seen, rejected: Seen,
     for name, seen, place in (("output", output, 0), ("rejected", rejected, 1)):
         for partition, count in counts.items():
             want = wanted(world, count)[place]
-            times, beyond = _times(seen, partition, len(want))
+            times, beyond = _times(seen, partition, len(want), again)
             more = np.flatnonzero((times > 0) & ~want if again else times > want)
             needed = want & ~_deleted(gaps, partition, len(want) // max(count, 1), len(want))
             if world.work is Work.LIMIT and place == 0:
@@ -98,13 +98,13 @@ def _deleted(gaps: Iterable[Gap], partition: int, factor: int, size: int) -> Arr
     return found
 
 
-def _times(seen: Seen, partition: int, size: int) -> tuple[Array, int]:
+def _times(seen: Seen, partition: int, size: int, again: bool) -> tuple[Array, int]:
     """Count how often each number of a source partition was read, and how many numbers are beyond the last."""
     times, beyond = np.zeros(size, dtype=np.int64), 0
     for heads in seen.values():
         numbers = heads["number"].astype(np.int64)[heads["partition"] == partition]
         filler = numbers[(numbers >= FILLER) & (numbers < ABORTED)]
-        beyond += int((numbers >= size).sum()) - len(np.unique(filler))
+        beyond += int((numbers >= size).sum()) - (len(filler) if again else len(np.unique(filler)))
         times += np.bincount(numbers[numbers < size], minlength=size)
     return times, beyond
 

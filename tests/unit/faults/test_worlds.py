@@ -21,7 +21,7 @@ from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA, body, heads_of
 from faults.worlds.mutants import MUTANTS, SOURCE, Mutant
 from faults.worlds.oracle import Outcome, judge
 from faults.worlds.records import ABORTED, FACTOR, FILLER, FUNCTIONS, PAD, values, wanted
-from faults.worlds.world import Crash, Encoding, Input, Place, Strike, Work, World, draw
+from faults.worlds.world import Crash, Encoding, Input, Knobs, Place, Strike, Work, World, draw
 from tailrace.config.file import load
 
 PLAIN = World(
@@ -132,6 +132,8 @@ def test_record_that_the_brokers_may_remove_is_allowed_once() -> None:
     assert judged(world, lambda seen: np.append(seen, filler)).good
     assert judged(world, lambda seen: np.append(filler, seen)).good
     assert judged(world, lambda seen: np.append(seen, [filler, filler])).duplicated == 1
+    again = replace(world, knobs=Knobs(at_least_once=True))
+    assert judged(again, lambda seen: np.append(seen, [filler, filler])).good
 
 
 def test_outputs_after_the_limit_may_be_missing_but_not_repeated() -> None:

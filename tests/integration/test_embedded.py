@@ -16,7 +16,7 @@ import pytest
 
 from tailrace.errors import BrokerDidNotStart, ConfigInvalid, KafkaFailed, TopicUnknown
 from tailrace.testing import Record, Topics, consume, embedded, produce, wait_until
-from tailrace.testing.broker import HOST, wait_for
+from tailrace.testing.broker import HOST, random_id, wait_for
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 pytestmark = [
@@ -320,9 +320,18 @@ def test_paused_broker_can_be_stopped_and_started(three: EmbeddedKafka) -> None:
     assert broker.alive
 
 
+def test_brokers_have_ids_of_their_own(three: EmbeddedKafka) -> None:
+    """Only the first broker's folder is formatted by Kafka's tool; the others share its cluster and its features."""
+    lines = [(broker.folder / "data" / "meta.properties").read_text(encoding="utf-8") for broker in three.brokers]
+    found = [dict(line.split("=", 1) for line in text.splitlines() if "=" in line) for text in lines]
+    assert [each["node.id"] for each in found] == ["1", "2", "3"]
+    assert len({each["directory.id"] for each in found}) == 3
+    assert len({each["cluster.id"] for each in found}) == 1
+
+
 def test_no_cluster_id_begins_with_a_dash() -> None:
     """Kafka's storage tool would take it for an option, in one of sixty-four starts."""
-    ids = [embedded._cluster_id() for _ in range(500)]
+    ids = [random_id() for _ in range(500)]
     assert not [each for each in ids if each.startswith("-")]
     assert {len(each) for each in ids} == {22}
     assert len(set(ids)) == 500

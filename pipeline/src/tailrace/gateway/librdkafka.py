@@ -2,8 +2,8 @@
 
 confluent-kafka's `produce` costs about three times as much per record as Kafka does (docs/decisions/0010). So the
 addresses and lengths of an Arrow column go to `rd_kafka_produce_batch` as they are; it copies the data and releases the
-GIL meanwhile. The handle is read from confluent-kafka's own object, whose layout is known for the versions listed here;
-with any other version records are produced one by one.
+GIL meanwhile. The handle is confluent-kafka's own; with a version that `tailrace.kafka.handles` does not
+know, records are produced one by one.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ import numpy as np
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-log = logging.getLogger(__name__)
+from tailrace.kafka import handles
 
-# Versions of confluent-kafka whose Producer starts with Python's object header, then librdkafka's handle.
-KNOWN = frozenset({"2.16.1"})
+log = logging.getLogger(__name__)
 
 MESSAGE = np.dtype(
     {
@@ -41,7 +40,7 @@ _EMPTY = ctypes.create_string_buffer(1)  # where an empty value points: a null p
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    if version("confluent-kafka") not in KNOWN or ctypes.sizeof(ctypes.c_void_p) != 8:
+    if not handles.known():
         log.warning("confluent-kafka %s is unknown here: records are produced one by one", version("confluent-kafka"))
         return None
     package = Path(confluent_kafka.__file__).parent
@@ -72,7 +71,7 @@ class Handover:
     def __init__(self, producer: Producer) -> None:
         self._library = _library()
         self._producer = producer  # the handle below is this object's own
-        self._handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__)
+        self._handle = handles.handle(producer)
         self._topics: dict[str, int] = {}
 
     def close(self) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from tailrace.errors import NotAuthorized, PlanOfAnother
 from tailrace.kafka.clients import ANSWER_LIMIT, SHORT_TRY, persist
 from tailrace.kafka.cluster import Cluster
-from tailrace.kafka.errors import UNKNOWN_TOPIC, code_of
+from tailrace.kafka.described_topics import described
+from tailrace.kafka.errors import UNKNOWN_TOPIC
 from tailrace.kafka.rights import Operation, on_topic
 
 _WAYS_ON = (
@@ -43,15 +44,11 @@ def topic_ids(admin: AdminClient, topics: Iterable[str], limit: float = ANSWER_L
 
     def ask() -> dict[str, tuple[str, int]]:
         found: dict[str, tuple[str, int]] = {}
-        asked = admin.describe_topics(TopicCollection(names), request_timeout=SHORT_TRY)
-        for name, future in asked.items():
-            try:
-                described = future.result(ANSWER_LIMIT)
-            except KafkaException as error:
-                if code_of(error) in UNKNOWN_TOPIC:
-                    continue
-                raise
-            found[name] = (str(described.topic_id), len(described.partitions))
+        for topic in described(admin, names, SHORT_TRY):
+            if topic.error and topic.error not in UNKNOWN_TOPIC:
+                raise KafkaException(KafkaError(topic.error))
+            if not topic.error:
+                found[topic.name] = (topic.topic_id, topic.partitions)
         return found
 
     rights = [on_topic(Operation.DESCRIBE, name) for name in names]

@@ -7,14 +7,12 @@ lays out the cluster: ids, ports, configuration, folders.
 from __future__ import annotations
 
 import atexit
-import base64
 import json
 import os
 import shutil
 import socket
 import tempfile
 import time
-import uuid
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -25,7 +23,7 @@ from typing import Self
 from tailrace import jars
 from tailrace.errors import BrokerDidNotStart, ConfigInvalid, InvariantBroken
 from tailrace.testing import secured
-from tailrace.testing.broker import HOST, STOP_LIMIT, Broker, Node, wait_for
+from tailrace.testing.broker import HOST, STOP_LIMIT, Broker, Node, random_id, wait_for
 from tailrace.testing.secured import Security
 
 PORT_TRIES = 3
@@ -112,6 +110,8 @@ def properties(node: Node, cluster: Cluster, settings: Mapping[str, str]) -> dic
         # These make a small Kafka quick to start and to use.
         "group.initial.rebalance.delay.ms": "0",
         # A killed or paused broker is noticed after 3 s, and nothing waits 30 s for a paused one's answer.
+        # The controller writes an empty record this often; at the default, 500, a quarter of an idle broker's CPU.
+        "metadata.max.idle.interval.ms": "5000",
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
         "controller.socket.timeout.ms": "3000",
@@ -218,6 +218,7 @@ class EmbeddedKafka:
         options = self._security.administrator.options if self._security is not None else {}
         rubbish = None if self.options.folder else self.folder
         self.brokers = []
+        sample: Broker | None = None
         for node in cluster.nodes:
             folder = self.folder / f"broker-{node.node_id}"
             folder.mkdir(exist_ok=True)
@@ -226,7 +227,13 @@ class EmbeddedKafka:
             (folder / "server.properties").write_text("".join(lines), encoding="utf-8")
             broker = Broker(node, folder, java, rubbish, options)
             self.brokers.append(broker)
-            broker.format(cluster.cluster_id)
+            if broker.formatted():
+                continue
+            if sample is None:
+                broker.format(cluster.cluster_id)
+                sample = broker
+            else:
+                broker.format_like(sample)
 
     def _start_brokers(self) -> None:
         for broker in self.brokers:
@@ -257,7 +264,7 @@ def _cluster(file: Path, brokers: int, listeners: Sequence[int] = (), closed: bo
         each = 3 if closed else 2
         ports = _free_ports(each * brokers, listeners)
         nodes = [Node(number + 1, *ports[each * number : each * (number + 1)]) for number in range(brokers)]
-        name = _cluster_id()
+        name = random_id()
         _keep(file, Cluster(name, tuple(nodes)))
     kept = json.loads(file.read_text(encoding="utf-8"))
     cluster = Cluster(kept["cluster_id"], tuple(Node(**node) for node in kept["nodes"]))
@@ -320,8 +327,3 @@ def _free_ports(count: int, avoid: Container[int]) -> list[int]:
             found.append(candidates[-1])
         candidates.pop()
     return found
-
-
-def _cluster_id() -> str:
-    """Make a new cluster id. It begins with a letter: Kafka's own tool would read a dash as the next option."""
-    return "T" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]

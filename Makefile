@@ -20,7 +20,7 @@ WORLD ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test charts charts-schema images images-jars e2e faults check bench bench-soak bench-churn pictures fix docs lock clean
+.PHONY: help setup run test charts charts-schema images images-jars e2e faults check audit bench bench-soak bench-churn pictures fix docs lock clean
 
 help: ## List the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -78,6 +78,11 @@ check: $(STAMP) ## Check style, types and layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+audit: $(STAMP) ## Ask the registry for known vulnerabilities of all locked packages
+	$(BIN)/uv venv --quiet --allow-existing build/audit
+	$(BIN)/uv pip sync --quiet --python build/audit --require-hashes requirements/audit.txt
+	PYTHONPATH=tests $(BIN)/python -m support.audit build/audit/bin/pip-audit
+
 bench: setup ## Measure Tailrace against Spark's own sink (quiet machine, 45 minutes; QUICK=1: 6)
 	PYTHONPATH=tests $(BIN)/python -m bench.sink $(if $(QUICK),--quick,--write) $(if $(ONLY),--only $(ONLY))
 
@@ -104,6 +109,7 @@ lock: $(STAMP) ## Regenerate the locked requirements
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/runtime.in --output-file requirements/runtime.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/operator.in --output-file requirements/operator.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/zookeeper.in --output-file requirements/zookeeper.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements/audit.in --output-file requirements/audit.txt
 
 clean: ## Remove what the other commands created here
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

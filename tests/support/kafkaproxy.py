@@ -108,6 +108,7 @@ class Proxy:
         self.seen: list[Request] = []
         self.faults: list[tuple[Request, Fault]] = []
         self.held: list[Held] = []
+        self.late: dict[int, float] = {}  # by broker: seconds for which each of its responses is held
         self._lock = threading.Lock()
         self._links: set[_Link] = set()
         self._listening: list[socket.socket] = []
@@ -156,6 +157,7 @@ class Proxy:
     def heal(self) -> None:
         """Stop all faults, release whatever is held, and forget everything recorded."""
         self.judge = lambda request: None
+        self.late = {}
         self.restore()
         for held in self.held:
             held.open()
@@ -294,6 +296,7 @@ class _Link:
             with self._lock:
                 fault, request = self._answers.pop(correlation, (None, None))
             self._proxy.pass_on()
+            time.sleep(self._proxy.late.get(self._broker, 0.0))
             if fault is Fault.DELAY_ANSWER and request is not None:
                 held = self._proxy.hold(request, fault)
                 held.wait()

@@ -16,6 +16,7 @@ from support.reassign import reassign
 from tailrace.testing.broker import Broker
 
 AWAY = 3.0  # seconds for which something is away
+LATE = 0.2  # seconds until a slow broker answers
 _OF_KAFKA = ("__consumer_offsets", "__transaction_state")
 
 
@@ -40,6 +41,12 @@ def _split(one: Driven) -> None:
         one.wait(AWAY)
     finally:
         proxy.heal()
+
+
+def _slow(one: Driven) -> None:
+    broker = one.chance.choice(one.context.kafka.brokers)
+    one.proxied.proxy.late = {broker.node_id: LATE}
+    one.wait(AWAY)
 
 
 def _rolling(one: Driven) -> None:
@@ -114,6 +121,7 @@ BROKER: Mapping[Strike, Callable[[Driven], None]] = {
     Strike.FREEZE: partial(_away, do=Broker.pause, undo=Broker.resume),
     Strike.FULL: partial(_away, do=full, undo=Broker.start),
     Strike.ROLLING: _rolling,
+    Strike.SLOW: _slow,
     Strike.SPLIT: _split,
     Strike.FEW: _few,
     Strike.ELECTION: _election,

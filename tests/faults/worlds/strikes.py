@@ -112,7 +112,7 @@ def _outage(one: Driven, silent: bool = False) -> None:
     try:
         one.wait(AWAY)
     finally:
-        one.proxied.proxy.heal()
+        one.proxied.proxy.restore()
 
 
 def _silence(one: Driven) -> None:

@@ -69,6 +69,7 @@ class Strike(StrEnum):
     FREEZE = "freeze"  # a broker is suspended for some seconds
     FULL = "full"  # a broker cannot write to its disk, ends, and is started again
     ROLLING = "rolling"  # every broker is stopped and started, one after the other; so is the active controller
+    SLOW = "slow"  # from here to the end one broker answers each request late
     SPLIT = "split"  # for some seconds nothing that the other brokers send reaches one of them
     FEW = "few"  # a broker is away, and too few replicas are in sync for a write
     ELECTION = "election"  # the leaders of all partitions move
@@ -90,8 +91,8 @@ NETWORK_STRIKES = frozenset({Strike.CUT, Strike.OUTAGE, Strike.SILENCE})
 LOSSES = frozenset({Strike.LOSE, Strike.RECREATE})
 # A supervisor restarts a driver that ends because a broker is away.
 BROKER_STRIKES = NETWORK_STRIKES | {
-    Strike.BROKER, Strike.FREEZE, Strike.FULL, Strike.ROLLING, Strike.SPLIT, Strike.FEW, Strike.ELECTION,
-    Strike.REASSIGN,
+    Strike.BROKER, Strike.FREEZE, Strike.FULL, Strike.ROLLING, Strike.SLOW, Strike.SPLIT, Strike.FEW,
+    Strike.ELECTION, Strike.REASSIGN,
 }  # fmt: skip
 # With these, an offset of the input is not the number of its record.
 TAKE_OFFSETS = BROKER_STRIKES | {Strike.HANG}
@@ -197,7 +198,7 @@ def draw(seed: int, place: Place | None = None) -> World:
     chance = random.Random(seed)
     where = place or chance.choices(tuple(Place), weights=_PLACES)[0]
     partitions = chance.choice((1, 2, 3, 4, 7, 16, 64, 200))
-    per_batch = chance.choice((200, 1000, 5000, 20_000))
+    per_batch = chance.choice((200, 1000, 5000, 20_000, *([50_000] if where is Place.THREADS else [])))
     batches = chance.randint(4, 10)
     dropin = where is Place.DROPIN
     encoding = Encoding.RAW if dropin else chance.choice(tuple(Encoding))

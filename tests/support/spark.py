@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -19,8 +20,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tailrace.gateway.daemon import ENV
 from tailrace.stages.rows import HEADERS
 
+_TESTS = str(Path(__file__).parents[1])
 AT = datetime(2026, 3, 1, 12, 30, 15, 123000, tzinfo=UTC)
 AT_MS = int(AT.timestamp() * 1000)
 
@@ -49,9 +52,15 @@ def local_spark() -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
+        # As in Tailrace's own session: they save most of the CPU that small frames cost.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.daemon.module": "support.spark_daemon",
+        f"spark.executorEnv.{ENV}": "pandas,pyspark.worker,tailrace.driver.tasks,tailrace.spark_stream.gate",
     }
     # Spark's workers would otherwise run whatever python3 is on the path.
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([_TESTS, *filter(None, [os.environ.get("PYTHONPATH")])])
     builder = SparkSession.builder.master("local[2]").appName("tests")
     for name, value in settings.items():
         builder = builder.config(name, value)

@@ -72,23 +72,25 @@ def merged(known: Iterable[Line], new: Iterable[Line], digest: str) -> list[Line
 def text(lines: Sequence[Line]) -> str:
     """Return the tables as Markdown."""
     worlds = [each for each in lines if "world" in each]
-    if not worlds:
-        return "No world has run since the engine last changed.\n"
+    parts = _ran(worlds) if worlds else ["No world has run since the engine last changed, but for the mutants.\n"]
+    caught = {each["mutant"]: each for each in lines if "mutant" in each}
+    parts += ["| breakage of the product | caught by world number |\n|---|---:|"]
+    parts += [f"| {each.name.replace('-', ' ')} | {_number(caught.get(each.name))} |" for each in MUTANTS]
+    return "\n".join(parts) + "\n"
+
+
+def _ran(worlds: Sequence[Line]) -> list[str]:
     found = [each["outcome"] for each in worlds]
     totals = ", ".join(f"{sum(each[name] for each in found):,} {name}" for name in COUNTS)
     stuck, records = sum(bool(each["stuck"]) for each in found), sum(each["records"] for each in found)
     hours = sum(each["seconds"] for each in worlds) / 3600
     ran = f"{len(worlds):,} worlds over {records:,} records in {hours:.1f} hours"
-    parts = [
+    return [
         f"Since the engine last changed: {ran}: {totals}, {stuck:,} stuck.\n",
         "| drawn | worlds with it, and their records |\n|---|---|",
         *_kinds(worlds),
         "",
     ]
-    caught = {each["mutant"]: each for each in lines if "mutant" in each}
-    parts += ["| breakage of the product | caught by world number |\n|---|---:|"]
-    parts += [f"| {each.name.replace('-', ' ')} | {_number(caught.get(each.name))} |" for each in MUTANTS]
-    return "\n".join(parts) + "\n"
 
 
 def _kinds(worlds: Sequence[Line]) -> Iterable[str]:

@@ -44,7 +44,9 @@ def test_text_has_what_was_lost_and_what_was_not_tried() -> None:
     assert f"| {MUTANTS[0].name.replace('-', ' ')} | 4 |" in shown
     assert f"| {MUTANTS[1].name.replace('-', ' ')} | not caught in 40 |" in shown
     assert f"| {MUTANTS[2].name.replace('-', ' ')} | not tried since the engine last changed |" in shown
-    assert "No world has run" in record.text([])
+    only_mutants = record.text([mutant(0, 4)])
+    assert "No world has run" in only_mutants
+    assert f"| {MUTANTS[0].name.replace('-', ' ')} | 4 |" in only_mutants
 
 
 @pytest.mark.parametrize(

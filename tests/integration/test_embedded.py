@@ -286,7 +286,9 @@ def test_topics_of_three_brokers_need_two_replicas_in_sync(three: EmbeddedKafka)
 
     topic = Topics(three.bootstrap_servers)("in")
     admin = AdminClient({"bootstrap.servers": three.bootstrap_servers, "log_level": 0})
-    assert len(admin.list_topics(topic, timeout=30).topics[topic].partitions[0].replicas) == 3
+    # A broker learns of a new topic a moment after the one that created it.
+    found = wait_until(lambda: admin.list_topics(topic, timeout=30).topics[topic].partitions, f"{topic} to be known")
+    assert len(found[0].replicas) == 3
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     settings = admin.describe_configs([resource])[resource].result(timeout=30)
     assert settings["min.insync.replicas"].value == "2"

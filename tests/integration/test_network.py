@@ -22,6 +22,7 @@ from tailrace.progress.ledger import LEDGER_SETTINGS, Ledger
 from tailrace.progress.marker import Marker, driver_id
 from tailrace.progress.plan import BatchId, Range
 from tailrace.progress.stream_plan import Slice, StreamPlan
+from tailrace.testing import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.takes(14)]
 
@@ -228,8 +229,9 @@ def test_refused_record_is_named_although_the_refusal_comes_while_the_marker_is_
 
     with ThreadPoolExecutor(1) as pool:
         attempt = pool.submit(line.gateway.write, replace(line.task(1), topic=narrow), sent())
-        refusal = proxy.one_held()
-        addition = proxy.one_held(after=refusal)
+        # Both may be held before this thread looks for the first time.
+        wait_until(lambda: len(proxy.held) > 1, "the refusal and the addition to be held")
+        refusal, addition = proxy.held
         refusal.let_go()
         addition.let_go()
         with pytest.raises(RecordTooLarge, match=narrow):
@@ -253,8 +255,9 @@ def test_refused_plan_is_named_although_the_refusal_comes_while_the_positions_ar
         asked_late = SimpleNamespace(consumer_group_metadata=lambda: (proxy.one_held(), group)[1], close=lambda: None)
         monkeypatch.setattr(ledger, "_consumer", asked_late)  # otherwise the offsets overtake the plan
         attempt = pool.submit(ledger.write, large, {(line.sink, 0): 1})
-        refusal = proxy.one_held()
-        addition = proxy.one_held(after=refusal)
+        # Both may be held before this thread looks for the first time.
+        wait_until(lambda: len(proxy.held) > 1, "the refusal and the addition to be held")
+        refusal, addition = proxy.held
         refusal.let_go()
         addition.let_go()
         with pytest.raises(RecordTooLarge, match="writing the plan of batch 1"):

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
 
 from tailrace.gateway.daemon import ENV
 from tailrace.stages.rows import HEADERS
+from tailrace.startup.session import _LOADED
 
 _TESTS = str(Path(__file__).parents[1])
 AT = datetime(2026, 3, 1, 12, 30, 15, 123000, tzinfo=UTC)
@@ -56,7 +57,7 @@ def local_spark() -> SparkSession:
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.daemon.module": "support.spark_daemon",
-        f"spark.executorEnv.{ENV}": "pandas,pyspark.worker,tailrace.driver.tasks,tailrace.spark_stream.gate",
+        f"spark.executorEnv.{ENV}": _LOADED,
     }
     # Spark's workers would otherwise run whatever python3 is on the path.
     os.environ["PYSPARK_PYTHON"] = sys.executable

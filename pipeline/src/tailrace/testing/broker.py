@@ -140,7 +140,7 @@ class Broker:
     def format_like(self, other: Broker) -> None:
         """Format the data folder as another broker's of the same cluster, which saves the start of a JVM."""
         there, here = other.folder / "data", self.folder / "data"
-        here.mkdir()
+        here.mkdir(exist_ok=True)  # a start that was killed may have left it
         shutil.copy(there / _FEATURES, here / _FEATURES)
         own = {"node.id": str(self.node_id), "directory.id": random_id()}
         lines = (there / _PROPERTIES).read_text(encoding="utf-8").splitlines()

@@ -174,6 +174,7 @@ def test_failed_write_ends_the_run_and_the_next_continues(
     assert {f"{words.name}/{each}" for each in faults if each != "commits/1"} <= set(store.objects(words.name))
 
 
+@pytest.mark.long
 def test_configured_keys_are_in_no_process_arguments(words: Words, store: Minio) -> None:
     """Keys under `spark:` reach the store, and no process shows them in its arguments."""
     words.send(100)

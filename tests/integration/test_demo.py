@@ -56,7 +56,7 @@ def test_demo_proves_its_records_after_a_kill_in_mid_batch(tmp_path: Path) -> No
     assert not left_in(tmp_path)
 
 
-@pytest.mark.takes(23)
+@pytest.mark.long
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     """Interrupted while its driver works, the demo exits with code 130 and leaves no process."""
     process = subprocess.Popen(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.helm import executor, named, of_kind, pods, render, template
+from support.helm import executor, named, of_kind, pods, render, revision, template
 
 TWEETS = {"source": {"topics": ["tweets"]}, "sink": {"topic": "hashtags"}}
 
@@ -30,7 +30,7 @@ def test_variable_arrives_unchanged(value: Any, text: str) -> None:
 def test_setting_with_a_large_number_arrives_unchanged() -> None:
     """Not as 5e+06."""
     made = render(values={"pipelineDefaults": {"config": {"spark": {"spark.network.timeout": 5000000}}}})
-    read = yaml.safe_load(named(made, "ConfigMap", "t-tweets")["data"]["pipeline.yaml"])
+    read = yaml.safe_load(revision(made)["data"]["pipeline.yaml"])
     assert read["spark"]["spark.network.timeout"] == 5000000
 
 
@@ -38,7 +38,7 @@ def test_setting_with_a_large_number_arrives_unchanged() -> None:
 def test_file_arrives_unchanged(text: str) -> None:
     """Even if it begins with a space."""
     made = render(values={"pipelineDefaults": {"files": {"a.txt": text}}})
-    assert named(made, "ConfigMap", "t-tweets")["data"]["a.txt"] == text
+    assert revision(made)["data"]["a.txt"] == text
 
 
 @pytest.mark.parametrize("name", ["2024", "1e3", "true", "null"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.helm import CHART, ROOT, named, render
+from support.helm import CHART, ROOT, render, revision
 
 PAGES = (CHART / "README.md", ROOT / "docs" / "how-to" / "deploy-on-kubernetes.md")
 VALUES = re.compile(r"^```yaml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -26,7 +26,7 @@ def test_first_block_of_a_page_is_complete(page: Path) -> None:
     made = render(values=blocks(page)[0])
     topics = {each["spec"]["topicName"] for each in made if each["kind"] == "KafkaTopic"}
     assert topics == {"orders", "large-orders", "orders.rejected", "tailrace.ledger"}
-    assert "def large(orders)" in named(made, "ConfigMap", "t-orders")["data"]["large.py"]
+    assert "def large(orders)" in revision(made, "t-orders")["data"]["large.py"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.helm import Resource, executor, named, of_kind, render
+from support.helm import Resource, executor, named, of_kind, render, revision
 from tailrace.config.file import load
 from tailrace.startup.pods import settings
 
@@ -16,7 +16,7 @@ ENVIRONMENT = {"POD_IP": "10.0.0.1", "POD_NAME": "t-tweets-x", "POD_NAMESPACE": 
 
 def configuration(resources: list[Resource], folder: Path, name: str = "t-tweets") -> Any:
     """Read the configuration file as `tailrace run` does."""
-    for file, text in named(resources, "ConfigMap", name)["data"].items():
+    for file, text in revision(resources, name)["data"].items():
         (folder / file).write_text(text)
     return load(folder / "pipeline.yaml", {}).pipeline
 
@@ -95,16 +95,29 @@ def test_metrics_are_served_where_monitors_expect_them(everything: list[Resource
     assert not of_kind(render(values={"http": {"enabled": False}, "monitoring": {"enabled": True}}), "PodMonitor")[1:]
 
 
-def test_changed_configuration_or_file_replaces_the_driver() -> None:
-    """The same values keep the driver."""
+def test_changed_configuration_or_file_is_a_revision_of_its_own() -> None:
+    """The driver mounts it under another name, so it is replaced; the same values keep the driver.
 
-    def checksum(**values: Any) -> str:
-        made = render(values={"pipelineDefaults": values})
-        return str(driver(made)["template"]["metadata"]["annotations"]["checksum/config"])
+    A revision never changes: a driver of the earlier one that is restarted runs what it ran before.
+    """
 
-    sums = [checksum(), checksum(), checksum(config={"batch": {"target": "2s"}}), checksum(files={"a.py": "x = 1\n"})]
-    assert sums[0] == sums[1]
-    assert len(set(sums)) == 3
+    def made(**values: Any) -> str:
+        found = revision(render(values={"pipelineDefaults": values}))
+        assert found["immutable"] is True
+        assert found["metadata"]["name"] == f"t-tweets-{found['metadata']['labels']['tailrace.dev/revision']}"
+        return str(found["metadata"]["name"])
+
+    names = [made(), made(), made(config={"batch": {"target": "2s"}}), made(files={"a.py": "x = 1\n"})]
+    names += [made(podLabels={"team": "a"})]  # of the executors too
+    assert names[0] == names[1]
+    assert len(set(names)) == 4
+
+
+def test_doctor_reads_the_revision_that_the_driver_runs() -> None:
+    """`helm test` would otherwise check another one."""
+    made = render()
+    [volume] = [each for each in named(made, "Pod", "t-tweets-doctor")["spec"]["volumes"] if each["name"] == "pipeline"]
+    assert volume["configMap"]["name"] == revision(made)["metadata"]["name"]
 
 
 def test_files_are_next_to_the_configuration(everything: list[Resource], tmp_path: Path) -> None:
@@ -169,7 +182,7 @@ def test_kafka_can_be_external(tmp_path: Path) -> None:
     }
     made = render(values={"kafka": {"mode": "external", "external": external}}, apis=())
     assert not [each for each in made if "strimzi" in each["apiVersion"]]
-    text = named(made, "ConfigMap", "t-tweets")["data"]["pipeline.yaml"]
+    text = revision(made)["data"]["pipeline.yaml"]
     assert "sasl.password: ${KAFKA_PASSWORD}" in text
     variables = {each["name"]: each for each in driver(made)["template"]["spec"]["containers"][0]["env"]}
     assert variables["KAFKA_PASSWORD"]["valueFrom"]["secretKeyRef"] == {"name": "tweets", "key": "password"}

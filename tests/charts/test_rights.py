@@ -6,7 +6,7 @@ import re
 
 import yaml
 
-from support.helm import CHART, Resource, named, of_kind
+from support.helm import CHART, Resource, named, of_kind, revision
 from tailrace.config import Pipeline
 from tailrace.kafka.rights import needed
 
@@ -49,7 +49,7 @@ def test_user_has_the_rights_that_the_library_needs(resources: list[Resource]) -
     users = of_kind(resources, "KafkaUser")
     assert users
     for user in users:
-        configuration = named(resources, "ConfigMap", user["metadata"]["name"])["data"]["pipeline.yaml"]
+        configuration = revision(resources, user["metadata"]["name"])["data"]["pipeline.yaml"]
         pipeline = Pipeline.model_validate(yaml.safe_load(configuration))
         wanted = {(each.resource.value, each.name, each.prefix, each.operation.value) for each in needed(pipeline)}
         given = {

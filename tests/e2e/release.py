@@ -161,7 +161,12 @@ class Release:
     def restarts(self, pipeline: str = "tweets") -> int:
         """Return the number of restarts of the driver's container."""
         [pod] = self.pods("driver", pipeline)
-        return sum(int(each["restartCount"]) for each in pod["status"].get("containerStatuses", []))
+        return restarts(pod)
+
+    def pod(self, name: str) -> Resource:
+        """Return a pod by its name."""
+        [found] = cluster.items("pods", self.namespace, f"--field-selector=metadata.name={name}")
+        return found
 
     def executors(self, pipeline: str = "tweets") -> set[str]:
         """Return the names of the executor pods that are not terminating."""
@@ -187,6 +192,17 @@ class Release:
 def name(pod: Resource) -> str:
     """Return the pod's name."""
     return str(pod["metadata"]["name"])
+
+
+def restarts(pod: Resource) -> int:
+    """Return the number of restarts of the pod's containers."""
+    return sum(int(each["restartCount"]) for each in pod["status"].get("containerStatuses", []))
+
+
+def revision(pod: Resource) -> str:
+    """Return the name of the revision that a driver's pod mounts."""
+    [volume] = [each for each in pod["spec"]["volumes"] if each["name"] == "pipeline"]
+    return str(volume["configMap"]["name"])
 
 
 def ready(pod: Resource) -> bool:

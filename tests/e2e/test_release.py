@@ -95,10 +95,12 @@ def test_killed_gateway_is_restarted(running: Release) -> None:
 
 def test_release_survives_the_kill_of_its_only_broker(running: Release) -> None:
     """The broker's container restarts with its data, and the pipeline waits for it."""
-    [broker] = cluster.items("pods", running.namespace, "-l", "strimzi.io/kind=Kafka")
+    # Strimzi's entity operator has `strimzi.io/kind=Kafka` as well.
+    brokers = ("pods", running.namespace, "-l", "strimzi.io/component-type=kafka")
+    [broker] = cluster.items(*brokers)
 
     def restarts() -> int:
-        [pod] = cluster.items("pods", running.namespace, "-l", "strimzi.io/kind=Kafka")
+        [pod] = cluster.items(*brokers)
         return int(pod["status"]["containerStatuses"][0]["restartCount"])
 
     before = restarts()
@@ -184,6 +186,38 @@ def test_rollback_restores_the_previous_template(running: Release) -> None:
     print(f"rollback: {releases.since(started)}", flush=True)  # noqa: T201
 
 
+def test_old_driver_outlives_an_upgrade_that_cannot_work(running: Release) -> None:
+    """It is killed, then its pod is deleted; each time it comes back with its own configuration, and goes on.
+
+    Once it ran the configuration of the failed upgrade, and both drivers were down.
+    """
+    old, selected = running.driver(), f"deploy/{NAME}-tweets"
+    kept = running.kubectl("get", selected, "-o", "jsonpath={.spec.template.spec.volumes[0].configMap.name}")
+    with running.feeding():
+        running.helm("upgrade", "--set=pipelines[0].config.process.function=nowhere.py:nothing")
+        running.until(lambda: "TR-103" in _logs(running), "the new driver to refuse its function")
+        running.kill(old, "driver", "tailrace run")
+        running.until(lambda: releases.restarts(running.pod(old)) > 0, "the old driver's container to restart")
+        running.until(lambda: releases.ready(running.pod(old)), "the old driver to be ready again")
+        running.kubectl("delete", "pod", old, "--wait=true")
+        running.until(lambda: any(map(releases.ready, running.pods("driver"))), "a pod with the old configuration")
+        running.feed("tweets", 500)
+        running.count("an upgrade that cannot work")
+        [ready] = [each for each in running.pods("driver") if releases.ready(each)]
+        assert releases.revision(ready) == kept
+        running.kubectl("rollout", "undo", selected)
+        running.settled()
+        running.feed("tweets", 500)
+    running.count("rollout undo")
+    cluster.helm("rollback", NAME, "-n", running.namespace, "--wait", "--timeout=15m")
+    running.settled()
+    assert releases.revision(running.pods("driver")[0]) == kept
+    select = ("-l", "tailrace.dev/pipeline=tweets,tailrace.dev/revision")
+    revisions = cluster.items("configmaps", running.namespace, *select)
+    print(f"revisions on the cluster: {len(revisions)}", flush=True)  # noqa: T201
+    assert 1 < len(revisions) <= 5
+
+
 def test_expired_certificate_is_refused_and_named(running: Release) -> None:
     """The driver reports which certificate has expired; with a new one it continues by itself."""
     if os.environ.get("E2E_STRIMZI") == "real":
@@ -207,8 +241,7 @@ def test_expired_certificate_is_refused_and_named(running: Release) -> None:
     running.kubectl("rollout", "restart", f"deploy/{NAME}-tweets")
 
     def refused() -> bool:
-        select = f"tailrace.dev/component=driver,tailrace.dev/release={NAME}"
-        log = running.kubectl("logs", "-l", select, check=False)
+        log = _logs(running)
         return "TR-509" in log and f"CN={user}, has expired" in log
 
     running.until(refused, "the driver to report its expired certificate")
@@ -269,6 +302,11 @@ def test_uninstall_leaves_nothing_behind(release: Release) -> None:
         release.until(lambda: not left(), "nothing to be left", limit=START_LIMIT / 3)
     except AssertionError as error:
         raise AssertionError(f"{left()} is left\n{error}") from error
+
+
+def _logs(release: Release) -> str:
+    select = f"tailrace.dev/component=driver,tailrace.dev/release={NAME}"
+    return release.kubectl("logs", "-l", select, check=False)
 
 
 def _now() -> int:

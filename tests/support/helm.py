@@ -126,9 +126,21 @@ def named(resources: Sequence[Resource], kind: str, name: str) -> Resource:
     return found
 
 
+def revision(resources: Sequence[Resource], name: str = "t-tweets") -> Resource:
+    """Return the ConfigMap that a pipeline's driver mounts; it is the only one that is rendered without a cluster."""
+    [volume] = [each for each in driver_volumes(resources, name) if each["name"] == "pipeline"]
+    return named(resources, "ConfigMap", volume["configMap"]["name"])
+
+
+def driver_volumes(resources: Sequence[Resource], name: str) -> list[Resource]:
+    """Return the volumes of a pipeline's driver."""
+    found: list[Resource] = named(resources, "Deployment", name)["spec"]["template"]["spec"]["volumes"]
+    return found
+
+
 def executor(resources: Sequence[Resource], name: str = "t-tweets") -> Resource:
     """Return the pod template of a pipeline's executors."""
-    made = yaml.safe_load(named(resources, "ConfigMap", name)["data"]["executor.yaml"])
+    made = yaml.safe_load(revision(resources, name)["data"]["executor.yaml"])
     if not isinstance(made, dict):
         raise AssertionError("the executors' pod template is not a resource")
     return made

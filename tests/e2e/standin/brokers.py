@@ -128,6 +128,7 @@ def _pool(kafka: Resource, pools: Sequence[Pool], pool: Pool) -> list[Resource]:
     labels = {
         "strimzi.io/cluster": kafka["metadata"]["name"],
         "strimzi.io/kind": "Kafka",
+        "strimzi.io/component-type": "kafka",
         "strimzi.io/pool-name": pool.name,
         "strimzi.io/broker-role": str(pool.has("broker")).lower(),
         "strimzi.io/controller-role": str(pool.has("controller")).lower(),

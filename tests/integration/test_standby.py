@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,9 +14,11 @@ from support.pipelines import Bench, as_json, events_of, numbered
 from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.kafka.cluster import Cluster
-from tailrace.progress.lease import Lease, Phase, running
+from tailrace.progress.lease import Holder, Lease, Phase, running
 from tailrace.progress.ledger import Ledger
+from tailrace.progress.plan import BatchId, Plan
 from tailrace.startup.run import Stop, run
+from tailrace.startup.standby import Standby
 from tailrace.testing import wait_until
 
 pytestmark = pytest.mark.integration
@@ -96,17 +99,70 @@ def test_standby_takes_over_when_the_leader_leaves(bench: MakeBench) -> None:
                 stop("enough")
 
         events = waits(one, pipeline, on)
-    assert [each["event"] for each in events][:2] == ["standby", "started"]
+    assert [each["event"] for each in events][:3] == ["standby", "started", "ready"]
     assert one.values() == numbered(0, 30)
 
 
 def test_standby_without_a_leader_leads_at_once(bench: MakeBench) -> None:
-    """So every driver of a deployment can start the same way, including the very first one."""
+    """So every driver of a deployment can start the same way, including the very first one.
+
+    It is ready once it reads, and not before: there is no other driver that it could stand by.
+    """
     one = bench()
     one.send(numbered(0, 10))
     events = waits(one, one.pipeline(), lambda event, stop: stop("enough") if event["event"] == "written" else None)
-    assert events_of(events, "standby")[0]["leader"] is None
+    assert [each["event"] for each in events][:2] == ["started", "ready"]
     assert one.values() == numbered(0, 10)
+
+
+def test_standby_of_another_sink_is_refused_while_the_driver_works(bench: MakeBench) -> None:
+    """Once it was ready, and failed with TR-310 when the driver that it was to replace had gone."""
+    one = bench()
+    one.send(numbered(0, 10))
+    one.run()
+    pipeline = one.pipeline(sink={"topic": one.topics("elsewhere")})
+    with led(pipeline), pytest.raises(errors.PlanOfAnother):
+        waits(one, pipeline, lambda event, stop: pytest.fail(f"it said {event}"))
+
+
+def test_standby_with_other_code_is_not_ready_on_the_open_batch_of_an_earlier_run(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver that leads may start again and again on that batch, and its successor would refuse it (TR-302).
+
+    Once the leader has planned a batch of its own, it finishes its batches, and the standby is ready.
+    """
+    one = bench()
+    one.send(numbered(0, 10))
+    one.run()
+    pipeline, asked, events = one.pipeline(), threading.Semaphore(0), list[str]()
+    accepted = Standby._accepted
+
+    def watched(self: Standby, first: Holder) -> bool:
+        asked.release()
+        return accepted(self, first)
+
+    monkeypatch.setattr(Standby, "_accepted", watched)
+    with led(pipeline), Ledger.of(pipeline) as ledger:
+        ledger.take()
+        last = ledger.latest()
+        assert isinstance(last, Plan)
+        behind = replace(last, batch=BatchId(last.batch + 1), shuffles=True, code="other", run="0ead1", done=False)
+        ledger.write(behind, dict(last.ends))
+
+        def on(event: dict[str, Any], stop: Stop) -> None:
+            events.append(event["event"])
+            if event["event"] == "standby":
+                stop("enough")
+
+        standby = threading.Thread(target=waits, args=(one, pipeline, on))
+        standby.start()
+        for _ in range(5):
+            assert asked.acquire(timeout=60)
+        assert events == []
+        ledger.write(replace(behind, batch=BatchId(behind.batch + 1), run="0ead"), dict(last.ends))
+        standby.join(60)
+    assert events == ["standby", "stopped"]
 
 
 def test_standby_refuses_what_a_start_would_refuse(bench: MakeBench) -> None:

@@ -8,15 +8,16 @@ import pytest
 
 from tailrace.cli.ready import ReadyFile
 from tailrace.errors import ConfigInvalid
-from tailrace.status.events import LeaseProblem, StandingBy, Started
+from tailrace.status.events import LeaseProblem, Ready, StandingBy, Started
 
 
-@pytest.mark.parametrize("event", [StandingBy("p", "ab", None, ()), Started("p", "ab", 0)], ids=["standby", "started"])
-def test_ready_file_exists_from_the_event_until_the_driver_ends(tmp_path: Path, event: StandingBy | Started) -> None:
-    """An event that does not say that the driver is ready makes no file."""
+@pytest.mark.parametrize("event", [StandingBy("p", "ab", None, ()), Ready("p", "ab")], ids=["standby", "ready"])
+def test_ready_file_exists_from_the_event_until_the_driver_ends(tmp_path: Path, event: StandingBy | Ready) -> None:
+    """A driver that has begun may still refuse what the ledger holds, so its start alone makes no file."""
     file = tmp_path / "ready"
     with ReadyFile(file) as ready:
         ready.heard(LeaseProblem("denied"))
+        ready.heard(Started("p", "ab", 0))
         assert not file.exists()
         ready.heard(event)
         assert file.read_text() == f"{event.event} ab\n"
@@ -37,7 +38,7 @@ def test_the_file_is_removed_if_the_driver_fails(tmp_path: Path) -> None:
 
     def fails() -> None:
         with ReadyFile(file) as ready:
-            ready.heard(Started("p", "ab", 0))
+            ready.heard(Ready("p", "ab"))
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -55,5 +56,5 @@ def test_no_file_is_written_unless_one_is_named(tmp_path: Path, monkeypatch: pyt
     """Neither here nor elsewhere."""
     monkeypatch.chdir(tmp_path)
     with ReadyFile(None) as ready:
-        ready.heard(Started("p", "ab", 0))
+        ready.heard(Ready("p", "ab"))
         assert list(tmp_path.iterdir()) == []

@@ -133,6 +133,7 @@ def test_missing_executors_are_an_error_with_the_reason(account: Path) -> None:
         with pytest.raises(ExecutorsMissing) as caught:
             await_executors(lambda: 0, threading.Event(), executors.why, limit=0)
     assert "Pending: 0/3 nodes are available; Pending: ImagePullBackOff" in caught.value.what
+    assert "executors.patience" in caught.value.then
 
 
 def test_the_first_executor_is_enough() -> None:

@@ -11,7 +11,7 @@ from tailrace.config import Pipeline
 from tailrace.gateway import Written
 from tailrace.progress.plan import SinkPartition
 from tailrace.status.board import HISTORY, Board
-from tailrace.status.events import BatchPlanned, Idle, StandingBy, Started, Stopped, Warned
+from tailrace.status.events import BatchPlanned, Idle, Ready, StandingBy, Started, Stopped, Warned
 from tailrace.status.port import health, readiness, targets
 from tailrace.status.snapshots import Finished, LagSeen, Progress, totals
 from tailrace.telemetry import metrics
@@ -132,10 +132,22 @@ def test_a_standby_is_ready_and_never_stalled(board: Board, clock: Clock) -> Non
 
 
 def test_a_driver_that_starts_is_not_ready(clock: Clock, board: Board) -> None:
-    """It is ready once it has taken over."""
+    """It is ready once it reads new records: until then it may refuse what the ledger holds."""
     fresh = Board(board.pipeline, "run", clock)
     assert readiness(fresh).status == 503
     assert health(fresh).status == 200
+    fresh.heard(Started("p", "run", 0))
+    assert readiness(fresh).status == 503
+    fresh.heard(Ready("p", "run"))
+    assert readiness(fresh).status == 200
+
+
+def test_a_standby_stays_ready_while_it_takes_over(clock: Clock, board: Board) -> None:
+    """It has said that it would succeed; a Deployment need not see it fail in between."""
+    fresh = Board(board.pipeline, "run", clock)
+    fresh.heard(StandingBy("p", "run", {"run": "other", "host": "there"}, ()))
+    fresh.heard(Started("p", "run", 4))
+    assert readiness(fresh).status == 200
 
 
 def test_consumed_equals_produced_plus_rejected(board: Board, clock: Clock) -> None:

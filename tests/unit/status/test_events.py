@@ -18,6 +18,7 @@ EXAMPLES: list[Event] = [
     events.Starting("orders"),
     events.Serving("http://127.0.0.1:9760/"),
     events.Started("orders", "ab", 4),
+    events.Ready("orders", "ab"),
     events.StandingBy("orders", "ab", {"run": "cd", "host": "/127.0.0.1"}, ("workers: lost",)),
     BatchPlanned(4, 10, 2, replay=True),
     WRITTEN,

@@ -16,6 +16,7 @@ from tailrace.status.events import (
     Noted,
     OffsetsReset,
     OffsetStoreReport,
+    Ready,
     Serving,
     StandingBy,
     Started,
@@ -36,6 +37,8 @@ def line(event: Event) -> str | None:
             return f"status page: {event.url}"
         case Started():
             return f"pipeline {event.pipeline}: continuing with batch {event.batch}"
+        case Ready():
+            return "ready: reading new records"
         case StandingBy():
             who = f"run {event.leader['run']} on {event.leader['host']} leads" if event.leader else "nobody leads"
             return f"standby: ready, {who}{''.join(f'; not warm: {each}' for each in event.cold)}"

@@ -1,7 +1,8 @@
 """Ready file for a readiness probe: it exists while the driver is ready.
 
-A driver is ready when it runs, or when it stands by and could take over at once: a rolling upgrade may then end the old
-one. The file is removed when the driver exits; one that a killed driver left behind is removed at the next start.
+A driver is ready when it reads new records, or when it stands by and could take over at once: a rolling upgrade may
+then end the old one. The file is removed when the driver exits; one that a killed driver left behind is removed at the
+next start.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from tailrace.errors import ConfigInvalid
-from tailrace.status.events import Event, StandingBy, Started
+from tailrace.status.events import Event, Ready, StandingBy
 
 
 class ReadyFile:
@@ -32,7 +33,7 @@ class ReadyFile:
     def heard(self, event: Event) -> None:
         """Make the file appear when the driver is ready."""
         match event:
-            case StandingBy() | Started() if self._path is not None:
+            case StandingBy() | Ready() if self._path is not None:
                 self._path.write_text(f"{event.event} {event.run}\n", encoding="utf-8")
 
     def _remove(self) -> None:

@@ -27,7 +27,10 @@ def run(
     ] = False,
     ready_file: Annotated[
         Path | None,
-        typer.Option("--ready-file", help="File that exists while the driver runs, or is a ready standby."),
+        typer.Option(
+            "--ready-file",
+            help="File that exists while the driver reads new records, or is a ready standby.",
+        ),
     ] = None,
     until_renewed: Annotated[
         bool,

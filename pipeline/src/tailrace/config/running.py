@@ -76,7 +76,7 @@ class Ledger(Section):
 
 
 class Executors(Section):
-    """Scaling of executors that run as pods: as many as the backlog needs, between a minimum and a maximum."""
+    """Executors that run as pods: how long to wait for them, and scaling between a minimum and a maximum."""
 
     min: int = Field(default=1, ge=1, description="Minimum number of executors.")
     max: int | None = Field(
@@ -94,6 +94,12 @@ class Executors(Section):
         default=300.0,
         gt=0,
         description="How long the backlog must stay low before an executor is removed: seconds, or 5m.",
+    )
+    patience: Seconds = Field(
+        default=300.0,
+        gt=0,
+        description="How long a starting driver waits for its first executor before it gives up: seconds, or 15m. A "
+        "cluster autoscaler may have to add a node first.",
     )
 
     @model_validator(mode="after")

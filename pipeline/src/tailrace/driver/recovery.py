@@ -146,7 +146,7 @@ def unfinished(
         return None
     if isinstance(plan, StreamPlan):
         return _inherited(plan) if any(done) else begins(plan, plan.ends)
-    if any(done) and plan.shuffles and (plan.rules, plan.code) != (rules, code):
+    if any(done) and not repeatable(plan, rules, code):
         what = "source.format, its schema or process.validate" if plan.rules != rules else "process.function"
         raise errors.CutChanged(
             f"batch {plan.batch} of {plan.pipeline!r} is partly delivered, and was begun with another {what}: behind "
@@ -155,6 +155,13 @@ def unfinished(
             then="finish the batch as it was begun (`tailrace run FILE --batch`), then change",
         )
     return plan
+
+
+def repeatable(plan: AnyPlan, rules: str, code: str) -> bool:
+    """Return whether this code and these rules divide the batch as it was divided, should it be delivered in part."""
+    if isinstance(plan, StreamPlan):
+        return plan.rules == rules and (plan.code == code or not plan.mixes)
+    return not plan.shuffles or (plan.rules, plan.code) == (rules, code)
 
 
 def _inherited(plan: StreamPlan) -> Plan:

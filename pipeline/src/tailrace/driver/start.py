@@ -13,7 +13,7 @@ from tailrace.driver.recovery import Recovered
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import Plan, Range
-from tailrace.status.events import OffsetsReset, Started, Stopped
+from tailrace.status.events import OffsetsReset, Ready, Started, Stopped
 
 
 def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: bool) -> None:
@@ -36,6 +36,7 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
         loop.positions = _checked(context, loop, positions, again)
     loop.begin(ids)
     context.watcher.reading(lambda: loop.positions)
+    context.emit(Ready(pipeline.pipeline, context.run))
     loop.stream(until_read=until_read)
 
 

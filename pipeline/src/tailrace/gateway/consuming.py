@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from confluent_kafka import KafkaError, KafkaException, cimpl
+from confluent_kafka import KafkaError, KafkaException
 
 from tailrace import errors
 from tailrace.config.kafka_options import SECRET_OPTION
+from tailrace.kafka.bindings import NUMBER, POINTER, SIZE, TEXT, Bindings
 
-POINTER: Final = np.dtype(np.int64)
+ADDRESS: Final = np.dtype(np.int64)
 _PREFETCH_KB = 65_536  # over all partitions that the pipeline reads
 _LEAST_PREFETCH_KB = 1_024  # per partition: one fetch of the default size
 _PREFETCH_RECORDS = 400_000  # over all partitions: librdkafka adds about 300 bytes to each record
@@ -103,54 +104,41 @@ class _Metadata(ctypes.Structure):
     )
 
 
-class Library:
+class Library(Bindings):
     """librdkafka's functions, with their types."""
 
     def __init__(self) -> None:
-        # `free` releases the GIL, for calls that may wait; `held` keeps it, for calls shorter than releasing it.
-        free, held = ctypes.CDLL(cimpl.__file__), ctypes.PyDLL(cimpl.__file__)
-        pointer, text, number, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t
+        super().__init__()
+        free, held, pointer, text, number, size = self.free, self.held, POINTER, TEXT, NUMBER, SIZE
         partition, offset = ctypes.c_int32, ctypes.c_int64
-
-        def bind(library: Any, name: str, result: Any, *arguments: Any) -> Any:
-            function = getattr(library, f"rd_kafka_{name}")
-            function.restype, function.argtypes = result, arguments
-            return function
-
-        self.version = bind(held, "version", number)
-        self.conf_new = bind(held, "conf_new", pointer)
-        self.conf_destroy = bind(held, "conf_destroy", None, pointer)
-        self.conf_set = bind(held, "conf_set", number, pointer, text, text, text, size)
-        self.conf_set_events = bind(held, "conf_set_events", None, pointer, number)
-        self.new = bind(free, "new", pointer, number, pointer, text, size)
-        self.destroy = bind(free, "destroy", None, pointer)
-        self.set_log_queue = bind(free, "set_log_queue", number, pointer, pointer)
-        self.queue_get_main = bind(free, "queue_get_main", pointer, pointer)
-        self.queue_poll = bind(free, "queue_poll", pointer, pointer, number)
-        self.queue_destroy = bind(free, "queue_destroy", None, pointer)
-        self.queue_get_partition = bind(held, "queue_get_partition", pointer, pointer, text, partition)
-        self.queue_length = bind(held, "queue_length", size, pointer)
-        self.event_type = bind(held, "event_type", number, pointer)
-        self.event_error = bind(held, "event_error", number, pointer)
-        self.event_error_string = bind(held, "event_error_string", text, pointer)
-        self.event_log = bind(held, "event_log", number, pointer, pointer, pointer, pointer)
-        self.event_destroy = bind(held, "event_destroy", None, pointer)
-        self.topic_new = bind(free, "topic_new", pointer, pointer, text, pointer)
-        self.topic_destroy = bind(free, "topic_destroy", None, pointer)
-        self.consume_start = bind(free, "consume_start", number, pointer, partition, offset)
-        self.consume_stop = bind(free, "consume_stop", number, pointer, partition)
-        self.consume_batch = bind(free, "consume_batch", ctypes.c_ssize_t, pointer, partition, number, pointer, size)
-        self.last_error = bind(held, "last_error", number)
-        self.query_watermark_offsets = bind(
-            free, "query_watermark_offsets", number, pointer, text, partition, pointer, pointer, number
-        )
-        self.metadata = bind(free, "metadata", number, pointer, number, pointer, pointer, number)
-        self.metadata_destroy = bind(held, "metadata_destroy", None, pointer)
-        self.message_destroy = bind(held, "message_destroy", None, pointer)
-        self.message_errstr = bind(held, "message_errstr", text, pointer)
-        self.message_timestamp = bind(held, "message_timestamp", offset, pointer, pointer)
-        self.message_headers = bind(held, "message_headers", number, pointer, pointer)
-        self.header_get_all = bind(held, "header_get_all", number, pointer, size, pointer, pointer, pointer)
+        self.version = held("version", number)
+        self.conf_new = held("conf_new", pointer)
+        self.conf_destroy = held("conf_destroy", None, pointer)
+        self.conf_set = held("conf_set", number, pointer, text, text, text, size)
+        self.conf_set_events = held("conf_set_events", None, pointer, number)
+        self.new = free("new", pointer, number, pointer, text, size)
+        self.destroy = free("destroy", None, pointer)
+        self.set_log_queue = free("set_log_queue", number, pointer, pointer)
+        self.queue_get_main = free("queue_get_main", pointer, pointer)
+        self.queue_get_partition = held("queue_get_partition", pointer, pointer, text, partition)
+        self.queue_length = held("queue_length", size, pointer)
+        self.event_type = held("event_type", number, pointer)
+        self.event_log = held("event_log", number, pointer, pointer, pointer, pointer)
+        self.topic_new = free("topic_new", pointer, pointer, text, pointer)
+        self.topic_destroy = free("topic_destroy", None, pointer)
+        self.consume_start = free("consume_start", number, pointer, partition, offset)
+        self.consume_stop = free("consume_stop", number, pointer, partition)
+        self.consume_batch = free("consume_batch", ctypes.c_ssize_t, pointer, partition, number, pointer, size)
+        self.last_error = held("last_error", number)
+        watermarks = pointer, text, partition, pointer, pointer, number
+        self.query_watermark_offsets = free("query_watermark_offsets", number, *watermarks)
+        self.metadata = free("metadata", number, pointer, number, pointer, pointer, number)
+        self.metadata_destroy = held("metadata_destroy", None, pointer)
+        self.message_destroy = held("message_destroy", None, pointer)
+        self.message_errstr = held("message_errstr", text, pointer)
+        self.message_timestamp = held("message_timestamp", offset, pointer, pointer)
+        self.message_headers = held("message_headers", number, pointer, pointer)
+        self.header_get_all = held("header_get_all", number, pointer, size, pointer, pointer, pointer)
 
 
 @functools.cache
@@ -219,14 +207,14 @@ class Consumer:
 
     def receive(self, topic: str, partition: int, most: int, wait: float) -> np.ndarray:
         """Return the addresses of up to `most` messages; wait for the first one only."""
-        found = np.empty(most, dtype=POINTER)
+        found = np.empty(most, dtype=ADDRESS)
         handle, address = self._topic(topic), found.ctypes.data
         count = self._library.consume_batch(handle, partition, 0, address, most)
         if count == 0 and wait:
             # Asked to wait for more than one, librdkafka would wait for all of them.
             count = self._library.consume_batch(handle, partition, int(wait * 1000), address, 1)
             if count == 1 and most > 1:
-                count += max(0, self._library.consume_batch(handle, partition, 0, address + POINTER.itemsize, most - 1))
+                count += max(0, self._library.consume_batch(handle, partition, 0, address + ADDRESS.itemsize, most - 1))
         if count < 0:
             raise KafkaException(KafkaError(self._library.last_error()))
         return found[:count]

@@ -12,16 +12,17 @@ import functools
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, cimpl
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
+from tailrace.kafka.bindings import NUMBER, POINTER, SIZE, TEXT, Bindings
 from tailrace.kafka.handles import handle
 
 _DESCRIBE_TOPICS: Final = 19  # rd_kafka_admin_op_t
 _GRACE = 1.0  # librdkafka itself answers at the end of its limit
-_TEXT = 512
+_REASON = 512
 
 
 @dataclass(frozen=True)
@@ -34,39 +35,28 @@ class Described:
     error: int = 0
 
 
-class _Library:
+class _Library(Bindings):
     """librdkafka's functions for this request, with their types."""
 
     def __init__(self) -> None:
-        library = ctypes.CDLL(cimpl.__file__)
-        pointer, text, number, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t
-        counted, texts = ctypes.POINTER(size), ctypes.POINTER(text)
-
-        def bind(name: str, result: Any, *arguments: Any) -> Any:
-            function = getattr(library, f"rd_kafka_{name}")
-            function.restype, function.argtypes = result, arguments
-            return function
-
-        self.queue_new = bind("queue_new", pointer, pointer)
-        self.queue_poll = bind("queue_poll", pointer, pointer, number)
-        self.queue_destroy = bind("queue_destroy", None, pointer)
-        self.options_new = bind("AdminOptions_new", pointer, pointer, number)
-        self.options_limit = bind("AdminOptions_set_request_timeout", number, pointer, number, text, size)
-        self.options_destroy = bind("AdminOptions_destroy", None, pointer)
-        self.collection_new = bind("TopicCollection_of_topic_names", pointer, texts, size)
-        self.collection_destroy = bind("TopicCollection_destroy", None, pointer)
-        self.describe = bind("DescribeTopics", None, pointer, pointer, pointer, pointer)
-        self.event_error = bind("event_error", number, pointer)
-        self.event_error_string = bind("event_error_string", text, pointer)
-        self.event_result = bind("event_DescribeTopics_result", pointer, pointer)
-        self.event_destroy = bind("event_destroy", None, pointer)
-        self.topics = bind("DescribeTopics_result_topics", ctypes.POINTER(pointer), pointer, counted)
-        self.topic_name = bind("TopicDescription_name", text, pointer)
-        self.topic_error = bind("TopicDescription_error", pointer, pointer)
-        self.topic_id = bind("TopicDescription_topic_id", pointer, pointer)
-        self.topic_partitions = bind("TopicDescription_partitions", pointer, pointer, counted)
-        self.error_code = bind("error_code", number, pointer)
-        self.uuid_text = bind("Uuid_base64str", text, pointer)
+        super().__init__()
+        free, held = self.free, self.held
+        counted, texts = ctypes.POINTER(SIZE), ctypes.POINTER(TEXT)
+        self.queue_new = free("queue_new", POINTER, POINTER)
+        self.options_new = free("AdminOptions_new", POINTER, POINTER, NUMBER)
+        self.options_limit = free("AdminOptions_set_request_timeout", NUMBER, POINTER, NUMBER, TEXT, SIZE)
+        self.options_destroy = free("AdminOptions_destroy", None, POINTER)
+        self.collection_new = free("TopicCollection_of_topic_names", POINTER, texts, SIZE)
+        self.collection_destroy = free("TopicCollection_destroy", None, POINTER)
+        self.describe = free("DescribeTopics", None, POINTER, POINTER, POINTER, POINTER)
+        self.event_result = held("event_DescribeTopics_result", POINTER, POINTER)
+        self.topics = held("DescribeTopics_result_topics", ctypes.POINTER(POINTER), POINTER, counted)
+        self.topic_name = held("TopicDescription_name", TEXT, POINTER)
+        self.topic_error = held("TopicDescription_error", POINTER, POINTER)
+        self.topic_id = held("TopicDescription_topic_id", POINTER, POINTER)
+        self.topic_partitions = held("TopicDescription_partitions", POINTER, POINTER, counted)
+        self.error_code = held("error_code", NUMBER, POINTER)
+        self.uuid_text = held("Uuid_base64str", TEXT, POINTER)
 
 
 @functools.cache
@@ -77,19 +67,18 @@ def _library() -> _Library | None:
         return None
 
 
-def described(admin: AdminClient, names: Sequence[str], limit: float) -> Iterator[Described]:
-    """Yield each topic's description, in any order."""
+def described(admin: AdminClient, names: Sequence[str], limit: float) -> list[Described]:
+    """Return each topic's description, in any order."""
     library, instance = _library(), handle(admin)
     if library is None or instance is None:
-        yield from _by_confluent_kafka(admin, names, limit)
-        return
+        return list(_by_confluent_kafka(admin, names, limit))
     with ExitStack() as made:
         queue = library.queue_new(instance)
         made.callback(library.queue_destroy, queue)
         options = library.options_new(instance, _DESCRIBE_TOPICS)
         made.callback(library.options_destroy, options)
-        reason = ctypes.create_string_buffer(_TEXT)
-        code = library.options_limit(options, int(limit * 1000), reason, _TEXT)
+        reason = ctypes.create_string_buffer(_REASON)
+        code = library.options_limit(options, int(limit * 1000), reason, _REASON)
         if code:
             raise KafkaException(KafkaError(code, reason.value.decode(errors="replace")))
         collection = library.collection_new((ctypes.c_char_p * len(names))(*map(str.encode, names)), len(names))
@@ -105,7 +94,7 @@ def described(admin: AdminClient, names: Sequence[str], limit: float) -> Iterato
             raise KafkaException(KafkaError(code, why))
         count = ctypes.c_size_t()
         topics = library.topics(library.event_result(event), ctypes.byref(count))
-        yield from [_read(library, topics[place]) for place in range(count.value)]
+        return [_read(library, topics[place]) for place in range(count.value)]
 
 
 def _read(library: _Library, topic: int) -> Described:

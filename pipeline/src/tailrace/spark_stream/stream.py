@@ -26,7 +26,7 @@ from tailrace.spark_stream.gate import Gate
 from tailrace.spark_stream.rate_control import RateControl
 from tailrace.spark_stream.runner import Runner
 from tailrace.stages.assembly import Assembly
-from tailrace.status.events import BrokersAway, BrokersBack, Idle, Noted, OffsetsReset, Started, Stopped
+from tailrace.status.events import BrokersAway, BrokersBack, Idle, Noted, OffsetsReset, Ready, Started, Stopped
 
 IDLE_AFTER = 1.0  # seconds without a batch before checking whether the pipeline has drained
 _LOOK_EVERY = 5.0  # seconds between two requests to brokers that have nothing new
@@ -74,6 +74,7 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
             context.emit(Noted("the checkpoint was written by version 0.1, which read each record twice"))
         runner.begin(plan, positions, checkpoint, cut.mixes)
         context.watcher.reading(lambda: runner.positions)
+        context.emit(Ready(pipeline.pipeline, context.run))
         _stream(context, runner, cut.rows, checkpoint.place, until_read)
     finally:
         checkpoint.close()

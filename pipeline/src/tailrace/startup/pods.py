@@ -23,7 +23,6 @@ from tailrace.errors import DriverPodUnknown, ExecutorsMissing
 
 MASTER = "k8s://"
 OWNER = "tailrace.dev/driver"  # the label of an executor that names its driver's pod
-EXECUTORS_LIMIT = 300.0
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 API = "https://kubernetes.default.svc"
 _ANSWER_LIMIT = 10.0
@@ -125,9 +124,7 @@ class Executors:
         return found
 
 
-def await_executors(
-    count: Callable[[], int], stopped: threading.Event, why: Callable[[], str], limit: float = EXECUTORS_LIMIT
-) -> None:
+def await_executors(count: Callable[[], int], stopped: threading.Event, why: Callable[[], str], limit: float) -> None:
     """Wait for the first executor or a stop request. Spark itself would wait forever, in silence."""
     until = time.monotonic() + limit
     while count() < 1 and not stopped.wait(_LOOK):
@@ -135,7 +132,8 @@ def await_executors(
             raise ExecutorsMissing(
                 f"no executor has registered in {limit:.0f} s: {why()}",
                 kept="nothing was read or written",
-                then=f"kubectl get events, and kubectl describe pods -l {OWNER}",
+                then=f"kubectl get events, and kubectl describe pods -l {OWNER}; if nodes are added too slowly, raise "
+                "executors.patience",
             )
 
 

@@ -73,16 +73,16 @@ def run(
     crash_points.root()
     folder, emit, stop = folder or Path.cwd(), emit or ignored, stop or Stop()
     cluster, name = Cluster(pipeline.kafka), uuid.uuid4().hex[:12]
-    preflight(pipeline, cluster)
     follower = Follower(pipeline, Board(pipeline, name))
     scaler = Scaler(pipeline)
     emit = to_each(emit, follower.board.heard, scaler.heard)
-    with (
-        follower.following(emit),
-        Ledger.of(pipeline) as ledger,
-        contextlib.closing(OffsetMirror(pipeline, lambda: open_store(pipeline, folder), emit)) as mirror,
-        Lease(pipeline, name, lambda text: emit(LeaseProblem(text))) as lease,
-    ):
+    with contextlib.ExitStack() as held:
+        held.enter_context(follower.following(emit))  # first, so that probes and alerts see what keeps it from starting
+        preflight(pipeline, cluster)
+        ledger = held.enter_context(Ledger.of(pipeline))
+        mirror = OffsetMirror(pipeline, lambda: open_store(pipeline, folder), emit)
+        held.callback(mirror.close)
+        lease = held.enter_context(Lease(pipeline, name, lambda text: emit(LeaseProblem(text))))
         if not standby:
             lease.hold(Phase.LEADING)
         if spark is None:
@@ -108,7 +108,7 @@ def run(
             if engine is None:
                 records = spark_source.stream(spark, pipeline, None, pipeline.batch.max_records)
                 frame(assembly, records, Gate.of(pipeline, None))
-            if not standby or Standby(spark, pipeline, stages, cluster, ledger, lease, name, emit, stop).wait():
+            if not standby or Standby(context, spark, stages, lease).wait():
                 _lead(context, spark, engine, warm, until_read=batch)
         except errors.TailraceError:
             raise

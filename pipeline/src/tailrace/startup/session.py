@@ -98,7 +98,12 @@ def with_executors(pipeline: Pipeline, emit: Emit, stop: Stop) -> SparkSession:
     if pods.asked_for(pipeline):
         status = spark.sparkContext._jsc.sc().getExecutorMemoryStatus  # includes the driver
         try:
-            pods.await_executors(lambda: int(status().size()) - 1, stop.event, executors.why if executors else str)
+            pods.await_executors(
+                lambda: int(status().size()) - 1,
+                stop.event,
+                executors.why if executors else str,
+                pipeline.executors.patience,
+            )
         except errors.TailraceError:
             spark.stop()
             raise

@@ -1,7 +1,8 @@
 """A standby: waits next to a running driver, ready to continue the moment that one has gone.
 
 The slow parts of a start are done beforehand: the session, what `warming` does, and every check that can refuse a
-pipeline. None of them writes anything.
+pipeline. None of them writes anything. A standby says that it is ready only while another driver leads, and only once
+nothing in the ledger would make it refuse to take over: a rolling upgrade then ends the other one.
 """
 
 from __future__ import annotations
@@ -13,14 +14,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
-from tailrace.config import Pipeline
-from tailrace.driver.shutdown import Stop
+from tailrace.driver import recovery
+from tailrace.driver.context import Context
+from tailrace.driver.look import Look
 from tailrace.errors import KafkaError, NotAuthorized
-from tailrace.kafka.cluster import Cluster
 from tailrace.progress.lease import Holder, Lease, Phase, next_in_line, running
-from tailrace.progress.ledger import Ledger
 from tailrace.startup import warming
-from tailrace.status.events import Emit, StandingBy, Stopped
+from tailrace.status.events import StandingBy, Stopped
 
 ASK_EVERY = 0.2
 _WARM_EVERY = 25.0  # Spark ends a Python worker that has been idle for a minute
@@ -30,23 +30,22 @@ _WARM_EVERY = 25.0  # Spark ends a Python worker that has been idle for a minute
 class Standby:
     """A driver that does not lead its pipeline yet."""
 
+    context: Context
     spark: SparkSession
-    pipeline: Pipeline
     warm: Callable[[], None]  # run the pipeline's stages on no records
-    cluster: Cluster
-    ledger: Ledger
     lease: Lease
-    run: str
-    emit: Emit
-    stop: Stop
 
     def wait(self) -> bool:
         """Prepare, report that, and wait; return True when it is this driver's turn, False after a stop request."""
-        self.ledger.latest()
-        self.ledger.prepare()
+        pipeline, ledger, cluster = self.context.pipeline, self.context.ledger, self.context.cluster
+        plan = ledger.latest()
+        if plan is not None:
+            ids = {topic: name for topic, (name, _) in Look(pipeline, cluster).topics().items()}
+            recovery.check_same(pipeline, plan, ids)
+        ledger.prepare()
         cold = []
         for step in (self._warm_workers, self.warm):
-            if self.stop.event.is_set():
+            if self.context.stop.event.is_set():
                 return self._stopped()
             try:
                 step()
@@ -57,33 +56,47 @@ class Standby:
 
     def _turn(self, cold: list[str]) -> bool:
         announced, warmed = False, time.monotonic()
-        while not self.stop.event.wait(ASK_EVERY if announced else 0.02):
+        while not self.context.stop.event.wait(ASK_EVERY if announced else 0.02):
             if self.lease.problem is not None:  # never a member, so never its turn
                 raise self.lease.problem
             try:
-                holders = running(self.cluster, self.pipeline.pipeline)
+                holders = running(self.context.cluster, self.context.pipeline.pipeline)
             except NotAuthorized:
                 raise
             except KafkaError:
                 continue  # unreachable brokers say nothing about the other driver, and nobody could take over
-            if not announced and any(each.run == self.run for each in holders):
-                announced = True
-                self._say(holders[0], cold)
-            if next_in_line(holders, self.run):
+            if next_in_line(holders, self.context.run):
                 self.lease.hold(Phase.LEADING)
                 return True
+            if not announced and any(each.run == self.context.run for each in holders) and self._accepted(holders[0]):
+                announced = True
+                self._say(holders[0], cold)
             if time.monotonic() - warmed > _WARM_EVERY:
                 with contextlib.suppress(*warming.LOST):
                     self._warm_workers()
                 warmed = time.monotonic()
         return False
 
+    def _accepted(self, first: Holder) -> bool:
+        """Return whether the ledger's open batch would let this driver take over, as far as can be known now.
+
+        A leader that has planned a batch finishes its batches. One that has not may be starting again and again, on an
+        open batch of an earlier run, which this driver's code might have to refuse.
+        """
+        plan, assembly = self.context.ledger.latest(), self.context.assembly
+        return (
+            plan is None
+            or plan.done
+            or plan.run == first.run
+            or recovery.repeatable(plan, assembly.rules, assembly.code)
+        )
+
     def _say(self, first: Holder, cold: list[str]) -> None:
         leader = {"run": first.run, "host": first.host} if first.phase is Phase.LEADING else None
-        self.emit(StandingBy(self.pipeline.pipeline, self.run, leader, cold))
+        self.context.emit(StandingBy(self.context.pipeline.pipeline, self.context.run, leader, cold))
 
     def _stopped(self) -> bool:
-        self.emit(Stopped(self.stop.reason, None))
+        self.context.emit(Stopped(self.context.stop.reason, None))
         return False
 
     def _warm_workers(self) -> None:

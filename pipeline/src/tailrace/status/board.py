@@ -20,6 +20,7 @@ from tailrace.status.events import (
     ExecutorsWanted,
     Idle,
     OffsetsReset,
+    Ready,
     StandingBy,
     Started,
     Stopped,
@@ -93,7 +94,9 @@ class Board:
         """Record an event of the run."""
         with self._lock:
             match event:
-                case Started():
+                case Started():  # a standby that was ready stays it
+                    self._be(Phase.LEADING, ready=self._ready)
+                case Ready():
                     self._be(Phase.LEADING, ready=True)
                 case StandingBy():
                     self._be(Phase.STANDBY, ready=True)

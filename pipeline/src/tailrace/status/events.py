@@ -50,6 +50,15 @@ class Started(_Event):
 
 
 @dataclass(frozen=True)
+class Ready(_Event):
+    """This driver reads new records: an open batch is finished, and nothing was refused."""
+
+    event = "ready"
+    pipeline: str
+    run: str
+
+
+@dataclass(frozen=True)
 class StandingBy(_Event):
     """This driver could take over; `leader` names the one that leads, `cold` what could not be warmed up."""
 
@@ -207,6 +216,7 @@ Event = (
     Starting
     | Serving
     | Started
+    | Ready
     | StandingBy
     | BatchPlanned
     | BatchWritten

@@ -50,7 +50,7 @@ def health(board: Board) -> Answer:
 
 
 def readiness(board: Board) -> Answer:
-    """Answer a readiness probe: 200 if the driver runs, or could take over at once."""
+    """Answer a readiness probe: 200 if the driver reads new records, or could take over at once."""
     phase = board.status()["phase"]
     return Answer.text(phase) if board.ready else Answer.text(f"not ready: {phase}", 503)
 

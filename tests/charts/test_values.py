@@ -105,7 +105,12 @@ def test_values_file_and_schema_have_the_same_keys() -> None:
         ({"kafka": {"strimzi": {"pools": [POOL, POOL]}}}, ("kafka.strimzi.pools has all twice",)),
         ({"kafka": {"topics": [TOPIC, TOPIC]}}, ("kafka.topics has a twice",)),
         ({"kafka": {"topics": [TOPIC | {"replicas": 3}]}}, ("a has 3 replicas", "1 brokers")),
-        ({"kafka": {"strimzi": {"certificates": {"validityDays": 10}}}}, ("validityDays is 10", "30 days")),
+        (
+            {"kafka": {"strimzi": {"certificates": {"validityDays": 10, "renewalDays": 30}}}},
+            ("validityDays is 10", "30 days"),
+        ),
+        ({"kafka": {"strimzi": {"certificates": {"validityDays": 10}}}}, ("validityDays is 10", "set both")),
+        ({"kafka": {"strimzi": {"create": False}}}, ("kafka.strimzi.create is false", "kafka.strimzi.cluster")),
         ({"kafka": {"ledger": {"partitions": 3}}}, ("it has 4 sink partitions", "kafka.ledger.partitions is 3")),
         ({"kafka": {"strimzi": {"keep": True}}} | EMBEDDED, ("objectStorage.mode is embedded", "keep")),
         ({"pipelineDefaults": {"driver": {"memory": "8g"}}}, ("driver.memory", "is 8g", "1280Mi")),

@@ -10,9 +10,15 @@ from tailrace.telemetry.metrics import Kind, Metric
 
 DECLARED = {each.name: each for each in metrics.DRIVER + metrics.EXECUTOR + metrics.BOTH}
 # The series that Prometheus adds to a scrape, and the labels that the scrape sets.
-OF_THE_SCRAPE = {"up": frozenset({"job", "instance", "namespace"})}
+OF_THE_SCRAPE = {
+    "up": frozenset({"job", "instance", "namespace"}),
+    # kube-state-metrics
+    "kube_pod_container_resource_requests": frozenset({"namespace", "pod", "container", "resource"}),
+    "kube_pod_status_ready": frozenset({"namespace", "pod", "condition"}),
+    "kube_deployment_spec_replicas": frozenset({"namespace", "deployment"}),
+}
 SCRAPED = frozenset({"job", "instance", "namespace"})
-MADE = frozenset({"sign"})  # by label_replace
+MADE = frozenset({"sign", "pipeline"})  # by label_replace
 
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
 _SELECTOR = re.compile(r"([a-zA-Z_:]\w*)\s*\{([^}]*)\}")

@@ -39,11 +39,13 @@
 {{- define "tailrace.config" -}}
 {{- $root := .root -}}
 {{- $p := .p -}}
+{{- /* An executor that is silent for longer has lost its node; Spark's own limit is two minutes. */}}
+{{- $lost := dict "spark.network.timeout" "40s" "spark.network.timeoutInterval" "10s" "spark.executor.heartbeatInterval" "5s" -}}
 {{- $made := dict
   "pipeline" $p.name
   "kafka" (include "tailrace.kafka.section" $root | fromYaml)
   "ledger" (dict "topic" $root.Values.kafka.ledger.topic "partitions" (int $root.Values.kafka.ledger.partitions))
-  "spark" (include "tailrace.spark" . | fromJson)
+  "spark" (merge (include "tailrace.spark" . | fromJson) $lost)
 -}}
 {{- $http := $root.Values.http -}}
 {{- $metrics := ternary (dict "enabled" true "host" "0.0.0.0" "port" (int $http.port) "gateways" (int $http.executorPort)) (dict "enabled" false) $http.enabled -}}
@@ -56,7 +58,7 @@
 {{- if hasPrefix "s3a:" (default "" .p.config.checkpoint) -}}yes{{- end -}}
 {{- end -}}
 
-{{/* Variables of driver and executors. */}}
+{{/* Variables of driver or executors. */}}
 {{- define "tailrace.env" -}}
 {{- $storage := .root.Values.objectStorage -}}
 {{- if include "tailrace.stateful" . }}
@@ -80,7 +82,7 @@
 - name: {{ $name }}
   valueFrom: {secretKeyRef: {name: {{ $from.secret | quote }}, key: {{ $from.key | quote }}}}
 {{- end }}
-{{- range $name, $value := .p.env }}
+{{- range $name, $value := (include "tailrace.role" . | fromJson).env }}
 - name: {{ $name }}
   # A number as it was written: Go would write 5e+06.
   value: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}
@@ -101,7 +103,7 @@
 {{- define "tailrace.grace" -}}
 {{- $batch := default dict .p.config.batch -}}
 {{- $drain := ternary $batch.drain 120 (hasKey $batch "drain") -}}
-{{- add (ceil $drain) (int .p.graceSeconds) -}}
+{{- add (ceil $drain) (int .p.graceSeconds) (ternary (int .p.successorSeconds) 0 (eq .p.upgrade "hand-over")) -}}
 {{- end -}}
 
 {{/* A size in bytes: 512m as Java writes it, 512Mi or 512M as Kubernetes does. */}}

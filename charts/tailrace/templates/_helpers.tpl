@@ -25,7 +25,8 @@
 {{/* Labels of a pipeline's pods. */}}
 {{- define "tailrace.labels.pod" -}}
 {{- $own := mergeOverwrite (include "tailrace.labels.lasting" .root | fromYaml) (include "tailrace.selector" . | fromYaml) -}}
-{{- toYaml (mergeOverwrite (deepCopy .p.podLabels) $own (dict "app.kubernetes.io/component" .component)) -}}
+{{- $given := (include "tailrace.role" . | fromJson).labels -}}
+{{- toYaml (mergeOverwrite (deepCopy $given) $own (dict "app.kubernetes.io/component" .component)) -}}
 {{- end -}}
 
 {{/* Selector of one kind of pods. The release is in our own label, since Strimzi uses the standard ones. */}}
@@ -80,24 +81,25 @@ capabilities:
 {{- end -}}
 
 {{- define "tailrace.placement" -}}
-{{- with .p.nodeSelector }}
+{{- $role := include "tailrace.role" . | fromJson -}}
+{{- with $role.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .p.tolerations }}
+{{- with $role.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .p.affinity }}
+{{- with $role.affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with get .p.priorityClassName .component }}
 priorityClassName: {{ . | quote }}
 {{- end }}
-{{- if .p.topologySpreadConstraints }}
+{{- if $role.topologySpreadConstraints }}
 topologySpreadConstraints:
-  {{- range .p.topologySpreadConstraints }}
+  {{- range $role.topologySpreadConstraints }}
   {{- $own := dict "labelSelector" (dict "matchLabels" (include "tailrace.selector" $ | fromYaml)) }}
   - {{- toYaml (merge (deepCopy .) $own) | nindent 4 }}
   {{- end }}

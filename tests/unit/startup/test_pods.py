@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from support.pod_api import api
 from tailrace.config import Pipeline
 from tailrace.errors import DriverPodUnknown, ExecutorsMissing
 from tailrace.startup.pods import Executors, await_executors, settings
@@ -55,42 +51,6 @@ def test_an_address_in_the_pipeline_needs_no_variable() -> None:
     """A driver outside the cluster configures an address of its own."""
     made = settings(pipeline(driver_host="192.0.2.1"), {"POD_NAME": "copies-abc"})
     assert "spark.driver.host" not in made
-
-
-@contextmanager
-def api(answers: dict[str, tuple[int, Any]]) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
-    """Run an API server with these answers to GET and DELETE; yield its address and the requests it receives."""
-    asked: list[tuple[str, str, str]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            asked.append((self.command, self.path, self.headers["Authorization"]))
-            status, body = answers[self.command]
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(json.dumps(body).encode())
-
-        do_GET = do_DELETE = answer  # noqa: N815 - the base class names them
-
-        def log_message(self, *arguments: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@pytest.fixture
-def account(tmp_path: Path) -> Path:
-    """Return a folder with what a kubelet mounts for a service account."""
-    (tmp_path / "token").write_text("t0ken\n")
-    return tmp_path
 
 
 def test_executors_of_an_earlier_driver_are_deleted(account: Path) -> None:

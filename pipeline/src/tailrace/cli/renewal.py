@@ -1,4 +1,4 @@
-"""Graceful exit after a certificate is renewed, for environments that restart the driver.
+"""Graceful end of a driver after a certificate is renewed, for environments that start another one.
 
 Kafka clients read their certificates when they are created, and some of a driver's clients live as long as it does. A
 driver that outlives its certificate is refused at its next connection, so it exits before that.

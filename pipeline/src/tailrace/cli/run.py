@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from tailrace.cli.ready import ReadyFile
 from tailrace.cli.renewal import Renewal, certificates
 from tailrace.cli.terminal import LiveTable, Output, log_to_stderr
 from tailrace.config.file import load
+from tailrace.startup.api_server import Pods
+from tailrace.startup.successor import resign
 from tailrace.status.events import BatchWritten, Emit, Event, to_each
 
 
@@ -36,6 +39,12 @@ def run(
         bool,
         typer.Option(
             "--until-renewed", help="Exit when a certificate in kafka.options is renewed, to be restarted from outside."
+        ),
+    ] = False,
+    by_successor: Annotated[
+        bool,
+        typer.Option(
+            "--by-successor", help="With --until-renewed, in a pod: have Kubernetes replace the pod instead of exiting."
         ),
     ] = False,
     output: Annotated[Output, typer.Option("--output", help="text, or json: one object per event.")] = Output.TEXT,
@@ -67,7 +76,14 @@ def run(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    with ready, Renewal(certificates(loaded.pipeline) if until_renewed else (), stop):
+
+    def renewed(reason: str) -> None:
+        if by_successor:
+            resign(Pods.around(os.environ), os.environ.get("POD_NAME", ""), stop, reason)
+        else:
+            stop(reason)
+
+    with ready, Renewal(certificates(loaded.pipeline) if until_renewed else (), renewed):
         if output is Output.JSON:
             emit = to_each(_as_json, ready.heard)
             drive(loaded.pipeline, loaded.folder, batch=batch, standby=standby, emit=emit, stop=stop)

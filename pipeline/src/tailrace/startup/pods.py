@@ -6,13 +6,8 @@ module imports neither Spark nor a Kubernetes client: all it needs from the API 
 
 from __future__ import annotations
 
-import json
-import ssl
 import threading
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +15,10 @@ from typing import Any
 
 from tailrace.config import Pipeline
 from tailrace.errors import DriverPodUnknown, ExecutorsMissing
+from tailrace.startup.api_server import ACCOUNT, API, FAILURES, Pods, short
 
 MASTER = "k8s://"
 OWNER = "tailrace.dev/driver"  # the label of an executor that names its driver's pod
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-API = "https://kubernetes.default.svc"
-_ANSWER_LIMIT = 10.0
 _LOOK = 0.5
 
 # Spark's settings that identify the driver, and the pod's variables that hold them.
@@ -83,6 +76,14 @@ class Executors:
             return None
         return cls(API, namespace, name)
 
+    @property
+    def _pods(self) -> Pods:
+        return Pods(self.namespace, self.api, self.account)
+
+    @property
+    def _selector(self) -> str:
+        return f"{OWNER}={self.owner}"
+
     def sweep(self) -> str:
         """Delete leftover executors, and return a note about it, or empty text.
 
@@ -90,38 +91,25 @@ class Executors:
         so nothing else deletes them.
         """
         try:
-            left = len(self._ask("GET")["items"])
+            left = len(self._pods.select(self._selector))
             if left:
-                self._ask("DELETE")
-        except (OSError, ValueError, KeyError) as error:
-            return f"could not look for executors that an earlier driver of this pod may have left: {_short(error)}"
+                self._pods.delete(selector=self._selector)
+        except FAILURES as error:
+            return f"could not look for executors that an earlier driver of this pod may have left: {short(error)}"
         return f"deleted {left} executors left by an earlier driver of this pod" if left else ""
 
     def why(self) -> str:
         """Describe in one line what keeps them from running."""
         try:
-            items = self._ask("GET")["items"]
-        except (OSError, ValueError, KeyError) as error:
-            return f"the API could not be asked why: {_short(error)}"
+            items = self._pods.select(self._selector)
+        except FAILURES as error:
+            return f"the API could not be asked why: {short(error)}"
         reasons = sorted({_reason(each) for each in items})
         return (
             "; ".join(reasons)
             if reasons
             else "no executor pod exists: the driver may not create any, or a quota is used up"
         )
-
-    def _ask(self, method: str) -> dict[str, Any]:
-        query = urllib.parse.urlencode({"labelSelector": f"{OWNER}={self.owner}"})
-        url = f"{self.api}/api/v1/namespaces/{self.namespace}/pods?{query}"
-        token = (self.account / "token").read_text(encoding="utf-8").strip()
-        request = urllib.request.Request(url, method=method, headers={"Authorization": f"Bearer {token}"})
-        authority = self.account / "ca.crt"
-        context = ssl.create_default_context(cafile=str(authority)) if self.api.startswith("https:") else None
-        with urllib.request.urlopen(request, timeout=_ANSWER_LIMIT, context=context) as answer:
-            found = json.load(answer)
-        if not isinstance(found, dict):
-            raise ValueError(f"the API answers with {type(found).__name__}")
-        return found
 
 
 def await_executors(count: Callable[[], int], stopped: threading.Event, why: Callable[[], str], limit: float) -> None:
@@ -147,7 +135,3 @@ def _reason(pod: Mapping[str, Any]) -> str:
     ]
     reasons += [each.get("message", "") for each in status.get("conditions", []) if each.get("status") == "False"]
     return ": ".join([status.get("phase", "Unknown"), *[each for each in reasons if each][:1]])
-
-
-def _short(error: Exception) -> str:
-    return f"{error.code} {error.reason}" if isinstance(error, urllib.error.HTTPError) else f"{error}"

@@ -167,7 +167,7 @@ def test_driver_of_a_drained_node_works_on_until_its_successor_is_ready() -> Non
     template = deployment(successorSeconds=45)["template"]
     [container] = template["spec"]["containers"]
     command = container["lifecycle"]["preStop"]["exec"]["command"]
-    assert command[:2] == ["tailrace", "await-successor"]
+    assert command[:2] == ["tailrace", "handover"]
     options = dict(each.removeprefix("--").split("=", 1) for each in command[2:])
     assert options["limit"] == "45"
     chosen = dict(each.split("=") for each in options["selector"].strip(",").split(","))

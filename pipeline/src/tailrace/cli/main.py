@@ -44,7 +44,7 @@ _ALL = {
     "rejected": Command("tailrace.cli.rejected", "app", "List, show and replay a pipeline's rejected records."),
     "offsets": Command("tailrace.cli.offsets", "app", "Show and change where a pipeline continues reading."),
     "doctor": Command("tailrace.cli.doctor", "doctor", "Check what a pipeline needs, one line per check."),
-    "await-successor": Command("tailrace.cli.successor", "await_successor", "Wait for the pod that replaces this one."),
+    "handover": Command("tailrace.cli.handover", "handover", "Wait for the pod that replaces this one."),
     "explain": Command("tailrace.cli.explain", "explain", "Explain what an error code means, and what to do."),
 }
 # Another package adds a command with an entry point of this group, `name = "package.module:function"`.

@@ -1,4 +1,4 @@
-"""`tailrace await-successor`: what a driver's pod runs before it ends, so that its pipeline is handed over."""
+"""`tailrace handover`: what a driver's pod runs before it ends, so that its pipeline is handed over."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import typer
 
 from tailrace.errors import ConfigInvalid
 from tailrace.startup.api_server import Pods
-from tailrace.startup.successor import await_successor as wait
+from tailrace.startup.successor import await_successor
 
 
-def await_successor(
+def handover(
     selector: Annotated[str, typer.Option("--selector", help="The labels of the pipeline's drivers: a=b,c=d.")],
     limit: Annotated[float, typer.Option("--limit", min=0, help="Seconds to wait at most.")] = 90.0,
 ) -> None:
@@ -25,5 +25,5 @@ def await_successor(
             kept="nothing was changed",
             then="run this in a driver's pod, as the chart does",
         )
-    found = wait(pods, selector.strip(","), os.environ["POD_NAME"], limit)
+    found = await_successor(pods, selector.strip(","), os.environ["POD_NAME"], limit)
     sys.stdout.write(f"{found}\n")

@@ -184,10 +184,13 @@ _AFTER_START = (Point.LEDGER_TAKEN, Point.SINKS_FENCED, Point.OPEN_BATCH_FINISHE
 # The end of the driver's life comes once, and not in a batch.
 _NEVER = (Point.DONE_OPEN, Point.DONE_NOTED, Point.BATCH_RETURNED, *_AFTER_START)
 
-# Here some sink partitions of a batch may be written, and others not: drawn three times as often.
-_PARTLY = (Point.COMMIT_SENT, Point.COMMIT_ACKNOWLEDGED, Point.BATCH_WRITTEN)
+# Here some sink partitions of a batch may be written, and others not; or a marker lies in a transaction that is left
+# open, which only a fence ends. Drawn three times as often.
+_PARTLY = (Point.MARKER_SENT, Point.COMMIT_SENT, Point.COMMIT_ACKNOWLEDGED, Point.BATCH_WRITTEN)
 
 
+# Two drivers at once, of which one believes that it leads: drawn more often than the others.
+_OFTEN = (Strike.PAUSE, Strike.PAUSE, Strike.RIVAL)
 _PLACES = (76, 14, 4, 6)  # of a hundred worlds: a driver without Spark costs a tenth of one with two executors
 # Spark plans the batches of such a job: it may have one driver, the same settings, and the input that it has seen.
 _NOT_DROPIN = {Strike.PAUSE, Strike.RIVAL, Strike.RESIZE, Strike.DEPLOY, Strike.TRIM, Strike.RIGHTS, *LOSSES}
@@ -234,7 +237,7 @@ def _strikes(chance: random.Random, where: Place, encoding: Encoding, work: Work
     # Which records are left decides what a function with state lets pass.
     never |= set(LOSSES) if work is Work.DISTINCT else {Strike.STORE}
     never |= _NOT_DROPIN if where is Place.DROPIN else set()
-    known = [each for each in Strike if each not in never]
+    known = [each for each in (*Strike, *_OFTEN) if each not in never]
     found = [chance.choice(known) for _ in range(chance.choice((0, 1, 1, 2, 3, 4)))]
     if LOSSES.intersection(found):
         found = [each for each in found if each not in TAKE_OFFSETS]

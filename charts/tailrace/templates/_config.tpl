@@ -48,7 +48,7 @@
   "spark" (merge (include "tailrace.spark" . | fromJson) $lost)
 -}}
 {{- $http := $root.Values.http -}}
-{{- $metrics := ternary (dict "enabled" true "host" "0.0.0.0" "port" (int $http.port) "gateways" (int $http.executorPort)) (dict "enabled" false) $http.enabled -}}
+{{- $metrics := ternary (dict "enabled" true "host" $http.host "port" (int $http.port) "gateways" (int $http.executorPort)) (dict "enabled" false) $http.enabled -}}
 {{- $_ := set $made "metrics" $metrics -}}
 {{- toYaml (mergeOverwrite $made (deepCopy $p.config)) -}}
 {{- end -}}
@@ -58,27 +58,30 @@
 {{- if hasPrefix "s3a:" (default "" .p.config.checkpoint) -}}yes{{- end -}}
 {{- end -}}
 
+{{/* Variables that come from Secrets, with the Secret and the key of each, as JSON. */}}
+{{- define "tailrace.secrets" -}}
+{{- $storage := .root.Values.objectStorage -}}
+{{- $found := dict -}}
+{{- if include "tailrace.stateful" . -}}
+{{- $embedded := eq $storage.mode "embedded" -}}
+{{- $secret := ternary (default (printf "%s-object-store" (include "tailrace.fullname" .root)) $storage.embedded.secret) $storage.external.secret $embedded -}}
+{{- with $secret -}}
+{{- $_ := set $found "AWS_ACCESS_KEY_ID" (dict "secret" . "key" (ternary "access-key" $storage.external.accessKey $embedded)) -}}
+{{- $_ := set $found "AWS_SECRET_ACCESS_KEY" (dict "secret" . "key" (ternary "secret-key" $storage.external.secretKey $embedded)) -}}
+{{- end -}}
+{{- end -}}
+{{- with .root.Values.kafka.external.sasl -}}
+{{- if and (eq $.root.Values.kafka.mode "external") .secret -}}
+{{- $_ := set $found "KAFKA_USERNAME" (dict "secret" .secret "key" .username) -}}
+{{- $_ := set $found "KAFKA_PASSWORD" (dict "secret" .secret "key" .password) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson (mergeOverwrite $found (deepCopy .p.secretEnv)) -}}
+{{- end -}}
+
 {{/* Variables of driver or executors. */}}
 {{- define "tailrace.env" -}}
-{{- $storage := .root.Values.objectStorage -}}
-{{- if include "tailrace.stateful" . }}
-{{- $secret := ternary (default (printf "%s-object-store" (include "tailrace.fullname" .root)) $storage.embedded.secret) $storage.external.secret (eq $storage.mode "embedded") -}}
-{{- with $secret }}
-- name: AWS_ACCESS_KEY_ID
-  valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: {{ ternary "access-key" $storage.external.accessKey (eq $storage.mode "embedded") | quote }}}}
-- name: AWS_SECRET_ACCESS_KEY
-  valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: {{ ternary "secret-key" $storage.external.secretKey (eq $storage.mode "embedded") | quote }}}}
-{{- end }}
-{{- end }}
-{{- with .root.Values.kafka.external }}
-{{- if and (eq $.root.Values.kafka.mode "external") .sasl.secret }}
-- name: KAFKA_USERNAME
-  valueFrom: {secretKeyRef: {name: {{ .sasl.secret | quote }}, key: {{ .sasl.username | quote }}}}
-- name: KAFKA_PASSWORD
-  valueFrom: {secretKeyRef: {name: {{ .sasl.secret | quote }}, key: {{ .sasl.password | quote }}}}
-{{- end }}
-{{- end }}
-{{- range $name, $from := .p.secretEnv }}
+{{- range $name, $from := include "tailrace.secrets" . | fromJson }}
 - name: {{ $name }}
   valueFrom: {secretKeyRef: {name: {{ $from.secret | quote }}, key: {{ $from.key | quote }}}}
 {{- end }}
@@ -87,6 +90,19 @@
   # A number as it was written: Go would write 5e+06.
   value: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}
 {{- end }}
+{{- end -}}
+
+{{/* The same Secrets as files, by variable. Nothing reads them: the driver notices when one changes. */}}
+{{- define "tailrace.secrets.volume" -}}
+- name: secrets
+  projected:
+    defaultMode: 0440
+    sources:
+      {{- range $name, $from := include "tailrace.secrets" . | fromJson }}
+      - secret:
+          name: {{ $from.secret | quote }}
+          items: [{key: {{ $from.key | quote }}, path: {{ $name }}}]
+      {{- end }}
 {{- end -}}
 
 {{/* The driver's identity: its own pod, which its executors connect to and are owned by. */}}

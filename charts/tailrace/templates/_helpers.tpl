@@ -47,9 +47,21 @@ tailrace.dev/pipeline: {{ .name | quote }}
 {{- printf "%s-%s" (include "tailrace.fullname" .root) .p.name -}}
 {{- end -}}
 
+{{/*
+An image: a pipeline's own repository, tag and digest before those of all pipelines. A digest decides alone; one of all
+pipelines does not belong to a repository or a tag of a pipeline's own.
+*/}}
 {{- define "tailrace.image" -}}
 {{- $own := default dict .own -}}
-{{- printf "%s:%s" (default .image.repository $own.repository) (default .root.Chart.AppVersion (default .image.tag $own.tag)) -}}
+{{- $repository := default .image.repository $own.repository -}}
+{{- $digest := default "" $own.digest -}}
+{{- if not (or $digest $own.repository $own.tag) }}{{ $digest = default "" .image.digest }}{{ end -}}
+{{- with .root.Values.global.imageRegistry }}{{ $repository = printf "%s/%s" (trimSuffix "/" .) $repository }}{{ end -}}
+{{- if $digest -}}
+{{- printf "%s@%s" $repository $digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository (default .root.Chart.AppVersion (default .image.tag $own.tag)) -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "tailrace.pullSecrets" -}}
@@ -64,9 +76,11 @@ imagePullSecrets:
 {{/* The restricted Pod Security Standard, and a read-only root file system. */}}
 {{- define "tailrace.podSecurity" -}}
 runAsNonRoot: true
+{{- if .Values.podSecurity.fixedIds }}
 runAsUser: {{ int .Values.podSecurity.runAsUser }}
 runAsGroup: {{ int .Values.podSecurity.runAsGroup }}
 fsGroup: {{ int .Values.podSecurity.fsGroup }}
+{{- end }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile:
   type: RuntimeDefault

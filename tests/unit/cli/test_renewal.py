@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from tailrace.cli.renewal import Renewal, certificates
+from tailrace.cli.renewal import Renewal, certificates, copies
 from tailrace.config import Pipeline
 from tailrace.testing import wait_until
 
@@ -26,6 +26,16 @@ def test_the_watched_files_are_those_of_the_connections() -> None:
         }
     )
     assert certificates(made) == (Path("/a/ca.crt"), Path("/a/user.key"), Path("/z/ca.crt"))
+
+
+def test_copies_of_secrets_are_watched_without_the_kubelets_own_files(tmp_path: Path) -> None:
+    """It swaps a link to a folder when it renews them."""
+    (tmp_path / "..2026_11_24").mkdir()
+    (tmp_path / "..data").symlink_to(tmp_path / "..2026_11_24")
+    for name in ("REGISTRY_KEY", "KAFKA_PASSWORD"):
+        (tmp_path / "..2026_11_24" / name).write_text("x")
+        (tmp_path / name).symlink_to(tmp_path / "..data" / name)
+    assert copies(tmp_path) == (tmp_path / "KAFKA_PASSWORD", tmp_path / "REGISTRY_KEY")
 
 
 def test_new_contents_are_a_reason_to_stop(tmp_path: Path) -> None:

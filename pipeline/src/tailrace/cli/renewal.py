@@ -24,6 +24,11 @@ def certificates(pipeline: Pipeline) -> tuple[Path, ...]:
     return tuple(sorted({Path(value) for name, value in options if name.endswith(".location")}))
 
 
+def copies(folder: Path) -> tuple[Path, ...]:
+    """Return the files of a folder of secrets, as a kubelet mounts it: its own begin with a dot."""
+    return tuple(sorted(each for each in folder.iterdir() if not each.name.startswith(".")))
+
+
 class Renewal:
     """Context manager that watches the files, and calls `stop` once with the reason when one changes."""
 

@@ -14,7 +14,7 @@ import typer
 
 from tailrace.cli.event_lines import line
 from tailrace.cli.ready import ReadyFile
-from tailrace.cli.renewal import Renewal, certificates
+from tailrace.cli.renewal import Renewal, certificates, copies
 from tailrace.cli.terminal import LiveTable, Output, log_to_stderr
 from tailrace.config.file import load
 from tailrace.startup.api_server import Pods
@@ -41,6 +41,15 @@ def run(
             "--until-renewed", help="Exit when a certificate in kafka.options is renewed, to be restarted from outside."
         ),
     ] = False,
+    secrets: Annotated[
+        Path | None,
+        typer.Option(
+            "--secrets",
+            exists=True,
+            file_okay=False,
+            help="Folder with copies of what the environment holds: --until-renewed watches them as well.",
+        ),
+    ] = None,
     by_successor: Annotated[
         bool,
         typer.Option(
@@ -83,7 +92,8 @@ def run(
         else:
             stop(reason)
 
-    with ready, Renewal(certificates(loaded.pipeline) if until_renewed else (), renewed):
+    files = certificates(loaded.pipeline) + (copies(secrets) if secrets is not None else ())
+    with ready, Renewal(files if until_renewed else (), renewed):
         if output is Output.JSON:
             emit = to_each(_as_json, ready.heard)
             drive(loaded.pipeline, loaded.folder, batch=batch, standby=standby, emit=emit, stop=stop)

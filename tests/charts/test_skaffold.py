@@ -78,6 +78,49 @@ def test_sources_of_each_image_are_in_the_repository() -> None:
                 assert any(file == source or file.startswith(f"{source.rstrip('/')}/") for file in listed), source
 
 
+def sources(artifact: Any) -> list[str]:
+    """Return what an image's Dockerfile copies, and the Dockerfile: what Skaffold watches for it."""
+    dockerfile = artifact["docker"]["dockerfile"]
+    text = (ROOT / dockerfile).read_text(encoding="utf-8")
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE)
+    return [dockerfile, *(each.rstrip("/") for line in copied for each in line.split())]
+
+
+def rebuilt(file: str) -> list[str]:
+    """Return the images that Skaffold builds again after an edit of this file; a synchronised one needs no build."""
+    found: list[str] = []
+    for artifact in CONFIG["build"]["artifacts"]:
+        built_on = {each["image"] for each in artifact.get("requires", [])}
+        rules = artifact.get("sync", {}).get("manual", [])
+        synced = any(Path(file).match(rule["src"]) for rule in rules)
+        watched = any(file == source or file.startswith(f"{source}/") for source in sources(artifact))
+        if built_on & set(found) or (watched and not synced):
+            found.append(artifact["image"])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("file", "images"),
+    [
+        ("pipeline/examples/tweets/tweets.py", []),
+        ("pipeline/src/tailrace/driver/loop.py", ["tailrace-driver", "tailrace-executor", "tailrace-example"]),
+        ("images/example/Dockerfile", ["tailrace-example"]),
+        ("images/executor/executor", ["tailrace-executor"]),
+        (
+            "requirements/runtime.txt",
+            ["tailrace-spark", "tailrace-driver", "tailrace-executor", "tailrace-example"],
+        ),
+        ("charts/tailrace/values.yaml", []),
+        ("tests/charts/test_skaffold.py", []),
+        ("docs/index.md", []),
+    ],
+)
+def test_edit_rebuilds_what_depends_on_it_and_nothing_else(file: str, images: list[str]) -> None:
+    """An edited function is copied into its driver. Once it also rebuilt the driver's image, whose new pod undid it."""
+    assert (ROOT / file).is_file()
+    assert rebuilt(file) == images
+
+
 def test_releases_render_with_the_built_images() -> None:
     """In every pod."""
     assert len(releases()) == 3

@@ -163,6 +163,13 @@ class Release:
         [pod] = self.pods("driver", pipeline)
         return restarts(pod)
 
+    def evict(self, pod: str) -> None:
+        """Evict a pod, as the drain of its node does; a disruption budget may refuse that."""
+        about = {"name": pod, "namespace": self.namespace}
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": about}
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/eviction"
+        self.kubectl("create", "--raw", path, "-f", "-", told=json.dumps(eviction))
+
     def pod(self, name: str) -> Resource:
         """Return a pod by its name."""
         [found] = cluster.items("pods", self.namespace, f"--field-selector=metadata.name={name}")
@@ -192,6 +199,11 @@ class Release:
 def name(pod: Resource) -> str:
     """Return the pod's name."""
     return str(pod["metadata"]["name"])
+
+
+def gone(pod: str, namespace: str) -> bool:
+    """Tell whether a pod no longer exists."""
+    return not cluster.items("pods", namespace, f"--field-selector=metadata.name={pod}")
 
 
 def restarts(pod: Resource) -> int:

@@ -115,17 +115,29 @@ def test_release_survives_the_kill_of_its_only_broker(running: Release) -> None:
 def test_evicted_executor_is_replaced(running: Release) -> None:
     """As when a node is drained: the disruption budget permits it, and the driver makes another executor."""
     [executor] = running.executors()
-    eviction = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": executor, "namespace": running.namespace},
-    }
-    path = f"/api/v1/namespaces/{running.namespace}/pods/{executor}/eviction"
     with running.feeding():
-        running.kubectl("create", "--raw", path, "-f", "-", told=json.dumps(eviction))
+        running.evict(executor)
         running.until(lambda: running.executors() not in (set(), {executor}), "another executor")
         running.settled()
     running.count("executor evicted")
+
+
+def test_evicted_driver_hands_over(running: Release) -> None:
+    """As when its node is drained: it works on until the pod that replaces it is ready; the test prints the gap."""
+    old = running.driver()
+    with running.feeding():
+        since = _now()
+        running.until(lambda: running.hand("silence", "hashtags", str(since))["records"] > 0, "records to flow")
+        running.evict(old)
+        running.until(lambda: releases.gone(old, running.namespace), "the evicted driver to end")
+        running.settled()
+        after = _now()
+        running.until(lambda: running.hand("silence", "hashtags", str(after))["records"] > 0, "records to flow again")
+    running.count("driver evicted")
+    [waited] = [each for each in running.events(running.driver()) if each["event"] == "standby"]
+    assert waited["leader"] is not None
+    gap = running.hand("silence", "hashtags", str(since))["longest"] / 1000
+    print(f"driver evicted: longest silence {gap:.1f} s", flush=True)  # noqa: T201
 
 
 @pytest.mark.parametrize("upgrade", ["hand-over", "drain"])

@@ -10,6 +10,7 @@ RUN_ARGS ?=
 TEST_ARGS ?=
 TEST_PROCESSES ?= 4
 LONG ?=
+HELM ?= helm
 FAULTS_ARGS ?=
 QUICK ?=
 ONLY ?=
@@ -20,7 +21,7 @@ WORLD ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test charts charts-schema images images-jars e2e faults check audit bench bench-soak bench-churn pictures fix docs lock clean
+.PHONY: help setup run test charts charts-schema charts-package images images-jars e2e faults check audit bench bench-soak bench-churn pictures fix docs lock clean
 
 help: ## List the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -59,6 +60,11 @@ charts: $(STAMP) ## Test the Helm chart: render and check every environment
 
 charts-schema: $(STAMP) ## Regenerate the schema of the chart's values from the configuration's
 	$(BIN)/python -m tailrace_operator.chart charts/values.schema.yaml charts/tailrace/values.yaml > charts/tailrace/values.schema.json
+
+# HELM is the program. With REGISTRY=oci://HOST/FOLDER the package is pushed there too; log in with `helm registry login`.
+charts-package: ## Package the chart into dist; REGISTRY=oci://… pushes it
+	$(HELM) package charts/tailrace --destination dist
+	$(if $(REGISTRY),$(HELM) push dist/tailrace-$$(sed -n 's/^version: //p' charts/tailrace/Chart.yaml).tgz $(REGISTRY))
 
 # The jars come from this machine's cache, so that the build does not need Maven Central. DOCKER_BUILD takes options.
 images: images-jars ## Build the images with Docker, and print their sizes

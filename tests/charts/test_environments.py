@@ -76,6 +76,18 @@ def test_lint_finds_no_problem(name: str) -> None:
     assert all("kafka.strimzi.io/v1" in line for line in problems), done.stdout
 
 
+def test_packaged_chart_renders_the_same(environment: str, resources: list[Resource], tmp_path: Path) -> None:
+    """No file that a template reads is left out of the package."""
+    done = helm("package", str(CHART), "--destination", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    [package] = tmp_path.glob("tailrace-*.tgz")
+    values = str(CHART / "environments" / f"{environment}.yaml")
+    apis = ("--api-versions", "kafka.strimzi.io/v1", "--api-versions", "monitoring.coreos.com/v1")
+    made = helm("template", "t", str(package), "--namespace", "streams", "--values", values, *apis)
+    assert made.returncode == 0, made.stderr
+    assert [each for each in yaml.safe_load_all(made.stdout) if each] == resources
+
+
 def test_each_object_has_a_unique_name(everything: list[Resource]) -> None:
     """Two objects with the same name would overwrite each other."""
     names = [(each["apiVersion"], each["kind"], each["metadata"]["name"]) for each in everything]

@@ -1,0 +1,143 @@
+"""A release on several nodes: one of them is lost, or cut off, while records flow; each record comes out once.
+
+E2E_NODES is a program that is called with node-kill, node-start, node-cut or node-mend and a node's name. Without it,
+or with fewer than three nodes, the tests are skipped. The first node has the broker, and stays.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from e2e import release as releases
+from e2e.release import Release
+from support import cluster
+from support.cluster import Resource
+
+pytestmark = [pytest.mark.timeout(3000)]
+
+VALUES = f"--values={Path(__file__).with_name('nodes.yaml')}"
+
+
+def nodes() -> list[str]:
+    """Return the nodes' names."""
+    return sorted(releases.name(each) for each in cluster.items("nodes", "default"))
+
+
+def act(what: str, node: str) -> None:
+    """Kill, start, cut off or mend a node."""
+    subprocess.run([os.environ["E2E_NODES"], what, node], check=True, timeout=300)
+
+
+@contextmanager
+def without(release: Release, node: str, end: str, mend: str) -> Iterator[None]:
+    """Do without a node inside, and wait until it is back."""
+    act(end, node)
+    try:
+        yield
+    finally:
+        act(mend, node)
+
+        def back() -> bool:
+            [found] = cluster.items("nodes", "default", f"--field-selector=metadata.name={node}")
+            return releases.ready(found)
+
+        release.until(back, f"{node} to be ready again")
+
+
+@pytest.fixture(scope="module")
+def spread(kubernetes: None, release: Release) -> Release:
+    """Install a release whose pipelines run on all nodes but the first."""
+    if not os.environ.get("E2E_NODES") or len(nodes()) < 3:
+        pytest.skip("E2E_NODES is not set, or there are fewer than three nodes")
+    for node in nodes()[1:]:
+        cluster.kubectl("label", "node", node, "work=yes", "--overwrite")
+        cluster.kubectl("taint", "node", node, "work=yes:NoSchedule", "--overwrite")
+    release.helm("install", "--wait", "--timeout=15m", VALUES, "--set=pipelineDefaults.driver.standbys=1")
+    releases.hand(release)
+    release.kubectl("wait", "kafkauser/hand", "pod/hand", "--for=condition=Ready", "--timeout=5m")
+    return release
+
+
+def leads(release: Release, pod: Resource) -> bool:
+    """Tell whether this driver has taken the pipeline over."""
+    return releases.ready(pod) and any(each["event"] == "ready" for each in release.events(releases.name(pod)))
+
+
+def leader(release: Release, drivers: int) -> Resource:
+    """Wait until so many drivers are ready, one of them leads, and each has an executor; return the one that leads."""
+    found: list[Resource] = []
+
+    def settled() -> bool:
+        every = [each for each in release.pods("driver") if releases.ready(each)]
+        found[:] = [each for each in every if leads(release, each)]
+        executors = [each for each in release.pods("executor") if releases.ready(each)]
+        return (len(every), len(found)) == (drivers, 1) and len(executors) >= drivers
+
+    release.until(settled, f"{drivers} drivers with executors, of which one leads")
+    return found[0]
+
+
+def silence(release: Release, lose: Callable[[int], None]) -> float:
+    """Let records flow, lose something, and return the longest silence of the output in seconds."""
+    with release.feeding():
+        since = int(time.time() * 1000)
+        release.until(lambda: release.hand("silence", "hashtags", str(since))["records"] > 0, "records to flow")
+        lose(since)
+    return release.hand("silence", "hashtags", str(since))["longest"] / 1000
+
+
+def flows_again(release: Release) -> None:
+    """Wait until there is output that is newer than now."""
+    after = int(time.time() * 1000)
+    release.until(lambda: release.hand("silence", "hashtags", str(after))["records"] > 0, "records to flow again")
+
+
+@pytest.mark.parametrize(("end", "mend"), [("node-kill", "node-start"), ("node-cut", "node-mend")])
+def test_standby_takes_over_from_a_driver_whose_node_is_lost(spread: Release, end: str, mend: str) -> None:
+    """Its lease in Kafka decides, long before Kubernetes notices; a driver that was only cut off is fenced."""
+    node = leader(spread, 2)["spec"]["nodeName"]
+
+    def lose(since: int) -> None:
+        with without(spread, node, end, mend):
+            flows_again(spread)
+
+    gap = silence(spread, lose)
+    spread.count(f"{end} of the driver's node, with a standby")
+    print(f"{end} of the driver's node, with a standby: longest silence {gap:.1f} s", flush=True)  # noqa: T201
+    leader(spread, 2)
+
+
+def test_driver_of_a_lost_node_is_replaced_without_a_standby(spread: Release) -> None:
+    """Kubernetes notices the loss, and its replacement starts on another node."""
+    spread.helm("upgrade", "--wait", "--timeout=15m", VALUES, "--set=pipelineDefaults.driver.standbys=0")
+    node = leader(spread, 1)["spec"]["nodeName"]
+
+    def lose(since: int) -> None:
+        with without(spread, node, "node-kill", "node-start"):
+            flows_again(spread)
+
+    gap = silence(spread, lose)
+    spread.count("the driver's node lost")
+    print(f"the driver's node lost: longest silence {gap:.1f} s", flush=True)  # noqa: T201
+
+
+def test_executor_of_a_lost_node_is_replaced(spread: Release) -> None:
+    """The driver gives it up after some seconds of silence, and repeats its tasks elsewhere."""
+    driver = leader(spread, 1)
+    [executor] = [each for each in spread.pods("executor") if releases.ready(each)]
+    assert executor["spec"]["nodeName"] != driver["spec"]["nodeName"]
+
+    def lose(since: int) -> None:
+        with without(spread, executor["spec"]["nodeName"], "node-kill", "node-start"):
+            flows_again(spread)
+
+    gap = silence(spread, lose)
+    spread.count("the executor's node lost")
+    print(f"the executor's node lost: longest silence {gap:.1f} s", flush=True)  # noqa: T201

@@ -52,10 +52,15 @@ def without(release: Release, node: str, end: str, mend: str) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def spread(kubernetes: None, release: Release) -> Release:
-    """Install a release whose pipelines run on all nodes but the first."""
+def several(kubernetes: None) -> None:
+    """Skip without several nodes, and a way to lose one, before anything is installed."""
     if not os.environ.get("E2E_NODES") or len(nodes()) < 3:
         pytest.skip("E2E_NODES is not set, or there are fewer than three nodes")
+
+
+@pytest.fixture(scope="module")
+def spread(several: None, release: Release) -> Release:
+    """Install a release whose pipelines run on all nodes but the first."""
     for node in nodes()[1:]:
         cluster.kubectl("label", "node", node, "work=yes", "--overwrite")
         cluster.kubectl("taint", "node", node, "work=yes:NoSchedule", "--overwrite")

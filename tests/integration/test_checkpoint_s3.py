@@ -139,19 +139,17 @@ def test_state_on_minio_survives_restarts(words: Words, store: Minio, spark: Spa
     assert not [name for name in objects if ".tmp" in name]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "faults",
     [
         {"state/0/1/2.changelog": Fault.REFUSE, "commits/1": Fault.CUT},
-        pytest.param(
-            {
-                "metadata": Fault.REFUSE,
-                "state/0/_metadata/metadata": Fault.FORBID,
-                "state/0/0/1.changelog": Fault.CUT,
-                "offsets/1": Fault.FORBID,
-            },
-            marks=pytest.mark.long,
-        ),
+        {
+            "metadata": Fault.REFUSE,
+            "state/0/_metadata/metadata": Fault.FORBID,
+            "state/0/0/1.changelog": Fault.CUT,
+            "offsets/1": Fault.FORBID,
+        },
     ],
     ids=["state-and-commit", "others"],
 )
@@ -211,6 +209,7 @@ def doctor(words: Words, environment: dict[str, str]) -> dict[str, str]:
     return dict(found)
 
 
+@pytest.mark.long
 def test_doctor_checks_the_store(words: Words, store: Minio) -> None:
     """It reports a working store and leaves nothing in it; it names a wrong key or bucket."""
     before = store.objects()

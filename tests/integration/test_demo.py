@@ -45,7 +45,7 @@ def left_in(folder: Path) -> list[Path]:
     return list(folder.glob("tailrace-demo-*"))
 
 
-@pytest.mark.takes(59)
+@pytest.mark.long
 def test_demo_proves_its_records_after_a_kill_in_mid_batch(tmp_path: Path) -> None:
     """Killing the driver with -9 loses and duplicates nothing, some records are rejected, and no folder is left."""
     result = demo(tmp_path, "--for", "8s", "--rate", "1000", "--kills", "1")

@@ -9,6 +9,7 @@ STAMP  := $(VENV)/.installed
 RUN_ARGS ?=
 TEST_ARGS ?=
 TEST_PROCESSES ?= 4
+SLOW ?=
 LONG ?=
 HELM ?= helm
 FAULTS_ARGS ?=
@@ -41,10 +42,10 @@ run: setup ## Run the demo: embedded Kafka, a pipeline, the proof
 	$(BIN)/tailrace demo $(RUN_ARGS)
 
 # Two runs: integration tests start and stop Spark sessions, and a process can hold only one at a time.
-test: setup ## Run the tests, the integration tests on a real Kafka (LONG=1: the long ones instead)
+test: setup ## Run the tests, the integration tests on a real Kafka (SLOW=1: those that only CI needs; LONG=1: all others)
 	PYTHONPATH=tests $(BIN)/python -m support.prepare
-	$(if $(LONG),,$(BIN)/python -m pytest tests/unit --numprocesses $(TEST_PROCESSES) --dist loadfile $(TEST_ARGS))
-	$(BIN)/python -m pytest tests/integration --numprocesses $(TEST_PROCESSES) -m "$(if $(LONG),,not )long" $(TEST_ARGS)
+	$(if $(SLOW)$(LONG),,$(BIN)/python -m pytest tests/unit --numprocesses $(TEST_PROCESSES) --dist loadfile $(TEST_ARGS))
+	$(BIN)/python -m pytest tests/integration --numprocesses $(TEST_PROCESSES) -m "$(if $(LONG),slow or long,$(if $(SLOW),slow,not slow and not long))" $(TEST_ARGS)
 
 faults: setup ## Break every part and count the records that come out (an hour; QUICK=1: minutes; WORLDS=15: at random)
 	PYTHONPATH=tests $(BIN)/python -m support.prepare

@@ -139,17 +139,19 @@ def test_state_on_minio_survives_restarts(words: Words, store: Minio, spark: Spa
     assert not [name for name in objects if ".tmp" in name]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "faults",
     [
-        {"state/0/1/2.changelog": Fault.REFUSE, "commits/1": Fault.CUT},
-        {
-            "metadata": Fault.REFUSE,
-            "state/0/_metadata/metadata": Fault.FORBID,
-            "state/0/0/1.changelog": Fault.CUT,
-            "offsets/1": Fault.FORBID,
-        },
+        pytest.param({"state/0/1/2.changelog": Fault.REFUSE, "commits/1": Fault.CUT}, marks=pytest.mark.slow),
+        pytest.param(
+            {
+                "metadata": Fault.REFUSE,
+                "state/0/_metadata/metadata": Fault.FORBID,
+                "state/0/0/1.changelog": Fault.CUT,
+                "offsets/1": Fault.FORBID,
+            },
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["state-and-commit", "others"],
 )
@@ -172,7 +174,7 @@ def test_failed_write_ends_the_run_and_the_next_continues(
     assert {f"{words.name}/{each}" for each in faults if each != "commits/1"} <= set(store.objects(words.name))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_configured_keys_are_in_no_process_arguments(words: Words, store: Minio) -> None:
     """Keys under `spark:` reach the store, and no process shows them in its arguments."""
     words.send(100)
@@ -209,7 +211,7 @@ def doctor(words: Words, environment: dict[str, str]) -> dict[str, str]:
     return dict(found)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_doctor_checks_the_store(words: Words, store: Minio) -> None:
     """It reports a working store and leaves nothing in it; it names a wrong key or bucket."""
     before = store.objects()

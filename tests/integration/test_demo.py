@@ -45,7 +45,7 @@ def left_in(folder: Path) -> list[Path]:
     return list(folder.glob("tailrace-demo-*"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_demo_proves_its_records_after_a_kill_in_mid_batch(tmp_path: Path) -> None:
     """Killing the driver with -9 loses and duplicates nothing, some records are rejected, and no folder is left."""
     result = demo(tmp_path, "--for", "8s", "--rate", "1000", "--kills", "1")
@@ -56,7 +56,7 @@ def test_demo_proves_its_records_after_a_kill_in_mid_batch(tmp_path: Path) -> No
     assert not left_in(tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     """Interrupted while its driver works, the demo exits with code 130 and leaves no process."""
     process = subprocess.Popen(

@@ -110,7 +110,7 @@ def test_mistake_in_the_readme_is_reported_as_shown(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_tests_of_the_how_to_pass(tmp_path: Path) -> None:
     """Both kinds of tests run in a folder with the README's pipeline, each in its own pytest."""
     write(tmp_path, section("README.md", "Your own pipeline"), USUAL)

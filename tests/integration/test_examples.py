@@ -92,7 +92,7 @@ def test_rich_events_go_to_two_topics(tailrace_kafka: EmbeddedKafka, spark: Spar
     prove(chosen, kafka_at(bootstrap), "rich-events", sinks, "rich-events.rejected")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_windowed_counts_survive_a_restart(tailrace_kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path) -> None:
     """Windows that span two runs count all their events, because the state is resumed."""
     chosen, bootstrap = example("windowed-counts"), tailrace_kafka.bootstrap_servers

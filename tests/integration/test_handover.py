@@ -85,7 +85,7 @@ def test_standby_takes_over_from_a_driver_that_shuts_down(bench: MakeBench) -> N
     assert found.in_ == load.sent
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_paused_driver_finds_itself_fenced_when_it_resumes(bench: MakeBench) -> None:
     """It is paused in mid-batch; another start finishes that batch and goes on; each record comes out once."""
     one = bench(partitions=2)

@@ -14,7 +14,8 @@ metadata:
 spec:
   automountServiceAccountToken: false
   enableServiceLinks: false
-  terminationGracePeriodSeconds: 30
+  # What an executor has not committed is given to another one; and a lost node is given up only after this.
+  terminationGracePeriodSeconds: 10
   securityContext:
     {{- include "tailrace.podSecurity" .root | nindent 4 }}
   {{- with include "tailrace.placement" $of }}{{ . | nindent 2 }}{{ end }}

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
+import re
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from support.pod_api import api
+from support.helm import ROOT
+from support.pod_api import Answer, api
 from tailrace.config import Pipeline
+from tailrace.driver.tasks import Tasks
 from tailrace.errors import DriverPodUnknown, ExecutorsMissing
+from tailrace.startup import warming
 from tailrace.startup.pods import Executors, await_executors, settings
 
 POD = {"POD_IP": "10.1.2.3", "POD_NAME": "copies-abc", "POD_NAMESPACE": "streams"}
@@ -115,3 +121,43 @@ def test_a_driver_outside_a_pod_looks_for_no_executors() -> None:
     assert Executors.of(pipeline(), {}) is None
     assert Executors.of(pipeline(master="local[2]"), POD) is None
     assert Executors.of(pipeline(), POD) == Executors("https://kubernetes.default.svc", "streams", "copies-abc")
+
+
+def test_executor_of_a_node_that_does_not_answer_is_removed(account: Path) -> None:
+    """Spark counts it as running until it is gone, and made no other: the batch waited for the node to come back."""
+    now = datetime.datetime.now(datetime.UTC)
+
+    def ending(name: str, seconds: float) -> dict[str, object]:
+        until = (now + datetime.timedelta(seconds=seconds)).isoformat(timespec="seconds").replace("+00:00", "Z")
+        return {"metadata": {"name": name, "deletionTimestamp": until}}
+
+    pods = [{"metadata": {"name": "works"}}, ending("ends", 20), ending("lost", -30)]
+    with api({"GET": (200, {"items": pods}), "DELETE": (200, {})}) as (url, asked):
+        assert Executors(url, "streams", "copies-abc", account).reap() == ["lost"]
+    deleted = [path for method, path, _ in asked if method == "DELETE"]
+    assert deleted == ["/api/v1/namespaces/streams/pods/lost?gracePeriodSeconds=0"]
+
+
+def test_reaping_survives_an_api_that_fails(account: Path) -> None:
+    """It asks again, reports each executor, and ends when the driver stops."""
+    stopped, notes = threading.Event(), list[str]()
+
+    def heard(text: str) -> None:
+        notes.append(text)
+        stopped.set()
+
+    lost = {"metadata": {"name": "lost", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    answers: dict[str, Answer | Sequence[Answer]] = {"GET": [(503, {}), (200, {"items": [lost]})], "DELETE": (200, {})}
+    with api(answers) as (url, _), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tailrace.startup.pods._REAP_EVERY", 0.01)
+        Executors(url, "streams", "copies-abc", account).keep_reaping(stopped, heard)
+    assert notes == ["removed the executor lost: its node does not answer"]
+
+
+def test_what_workers_unpickle_is_in_the_executors_image() -> None:
+    """A standby on Kubernetes was never warm: its warming tasks came from a room that the image leaves out."""
+    dockerfile = (ROOT / "images" / "executor" / "Dockerfile").read_text(encoding="utf-8")
+    removed = re.findall(r"rm -rf /opt/tailrace/bin/tailrace /opt/tailrace/share ([a-z ]+)", dockerfile)[0].split()
+    assert "startup" in removed
+    for shipped in (warming.__dict__["hold"], warming.__dict__["drain"], Tasks):
+        assert shipped.__module__.split(".")[1] not in removed

@@ -5,6 +5,7 @@ A driver lists and deletes pods, and needs nothing else of the API; so it carrie
 
 from __future__ import annotations
 
+import datetime
 import json
 import ssl
 import urllib.error
@@ -40,15 +41,18 @@ class Pods:
         items: list[dict[str, Any]] = self._ask("GET", selector=selector)["items"]
         return items
 
-    def delete(self, *, selector: str = "", name: str = "") -> None:
-        """Delete the pods with these labels, or the one of this name."""
+    def delete(self, *, selector: str = "", name: str = "", at_once: bool = False) -> None:
+        """Delete the pods with these labels, or the one of this name; at once, without asking its node."""
         if not selector and not name:
             raise ValueError("neither labels nor a name say which pods to delete")
-        self._ask("DELETE", selector=selector, name=name)
+        self._ask("DELETE", selector=selector, name=name, more={"gracePeriodSeconds": 0} if at_once else {})
 
-    def _ask(self, method: str, *, selector: str = "", name: str = "") -> dict[str, Any]:
+    def _ask(
+        self, method: str, *, selector: str = "", name: str = "", more: Mapping[str, object] | None = None
+    ) -> dict[str, Any]:
+        asked = {**({"labelSelector": selector} if selector else {}), **(more or {})}
         url = f"{self.api}/api/v1/namespaces/{self.namespace}/pods"
-        url += f"/{name}" if name else "?" + urllib.parse.urlencode({"labelSelector": selector})
+        url += (f"/{name}" if name else "") + (f"?{urllib.parse.urlencode(asked)}" if asked else "")
         token = (self.account / "token").read_text(encoding="utf-8").strip()
         request = urllib.request.Request(url, method=method, headers={"Authorization": f"Bearer {token}"})
         authority = self.account / "ca.crt"
@@ -69,6 +73,12 @@ def ready(pod: Mapping[str, Any]) -> bool:
 def ending(pod: Mapping[str, Any]) -> bool:
     """Return whether a pod is being deleted."""
     return "deletionTimestamp" in pod["metadata"]
+
+
+def overdue(pod: Mapping[str, Any], now: datetime.datetime, beyond: float) -> bool:
+    """Return whether a pod should have ended so many seconds ago: its node does not answer."""
+    until = pod["metadata"].get("deletionTimestamp")
+    return until is not None and (now - datetime.datetime.fromisoformat(until)).total_seconds() > beyond
 
 
 def short(error: Exception) -> str:

@@ -107,4 +107,7 @@ def with_executors(pipeline: Pipeline, emit: Emit, stop: Stop) -> SparkSession:
         except errors.TailraceError:
             spark.stop()
             raise
+    if executors:
+        told = (stop.event, lambda text: emit(Noted(text)))
+        threading.Thread(target=executors.keep_reaping, args=told, name="tailrace-reaper", daemon=True).start()
     return spark

@@ -7,10 +7,8 @@ run on any record, and a failure costs only speed.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -18,19 +16,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from tailrace.driver.shutdown import Stop
+from tailrace.driver.warm_tasks import drain, hold
 from tailrace.errors import TailraceError
-from tailrace.gateway import connect
 from tailrace.spark_stream.frame import rows as rows_of
 from tailrace.spark_stream.gate import Gate
 from tailrace.stages.assembly import Assembly
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 log = logging.getLogger(__name__)
 
 LOST = (PySparkException, Py4JError, TailraceError)  # what a step may raise: the pipeline runs anyway
-_HOLD = 0.2  # seconds that a warming task keeps its worker, so that each slot gets one of its own
 _NOTHING = "nothing boolean"
 _LOOK_EVERY = 0.1
 
@@ -67,12 +61,12 @@ class Warming:
 def workers(spark: SparkSession) -> None:
     """Start a Python worker in each slot, with all that a batch imports, and the gateway."""
     slots = spark.sparkContext.defaultParallelism
-    spark.range(0, slots, 1, slots).mapInArrow(_hold, _NOTHING).collect()
+    spark.range(0, slots, 1, slots).mapInArrow(hold, _NOTHING).collect()
 
 
 def stream(spark: SparkSession, assembly: Assembly) -> None:
     """Run a stateful pipeline's stages on no records, so that Spark compiles them and the workers load them."""
-    rows_of(assembly, _nothing(spark), Gate.of(assembly.pipeline, None)).mapInArrow(_drain, _NOTHING).collect()
+    rows_of(assembly, _nothing(spark), Gate.of(assembly.pipeline, None)).mapInArrow(drain, _NOTHING).collect()
 
 
 def _nothing(spark: SparkSession) -> DataFrame:
@@ -89,16 +83,3 @@ def _nothing(spark: SparkSession) -> DataFrame:
         F.col("id").cast("int").alias("timestampType"),
         F.array(F.struct(text.alias("key"), text.cast("binary").alias("value"))).alias("headers"),
     )
-
-
-def _drain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Consume everything and yield nothing; on the way, import what a writing task imports."""
-    connect()
-    for _ in batches:
-        pass
-    return iter(())
-
-
-def _hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    time.sleep(_HOLD)
-    return _drain(batches)

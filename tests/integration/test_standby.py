@@ -165,6 +165,25 @@ def test_standby_with_other_code_is_not_ready_on_the_open_batch_of_an_earlier_ru
     assert events == ["standby", "stopped"]
 
 
+def test_standby_outlives_brokers_that_are_away_while_it_looks_at_the_ledger(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not said yet that it is ready; it looks again, and is ready then."""
+    one = bench()
+    pipeline, accepted, asked = one.pipeline(), Standby._accepted, list[Holder]()
+
+    def away_at_first(self: Standby, first: Holder) -> bool:
+        asked.append(first)
+        if len(asked) == 1:
+            raise errors.BrokerUnreachable("no broker answers")
+        return accepted(self, first)
+
+    monkeypatch.setattr(Standby, "_accepted", away_at_first)
+    with led(pipeline):
+        events = waits(one, pipeline, lambda event, stop: stop("enough") if event["event"] == "standby" else None)
+    assert [each["event"] for each in events] == ["standby", "stopped"]
+
+
 def test_standby_refuses_what_a_start_would_refuse(bench: MakeBench) -> None:
     """It refuses while the old driver still works, so an upgrade that cannot work does not begin."""
     one = bench()

@@ -61,6 +61,8 @@ class Standby:
                 raise self.lease.problem
             try:
                 holders = running(self.context.cluster, self.context.pipeline.pipeline)
+                listed = any(each.run == self.context.run for each in holders)
+                ready = announced or (listed and self._accepted(holders[0]))
             except NotAuthorized:
                 raise
             except KafkaError:
@@ -68,7 +70,7 @@ class Standby:
             if next_in_line(holders, self.context.run):
                 self.lease.hold(Phase.LEADING)
                 return True
-            if not announced and any(each.run == self.context.run for each in holders) and self._accepted(holders[0]):
+            if ready and not announced:
                 announced = True
                 self._say(holders[0], cold)
             if time.monotonic() - warmed > _WARM_EVERY:

@@ -163,6 +163,16 @@ class Release:
         [pod] = self.pods("driver", pipeline)
         return restarts(pod)
 
+    def flows(self) -> int:
+        """Wait until there is output that is newer than now; return now, in milliseconds."""
+        now = int(time.time() * 1000)
+        self.until(lambda: self.hand("silence", "hashtags", str(now))["records"] > 0, "records to flow")
+        return now
+
+    def gap(self, since: int) -> float:
+        """Return the longest silence of the output since then, in seconds."""
+        return self.hand("silence", "hashtags", str(since))["longest"] / 1000
+
     def evict(self, pod: str) -> None:
         """Evict a pod, as the drain of its node does; a disruption budget may refuse that."""
         about = {"name": pod, "namespace": self.namespace}

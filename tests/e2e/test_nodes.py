@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -89,60 +88,42 @@ def leader(release: Release, drivers: int) -> Resource:
     return found[0]
 
 
-def silence(release: Release, lose: Callable[[int], None]) -> float:
-    """Let records flow, lose something, and return the longest silence of the output in seconds."""
+def lose(release: Release, node: str, what: str, end: str = "node-kill", mend: str = "node-start") -> None:
+    """Let records flow, lose a node until they flow again, and mend it; count, and print the longest silence."""
     with release.feeding():
-        since = int(time.time() * 1000)
-        release.until(lambda: release.hand("silence", "hashtags", str(since))["records"] > 0, "records to flow")
-        lose(since)
-    return release.hand("silence", "hashtags", str(since))["longest"] / 1000
-
-
-def flows_again(release: Release) -> None:
-    """Wait until there is output that is newer than now."""
-    after = int(time.time() * 1000)
-    release.until(lambda: release.hand("silence", "hashtags", str(after))["records"] > 0, "records to flow again")
+        since = release.flows()
+        with without(release, node, end, mend):
+            release.flows()
+    release.count(what)
+    print(f"{what}: longest silence {release.gap(since):.1f} s", flush=True)  # noqa: T201
 
 
 @pytest.mark.parametrize(("end", "mend"), [("node-kill", "node-start"), ("node-cut", "node-mend")])
 def test_standby_takes_over_from_a_driver_whose_node_is_lost(spread: Release, end: str, mend: str) -> None:
     """Its lease in Kafka decides, long before Kubernetes notices; a driver that was only cut off is fenced."""
     node = leader(spread, 2)["spec"]["nodeName"]
-
-    def lose(since: int) -> None:
-        with without(spread, node, end, mend):
-            flows_again(spread)
-
-    gap = silence(spread, lose)
-    spread.count(f"{end} of the driver's node, with a standby")
-    print(f"{end} of the driver's node, with a standby: longest silence {gap:.1f} s", flush=True)  # noqa: T201
+    lose(spread, node, f"{end} of the driver's node, with a standby", end, mend)
     leader(spread, 2)
 
 
 def test_driver_of_a_lost_node_is_replaced_without_a_standby(spread: Release) -> None:
     """Kubernetes notices the loss, and its replacement starts on another node."""
     spread.helm("upgrade", "--wait", "--timeout=15m", VALUES, "--set=pipelineDefaults.driver.standbys=0")
-    node = leader(spread, 1)["spec"]["nodeName"]
-
-    def lose(since: int) -> None:
-        with without(spread, node, "node-kill", "node-start"):
-            flows_again(spread)
-
-    gap = silence(spread, lose)
-    spread.count("the driver's node lost")
-    print(f"the driver's node lost: longest silence {gap:.1f} s", flush=True)  # noqa: T201
+    lose(spread, leader(spread, 1)["spec"]["nodeName"], "the driver's node lost")
 
 
 def test_executor_of_a_lost_node_is_replaced(spread: Release) -> None:
     """The driver gives it up after some seconds of silence, and repeats its tasks elsewhere."""
-    driver = leader(spread, 1)
-    [executor] = [each for each in spread.pods("executor") if releases.ready(each)]
-    assert executor["spec"]["nodeName"] != driver["spec"]["nodeName"]
+    node = leader(spread, 1)["spec"]["nodeName"]
 
-    def lose(since: int) -> None:
-        with without(spread, executor["spec"]["nodeName"], "node-kill", "node-start"):
-            flows_again(spread)
+    def elsewhere() -> str:
+        """Return the node of an executor away from the driver; one beside it is deleted, and comes anew."""
+        for each in spread.pods("executor"):
+            if each["spec"].get("nodeName") == node:
+                spread.kubectl("delete", "pod", releases.name(each), "--wait=true")
+            elif releases.ready(each):
+                return str(each["spec"]["nodeName"])
+        return ""
 
-    gap = silence(spread, lose)
-    spread.count("the executor's node lost")
-    print(f"the executor's node lost: longest silence {gap:.1f} s", flush=True)  # noqa: T201
+    spread.until(lambda: bool(elsewhere()), "an executor on another node than the driver")
+    lose(spread, elsewhere(), "the executor's node lost")

@@ -126,18 +126,15 @@ def test_evicted_driver_hands_over(running: Release) -> None:
     """As when its node is drained: it works on until the pod that replaces it is ready; the test prints the gap."""
     old = running.driver()
     with running.feeding():
-        since = _now()
-        running.until(lambda: running.hand("silence", "hashtags", str(since))["records"] > 0, "records to flow")
+        since = running.flows()
         running.evict(old)
         running.until(lambda: releases.gone(old, running.namespace), "the evicted driver to end")
         running.settled()
-        after = _now()
-        running.until(lambda: running.hand("silence", "hashtags", str(after))["records"] > 0, "records to flow again")
+        running.flows()
     running.count("driver evicted")
     [waited] = [each for each in running.events(running.driver()) if each["event"] == "standby"]
     assert waited["leader"] is not None
-    gap = running.hand("silence", "hashtags", str(since))["longest"] / 1000
-    print(f"driver evicted: longest silence {gap:.1f} s", flush=True)  # noqa: T201
+    print(f"driver evicted: longest silence {running.gap(since):.1f} s", flush=True)  # noqa: T201
 
 
 @pytest.mark.parametrize("upgrade", ["hand-over", "drain"])
@@ -145,17 +142,15 @@ def test_upgrade_keeps_exactly_once_while_records_flow(running: Release, upgrade
     """The new driver continues where the old one stopped; the test prints the longest gap in the output."""
     old = running.driver()
     with running.feeding():
-        time_before = _now()
-        running.until(lambda: running.hand("silence", "hashtags", str(time_before))["records"] > 0, "records to flow")
+        since = running.flows()
         started = time.monotonic()
         running.helm("upgrade", "--wait", "--timeout=15m", f"--set=pipelineDefaults.upgrade={upgrade}", _turn())
         running.until(lambda: old not in {releases.name(pod) for pod in running.pods("driver")}, "the old driver to go")
         running.settled()
-        after = _now()
-        running.until(lambda: running.hand("silence", "hashtags", str(after))["records"] > 0, "records to flow again")
+        running.flows()
     running.count(f"upgrade by {upgrade}")
-    gap = running.hand("silence", "hashtags", str(time_before))["longest"] / 1000
-    print(f"upgrade by {upgrade}: {releases.since(started)}, longest silence {gap:.1f} s", flush=True)  # noqa: T201
+    took = releases.since(started)
+    print(f"upgrade by {upgrade}: {took}, longest silence {running.gap(since):.1f} s", flush=True)  # noqa: T201
 
 
 def test_executors_scale_with_the_backlog(running: Release) -> None:

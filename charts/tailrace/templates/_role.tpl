@@ -5,17 +5,16 @@ Labels, annotations and variables of the role are added; anything else replaces 
 {{- define "tailrace.role" -}}
 {{- $p := .p -}}
 {{- $own := ternary $p.executors.pod $p.driver.pod (eq .component "executor") -}}
-{{- $made := dict "sidecars" list "volumes" list "volumeMounts" list -}}
+{{- $made := dict -}}
 {{- range $name := list "nodeSelector" "tolerations" "affinity" "topologySpreadConstraints" -}}
-{{- $_ := set $made $name (get $p $name) -}}
+{{- $_ := set $made $name (get (ternary $own $p (hasKey $own $name)) $name) -}}
 {{- end -}}
-{{- $made = mergeOverwrite $made (deepCopy (omit $own "nodeSelector" "affinity")) -}}
-{{- range $name := list "nodeSelector" "affinity" -}}
-{{- if hasKey $own $name }}{{ $_ := set $made $name (get $own $name) }}{{ end -}}
+{{- range $name := list "sidecars" "volumes" "volumeMounts" -}}
+{{- $_ := set $made $name (default list (get $own $name)) -}}
 {{- end -}}
-{{- $_ := set $made "labels" (mergeOverwrite (deepCopy $p.podLabels) (default dict $own.labels)) -}}
-{{- $_ := set $made "annotations" (mergeOverwrite (deepCopy $p.podAnnotations) (default dict $own.annotations)) -}}
-{{- $_ := set $made "env" (mergeOverwrite (deepCopy $p.env) (default dict $own.env)) -}}
+{{- range $name, $common := dict "labels" $p.podLabels "annotations" $p.podAnnotations "env" $p.env -}}
+{{- $_ := set $made $name (mergeOverwrite (deepCopy $common) (default dict (get $own $name))) -}}
+{{- end -}}
 {{- if and (eq .component "driver") (not $made.affinity) (gt (int $p.driver.standbys) 0) -}}
 {{- $select := dict "matchLabels" (include "tailrace.selector" . | fromYaml) -}}
 {{- $term := dict "topologyKey" "kubernetes.io/hostname" "labelSelector" $select -}}

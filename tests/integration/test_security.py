@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import yaml
 from pyspark.sql import SparkSession
@@ -16,12 +17,18 @@ from typer.testing import CliRunner
 from support.pipelines import QUIET, as_json
 from tailrace import errors
 from tailrace.cli.main import app
-from tailrace.config import Pipeline
+from tailrace.config import Delivery, Pipeline
+from tailrace.gateway import Assignment
+from tailrace.gateway.librdkafka import messages
+from tailrace.gateway.markers import MarkerReader
+from tailrace.gateway.producers import SinkProducer
+from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.rights import Operation, needed, on_topic, to_create
 from tailrace.progress.ledger import LEDGER_SETTINGS
+from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.startup.run import run
-from tailrace.testing import Record, Topics, consume, produce
+from tailrace.testing import Record, Topics, consume, produce, wait_until
 from tailrace.testing.embedded import EmbeddedKafka
 from tailrace.testing.secured import Authority, Door, Security
 
@@ -245,3 +252,34 @@ def test_right_withdrawn_between_two_runs_is_noticed(secured: Make) -> None:
     case.security.allow(case.principal, [lost])
     case.run()
     assert case.read(case.sink) == [b'{"id":1}'] * 2
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one call", "one by one"])
+def test_right_withdrawn_within_a_transaction_is_named(secured: Make, together: bool) -> None:
+    """Records that the broken transaction no longer takes are refused with the right that is lacking."""
+    case = secured()
+    pipeline = case.pipeline()
+    case.make_own_topics()
+    lost = on_topic(Operation.WRITE, case.sink)
+    case.security.allow(case.principal, needed(pipeline))
+    task = Assignment(
+        pipeline.pipeline, BatchId(0), SinkPartition(0), 1, "digest", Delivery.EXACTLY_ONCE, pipeline.ledger.topic,
+        case.sink, None, "run", options=client_options(pipeline.kafka),
+    )  # fmt: skip
+    sink = SinkProducer(task, MarkerReader(task))
+    sink.fence()
+    sink.marker()
+    sink.begin()
+    case.security.withdraw(case.principal, [lost])
+    columns = pa.array([None], pa.binary()), pa.array([GOOD], pa.binary())  # outlive the messages
+
+    def send() -> bool:
+        if together:
+            sink.offer(case.sink, messages(*columns))
+        else:
+            sink.send(topic=case.sink, value=GOOD)
+        return False
+
+    with pytest.raises(errors.NotAuthorized, match=f"lacking: {lost}"):
+        wait_until(send, "the broken transaction to refuse a record")
+    sink.close()

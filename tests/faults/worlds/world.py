@@ -171,7 +171,8 @@ class World:
         }  # fmt: skip
         if self.work in (Work.NONE, Work.DISTINCT):  # they have another input
             del simple["work"]
-        if Strike.REGISTRY in self.strikes or self.work is Work.JOIN:  # raw records have no columns to join by
+        # Raw records have no columns to join by, and none of them is bad.
+        if Strike.REGISTRY in self.strikes or self.work is Work.JOIN or self.bad_every:
             del simple["encoding"]
         for name, value in simple.items():
             if getattr(self, name) != value:

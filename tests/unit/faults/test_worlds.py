@@ -96,6 +96,12 @@ def test_each_smaller_world_lacks_one_thing() -> None:
     assert world not in smaller
 
 
+def test_smaller_world_keeps_an_encoding_that_can_have_bad_records() -> None:
+    """Otherwise it fails because nothing rejects them, and hides what failed."""
+    world = replace(PLAIN, encoding=Encoding.JSON, bad_every=97)
+    assert not [each for each in world.smaller() if each.encoding is Encoding.RAW and each.bad_every]
+
+
 @pytest.mark.parametrize("work", Work)
 @pytest.mark.parametrize("bad_every", [0, 7])
 def test_a_correct_output_passes(work: Work, bad_every: int) -> None:

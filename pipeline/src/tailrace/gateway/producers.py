@@ -22,7 +22,7 @@ from tailrace.gateway import Assignment
 from tailrace.gateway.librdkafka import Handover, available
 from tailrace.gateway.markers import LIMIT, MarkerReader
 from tailrace.gateway.statistics import Listener
-from tailrace.kafka.clients import add_offsets, fatal, persist, told
+from tailrace.kafka.clients import add_offsets, broken, fatal, persist, told
 from tailrace.kafka.errors import PURGED, is_fenced, translate
 from tailrace.kafka.rights import Operation, on_groups, on_topic, on_transactions
 from tailrace.progress.marker import Marker, transactional_id
@@ -120,9 +120,13 @@ class Sender:
                 self._serve(lambda: self.producer.poll(0.1))
                 self.check()
             except KafkaException as error:
-                self.poll()  # a fatal error is told only there
                 size = len(record.get("value") or b"") + len(record.get("key") or b"")
-                raise translate(error, f"a record of {size} bytes for topic {record['topic']!r}", kept=_KEPT) from error
+                raise self._refused(error, f"a record of {size} bytes for", record["topic"]) from error
+
+    def _refused(self, error: KafkaException, what: str, topic: str) -> errors.TailraceError:
+        """Return the error for records that librdkafka did not take."""
+        self.poll()  # a fatal error, or that of a record, is told only there
+        return translate(error, f"{what} topic {topic!r}", kept=_KEPT, rights=[on_topic(Operation.WRITE, topic)])
 
     def _serve(self, call: Callable[[], object]) -> None:
         """Run a call that runs librdkafka's callbacks, and keep a fatal error, which ends the producer."""
@@ -205,12 +209,19 @@ class SinkProducer(Sender):
             try:
                 taken = self._handover.offer(topic, messages)
             except KafkaException as error:
-                self.poll()
-                raise translate(error, f"{self._who}: writing to topic {topic!r}", kept=_KEPT) from error
+                raise self._refused(error, f"{self._who}: writing to", topic) from error
             messages = messages[taken:]
             if len(messages):
                 self._serve(lambda: self.producer.poll(_QUEUE_WAIT))
                 self.check()
+
+    def _refused(self, error: KafkaException, what: str, topic: str) -> errors.TailraceError:
+        self.poll()
+        cause = broken(self.producer) or error
+        if is_fenced(cause):
+            return self._overtaken(f"{what} topic {topic!r}")
+        lacking = on_topic(Operation.WRITE, topic), self._rights[0]
+        return translate(cause, f"{what} topic {topic!r}", kept=_KEPT, rights=lacking)
 
     def _ended(self) -> errors.TailraceError:
         self._step(Event.DOUBT)

@@ -139,6 +139,19 @@ def told(producer: Producer, act: Callable[[], T]) -> T:
         raise lost from error
 
 
+def broken(producer: Producer) -> KafkaException | None:
+    """Return why a producer's open transaction can only be aborted; None if it is not broken.
+
+    What hands over records is told no more than that the state is wrong. Beginning a transaction tells the reason, and
+    can do no harm: within one that is sound it is refused.
+    """
+    try:
+        producer.begin_transaction()
+    except KafkaException as error:
+        return error if error.args[0].txn_requires_abort() else None
+    return None
+
+
 def _reason(producer: Producer) -> KafkaException | None:
     """Ask a producer for the fatal error that ended it: a transactional one begins no transaction after that."""
     try:

@@ -43,8 +43,10 @@ tailrace.dev/pipeline: {{ .name | quote }}
 {{- mergeOverwrite (deepCopy .root.Values.pipelineDefaults) (deepCopy .p) | toJson -}}
 {{- end -}}
 
+{{/* A release of one pipeline of the same name, as the operator makes, says it once. */}}
 {{- define "tailrace.pipeline.fullname" -}}
-{{- printf "%s-%s" (include "tailrace.fullname" .root) .p.name -}}
+{{- $release := include "tailrace.fullname" .root -}}
+{{- if eq $release .p.name }}{{ $release }}{{ else }}{{ printf "%s-%s" $release .p.name }}{{ end -}}
 {{- end -}}
 
 {{/*

@@ -38,7 +38,7 @@ class Standin:
         # Any, because the client's types make every field optional.
         self.custom: Any = client.CustomObjectsApi()
         self.core: Any = client.CoreV1Api()
-        self.dynamic: Any = dynamic.DynamicClient(client.ApiClient())  # type: ignore[no-untyped-call]
+        self.dynamic: Any = dynamic.DynamicClient(client.ApiClient())
         self._applied: dict[str, str] = {}
         self._round: dict[str, str] = {}
 
@@ -250,7 +250,7 @@ def say(text: str) -> None:
 
 def main(namespace: str) -> None:
     """Reconcile until killed."""
-    config.load_kube_config()  # type: ignore[no-untyped-call]
+    config.load_kube_config()
     standin = Standin(namespace)
     while True:
         try:

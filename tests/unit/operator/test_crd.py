@@ -1,7 +1,8 @@
-"""The Pipeline resource has the same fields as the configuration, in a schema that Kubernetes accepts."""
+"""The Pipeline resource has the fields of the chart's entry of a pipeline, in a schema that Kubernetes accepts."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -11,17 +12,20 @@ from typing import Any
 import pytest
 import yaml
 
+from support.helm import CHART
 from tailrace.config import Pipeline, Section
 from tailrace.errors import InvariantBroken
+from tailrace_operator.chart import WRITTEN
 from tailrace_operator.crd import crd, structural
 
 LIMIT = 60.0
+VALUES = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture
 def version() -> dict[str, Any]:
     """Return the only version of the definition."""
-    (only,) = crd()["spec"]["versions"]
+    (only,) = crd(VALUES)["spec"]["versions"]
     assert isinstance(only, dict)
     return only
 
@@ -30,6 +34,14 @@ def version() -> dict[str, Any]:
 def spec(version: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a resource's spec."""
     found = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture
+def config(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a spec's configuration."""
+    found = spec["properties"]["config"]
     assert isinstance(found, dict)
     return found
 
@@ -46,13 +58,19 @@ def schemas(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def test_definition_is_that_of_pipelines() -> None:
     """It has their group, names and scope."""
-    made = crd()
+    made = crd(VALUES)
     assert made["apiVersion"] == "apiextensions.k8s.io/v1"
     assert made["metadata"]["name"] == f"{made['spec']['names']['plural']}.{made['spec']['group']}"
-    assert made["metadata"]["name"] == "pipelines.tailrace.dev"
+    assert made["metadata"]["name"] == "tailracepipelines.streaming.tailrace.dev"
     assert made["spec"]["scope"] == "Namespaced"
     assert made["spec"]["names"]["kind"] == "Pipeline"
-    assert made["spec"]["names"]["shortNames"] == ["tp"]
+
+
+def test_names_do_not_collide_with_those_of_tekton() -> None:
+    """Its Pipelines are `pipelines`, too, and kubectl takes the one that it finds first."""
+    names = crd(VALUES)["spec"]["names"]
+    assert not {names["plural"], names["singular"], *names["shortNames"]} & {"pipelines", "pipeline", "tp"}
+    assert "tlr" in names["shortNames"]
 
 
 def test_version_is_served_with_a_status(version: dict[str, Any]) -> None:
@@ -63,28 +81,33 @@ def test_version_is_served_with_a_status(version: dict[str, Any]) -> None:
 
 def test_columns_show_what_the_schema_has(version: dict[str, Any]) -> None:
     """A column whose path does not exist would stay empty forever."""
-    columns = {column["name"]: column["jsonPath"] for column in version["additionalPrinterColumns"]}
-    assert list(columns) == ["Pipeline", "Phase", "Lag", "Age"]
     resource = version["schema"]["openAPIV3Schema"]["properties"]
-    for path in (columns["Pipeline"], columns["Phase"], columns["Lag"]):
-        part, name = path.strip(".").split(".")
-        assert name in resource[part]["properties"]
+    for column in version["additionalPrinterColumns"]:
+        if column["jsonPath"].startswith(".status."):
+            name = re.split(r"[.\[]", column["jsonPath"])[2]
+            assert name in resource["status"]["properties"]
 
 
-def test_every_field_of_the_configuration_is_in_the_spec(spec: dict[str, Any]) -> None:
-    """Each has the name and the place that it has in the file."""
+def test_every_field_of_the_configuration_is_in_the_spec(config: dict[str, Any]) -> None:
+    """Each has the name and the place that it has in the file, but for those that the chart writes."""
 
     def compare(section: type[Section], schema: dict[str, Any]) -> None:
         fields = {info.alias or name: info for name, info in section.model_fields.items()}
-        assert list(schema["properties"]) == list(fields)
-        assert schema.get("required", []) == [name for name, info in fields.items() if info.is_required()]
+        written = WRITTEN.get(section.__name__, ())
+        assert list(schema["properties"]) == [name for name in fields if name not in written]
         for name, info in fields.items():
             options = (info.annotation, *getattr(info.annotation, "__args__", ()))
             inner = [each for each in options if isinstance(each, type) and issubclass(each, Section)]
-            if inner:
+            if inner and name not in written:
                 compare(inner[0], schema["properties"][name])
 
-    compare(Pipeline, spec)
+    compare(Pipeline, config)
+
+
+def test_every_value_of_a_pipeline_is_in_the_spec(spec: dict[str, Any]) -> None:
+    """A pipeline moves from the chart's values to a resource as it is; its name is the resource's."""
+    entry = set(VALUES["$defs"]["pipeline"]["properties"]) - {"name", "enabled"}
+    assert set(spec["properties"]) == entry | {"suspend", "paused"}
 
 
 def test_schema_is_structural(spec: dict[str, Any]) -> None:
@@ -93,41 +116,45 @@ def test_schema_is_structural(spec: dict[str, Any]) -> None:
         assert not schema.keys() & {"$ref", "$defs", "anyOf", "allOf", "oneOf", "const", "title", "default"}
         if schema.get("x-kubernetes-int-or-string"):
             assert schema.keys() <= {"x-kubernetes-int-or-string", "description"}
-            return
+            continue
+        if "type" not in schema:
+            assert schema["x-kubernetes-preserve-unknown-fields"] is True
+            continue
         assert schema["type"] in {"object", "array", "string", "integer", "number", "boolean"}
         assert not ("properties" in schema and "additionalProperties" in schema)
         assert schema.get("additionalProperties") is not False
         assert ("items" in schema) == (schema["type"] == "array")
 
 
-def test_optional_fields_are_nullable(spec: dict[str, Any]) -> None:
+def test_optional_fields_are_nullable(config: dict[str, Any]) -> None:
     """Such a field has one type, or null."""
-    assert spec["properties"]["sink"]["properties"]["topic"]["nullable"] is True
-    assert spec["properties"]["sink"]["properties"]["registry"]["nullable"] is True
-    assert "nullable" not in spec["properties"]["pipeline"]
+    assert config["properties"]["sink"]["properties"]["topic"]["nullable"] is True
+    assert config["properties"]["sink"]["properties"]["registry"]["nullable"] is True
+    assert "nullable" not in config["properties"]["source"]
 
 
-def test_ranges_and_choices_are_kept(spec: dict[str, Any]) -> None:
+def test_ranges_and_choices_are_kept(config: dict[str, Any]) -> None:
     """The API server refuses what the configuration would refuse."""
-    assert spec["properties"]["process"]["properties"]["partitions"]["maximum"] == 10_000
-    assert spec["properties"]["batch"]["properties"]["max_records"]["minimum"] == 1
-    assert spec["properties"]["source"]["properties"]["on_data_loss"]["enum"] == ["stop", "reset"]
-    assert re.fullmatch(spec["properties"]["source"]["properties"]["format"]["pattern"], "avro")
-    assert not re.fullmatch(spec["properties"]["source"]["properties"]["format"]["pattern"], "avr")
+    assert config["properties"]["process"]["properties"]["partitions"]["maximum"] == 10_000
+    assert config["properties"]["batch"]["properties"]["max_records"]["minimum"] == 1
+    assert config["properties"]["source"]["properties"]["on_data_loss"]["enum"] == ["stop", "reset"]
+    assert re.fullmatch(config["properties"]["source"]["properties"]["format"]["pattern"], "avro")
+    assert not re.fullmatch(config["properties"]["source"]["properties"]["format"]["pattern"], "avr")
 
 
-def test_free_maps_keep_their_keys(spec: dict[str, Any]) -> None:
+def test_free_maps_keep_their_keys(config: dict[str, Any]) -> None:
     """Kubernetes prunes what the schema does not know, so each map declares its contents."""
-    process = spec["properties"]["process"]["properties"]
+    process = config["properties"]["process"]["properties"]
     assert process["arguments"]["x-kubernetes-preserve-unknown-fields"] is True
     assert process["validate"]["additionalProperties"] == {"type": "string"}
-    assert spec["properties"]["spark"]["additionalProperties"] == {"type": "string"}
+    assert config["properties"]["spark"]["additionalProperties"] == {"type": "string"}
 
 
-def test_default_is_described_but_not_written_into_resources(spec: dict[str, Any]) -> None:
+def test_default_is_described_but_not_written_into_resources(config: dict[str, Any]) -> None:
     """The API server would freeze today's default into every resource."""
-    field = spec["properties"]["ledger"]["properties"]["partitions"]
-    assert field["description"].endswith("Default: 64.")
+    field = config["properties"]["batch"]["properties"]["drain"]
+    assert "Default: " in field["description"]
+    assert "default" not in field
 
 
 @pytest.mark.parametrize(
@@ -138,6 +165,12 @@ def test_default_is_described_but_not_written_into_resources(spec: dict[str, Any
         ({"$ref": "#/$defs/A", "description": "own"}, {"type": "string", "description": "own"}),
         ({"type": "array", "items": {"$ref": "#/$defs/A"}}, {"type": "array", "items": {"type": "string"}}),
         ({"type": "object", "additionalProperties": False}, {"type": "object"}),
+        ({"type": ["string", "number"]}, {"x-kubernetes-preserve-unknown-fields": True}),
+        ({"enum": ["a", "b"]}, {"enum": ["a", "b"], "type": "string"}),
+        (
+            {"type": "object", "additionalProperties": False, "patternProperties": {"^a$": {"type": "string"}}},
+            {"type": "object", "additionalProperties": {"type": "string"}},
+        ),
     ],
 )
 def test_pydantic_keywords_are_translated(schema: dict[str, Any], made: dict[str, Any]) -> None:
@@ -150,7 +183,7 @@ def test_pydantic_keywords_are_translated(schema: dict[str, Any], made: dict[str
     [
         {"anyOf": [{"type": "string"}, {"type": "integer"}]},
         {"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "null"}]},
-        {"type": "object", "patternProperties": {}},
+        {"type": "string", "contentEncoding": "base64"},
     ],
 )
 def test_schema_that_kubernetes_cannot_express_is_an_error(schema: dict[str, Any]) -> None:
@@ -160,9 +193,13 @@ def test_schema_that_kubernetes_cannot_express_is_an_error(schema: dict[str, Any
 
 
 def test_module_prints_the_definition() -> None:
-    """The charts get it with `python -m tailrace_operator.crd`."""
+    """The operator's chart gets it so."""
     result = subprocess.run(
-        [sys.executable, "-m", "tailrace_operator.crd"], capture_output=True, text=True, timeout=LIMIT, check=True
+        [sys.executable, "-m", "tailrace_operator.crd", str(CHART / "values.schema.json")],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        check=True,
     )
-    assert yaml.safe_load(result.stdout) == crd()
+    assert yaml.safe_load(result.stdout) == crd(VALUES)
     assert "&id" not in result.stdout

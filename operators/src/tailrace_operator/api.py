@@ -1,0 +1,129 @@
+"""The requests to the API server: applied by the server, with one field manager, and counted."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+from kubernetes import client, config, dynamic
+from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.exceptions import NotFoundError, ResourceNotFoundError
+
+from tailrace.errors import ConfigInvalid
+from tailrace_operator.model import GROUP, KIND, MANAGER, VERSION, Object, Resource
+from tailrace_operator.platform import KINDS, OPTIONAL
+
+_LIMIT = 20.0  # seconds for one request
+_VERSIONS = {**KINDS, "ControllerRevision": "apps/v1", "ReplicaSet": "apps/v1", KIND: f"{GROUP}/{VERSION}"}
+
+
+class ApiServer:
+    """A cluster's API server; used by many threads."""
+
+    def __init__(self, api: client.ApiClient) -> None:
+        self._client = dynamic.DynamicClient(api)
+        self._lock = threading.Lock()
+        self._kinds: dict[str, Any] = {}
+        self.asked: Counter[str] = Counter()
+
+    @classmethod
+    def around(cls) -> ApiServer:
+        """Return the one of this pod, or of the kubeconfig."""
+        try:
+            config.load_incluster_config()
+        except config.ConfigException:
+            try:
+                config.load_kube_config()
+            except config.ConfigException as error:
+                raise ConfigInvalid(
+                    "no cluster is known here: neither a pod's service account nor a kubeconfig",
+                    kept="nothing was changed",
+                    then="set KUBECONFIG, or run this in a pod with a service account",
+                ) from error
+        return cls(client.ApiClient())
+
+    def known(self) -> set[str]:
+        """Return the API versions of other operators that this cluster has."""
+        return {KINDS[kind] for kind in OPTIONAL if self._resource(kind) is not None}
+
+    def apply(self, body: Object) -> Object:
+        """Create or change an object, and return it."""
+        self._count("apply")
+        resource = self._resource(body["kind"])
+        if resource is None:
+            raise ApiException(status=404, reason=f"the cluster does not know the kind {body['kind']}")
+        made = self._client.server_side_apply(
+            resource,
+            body=body,
+            namespace=body["metadata"]["namespace"],
+            field_manager=MANAGER,
+            force_conflicts=True,
+            _request_timeout=_LIMIT,
+        )
+        return _plain(made)
+
+    def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
+        """Return the objects of a kind that have these labels; none if the cluster does not know the kind."""
+        resource = self._resource(kind)
+        if resource is None:
+            return []
+        self._count("list")
+        found = self._client.get(resource, namespace=namespace, label_selector=selector, _request_timeout=_LIMIT)
+        return [_plain(each) for each in found.items]
+
+    def delete(self, kind: str, namespace: str, name: str) -> None:
+        """Delete an object, if it is there."""
+        resource = self._resource(kind)
+        if resource is None:
+            return
+        self._count("delete")
+        try:
+            self._client.delete(resource, namespace=namespace, name=name, _request_timeout=_LIMIT)
+        except NotFoundError:
+            return
+
+    def write_status(self, resource: Resource, made: Object) -> None:
+        """Replace a Pipeline's status; nobody else writes it."""
+        self._count("status")
+        body = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": KIND,
+            "metadata": {"name": resource.key.name, "namespace": resource.key.namespace, "uid": resource.uid},
+            "status": made,
+        }
+        kind = self._resource(KIND)
+        try:
+            self._client.server_side_apply(
+                kind.subresources["status"],
+                body=body,
+                name=resource.key.name,
+                namespace=resource.key.namespace,
+                field_manager=MANAGER,
+                force_conflicts=True,
+                _request_timeout=_LIMIT,
+            )
+        except (NotFoundError, ApiException) as error:
+            if error.status not in (404, 409):  # deleted meanwhile, or made anew
+                raise
+
+    def _resource(self, kind: str) -> Any:
+        """Return what the client knows about a kind; None of another operator's that is not there."""
+        with self._lock:
+            if kind not in self._kinds:
+                try:
+                    self._kinds[kind] = self._client.resources.get(api_version=_VERSIONS[kind], kind=kind)
+                except ResourceNotFoundError:
+                    if kind not in OPTIONAL:
+                        raise
+                    return None
+            return self._kinds[kind]
+
+    def _count(self, verb: str) -> None:
+        with self._lock:
+            self.asked[verb] += 1
+
+
+def _plain(found: Any) -> Object:
+    made: Object = found.to_dict()
+    return made

@@ -1,0 +1,163 @@
+"""Building: a revision becomes the objects that run it, rendered by the same chart that `helm install` uses.
+
+So a pipeline of a Pipeline resource and one of the chart's values are the same objects. A spec that the chart or the
+configuration refuses raises ConfigInvalid, in their words, before anything is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tailrace.config.file import load
+from tailrace.errors import ConfigInvalid, InvariantBroken
+from tailrace_operator.model import APPLIED, OWNER, REVISION, Key, Object, Resource, Revision
+from tailrace_operator.platform import KINDS, TOPIC, Platform
+from tailrace_operator.revisions import digest, owner
+
+_LIMIT = 60.0  # seconds for Helm, which needs a fifth of one
+_KEPT = "what runs was left as it is"
+
+
+@dataclass(frozen=True)
+class Built:
+    """The objects of one revision, in the order in which they are applied."""
+
+    objects: tuple[Object, ...]
+    digest: str
+
+    @property
+    def deployment(self) -> Object:
+        """The driver's."""
+        [found] = [each for each in self.objects if each["kind"] == "Deployment"]
+        return found
+
+
+class Builder:
+    """Renders revisions, and remembers the last ones: most reconciles ask for what is there already."""
+
+    def __init__(self, platform: Platform, helm: str, apis: Iterable[str]) -> None:
+        self.platform = platform
+        self._helm = helm
+        self._apis = tuple(sorted(apis))
+        self._made: dict[tuple[Key, str], tuple[Object, ...]] = {}
+        self._last: dict[Key, set[tuple[Key, str]]] = {}
+
+    def check(self, resource: Resource, revision: Revision) -> None:
+        """Raise ConfigInvalid if a revision cannot run."""
+        self._rendered(resource, revision, running=True)
+
+    def build(self, resource: Resource, revision: Revision, running: bool) -> Built:
+        """Return the objects of a revision; without a driver if it is not to run."""
+        objects = tuple(_owned(each, resource) for each in self._rendered(resource, revision, running))
+        made = Built(objects, digest([*objects, revision.name]))
+        made.deployment["metadata"].setdefault("annotations", {}).update(
+            {REVISION: revision.name, APPLIED: made.digest}
+        )
+        return made
+
+    def forget(self, key: Key) -> None:
+        """Drop what was remembered of a Pipeline that is gone."""
+        for each in self._last.pop(key, ()):
+            self._made.pop(each, None)
+
+    def _rendered(self, resource: Resource, revision: Revision, running: bool) -> list[Object]:
+        values = self._values(resource.key, revision, running)
+        place = resource.key, digest(values)
+        if place not in self._made:
+            made = tuple(self._render(resource.key, values))
+            _check(made, revision)
+            recent = self._last.setdefault(resource.key, set())
+            if len(recent) > 3:
+                self.forget(resource.key)
+                recent = self._last.setdefault(resource.key, set())
+            recent.add(place)
+            self._made[place] = made
+        copies: list[Object] = json.loads(json.dumps(self._made[place]))
+        return copies
+
+    def _values(self, key: Key, revision: Revision, running: bool) -> Object:
+        entry = {**revision.spec, "name": key.name, "enabled": running}
+        kafka = dict(self.platform.values.get("kafka") or {})
+        # A Pipeline names topics that exist; whether they do is found out at the brokers.
+        kafka["existingTopics"] = sorted({*self.platform.topics, *_topics(revision.spec)} - _made(kafka))
+        return {**self.platform.values, "kafka": kafka, "pipelines": [entry]}
+
+    def _render(self, key: Key, values: Mapping[str, Any]) -> Iterable[Object]:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "values.json"
+            file.write_text(json.dumps(values), encoding="utf-8")
+            command = [self._helm, "template", key.name, str(self.platform.chart), "--namespace", key.namespace]
+            command += ["--values", str(file), "--no-hooks", "--skip-tests"]
+            command += [f"--api-versions={each}" for each in self._apis]
+            homes = {f"HELM_{name}_HOME": folder for name in ("CACHE", "CONFIG", "DATA")}
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=_LIMIT, check=False, env={"HOME": folder, **homes}
+            )
+        if done.returncode:
+            raise ConfigInvalid(_words(done.stderr), kept=_KEPT, then="correct the spec, and apply it again")
+        return [
+            each
+            for each in yaml.safe_load_all(done.stdout)
+            if each and KINDS.get(each["kind"]) == each["apiVersion"] and not _shared(each)
+        ]
+
+
+def _owned(made: Object, resource: Resource) -> Object:
+    about = made["metadata"]
+    about["labels"] = {
+        **about.get("labels", {}),
+        "app.kubernetes.io/managed-by": "tailrace-operator",
+        OWNER: resource.key.name,
+    }
+    if made["kind"] != TOPIC:
+        about["ownerReferences"] = [owner(resource)]
+    return made
+
+
+def _shared(made: Object) -> bool:
+    """Return whether an object is none of a pipeline's: dashboards are ConfigMaps, too."""
+    return made["kind"] == "ConfigMap" and "tailrace.dev/revision" not in made["metadata"]["labels"]
+
+
+def _made(kafka: Mapping[str, Any]) -> set[str]:
+    return {str(each["name"]) for each in kafka.get("topics") or ()}
+
+
+def _topics(spec: Mapping[str, Any]) -> set[str]:
+    config = spec.get("config") or {}
+    source, sink = config.get("source") or {}, config.get("sink") or {}
+    found = {*(source.get("topics") or ()), sink.get("topic")}
+    more = spec.get("topics") or {}
+    return {str(each) for each in {*found, *(more.get("read") or ()), *(more.get("write") or ())} if each}
+
+
+def _check(made: Iterable[Object], revision: Revision) -> None:
+    """Raise ConfigInvalid for a configuration that its driver would refuse: the schema of values does not say all."""
+    found = [each for each in made if each["kind"] == "ConfigMap"]
+    if len(found) != 1:
+        raise InvariantBroken(f"the chart rendered {len(found)} configurations of one pipeline", kept=_KEPT)
+    secrets = dict.fromkeys(revision.spec.get("secretEnv") or {}, "secret")
+    given = {name: str(value) for name, value in (revision.spec.get("env") or {}).items()}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "pipeline.yaml"
+        file.write_text(found[0]["data"]["pipeline.yaml"], encoding="utf-8")
+        try:
+            load(file, {**given, **secrets})
+        except ConfigInvalid as error:
+            what = error.what.replace(f"{folder}/", "")
+            raise ConfigInvalid(what, kept=_KEPT, then="correct spec.config, and apply it again") from None
+
+
+def _words(stderr: str) -> str:
+    """Return what Helm says, without what it says about itself."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip() and "Use --debug" not in line]
+    text = " ".join(lines)
+    return text.rpartition("error calling fail: ")[2] if "error calling fail: " in text else text

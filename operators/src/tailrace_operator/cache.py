@@ -1,0 +1,85 @@
+"""What the watches have seen, by Pipeline: a reconcile with nothing to do asks the API server nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tailrace_operator.model import OWNER, Key, Object
+
+# The label that names an object's Pipeline; pods have the chart's.
+LABELS = {"Deployment": OWNER, "ControllerRevision": OWNER, "Pod": "tailrace.dev/pipeline"}
+
+
+@dataclass(frozen=True)
+class Found:
+    """The objects of one Pipeline."""
+
+    pipeline: Object
+    records: tuple[Object, ...]
+    deployment: Object | None
+    drivers: tuple[Object, ...]
+
+
+class Cache:
+    """The newest objects that were seen; used by many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pipelines: dict[Key, Object] = {}
+        self._objects: dict[tuple[str, Key], dict[str, Object]] = {}
+
+    def pipeline(self, body: Object, *, gone: bool) -> Key:
+        """Take a Pipeline, and return its place."""
+        key = Key(body["metadata"]["namespace"], body["metadata"]["name"])
+        with self._lock:
+            if gone:
+                self._pipelines.pop(key, None)
+            elif not _older(body, self._pipelines.get(key)):
+                self._pipelines[key] = body
+        return key
+
+    def put(self, kind: str, body: Object, *, gone: bool = False) -> Key:
+        """Take an object, unless a newer state of it was seen, and return its Pipeline's place."""
+        about = body["metadata"]
+        key = Key(about["namespace"], about["labels"][LABELS[kind]])
+        with self._lock:
+            held = self._objects.setdefault((kind, key), {})
+            if gone:
+                held.pop(about["name"], None)
+            elif not _older(body, held.get(about["name"])):
+                held[about["name"]] = body
+        return key
+
+    def of(self, key: Key) -> Found | None:
+        """Return the objects of a Pipeline; None if there is none."""
+        with self._lock:
+            pipeline = self._pipelines.get(key)
+            if pipeline is None:
+                return None
+            return Found(
+                pipeline=pipeline,
+                records=tuple(self._objects.get(("ControllerRevision", key), {}).values()),
+                deployment=self._objects.get(("Deployment", key), {}).get(key.name),
+                drivers=tuple(
+                    each
+                    for each in self._objects.get(("Pod", key), {}).values()
+                    if each["metadata"]["labels"].get("tailrace.dev/component") == "driver"
+                    and "deletionTimestamp" not in each["metadata"]
+                ),
+            )
+
+    def keys(self) -> list[Key]:
+        """Return the places of all Pipelines."""
+        with self._lock:
+            return sorted(self._pipelines)
+
+
+def _older(body: Mapping[str, Any], held: Mapping[str, Any] | None) -> bool:
+    """Return whether a state is older than the held one of the same object."""
+    if held is None or held["metadata"]["uid"] != body["metadata"]["uid"]:
+        return False
+    versions = [each["metadata"].get("resourceVersion", "") for each in (body, held)]
+    return all(each.isdigit() for each in versions) and int(versions[0]) < int(versions[1])

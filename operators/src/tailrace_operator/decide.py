@@ -1,0 +1,71 @@
+"""Deciding what is to run. The only place that knows about rollbacks; it sees values and returns values.
+
+A revision is stable once its driver was seen to read new records with no other beside it. One that is not there by the
+Deployment's progress deadline has failed, or earlier if its driver ends with an error of the configuration, which no
+waiting mends. What failed is not run again until its mark is removed (`tailrace pipelines retry`); the spec is never
+edited, so that whoever applies it again changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tailrace.errors import ConfigError
+from tailrace_operator import revisions
+from tailrace_operator.model import Choice, Hold, Pod, Progress, Revision, Seen
+
+
+def decide(seen: Seen, refused: str = "") -> Choice:
+    """Return what is to run; `refused` says why the spec cannot."""
+    wanted = revisions.wanted(seen.resource, seen.revisions)
+    if seen.resource.paused:
+        return Choice(wanted, None, hold=Hold.PAUSED)
+    if seen.rollout is not None and not seen.rollout.owned:
+        why = f"a Deployment {seen.resource.key.name} exists that no Pipeline made"
+        return Choice(wanted, None, hold=Hold.NAME_TAKEN, why=why)
+    if refused:
+        return Choice(wanted, None, hold=Hold.INVALID, why=refused)
+    current = _learned(seen, wanted)
+    before = _last_stable(seen, wanted)
+    # With nothing to go back to, the wanted one goes on trying.
+    rolled_back = current.failed if before is not None else ""
+    return Choice(
+        wanted=wanted,
+        run=before if before is not None and rolled_back else wanted,
+        running=not seen.resource.suspended,
+        rolled_back=rolled_back,
+        stable=current.name if current.stable and not wanted.stable else "",
+        failed=(wanted.name, current.failed) if rolled_back and not wanted.failed else None,
+    )
+
+
+def _learned(seen: Seen, wanted: Revision) -> Revision:
+    """Return the wanted revision with what its Deployment shows about it."""
+    found = seen.rollout
+    if found is None or found.revision != wanted.name or not found.replicas or wanted.stable or wanted.failed:
+        return wanted
+    if found.progress is Progress.DONE and seen.report is not None and seen.report.ready and not seen.report.stalled:
+        return replace(wanted, stable="now")
+    if found.progress is Progress.LATE:
+        return replace(wanted, failed=_words("ProgressDeadlineExceeded", newest(seen), found.message))
+    broken = newest(seen)
+    if broken is not None and broken.exit_code == ConfigError.exit_code and broken.restarts:
+        return replace(wanted, failed=_words("ConfigurationRefused", broken, ""))
+    return wanted
+
+
+def _last_stable(seen: Seen, wanted: Revision) -> Revision | None:
+    found = [each for each in seen.revisions if each.stable and not each.failed and each.name != wanted.name]
+    return found[-1] if found else None
+
+
+def newest(seen: Seen) -> Pod | None:
+    """Return the newest pod, unless it is ready."""
+    return seen.pods[-1] if seen.pods and not seen.pods[-1].ready else None
+
+
+def _words(reason: str, pod: Pod | None, otherwise: str) -> str:
+    text = otherwise
+    if pod is not None and (pod.waiting or pod.message):
+        text = f"{pod.name}: {' '.join(filter(None, (pod.waiting, pod.message)))}"
+    return f"{reason}: {' '.join(text.split())}"

@@ -1,0 +1,150 @@
+"""What a reconcile works with: the resource, its revisions, what runs, and what was decided. Values, without behaviour.
+
+A revision is a spec without the switches that do not change what runs; its name is a digest of it. It is kept in a
+ControllerRevision, so that a rollback needs nothing but the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+Object = dict[str, Any]
+
+GROUP = "streaming.tailrace.dev"
+VERSION = "v1alpha1"
+KIND = "Pipeline"
+PLURAL = "tailracepipelines"
+MANAGER = "tailrace-operator"  # the field manager of everything that is applied
+OWNER = f"{GROUP}/pipeline"  # the label of everything that belongs to a Pipeline
+REVISION = f"{GROUP}/revision"  # of a Deployment: the revision it was made of
+APPLIED = f"{GROUP}/applied"  # of a Deployment: a digest of all objects it was applied with
+STABLE = f"{GROUP}/stable"  # of a ControllerRevision: since when its driver was seen to work
+FAILED = f"{GROUP}/failed"  # of a ControllerRevision: why it is not run any more
+SWITCHES = ("suspend", "paused")  # keys of a spec that are no part of a revision
+
+
+@dataclass(frozen=True, order=True)
+class Key:
+    """The place of a Pipeline."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A Pipeline, as its owner wrote it."""
+
+    key: Key
+    uid: str
+    generation: int
+    spec: Mapping[str, Any]
+    status: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def suspended(self) -> bool:
+        """Whether no driver is to run."""
+        return bool(self.spec.get("suspend"))
+
+    @property
+    def paused(self) -> bool:
+        """Whether the operator is to change nothing."""
+        return bool(self.spec.get("paused"))
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One state of a spec that was to run."""
+
+    name: str
+    spec: Mapping[str, Any]
+    number: int = 0
+    stable: str = ""  # since when it was seen to work; empty: never
+    failed: str = ""  # why it is not run any more
+
+
+class Progress(StrEnum):
+    """How far a Deployment is with the revision it was made of."""
+
+    ROLLING = "rolling"
+    DONE = "done"  # its pods are the only ones, and ready
+    LATE = "late"  # beyond progressDeadlineSeconds
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """The Deployment of a pipeline's driver."""
+
+    revision: str
+    applied: str
+    generation: int
+    progress: Progress
+    replicas: int  # wanted
+    ready: int
+    message: str = ""
+    owned: bool = True  # False: something else made a Deployment of this name
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A driver's pod."""
+
+    name: str
+    created: str
+    address: str
+    ready: bool
+    restarts: int = 0
+    waiting: str = ""  # why its container does not run, in Kubernetes' word
+    message: str = ""  # the words with it, or the last ones of the container that ended
+    exit_code: int | None = None  # of the container that ended last
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the leading driver says of itself."""
+
+    ready: bool
+    stalled: bool
+    phase: str
+    lag: int | None = None
+    rates: Mapping[str, float] = field(default_factory=dict)
+    batch: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Everything that was observed of one Pipeline at one time."""
+
+    resource: Resource
+    revisions: tuple[Revision, ...] = ()  # oldest first
+    rollout: Rollout | None = None
+    pods: tuple[Pod, ...] = ()
+    report: Report | None = None
+
+
+class Hold(StrEnum):
+    """Why nothing is applied."""
+
+    PAUSED = "Paused"
+    INVALID = "Invalid"
+    NAME_TAKEN = "NameTaken"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is to run, and what was learned about revisions."""
+
+    wanted: Revision  # of the spec
+    run: Revision | None  # None: nothing is to be applied
+    running: bool = True  # False: no driver
+    hold: Hold | None = None
+    why: str = ""  # of the hold
+    rolled_back: str = ""  # why `run` is not `wanted`
+    stable: str = ""  # the revision that is now known to work
+    failed: tuple[str, str] | None = None  # the revision that is now known not to, and why

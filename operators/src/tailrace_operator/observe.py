@@ -1,0 +1,135 @@
+"""Observing: Kubernetes' objects become what a reconcile works with. It changes nothing."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tailrace_operator import revisions
+from tailrace_operator.model import (
+    APPLIED,
+    OWNER,
+    REVISION,
+    Key,
+    Object,
+    Pod,
+    Progress,
+    Report,
+    Resource,
+    Rollout,
+    Seen,
+)
+
+_PATIENCE = 3.0  # seconds for a driver's answer
+_LONGEST = 1024  # characters of a message that are kept
+
+
+def resource(body: Mapping[str, Any]) -> Resource:
+    """Return the Pipeline."""
+    about = body["metadata"]
+    return Resource(
+        key=Key(about["namespace"], about["name"]),
+        uid=about["uid"],
+        generation=int(about["generation"]),
+        spec=body.get("spec") or {},
+        status=body.get("status") or {},
+    )
+
+
+def seen(
+    pipeline: Mapping[str, Any],
+    records: Iterable[Mapping[str, Any]],
+    deployment: Mapping[str, Any] | None,
+    drivers: Iterable[Mapping[str, Any]],
+    port: int | None,
+) -> Seen:
+    """Put together what was observed, and ask the leading driver; `port` is where drivers answer, if they do."""
+    known = sorted((revisions.parse(each) for each in records), key=lambda each: each.number)
+    pods = tuple(sorted((pod(each) for each in drivers), key=lambda each: (each.created, each.name)))
+    report = next((found for found in (ask(each, port) for each in pods) if found is not None), None)
+    return Seen(
+        resource=resource(pipeline),
+        revisions=tuple(known),
+        rollout=rollout(deployment) if deployment is not None else None,
+        pods=pods,
+        report=report,
+    )
+
+
+def rollout(body: Mapping[str, Any]) -> Rollout:
+    """Return how far a Deployment is; one whose controller has not seen its newest spec is rolling."""
+    about, spec, status = body["metadata"], body["spec"], body.get("status") or {}
+    notes = about.get("annotations") or {}
+    wanted = int(spec.get("replicas", 1))
+    conditions = {each["type"]: each for each in status.get("conditions", ())}
+    progressing = conditions.get("Progressing", {})
+    progress = Progress.ROLLING
+    if int(status.get("observedGeneration", 0)) >= int(about["generation"]):
+        counts = [int(status.get(name, 0)) for name in ("replicas", "updatedReplicas", "readyReplicas")]
+        if counts == [wanted] * 3:
+            progress = Progress.DONE
+        elif progressing.get("reason") == "ProgressDeadlineExceeded":
+            progress = Progress.LATE
+    return Rollout(
+        revision=notes.get(REVISION, ""),
+        applied=notes.get(APPLIED, ""),
+        generation=int(about["generation"]),
+        progress=progress,
+        replicas=wanted,
+        ready=int(status.get("readyReplicas", 0)),
+        message=str(progressing.get("message", "")),
+        owned=OWNER in (about.get("labels") or {}),
+    )
+
+
+def pod(body: Mapping[str, Any]) -> Pod:
+    """Return a driver's pod, with the reason why it does not run, if it does not."""
+    status = body.get("status") or {}
+    conditions = {each["type"]: each for each in status.get("conditions", ())}
+    container: Object = next((each for each in status.get("containerStatuses", ()) if each["name"] == "driver"), {})
+    now, before = container.get("state", {}), container.get("lastState", {})
+    ended = now.get("terminated") or before.get("terminated") or {}
+    waiting = now.get("waiting") or {}
+    scheduled = conditions.get("PodScheduled", {})
+    reason, text = waiting.get("reason", ""), waiting.get("message", "")
+    if scheduled.get("status") == "False":
+        reason, text = scheduled.get("reason", ""), scheduled.get("message", "")
+    return Pod(
+        name=body["metadata"]["name"],
+        created=str(body["metadata"]["creationTimestamp"]),
+        address=str(status.get("podIP", "")),
+        ready=conditions.get("Ready", {}).get("status") == "True",
+        restarts=int(container.get("restartCount", 0)),
+        waiting=str(reason),
+        message=str(ended.get("message") or text)[-_LONGEST:].strip(),
+        exit_code=int(ended["exitCode"]) if "exitCode" in ended else None,
+    )
+
+
+def ask(driver: Pod, port: int | None) -> Report | None:
+    """Ask a driver about itself; None if it does not answer, or waits for its turn."""
+    if port is None or not driver.address or not driver.ready:
+        return None
+    host = f"[{driver.address}]" if ":" in driver.address else driver.address
+    try:
+        with urllib.request.urlopen(f"http://{host}:{port}/status", timeout=_PATIENCE) as answer:
+            return report(json.load(answer))
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def report(body: Mapping[str, Any]) -> Report | None:
+    """Return what a driver's /status says; None of one that waits for its turn."""
+    if body["phase"] == "standby":
+        return None
+    lag = body.get("lag") or {}
+    return Report(
+        ready=bool(body["ready"]),
+        stalled=bool(body["stalled"]),
+        phase=str(body["phase"]),
+        lag=lag.get("records"),
+        rates={name: value for name, value in (body.get("rates") or {}).items() if value is not None},
+        batch=body.get("batch") or {},
+    )

@@ -1,0 +1,148 @@
+"""A reconcile: from what is there to what should be, one Pipeline at a time.
+
+    observe    what the watches have seen, and what the driver says: nothing is changed
+    validate   the chart and the configuration accept the spec, or say why not
+    decide     which revision runs, and what was learned about revisions
+    build      the objects of that revision
+    apply      the objects, the revision's record, and what is left over
+    status     what anybody wants to know
+
+Each begins with what is there, never with what happened: a reconcile that was lost, repeated or killed in the middle
+leaves nothing to the next one but work.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+from dataclasses import replace
+from typing import Protocol
+
+from tailrace.errors import ConfigInvalid
+from tailrace_operator import apply, observe, revisions
+from tailrace_operator.build import Builder
+from tailrace_operator.cache import Cache
+from tailrace_operator.decide import decide
+from tailrace_operator.model import Choice, Key, Object, Resource, Revision, Seen
+from tailrace_operator.status import status
+
+log = logging.getLogger(__name__)
+
+RESYNC = 600.0  # seconds after which all objects are applied again, whoever changed them
+NUMBERS = 30.0  # seconds between two writes of a status in which only numbers differ
+_NUMBERS = ("lag", "rates", "lastBatch")
+_KEPT = 3  # the chart's default of earlier configurations
+
+
+class Api(apply.Cluster, Protocol):
+    """What a reconcile needs of the API server."""
+
+    def write_status(self, resource: Resource, made: Object) -> None:
+        """Replace a Pipeline's status."""
+
+
+class Reconciler:
+    """Reconciles Pipelines. What it remembers saves requests; losing it loses nothing."""
+
+    def __init__(self, cache: Cache, builder: Builder, api: Api) -> None:
+        self._cache = cache
+        self._builder = builder
+        self._api = api
+        self._applied: dict[Key, tuple[str, int, float]] = {}
+        self._written: dict[Key, float] = {}
+
+    def reconcile(self, key: Key) -> str:
+        """Bring one Pipeline to what its spec says, and return its phase; empty if there is none of this name."""
+        seen = self._observe(key)
+        if seen is None:
+            self._forget(key)
+            return ""
+        refused = self._validate(seen)
+        choice = decide(seen, refused)
+        seen = self._apply(seen, choice)
+        return self._report(seen, choice)
+
+    def _observe(self, key: Key) -> Seen | None:
+        found = self._cache.of(key)
+        if found is None:
+            return None
+        return observe.seen(found.pipeline, found.records, found.deployment, found.drivers, self._builder.platform.port)
+
+    def _validate(self, seen: Seen) -> str:
+        try:
+            self._builder.check(seen.resource, revisions.wanted(seen.resource, seen.revisions))
+        except ConfigInvalid as error:
+            return error.what
+        return ""
+
+    def _apply(self, seen: Seen, choice: Choice) -> Seen:
+        """Apply what was chosen, unless it is there; return what is there then."""
+        seen = self._record(seen, choice)
+        if choice.run is None:
+            return seen
+        key, built = seen.resource.key, self._builder.build(seen.resource, choice.run, choice.running)
+        if self._is_applied(seen, built.digest):
+            return seen
+        if seen.rollout is None or seen.rollout.revision != choice.run.name:
+            log.info(
+                "%s: running revision %s%s", key, choice.run.name, f" ({choice.rolled_back})" * bool(choice.rolled_back)
+            )
+        kept = int(choice.run.spec.get("revisions", _KEPT))
+        body = apply.apply(self._api, key, built, kept)
+        self._cache.put("Deployment", body)
+        rollout = observe.rollout(body)
+        self._applied[key] = (built.digest, rollout.generation, time.monotonic())
+        return replace(seen, rollout=rollout)
+
+    def _is_applied(self, seen: Seen, digest: str) -> bool:
+        """Return whether these objects were applied not long ago, and nobody has changed the Deployment since."""
+        rollout, key = seen.rollout, seen.resource.key
+        if rollout is None or rollout.applied != digest:
+            return False
+        known = self._applied.setdefault(key, (digest, rollout.generation, time.monotonic()))
+        return known[:2] == (digest, rollout.generation) and time.monotonic() - known[2] < RESYNC
+
+    def _record(self, seen: Seen, choice: Choice) -> Seen:
+        """Keep what was learned about revisions, and drop those that nobody needs."""
+        if choice.hold is not None:
+            return seen
+        learned: dict[str, Revision] = {each.name: each for each in seen.revisions}
+        now = choice.wanted
+        if choice.stable == now.name:
+            now = replace(now, stable=_now())
+            log.info("%s: revision %s is stable", seen.resource.key, now.name)
+        if choice.failed is not None:
+            now = replace(now, failed=choice.failed[1])
+            log.warning("%s: revision %s has failed: %s", seen.resource.key, now.name, now.failed)
+        if learned.get(now.name) != now:
+            body = self._api.apply(revisions.record(seen.resource, now))
+            self._cache.put("ControllerRevision", body)
+            learned[now.name] = now
+        running = seen.rollout.revision if seen.rollout is not None else ""
+        needed = frozenset({now.name, running, choice.run.name if choice.run is not None else ""})
+        known = sorted(learned.values(), key=lambda each: each.number)
+        for each in revisions.surplus(known, needed):
+            self._api.delete("ControllerRevision", seen.resource.key.namespace, f"{seen.resource.key.name}-{each.name}")
+            known.remove(each)
+        return replace(seen, revisions=tuple(known))
+
+    def _report(self, seen: Seen, choice: Choice) -> str:
+        key, made = seen.resource.key, status(seen, choice, _now())
+        before = seen.resource.status
+        fixed = {name: value for name, value in made.items() if name not in _NUMBERS}
+        was = {name: value for name, value in before.items() if name not in _NUMBERS}
+        long_ago = time.monotonic() - self._written.get(key, float("-inf")) > NUMBERS
+        if fixed != was or (long_ago and made != before):
+            self._api.write_status(seen.resource, made)
+            self._written[key] = time.monotonic()
+        return str(made["phase"])
+
+    def _forget(self, key: Key) -> None:
+        self._builder.forget(key)
+        self._applied.pop(key, None)
+        self._written.pop(key, None)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

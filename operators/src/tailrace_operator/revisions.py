@@ -1,0 +1,72 @@
+"""A spec's revision, and its ControllerRevision."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tailrace_operator.model import FAILED, GROUP, KIND, OWNER, STABLE, SWITCHES, VERSION, Object, Resource, Revision
+
+_KEPT = 10  # more than anybody rolls back to, and few enough to read
+
+
+def digest(data: object) -> str:
+    """Return a short digest of plain data."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def wanted(resource: Resource, known: Sequence[Revision]) -> Revision:
+    """Return the revision that the spec asks for: a known one, or the next."""
+    spec = {key: value for key, value in resource.spec.items() if key not in SWITCHES}
+    name = digest(spec)
+    found = next((each for each in known if each.name == name), None)
+    if found is not None:
+        return found
+    return Revision(name, spec, number=max((each.number for each in known), default=0) + 1)
+
+
+def parse(body: Mapping[str, Any]) -> Revision:
+    """Return the revision that a ControllerRevision holds."""
+    notes = body["metadata"].get("annotations") or {}
+    name = str(body["metadata"]["labels"][f"{GROUP}/digest"])
+    return Revision(name, body["data"], int(body["revision"]), notes.get(STABLE, ""), notes.get(FAILED, ""))
+
+
+def record(resource: Resource, revision: Revision) -> Object:
+    """Return the ControllerRevision that holds it, and what is known about it."""
+    notes = {STABLE: revision.stable, FAILED: revision.failed}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "name": f"{resource.key.name}-{revision.name}",
+            "namespace": resource.key.namespace,
+            "labels": {OWNER: resource.key.name, f"{GROUP}/digest": revision.name},
+            "annotations": {name: text for name, text in notes.items() if text},
+            "ownerReferences": [owner(resource)],
+        },
+        "data": dict(revision.spec),
+        "revision": revision.number,
+    }
+
+
+def owner(resource: Resource) -> Object:
+    """Return the reference by which Kubernetes deletes an object after its Pipeline."""
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "name": resource.key.name,
+        "uid": resource.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def surplus(known: Sequence[Revision], needed: frozenset[str]) -> list[Revision]:
+    """Return revisions that nobody needs any more: old ones, but never the last that worked."""
+    stable = [each for each in known if each.stable]
+    kept = needed | {each.name for each in stable[-1:]} | {each.name for each in known[-_KEPT:]}
+    return [each for each in known if each.name not in kept]

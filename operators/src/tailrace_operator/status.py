@@ -1,0 +1,172 @@
+"""The status of a Pipeline: a word, conditions with reasons, and what its driver says. Values in, values out.
+
+Conditions and reasons are documented in docs/operator.md; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tailrace_operator.decide import newest
+from tailrace_operator.model import Choice, Hold, Object, Progress, Revision, Seen
+
+_HISTORY = 5
+
+
+class Phase(StrEnum):
+    """A Pipeline in a word."""
+
+    RUNNING = "Running"
+    STARTING = "Starting"  # nothing has run yet
+    UPGRADING = "Upgrading"  # the driver before still works
+    ROLLED_BACK = "RolledBack"
+    FAILING = "Failing"
+    STALLED = "Stalled"
+    SUSPENDED = "Suspended"
+    PAUSED = "Paused"
+    INVALID = "Invalid"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition: whether it holds, and why."""
+
+    type: str
+    holds: bool
+    reason: str
+    message: str = ""
+
+
+def conditions(seen: Seen, choice: Choice) -> list[Condition]:
+    """Return all conditions, always in the same order."""
+    return [_accepted(choice), _ready(seen, choice), _progressing(seen, choice), _rolled_back(choice), _stalled(seen)]
+
+
+def _accepted(choice: Choice) -> Condition:
+    if choice.hold in (Hold.INVALID, Hold.NAME_TAKEN):
+        return Condition("Accepted", False, choice.hold.value, choice.why)
+    return Condition("Accepted", True, "Valid")
+
+
+def _ready(seen: Seen, choice: Choice) -> Condition:
+    if seen.report is not None and seen.report.ready:
+        return Condition("Ready", True, "Leading", "a driver reads new records")
+    if seen.rollout is not None and not seen.rollout.replicas:
+        return Condition("Ready", False, "Suspended", "no driver is to run")
+    if seen.report is None and seen.rollout is not None and seen.rollout.ready:
+        return Condition("Ready", True, "Unheard", "Kubernetes calls a driver ready; it did not answer the operator")
+    broken = newest(seen)
+    if broken is not None and (broken.waiting or broken.exit_code):
+        reason = broken.waiting if broken.waiting.isidentifier() else "DriverEnded"
+        return Condition("Ready", False, reason, _text(f"{broken.name}: {broken.message}"))
+    if not seen.pods:
+        return Condition("Ready", False, "NoDriver", "there is no driver yet")
+    return Condition("Ready", False, "Starting", "a driver starts")
+
+
+def _progressing(seen: Seen, choice: Choice) -> Condition:
+    if choice.hold is not None:
+        return Condition("Progressing", False, choice.hold.value, "nothing is changed")
+    if choice.run is None or seen.rollout is None or seen.rollout.revision != choice.run.name:
+        return Condition("Progressing", True, "Applying", "its objects are being applied")
+    if seen.rollout.progress is Progress.DONE:
+        return Condition("Progressing", False, "Complete")
+    if seen.rollout.progress is Progress.LATE:
+        return Condition("Progressing", False, "ProgressDeadlineExceeded", _text(seen.rollout.message))
+    return Condition("Progressing", True, "RollingOut", _text(seen.rollout.message))
+
+
+def _rolled_back(choice: Choice) -> Condition:
+    if not choice.rolled_back or choice.run is None:
+        return Condition("RolledBack", False, "NotNeeded")
+    reason, _, words = choice.rolled_back.partition(": ")
+    text = f"revision {choice.wanted.name} was left for {choice.run.name}: {words}"
+    return Condition("RolledBack", True, reason, _text(text))
+
+
+def _stalled(seen: Seen) -> Condition:
+    if seen.report is None:
+        return Condition("Stalled", False, "Unknown", "no driver answered")
+    if seen.report.stalled:
+        return Condition("Stalled", True, "NoBatch", "there is lag, and no batch was finished for too long")
+    return Condition("Stalled", False, "Working")
+
+
+def phase(seen: Seen, choice: Choice, found: Mapping[str, Condition]) -> Phase:
+    """Return the word that says most."""
+    if choice.hold is not None:
+        return Phase.PAUSED if choice.hold is Hold.PAUSED else Phase.INVALID
+    if not choice.running:
+        return Phase.SUSPENDED
+    if found["Stalled"].holds:
+        return Phase.STALLED
+    if found["RolledBack"].holds and found["Ready"].holds:
+        return Phase.ROLLED_BACK
+    if found["Ready"].holds:
+        return Phase.UPGRADING if found["Progressing"].holds else Phase.RUNNING
+    return Phase.STARTING if found["Ready"].reason in ("NoDriver", "Starting") else Phase.FAILING
+
+
+def status(seen: Seen, choice: Choice, now: str) -> Object:
+    """Return the status; a condition that is as it was keeps the time of its last change."""
+    found = conditions(seen, choice)
+    before = {each["type"]: each for each in seen.resource.status.get("conditions", ())}
+    report = seen.report
+    broken = newest(seen)
+    made: Object = {
+        "observedGeneration": seen.resource.generation,
+        "phase": phase(seen, choice, {each.type: each for each in found}).value,
+        "revision": choice.wanted.name,
+        "running": seen.rollout.revision if seen.rollout is not None else "",
+        "lastStable": _stable(seen, choice),
+        "drivers": len(seen.pods),
+        "conditions": [_written(each, before.get(each.type, {}), seen.resource.generation, now) for each in found],
+        "history": [_line(each, choice) for each in seen.revisions[-_HISTORY:]],
+    }
+    if report is not None:
+        made["lag"] = report.lag
+        made["rates"] = {name: round(value, 1) for name, value in report.rates.items()}
+        names = ("number", "records", "out", "rejected", "finished")
+        made["lastBatch"] = {name: report.batch[name] for name in names if report.batch.get(name) is not None}
+    if broken is not None and broken.message:
+        made["lastError"] = {"driver": broken.name, "message": _text(broken.message)}
+    return {name: value for name, value in made.items() if value not in (None, "", {})}
+
+
+def _stable(seen: Seen, choice: Choice) -> str:
+    if choice.stable:
+        return choice.stable
+    found = [each.name for each in seen.revisions if each.stable and not each.failed]
+    return found[-1] if found else ""
+
+
+def _line(revision: Revision, choice: Choice) -> Object:
+    failed = revision.failed or (choice.failed[1] if choice.failed and choice.failed[0] == revision.name else "")
+    made = {
+        "revision": revision.name,
+        "number": revision.number,
+        "stableSince": revision.stable,
+        "failed": _text(failed),
+    }
+    return {name: value for name, value in made.items() if value != ""}
+
+
+def _written(each: Condition, before: Mapping[str, Any], generation: int, now: str) -> Object:
+    holds = "True" if each.holds else "False"
+    since = before.get("lastTransitionTime", now) if before.get("status") == holds else now
+    return {
+        "type": each.type,
+        "status": holds,
+        "reason": each.reason,
+        "message": each.message,
+        "observedGeneration": generation,
+        "lastTransitionTime": since,
+    }
+
+
+def _text(words: str) -> str:
+    short = " ".join(words.split())
+    return short if len(short) <= 500 else f"{short[:497]}..."

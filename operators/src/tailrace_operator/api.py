@@ -10,8 +10,9 @@ from kubernetes import client, config, dynamic
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.exceptions import NotFoundError, ResourceNotFoundError
 
+from tailrace.config.resource import GROUP, KIND, VERSION
 from tailrace.errors import ConfigInvalid
-from tailrace_operator.model import GROUP, KIND, MANAGER, VERSION, Object, Resource
+from tailrace_operator.model import MANAGER, Object, Resource
 from tailrace_operator.platform import KINDS, OPTIONAL
 
 _LIMIT = 20.0  # seconds for one request

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
+from tailrace.config.resource import OWNER
 from tailrace_operator.build import Built
-from tailrace_operator.model import OWNER, Key, Object
+from tailrace_operator.model import Key, Object
 from tailrace_operator.platform import KINDS, TOPIC
 
 

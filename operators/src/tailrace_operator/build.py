@@ -17,8 +17,9 @@ from typing import Any
 import yaml
 
 from tailrace.config.file import load
+from tailrace.config.resource import OWNER
 from tailrace.errors import ConfigInvalid, InvariantBroken
-from tailrace_operator.model import APPLIED, OWNER, REVISION, Key, Object, Resource, Revision
+from tailrace_operator.model import APPLIED, REVISION, Key, Object, Resource, Revision
 from tailrace_operator.platform import KINDS, TOPIC, Platform
 from tailrace_operator.revisions import digest, owner
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tailrace_operator.model import OWNER, Key, Object
+from tailrace.config.resource import OWNER
+from tailrace_operator.model import Key, Object
 
 # The label that names an object's Pipeline; pods have the chart's.
 LABELS = {"Deployment": OWNER, "ControllerRevision": OWNER, "Pod": "tailrace.dev/pipeline"}

@@ -18,9 +18,9 @@ from typing import Any
 import yaml
 
 from tailrace.config import Pipeline
+from tailrace.config.resource import GROUP, KIND, PLURAL, VERSION
 from tailrace.errors import InvariantBroken
 from tailrace_operator.chart import WRITTEN
-from tailrace_operator.model import GROUP, KIND, PLURAL, VERSION
 
 SHORT_NAMES = ["tailrace", "tlr"]
 CATEGORY = "streaming"

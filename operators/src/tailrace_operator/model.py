@@ -11,18 +11,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from tailrace.config.resource import GROUP
+
 Object = dict[str, Any]
 
-GROUP = "streaming.tailrace.dev"
-VERSION = "v1alpha1"
-KIND = "Pipeline"
-PLURAL = "tailracepipelines"
 MANAGER = "tailrace-operator"  # the field manager of everything that is applied
-OWNER = f"{GROUP}/pipeline"  # the label of everything that belongs to a Pipeline
 REVISION = f"{GROUP}/revision"  # of a Deployment: the revision it was made of
 APPLIED = f"{GROUP}/applied"  # of a Deployment: a digest of all objects it was applied with
-STABLE = f"{GROUP}/stable"  # of a ControllerRevision: since when its driver was seen to work
-FAILED = f"{GROUP}/failed"  # of a ControllerRevision: why it is not run any more
 SWITCHES = ("suspend", "paused")  # keys of a spec that are no part of a revision
 
 

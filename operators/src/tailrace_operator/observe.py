@@ -7,20 +7,9 @@ import urllib.request
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tailrace.config.resource import OWNER
 from tailrace_operator import revisions
-from tailrace_operator.model import (
-    APPLIED,
-    OWNER,
-    REVISION,
-    Key,
-    Object,
-    Pod,
-    Progress,
-    Report,
-    Resource,
-    Rollout,
-    Seen,
-)
+from tailrace_operator.model import APPLIED, REVISION, Key, Object, Pod, Progress, Report, Resource, Rollout, Seen
 
 _PATIENCE = 3.0  # seconds for a driver's answer
 _LONGEST = 1024  # characters of a message that are kept

@@ -12,10 +12,11 @@ from typing import Any
 import kopf
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from tailrace.config.resource import GROUP, OWNER, PLURAL, VERSION
 from tailrace_operator.api import ApiServer
 from tailrace_operator.build import Builder
 from tailrace_operator.cache import Cache
-from tailrace_operator.model import GROUP, OWNER, PLURAL, VERSION, Key
+from tailrace_operator.model import Key
 from tailrace_operator.platform import Platform
 from tailrace_operator.reconcile import Reconciler
 from tailrace_operator.work import Work

@@ -7,7 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tailrace_operator.model import FAILED, GROUP, KIND, OWNER, STABLE, SWITCHES, VERSION, Object, Resource, Revision
+from tailrace.config.resource import DIGEST, FAILED, GROUP, KIND, OWNER, STABLE, VERSION
+from tailrace_operator.model import SWITCHES, Object, Resource, Revision
 
 _KEPT = 10  # more than anybody rolls back to, and few enough to read
 
@@ -31,7 +32,7 @@ def wanted(resource: Resource, known: Sequence[Revision]) -> Revision:
 def parse(body: Mapping[str, Any]) -> Revision:
     """Return the revision that a ControllerRevision holds."""
     notes = body["metadata"].get("annotations") or {}
-    name = str(body["metadata"]["labels"][f"{GROUP}/digest"])
+    name = str(body["metadata"]["labels"][DIGEST])
     return Revision(name, body["data"], int(body["revision"]), notes.get(STABLE, ""), notes.get(FAILED, ""))
 
 
@@ -44,7 +45,7 @@ def record(resource: Resource, revision: Revision) -> Object:
         "metadata": {
             "name": f"{resource.key.name}-{revision.name}",
             "namespace": resource.key.namespace,
-            "labels": {OWNER: resource.key.name, f"{GROUP}/digest": revision.name},
+            "labels": {OWNER: resource.key.name, DIGEST: revision.name},
             "annotations": {name: text for name, text in notes.items() if text},
             "ownerReferences": [owner(resource)],
         },

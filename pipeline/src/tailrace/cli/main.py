@@ -45,6 +45,7 @@ _ALL = {
     "offsets": Command("tailrace.cli.offsets", "app", "Show and change where a pipeline continues reading."),
     "doctor": Command("tailrace.cli.doctor", "doctor", "Check what a pipeline needs, one line per check."),
     "handover": Command("tailrace.cli.handover", "handover", "Wait for the pod that replaces this one."),
+    "pipelines": Command("tailrace.cli.pipelines", "app", "Show and steer the Pipelines of a Kubernetes cluster."),
     "explain": Command("tailrace.cli.explain", "explain", "Explain what an error code means, and what to do."),
 }
 # Another package adds a command with an entry point of this group, `name = "package.module:function"`.

@@ -58,6 +58,7 @@ from tailrace.errors.kafka import (
 from tailrace.errors.machine import (
     BrokerDidNotStart,
     CertificateExpired,
+    ClusterRefused,
     DriverPodUnknown,
     DriverUnreachable,
     EnvironmentError_,
@@ -85,6 +86,7 @@ __all__ = [
     "CertificateExpired",
     "CheckpointFailed",
     "CheckpointMismatch",
+    "ClusterRefused",
     "CommitInDoubt",
     "ConfigError",
     "ConfigInvalid",

@@ -105,6 +105,18 @@ class ExecutorsMissing(EnvironmentError_):
     title = "no executors"
 
 
+class ClusterRefused(EnvironmentError_):
+    """Kubernetes' API server did not answer, or refused what `tailrace pipelines` asked of it.
+
+    The message has its words. The commands need to get and list Pipelines and ControllerRevisions, to patch both for
+    `suspend`, `resume`, `rollback` and `retry`, and to read pods and their logs for `logs`. A Pipeline that is not
+    found may be in another namespace: `--namespace`.
+    """
+
+    code = "TR-510"
+    title = "cluster refused"
+
+
 class CertificateExpired(EnvironmentError_):
     """The client certificate for the brokers has expired.
 

@@ -1,0 +1,142 @@
+"""The Pipelines of a Kubernetes cluster, as `tailrace pipelines` sees them: thin requests to the API server.
+
+The client is the extra `operator`: a driver has no use for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tailrace.config.resource import DIGEST, GROUP, OWNER, PLURAL, VERSION
+from tailrace.errors import ClusterRefused
+
+_LIMIT = 20.0  # seconds for one answer
+_KEPT = "nothing was changed"
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The cluster of the kubeconfig's context, or the one around this pod; and a namespace of it."""
+
+    api: Any
+    namespace: str
+
+    @classmethod
+    def of(cls, namespace: str | None) -> Cluster:
+        """Find the cluster; raise ClusterRefused if none is known."""
+        try:
+            from kubernetes import client, config
+        except ImportError as error:
+            then = "pip install 'tailrace[operator]'"
+            raise ClusterRefused("the Kubernetes client is not installed", kept=_KEPT, then=then) from error
+        try:
+            config.load_kube_config()
+            found = config.list_kube_config_contexts()[1].get("context", {}).get("namespace")
+        except config.ConfigException:
+            try:
+                config.load_incluster_config()
+            except config.ConfigException as error:
+                then = "set KUBECONFIG, or choose a context: kubectl config use-context"
+                raise ClusterRefused("no cluster is known here", kept=_KEPT, then=then) from error
+            found = None
+        return cls(client, namespace or found or "default")
+
+    def pipelines(self, everywhere: bool) -> list[Object]:
+        """Return the Pipelines of the namespace, or of all."""
+        custom, more = self.api.CustomObjectsApi(), {"_request_timeout": _LIMIT}
+        with self._asking("listing Pipelines"):
+            if everywhere:
+                found = custom.list_cluster_custom_object(GROUP, VERSION, PLURAL, **more)
+            else:
+                found = custom.list_namespaced_custom_object(GROUP, VERSION, self.namespace, PLURAL, **more)
+        items: list[Object] = found["items"]
+        return items
+
+    def pipeline(self, name: str) -> Object:
+        """Return a Pipeline."""
+        custom = self.api.CustomObjectsApi()
+        with self._asking(f"asking for the Pipeline {name}"):
+            found: Object = custom.get_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, PLURAL, name, _request_timeout=_LIMIT
+            )
+        return found
+
+    def change(self, name: str, spec: Object) -> None:
+        """Change keys of a Pipeline's spec; None removes one."""
+        custom = self.api.CustomObjectsApi()
+        with self._asking(f"changing the Pipeline {name}"):
+            custom.patch_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, PLURAL, name, {"spec": spec}, _request_timeout=_LIMIT
+            )
+
+    def note(self, name: str, revision: str, notes: dict[str, str | None]) -> None:
+        """Change annotations of a revision; None removes one."""
+        apps = self.api.AppsV1Api()
+        with self._asking(f"changing the revision {revision} of {name}"):
+            apps.patch_namespaced_controller_revision(
+                f"{name}-{revision}", self.namespace, {"metadata": {"annotations": notes}}, _request_timeout=_LIMIT
+            )
+
+    def revisions(self, name: str) -> dict[str, dict[str, str]]:
+        """Return what is known about a Pipeline's revisions: their annotations, oldest first."""
+        apps = self.api.AppsV1Api()
+        with self._asking(f"asking for the revisions of {name}"):
+            found = apps.list_namespaced_controller_revision(
+                self.namespace, label_selector=f"{OWNER}={name}", _request_timeout=_LIMIT
+            )
+        ordered = sorted(found.items, key=lambda each: int(each.revision))
+        return {str(each.metadata.labels[DIGEST]): dict(each.metadata.annotations or {}) for each in ordered}
+
+    def driver(self, name: str) -> str:
+        """Return the pod of the driver to listen to: one that is ready, or else the newest."""
+        core = self.api.CoreV1Api()
+        select = f"tailrace.dev/pipeline={name},tailrace.dev/component=driver"
+        with self._asking(f"asking for the drivers of {name}"):
+            found = core.list_namespaced_pod(self.namespace, label_selector=select, _request_timeout=_LIMIT).items
+        if not found:
+            then = f"tailrace pipelines status {name}"
+            raise ClusterRefused(f"the Pipeline {name} has no driver's pod", kept=_KEPT, then=then)
+
+        def order(pod: Any) -> tuple[bool, Any]:
+            ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ())
+            return ready, pod.metadata.creation_timestamp
+
+        return str(max(found, key=order).metadata.name)
+
+    def logs(self, pod: str, follow: bool, lines: int | None) -> Iterator[str]:
+        """Yield the lines of a driver's log."""
+        core = self.api.CoreV1Api()
+        more = {"tail_lines": lines} if lines is not None else {}
+        with self._asking(f"reading the log of {pod}"):
+            answer = core.read_namespaced_pod_log(
+                pod, self.namespace, container="driver", follow=follow, _preload_content=False, **more
+            )
+            rest = b""
+            for chunk in answer.stream():
+                *whole, rest = (rest + chunk).split(b"\n")
+                for line in whole:
+                    yield line.decode(errors="replace")
+            if rest:
+                yield rest.decode(errors="replace")
+
+    @contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except self.api.ApiException as error:
+            there = f"{doing} in namespace {self.namespace}"
+            if error.status == 404:
+                what = f"{there}: not found"
+                then = "tailrace pipelines list --all-namespaces"
+            elif error.status in (401, 403):
+                what, then = f"{there}: not allowed", f"kubectl auth can-i list {PLURAL}.{GROUP} -n {self.namespace}"
+            else:
+                what, then = f"{there}: {error.status} {error.reason}", "kubectl cluster-info"
+            raise ClusterRefused(what, kept=_KEPT, then=then) from error
+        except OSError as error:
+            raise ClusterRefused(f"{doing}: {type(error).__name__}", kept=_KEPT, then="kubectl cluster-info") from error

@@ -1,0 +1,277 @@
+"""A Pipeline resource on a real Kubernetes: applied, broken, rolled back, suspended, left alone, deleted; counted.
+
+The tests build on each other and run in this order. After each that moves records, an independent reader counts all.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from e2e import operated
+from e2e import release as releases
+from e2e.operated import PIPELINE, Operated, Operator
+from e2e.release import NAME, Release
+from support import cluster
+from support.helm import CHART, ROOT
+from tailrace.cli.main import app
+from tailrace.config.resource import PLURAL
+
+pytestmark = [pytest.mark.timeout(1800)]
+
+MANY = 100
+
+
+@pytest.fixture(scope="module")
+def pipeline(release: Release, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
+    """Provide brokers and topics by a release without pipelines, and an operator that runs."""
+    folder = tmp_path_factory.mktemp("operator")
+    file = folder / "platform.yaml"
+    file.write_text(yaml.safe_dump(operated.platform()), encoding="utf-8")
+    operator = Operator(release.namespace, folder, file)
+    made = Operated(release.namespace, operator=operator)
+    files = (CHART / "environments" / "dev.yaml", ROOT / "tests" / "e2e" / "values.yaml")
+    values = [f"--values={each}" for each in files]
+    with operated.definition():
+        cluster.helm("install", NAME, str(CHART), "-n", made.namespace, *values, "--set-json=pipelines=[]")
+        releases.hand(made)
+        made.kubectl("wait", "kafkauser/hand", "pod/hand", "--for=condition=Ready", "--timeout=5m")
+        operator.start()
+        try:
+            yield made
+        finally:
+            operator.kill()
+
+
+@pytest.fixture
+def running(pipeline: Operated) -> Operated:
+    """Return the Pipeline once it works, with its operator."""
+    if pipeline.operator.process is None:
+        pipeline.operator.start()
+    pipeline.phase("Running")
+    pipeline.until(pipeline.single, "a single driver")
+    return pipeline
+
+
+def test_pipeline_is_ready_once_records_flow(pipeline: Operated) -> None:
+    """`kubectl wait` knows it, and the status says what is behind and which revision works."""
+    since = time.monotonic()
+    pipeline.apply(operated.spec())
+    try:
+        pipeline.kubectl("wait", PLURAL, PIPELINE, "--for=condition=Ready", "--timeout=10m")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{pipeline.look()}") from error
+    print(f"\napplied, and ready, in {operated.tenths(since)}", flush=True)  # noqa: T201
+    with pipeline.feeding():
+        pipeline.feed("tweets", 2000)
+    pipeline.count("Pipeline applied")
+    pipeline.phase("Running")
+
+    def caught_up() -> bool:
+        found = pipeline.status()
+        return found.get("lag") == 0 and found.get("lastBatch", {}).get("number", 0) > 0
+
+    pipeline.until(caught_up, "the status to say that batches were delivered, and nothing is behind")
+    found = pipeline.status()
+    assert found["revision"] == found["running"] == found["lastStable"]
+
+
+def test_spec_with_an_error_changes_nothing(running: Operated) -> None:
+    """The configuration's own words are in the condition; the driver is the same."""
+    driver, before = running.driver(), running.status()["running"]
+    wrong = operated.changed(source={"format": "json"})
+    del wrong["config"]["source"]["schema"]
+    with running.feeding():
+        running.apply(wrong)
+        running.phase("Invalid")
+        assert "format json needs a `schema`" in running.condition("Accepted")["message"]
+        assert (running.driver(), running.status()["running"]) == (driver, before)
+        running.apply(operated.spec())
+        running.phase("Running")
+    running.count("invalid spec")
+    assert running.driver() == driver
+
+
+def test_function_that_does_not_exist_is_rolled_back(running: Operated) -> None:
+    """At once, because no waiting mends it; applying the same spec again changes nothing, and another one runs."""
+    driver, good = running.driver(), running.status()["running"]
+    bad = operated.changed(process={"function": "/opt/pipeline/tweets.py:nothing"})
+    with running.feeding():
+        running.apply(bad)
+        running.phase("RolledBack")
+        found = running.condition("RolledBack")
+        assert found["reason"] == "ConfigurationRefused"
+        assert "TR-102" in found["message"]
+        running.until(running.single, "the failed driver to be gone")
+        generation = running.deployment()["metadata"]["generation"]
+        running.kubectl("annotate", PLURAL, PIPELINE, "again=yes", "--overwrite")
+        running.apply(bad)
+        assert running.deployment()["metadata"]["generation"] == generation
+        assert (running.driver(), running.status()["running"]) == (driver, good)
+        assert running.condition("Ready")["status"] == "True"
+        running.apply(operated.changed(batch={"drain": 21}))
+        running.phase("Running")
+        running.until(running.single, "one driver")
+        assert running.driver() != driver
+    running.count("broken upgrade rolled back, then a good one")
+
+
+def test_image_that_does_not_exist_is_rolled_back_at_the_deadline(running: Operated) -> None:
+    """The driver works meanwhile, and the reason has Kubernetes' words."""
+    driver, bad = running.driver(), operated.changed(batch={"drain": 21})
+    bad["image"] = {"driver": {"repository": "tailrace-example", "tag": "none"}}
+    bad["progressDeadlineSeconds"] = 30
+    with running.feeding():
+        since = time.monotonic()
+        running.apply(bad)
+        running.phase("RolledBack")
+        print(f"rolled back after {operated.tenths(since)}", flush=True)  # noqa: T201
+        found = running.condition("RolledBack")
+        assert found["reason"] == "ProgressDeadlineExceeded"
+        assert "ImagePull" in found["message"]
+        assert running.driver() == driver
+        running.apply(operated.spec())
+        running.phase("Running")
+    running.count("upgrade that cannot start rolled back")
+
+
+def test_suspended_pipeline_goes_on_where_it_was(running: Operated) -> None:
+    """`tailrace pipelines suspend` ends the driver after its batch, and `resume` loses and repeats nothing."""
+    steer("suspend", running)
+    running.phase("Suspended")
+    running.until(lambda: not running.pods("driver") and not running.pods("executor"), "no driver and no executor")
+    running.feed("tweets", 1000)
+    steer("resume", running)
+    running.phase("Running")
+    running.count("suspended and resumed")
+
+
+def test_revision_is_left_and_tried_again_on_request(running: Operated) -> None:
+    """`tailrace pipelines rollback` goes to the last one that worked, and `retry` comes back; the spec stays."""
+    good = running.status()["running"]
+    with running.feeding():
+        running.apply(operated.changed(batch={"drain": 22}))
+        running.phase("Running")
+        newer = running.status()["running"]
+        running.until(lambda: running.status().get("lastStable") == newer, "the newer revision to be stable")
+        before = running.body()["spec"]
+        steer("rollback", running, "--why", "too slow")
+        running.phase("RolledBack")
+        running.until(lambda: running.status()["running"] == good, "the revision before to run")
+        assert "too slow" in running.condition("RolledBack")["message"]
+        steer("retry", running)
+        running.phase("Running")
+        running.until(lambda: running.status()["running"] == newer, "the newer revision to run again")
+        assert running.body()["spec"] == before
+    running.count("rolled back by hand, and tried again")
+    assert PIPELINE in steer("list", running)
+    assert "Leading" in steer("status", running)
+    assert '"event"' in steer("logs", running, "--lines=5")
+
+
+def test_operator_that_is_killed_at_any_time_leaves_only_work(running: Operated) -> None:
+    """Killed in the middle of an upgrade, several times, it ends where it would have ended."""
+    with running.feeding():
+        for seconds in (0.1, 0.4, 0.8, 1.6):
+            running.apply(operated.changed(batch={"drain": 23 + seconds}))
+            time.sleep(seconds)  # not a wait for a condition: the time of the kill is what is tried
+            running.operator.kill()
+            running.operator.start()
+        running.phase("Running")
+        running.until(running.single, "one driver")
+    running.count("operator killed")
+    volumes = running.deployment()["spec"]["template"]["spec"]["volumes"]
+    [mounted] = [each["configMap"]["name"] for each in volumes if each["name"] == "pipeline"]
+    data = json.loads(running.kubectl("get", "configmap", mounted, "-o", "json"))["data"]
+    assert yaml.safe_load(data["pipeline.yaml"])["batch"]["drain"] == 24.6
+
+
+def test_two_operators_do_no_harm(running: Operated, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """They apply the same objects: an upgrade changes the Deployment once, as with one."""
+    second = Operator(running.namespace, tmp_path_factory.mktemp("second"), running.operator.platform)
+    second.start()
+    try:
+        with running.feeding():
+            before = running.deployment()["metadata"]["generation"]
+            running.apply(operated.changed(batch={"drain": 26}))
+            running.phase("Running")
+            running.until(running.single, "one driver")
+            seen = reconciles(second)
+            running.until(lambda: reconciles(second) > seen + 2, "the second operator to look three times more")
+            assert running.deployment()["metadata"]["generation"] == before + 1
+    finally:
+        second.kill()
+    running.count("two operators")
+
+
+def test_hundred_pipelines_cost_no_requests_once_they_are_as_they_should_be(running: Operated) -> None:
+    """What the watches have seen is not asked for again."""
+    suspended = operated.spec() | {"suspend": True}
+    names = [f"many-{number}" for number in range(MANY)]
+    cluster.apply(running.namespace, *(operated.resource(each, suspended) for each in names))
+    since = time.monotonic()
+
+    def phases() -> list[str]:
+        found = cluster.items(PLURAL, running.namespace)
+        return [each.get("status", {}).get("phase", "") for each in found if each["metadata"]["name"] in names]
+
+    running.until(lambda: phases().count("Suspended") == MANY, f"{MANY} Pipelines to be suspended")
+    print(f"{MANY} Pipelines in {operated.tenths(since)}", flush=True)  # noqa: T201
+    operator = running.operator
+    settled = reconciles(operator)
+    running.until(lambda: reconciles(operator) > settled + 2 * MANY, "every Pipeline to be looked at twice")
+    asked, looked = requests(operator), reconciles(operator)
+    running.until(lambda: reconciles(operator) > looked + 3 * MANY, "every Pipeline to be looked at three times more")
+    afterwards = requests(operator) - asked
+    print(f"{asked:.0f} requests for {MANY} Pipelines, {afterwards:.0f} afterwards", flush=True)  # noqa: T201
+    # Only the one that runs has a status whose numbers change.
+    assert afterwards < 20
+    running.kubectl("delete", PLURAL, *names, "--wait=false")
+
+
+def test_pipeline_is_deleted_without_an_operator(running: Operated) -> None:
+    """Kubernetes deletes what belongs to it; its topics stay, and a new Pipeline of this name goes on where it was."""
+    running.operator.kill()
+    running.feed("tweets", 500)
+    running.count("without an operator")
+    running.kubectl("delete", PLURAL, PIPELINE, "--timeout=60s")
+    running.until(lambda: not operated.owned(running.namespace), "everything of the Pipeline to be gone")
+    running.until(lambda: not running.pods("driver") and not running.pods("executor"), "its pods to be gone")
+    topics = cluster.items("kafkatopics", running.namespace)
+    assert {"tweets", "hashtags", "tweets.rejected"} <= {str(each["spec"]["topicName"]) for each in topics}
+    running.feed("tweets", 500)
+    running.operator.start()
+    running.apply(operated.spec())
+    running.phase("Running")
+    running.count("deleted and made again")
+
+
+def steer(command: str, pipeline: Operated, *more: str) -> str:
+    """Run `tailrace pipelines`, and return what it prints."""
+    name = [] if command == "list" else [PIPELINE]
+    done = CliRunner().invoke(app, ["pipelines", command, *name, "-n", pipeline.namespace, *more])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def reconciles(operator: Operator) -> float:
+    """Return how often an operator has looked at Pipelines."""
+    return metric(operator, "tailrace_operator_reconciles_total")
+
+
+def requests(operator: Operator) -> float:
+    """Return how many requests an operator has made, without watches."""
+    return metric(operator, "tailrace_operator_requests")
+
+
+def metric(operator: Operator, name: str) -> float:
+    """Return the sum of a metric of an operator."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{operator.port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))

@@ -1,0 +1,157 @@
+"""Which revision runs, from what was seen: by table, without a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tailrace_operator import revisions
+from tailrace_operator.decide import decide
+from tailrace_operator.model import Hold, Key, Pod, Progress, Report, Resource, Revision, Rollout, Seen
+from tailrace_operator.status import Phase, conditions, phase, status
+
+SPEC = {"config": {"sink": {"topic": "new"}}}
+NEW = revisions.digest(SPEC)
+RESOURCE = Resource(Key("ns", "p"), "uid", 2, SPEC)
+OLD = Revision("old", {"config": {"sink": {"topic": "old"}}}, 1, stable="2026-01-01T00:00:00Z")
+WANTED = Revision(NEW, SPEC, 2)
+WELL = Report(ready=True, stalled=False, phase="leading")
+ROLLING = Rollout(NEW, "digest", 3, Progress.ROLLING, 1, 0)
+DONE = replace(ROLLING, progress=Progress.DONE, ready=1)
+LATE = replace(ROLLING, progress=Progress.LATE, message="has timed out")
+WORKS = Pod("p-1", "2026-01-01", "10.0.0.1", ready=True)
+REFUSED = Pod("p-2", "2026-01-02", "", ready=False, restarts=1, message='{"code":"TR-102"}', exit_code=2)
+AWAY = replace(REFUSED, exit_code=3, message='{"code":"TR-201"}')
+BOTH = (OLD, WANTED)
+
+
+def seen(**given: object) -> Seen:
+    """Return what was seen."""
+    return replace(Seen(RESOURCE, BOTH), **given)  # type: ignore[arg-type]
+
+
+def test_first_revision_runs() -> None:
+    """There is nothing else."""
+    found = decide(Seen(RESOURCE))
+    assert (found.run, found.wanted.number, found.hold) == (found.wanted, 1, None)
+    assert found.run is not None
+    assert found.run.name == NEW
+
+
+@pytest.mark.parametrize(
+    ("given", "run", "learned"),
+    [
+        ({"rollout": ROLLING}, NEW, ("", None)),
+        ({"rollout": DONE, "report": WELL}, NEW, (NEW, None)),
+        ({"rollout": DONE}, NEW, ("", None)),
+        ({"rollout": DONE, "report": replace(WELL, ready=False)}, NEW, ("", None)),
+        ({"rollout": DONE, "report": replace(WELL, stalled=True)}, NEW, ("", None)),
+        ({"rollout": replace(DONE, replicas=0)}, NEW, ("", None)),
+        ({"rollout": LATE}, "old", ("", (NEW, "ProgressDeadlineExceeded: has timed out"))),
+        (
+            {"rollout": LATE, "pods": (WORKS, replace(REFUSED, waiting="ImagePullBackOff", message="no such image"))},
+            "old",
+            ("", (NEW, "ProgressDeadlineExceeded: p-2: ImagePullBackOff no such image")),
+        ),
+        (
+            {"rollout": ROLLING, "pods": (WORKS, REFUSED)},
+            "old",
+            ("", (NEW, 'ConfigurationRefused: p-2: {"code":"TR-102"}')),
+        ),
+        # Brokers that are away are nothing that another revision mends.
+        ({"rollout": ROLLING, "pods": (WORKS, AWAY)}, NEW, ("", None)),
+        # What the old revision's Deployment shows is nothing about the new one.
+        ({"rollout": replace(LATE, revision="old")}, NEW, ("", None)),
+        ({"rollout": replace(DONE, revision="old"), "report": WELL}, NEW, ("", None)),
+        # Nothing that has worked is left for what it does later.
+        ({"rollout": LATE, "revisions": (OLD, replace(WANTED, stable="then"))}, NEW, ("", None)),
+        # What has failed is not tried again.
+        ({"rollout": ROLLING, "revisions": (OLD, replace(WANTED, failed="Requested: slow"))}, "old", ("", None)),
+        # With nothing to go back to, it goes on trying.
+        ({"rollout": LATE, "revisions": (replace(OLD, stable=""), WANTED)}, NEW, ("", None)),
+        ({"rollout": LATE, "revisions": (replace(OLD, failed="why"), WANTED)}, NEW, ("", None)),
+    ],
+)
+def test_revision_that_runs(given: dict[str, object], run: str, learned: tuple[str, tuple[str, str] | None]) -> None:
+    """It is the wanted one, until that is known not to work and another is known to."""
+    found = decide(seen(**given))
+    assert found.run is not None
+    assert (found.run.name, (found.stable, found.failed)) == (run, learned)
+
+
+@pytest.mark.parametrize(
+    ("given", "refused", "hold"),
+    [
+        ({"resource": replace(RESOURCE, spec=SPEC | {"paused": True})}, "wrong", Hold.PAUSED),
+        ({"rollout": replace(DONE, owned=False)}, "", Hold.NAME_TAKEN),
+        ({}, "wrong", Hold.INVALID),
+    ],
+)
+def test_nothing_is_applied_on_hold(given: dict[str, object], refused: str, hold: Hold) -> None:
+    """What runs goes on as it is."""
+    found = decide(seen(**given), refused)
+    assert (found.run, found.hold) == (None, hold)
+
+
+def test_switches_are_no_part_of_a_revision() -> None:
+    """Suspending and resuming gives back the same revision."""
+    resource = replace(RESOURCE, spec=SPEC | {"suspend": True})
+    found = decide(seen(resource=resource))
+    assert (found.wanted.name, found.running) == (NEW, False)
+
+
+def test_last_stable_revision_outlives_many_failed_ones() -> None:
+    """However often an upgrade fails, there is one to go back to."""
+    failed = [Revision(f"r{number}", {}, number, failed="why") for number in range(2, 30)]
+    gone = revisions.surplus([OLD, *failed], frozenset({"r29"}))
+    assert OLD not in gone
+    assert {each.name for each in gone} == {f"r{number}" for number in range(2, 20)}
+
+
+@pytest.mark.parametrize(
+    ("given", "word", "ready"),
+    [
+        ({}, Phase.STARTING, "NoDriver"),
+        ({"rollout": ROLLING, "pods": (WORKS,), "report": WELL}, Phase.UPGRADING, "Leading"),
+        ({"rollout": DONE, "pods": (WORKS,), "report": WELL}, Phase.RUNNING, "Leading"),
+        ({"rollout": DONE, "pods": (WORKS,)}, Phase.RUNNING, "Unheard"),
+        ({"rollout": DONE, "report": replace(WELL, stalled=True)}, Phase.STALLED, "Leading"),
+        ({"rollout": ROLLING, "pods": (AWAY,)}, Phase.FAILING, "DriverEnded"),
+        ({"rollout": ROLLING, "pods": (replace(AWAY, waiting="CrashLoopBackOff"),)}, Phase.FAILING, "CrashLoopBackOff"),
+        ({"rollout": ROLLING, "pods": (replace(AWAY, exit_code=None),)}, Phase.STARTING, "Starting"),
+        (
+            {"resource": replace(RESOURCE, spec=SPEC | {"suspend": True}), "rollout": replace(DONE, replicas=0)},
+            Phase.SUSPENDED,
+            "Suspended",
+        ),
+        (
+            {
+                "rollout": replace(DONE, revision="old"),
+                "revisions": (OLD, replace(WANTED, failed="Requested: slow")),
+                "report": WELL,
+            },
+            Phase.ROLLED_BACK,
+            "Leading",
+        ),
+    ],
+)
+def test_phase_says_what_matters_most(given: dict[str, object], word: Phase, ready: str) -> None:
+    """One word for a list, and a reason for those who look closer."""
+    state = seen(**given)
+    choice = decide(state)
+    found = {each.type: each for each in conditions(state, choice)}
+    assert (phase(state, choice, found), found["Ready"].reason) == (word, ready)
+
+
+def test_condition_keeps_the_time_of_its_last_change() -> None:
+    """Since when it is so is what one asks at night."""
+    state = seen(rollout=DONE, pods=(WORKS,), report=WELL)
+    first = status(state, decide(state), "2026-01-01T00:00:00Z")
+    later = replace(state, resource=replace(RESOURCE, status=first), report=replace(WELL, stalled=True))
+    second = status(later, decide(later), "2026-01-02T00:00:00Z")
+    times = {each["type"]: each["lastTransitionTime"][:10] for each in second["conditions"]}
+    assert times == {"Accepted": "2026-01-01", "Ready": "2026-01-01", "Progressing": "2026-01-01"} | {
+        "RolledBack": "2026-01-01",
+        "Stalled": "2026-01-02",
+    }

@@ -1,0 +1,104 @@
+"""Kubernetes' objects, as the operator reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailrace_operator import observe, revisions
+from tailrace_operator.cache import Cache
+from tailrace_operator.model import Key, Progress, Resource, Revision
+
+
+def deployment(**status: Any) -> dict[str, Any]:
+    """Return a Deployment of two replicas."""
+    about = {"name": "p", "namespace": "ns", "generation": 4, "labels": {"streaming.tailrace.dev/pipeline": "p"}}
+    return {"metadata": about, "spec": {"replicas": 2}, "status": {"observedGeneration": 4, **status}}
+
+
+LATE = [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": "too late"}]
+
+
+@pytest.mark.parametrize(
+    ("status", "progress"),
+    [
+        ({}, Progress.ROLLING),
+        ({"replicas": 2, "updatedReplicas": 2, "readyReplicas": 2}, Progress.DONE),
+        ({"replicas": 3, "updatedReplicas": 2, "readyReplicas": 3}, Progress.ROLLING),
+        ({"replicas": 2, "updatedReplicas": 2, "readyReplicas": 1}, Progress.ROLLING),
+        ({"replicas": 3, "updatedReplicas": 1, "conditions": LATE}, Progress.LATE),
+        ({"observedGeneration": 3, "conditions": LATE}, Progress.ROLLING),
+        ({"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2}, Progress.ROLLING),
+    ],
+)
+def test_progress_is_that_of_the_newest_spec(status: dict[str, Any], progress: Progress) -> None:
+    """What the controller says about an earlier one is no ground for going back."""
+    assert observe.rollout(deployment(**status)).progress is progress
+
+
+def test_pod_that_crashed_says_why() -> None:
+    """The last words of the container that ended, and not only that it waits."""
+    ended = {"terminated": {"exitCode": 2, "message": "TR-102 function missing\n"}}
+    container = {
+        "name": "driver",
+        "restartCount": 3,
+        "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off"}},
+        "lastState": ended,
+    }
+    about = {"name": "p-1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    found = observe.pod({"metadata": about, "status": {"containerStatuses": [container]}})
+    assert (found.waiting, found.message, found.exit_code, found.restarts, found.ready) == (
+        "CrashLoopBackOff",
+        "TR-102 function missing",
+        2,
+        3,
+        False,
+    )
+
+
+def test_pod_that_no_node_takes_says_so() -> None:
+    """It has no container yet."""
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+    about = {"name": "p-1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    found = observe.pod({"metadata": about, "status": {"conditions": [condition]}})
+    assert (found.waiting, found.message) == ("Unschedulable", "0/1 nodes")
+
+
+def test_driver_that_waits_for_its_turn_reports_nothing() -> None:
+    """Its lag would be a standby's, not the pipeline's."""
+    body = {"phase": "standby", "ready": True, "stalled": False}
+    assert observe.report(body) is None
+    assert observe.report(body | {"phase": "leading", "lag": {"records": 7}}) is not None
+
+
+def test_revision_survives_its_record() -> None:
+    """A rollback needs nothing but the cluster."""
+    resource = Resource(Key("ns", "p"), "uid", 1, {})
+    for made in (Revision("a", {"config": {}}, 3), Revision("b", {}, 4, "since", "why")):
+        assert revisions.parse(revisions.record(resource, made)) == made
+
+
+def test_older_state_of_an_object_does_not_replace_a_newer_one() -> None:
+    """A watch may be behind what was just applied."""
+    cache, key = Cache(), Key("ns", "p")
+    cache.pipeline({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}}, gone=False)
+
+    def body(version: str, uid: str = "d") -> dict[str, Any]:
+        labels = {"streaming.tailrace.dev/pipeline": "p"}
+        return {"metadata": {"name": "p", "namespace": "ns", "uid": uid, "resourceVersion": version, "labels": labels}}
+
+    def held() -> Any:
+        found = cache.of(key)
+        assert found is not None
+        return found.deployment
+
+    cache.put("Deployment", body("12"))
+    cache.put("Deployment", body("9"))
+    assert held() == body("12")
+    cache.put("Deployment", body("3", uid="another"))
+    assert held() == body("3", uid="another")
+    cache.put("Deployment", body("4", uid="another"), gone=True)
+    assert held() is None
+    cache.pipeline({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}}, gone=True)
+    assert cache.of(key) is None

@@ -59,13 +59,16 @@ endif
 charts: $(STAMP) ## Test the Helm chart: render and check every environment
 	$(BIN)/python -m pytest tests/charts $(TEST_ARGS)
 
-charts-schema: $(STAMP) ## Regenerate the schema of the chart's values from the configuration's
+charts-schema: $(STAMP) ## Regenerate the schema of the chart's values, and the Pipeline's definition, from the configuration's
 	$(BIN)/python -m tailrace_operator.chart charts/values.schema.yaml charts/tailrace/values.yaml > charts/tailrace/values.schema.json
+	$(BIN)/python -m tailrace_operator.crd charts/tailrace/values.schema.json > charts/tailrace-crds/templates/pipelines.yaml
 
 # HELM is the program. With REGISTRY=oci://HOST/FOLDER the package is pushed there too; log in with `helm registry login`.
-charts-package: ## Package the chart into dist; REGISTRY=oci://… pushes it
-	$(HELM) package charts/tailrace --destination dist
-	$(if $(REGISTRY),$(HELM) push dist/tailrace-$$(sed -n 's/^version: //p' charts/tailrace/Chart.yaml).tgz $(REGISTRY))
+charts-package: ## Package the charts into dist; REGISTRY=oci://… pushes them
+	for chart in tailrace tailrace-crds tailrace-operator; do \
+	  $(HELM) package charts/$$chart --destination dist && \
+	  $(if $(REGISTRY),$(HELM) push dist/$$chart-$$(sed -n 's/^version: //p' charts/$$chart/Chart.yaml).tgz $(REGISTRY),true) || exit 1; \
+	done
 
 # The jars come from this machine's cache, so that the build does not need Maven Central. DOCKER_BUILD takes options.
 images: images-jars ## Build the images with Docker, and print their sizes

@@ -1,12 +1,14 @@
 """Build the images one after another, and check them against the size limit: `make images`.
 
 BASE, VERSION and TAG are variables; DOCKER_BUILD holds options for every `docker build`, such as --network=host.
+HELM is the program for the operator's image, of the image's system: by default the one on the PATH.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ("spark", "driver", "executor", "operator", "example")  # in this order: later ones build on earlier ones
 LIMIT = 900e6
+_ELF = b"\x7fELF"
 
 
 def main(asked: list[str]) -> int:
@@ -24,6 +27,8 @@ def main(asked: list[str]) -> int:
     given |= {"SPARK": f"tailrace-spark:{tag}", "DRIVER": f"tailrace-driver:{tag}"}
     large = 0
     for name in asked or IMAGES:
+        if name == "operator":
+            helm()
         dockerfile = ROOT / "images" / name / "Dockerfile"
         wanted = {
             line.split()[1].partition("=")[0] for line in dockerfile.read_text().splitlines() if line[:4] == "ARG "
@@ -43,6 +48,20 @@ def main(asked: list[str]) -> int:
     if large:
         sys.stderr.write(f"{large} images are larger than {LIMIT / 1e6:.0f} MB\n")
     return 1 if large else 0
+
+
+def helm() -> None:
+    """Put Helm where the operator's Dockerfile finds it."""
+    given = os.environ.get("HELM") or shutil.which("helm")
+    if given is None:
+        sys.exit("the operator's image contains Helm, which is not on the PATH. Next: make images HELM=FILE")
+    source = Path(given).resolve()
+    if source.read_bytes()[:4] != _ELF:
+        sys.exit(f"{source} is no program for Linux. Next: make images HELM=FILE, with Helm for the image's system")
+    made = ROOT / "images" / "operator" / "helm"
+    if not made.exists() or made.read_bytes() != source.read_bytes():
+        shutil.copy(source, made)
+    made.chmod(0o755)
 
 
 def revision() -> str:

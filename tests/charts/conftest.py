@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from support.helm import ENVIRONMENTS, Resource, render
+from support import schemas
+from support.helm import ENVIRONMENTS, SHARED, Resource, render
 
 _rendered: dict[str, list[Resource]] = {}
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the schemas once."""
+    folder = tmp_path_factory.mktemp("schemas")
+    definitions = SHARED / "strimzi" / "crds"
+    schemas.write(folder, definitions if definitions.is_dir() else None)
+    return folder
 
 
 @pytest.fixture(params=ENVIRONMENTS)

@@ -3,57 +3,29 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 
-from support import schemas
-from support.helm import CHART, ENVIRONMENTS, LIMIT, SHARED, Resource, helm, of_kind, render, tool
-
-NOT_OURS = {"PodMonitor", "PrometheusRule"}  # without a schema here
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the schemas once."""
-    folder = tmp_path_factory.mktemp("schemas")
-    definitions = SHARED / "strimzi" / "crds"
-    schemas.write(folder, definitions if definitions.is_dir() else None)
-    return folder
-
-
-def conform(resources: list[Resource], folder: Path) -> str:
-    """Return kubeconform's findings."""
-    known = [each for each in resources if each["kind"] not in NOT_OURS]
-    if not list(folder.glob("kafka-*")):
-        known = [each for each in known if not each["apiVersion"].startswith("kafka.strimzi.io")]
-    done = subprocess.run(
-        [tool("kubeconform"), "-strict", "-output", "json", "-schema-location",
-         f"{folder}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"],
-        input="---\n".join(json.dumps(each) + "\n" for each in known),
-        capture_output=True, text=True, timeout=LIMIT, check=False,
-    )  # fmt: skip
-    found = json.loads(done.stdout).get("resources") or []
-    return "\n".join(f"{each['kind']} {each['name']}: {each['msg']}" for each in found) or done.stderr
+from support.helm import CHART, ENVIRONMENTS, Resource, helm, of_kind, render, unfit
 
 
 def test_environment_matches_the_schemas(resources: list[Resource], folder: Path) -> None:
     """An unknown field is an error."""
-    assert conform(resources, folder) == ""
+    assert unfit(resources, folder) == ""
 
 
 def test_all_options_together_match_the_schemas(everything: list[Resource], folder: Path) -> None:
     """Every option that adds something is on."""
-    assert conform(everything, folder) == ""
+    assert unfit(everything, folder) == ""
 
 
 def test_schemas_refuse_an_unknown_field(everything: list[Resource], folder: Path) -> None:
     """Otherwise the tests above would prove nothing."""
     [deployment, *_] = of_kind(json.loads(json.dumps(everything)), "Deployment")
     deployment["spec"]["template"]["spec"]["hostNetwrk"] = True
-    assert "hostNetwrk" in conform([deployment], folder)
+    assert "hostNetwrk" in unfit([deployment], folder)
 
 
 def test_executor_templates_are_valid_pods(everything: list[Resource], folder: Path) -> None:
@@ -64,7 +36,7 @@ def test_executor_templates_are_valid_pods(everything: list[Resource], folder: P
         if "executor.yaml" in each["data"]
     ]
     assert len(made) == 2
-    assert conform([{**each, "metadata": {**each["metadata"], "name": "x"}} for each in made], folder) == ""
+    assert unfit([{**each, "metadata": {**each["metadata"], "name": "x"}} for each in made], folder) == ""
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)

@@ -21,7 +21,7 @@ from tailrace import jars
 ROOT = Path(__file__).resolve().parents[2]
 TAG = "0.1.0"
 BUILT = (f"tailrace-e2e-broker:{TAG}", f"tailrace-e2e-store:{TAG}")
-PRODUCT = tuple(f"tailrace-{name}:{TAG}" for name in ("executor", "example"))
+PRODUCT = tuple(f"tailrace-{name}:{TAG}" for name in ("executor", "example", "operator"))
 
 
 def main() -> None:

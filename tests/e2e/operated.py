@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -173,6 +174,15 @@ def definition() -> Iterator[None]:
         yield
     finally:
         cluster.kubectl("delete", f"crd/{PLURAL}.{GROUP}", "--wait=true", "--timeout=60s", check=False)
+
+
+def install(namespace: str) -> None:
+    """Install the operator's chart, for this namespace alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        values = Path(folder) / "values.yaml"
+        values.write_text(yaml.safe_dump({"namespaces": [namespace], "platform": platform()}), encoding="utf-8")
+        arguments = ["operator", str(CHART.parent / "tailrace-operator"), "-n", namespace, f"--values={values}"]
+        cluster.helm("install", *arguments, "--wait", "--timeout=3m")
 
 
 def owned(namespace: str, pipeline: str = PIPELINE) -> list[str]:

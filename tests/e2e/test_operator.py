@@ -235,6 +235,19 @@ def test_hundred_pipelines_cost_no_requests_once_they_are_as_they_should_be(runn
     running.kubectl("delete", PLURAL, *names, "--wait=false")
 
 
+def test_operator_of_the_chart_has_the_rights_it_needs(running: Operated) -> None:
+    """In a pod, with the chart's account: it upgrades the pipeline, and hears what the driver says."""
+    running.operator.kill()
+    operated.install(running.namespace)
+    with running.feeding():
+        running.apply(operated.changed(batch={"drain": 27}))
+        running.phase("Running")
+        running.until(running.single, "one driver")
+        running.until(lambda: running.condition("Ready")["reason"] == "Leading", "the driver to be heard")
+    running.count("operator in a pod")
+    cluster.helm("uninstall", "operator", "-n", running.namespace, "--wait", "--timeout=2m")
+
+
 def test_pipeline_is_deleted_without_an_operator(running: Operated) -> None:
     """Kubernetes deletes what belongs to it; its topics stay, and a new Pipeline of this name goes on where it was."""
     running.operator.kill()

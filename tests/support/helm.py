@@ -30,6 +30,7 @@ MONITORING = "monitoring.coreos.com/v1"
 ENVIRONMENTS = ("dev", "staging", "prod")
 BUILD_LIMIT = 900.0
 LIMIT = 120.0
+_WITHOUT_SCHEMA = {"PodMonitor", "PrometheusRule"}
 
 Resource = dict[str, Any]
 
@@ -158,3 +159,18 @@ def pods(resources: Sequence[Resource]) -> dict[str, Resource]:
         elif each["kind"] == "ConfigMap" and "executor.yaml" in each["data"]:
             found[f"executor of {name}"] = yaml.safe_load(each["data"]["executor.yaml"])
     return found
+
+
+def unfit(resources: Sequence[Resource], folder: Path) -> str:
+    """Return what kubeconform finds about resources, with the schemas in a folder."""
+    known = [each for each in resources if each["kind"] not in _WITHOUT_SCHEMA]
+    if not list(folder.glob("kafka-*")):
+        known = [each for each in known if not each["apiVersion"].startswith("kafka.strimzi.io")]
+    done = subprocess.run(
+        [tool("kubeconform"), "-strict", "-output", "json", "-schema-location",
+         f"{folder}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"],
+        input="---\n".join(json.dumps(each) + "\n" for each in known),
+        capture_output=True, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    found = json.loads(done.stdout).get("resources") or []
+    return "\n".join(f"{each['kind']} {each['name']}: {each['msg']}" for each in found) or done.stderr

@@ -17,12 +17,13 @@ from kubernetes.client import models
 Schema = dict[str, Any]
 
 KINDS = (
-    "V1ConfigMap", "V1Deployment", "V1Job", "V1NetworkPolicy", "V1Pod", "V1PodDisruptionBudget", "V1Role",
-    "V1RoleBinding", "V1Secret", "V1Service", "V1ServiceAccount", "V1StatefulSet",
+    "V1ClusterRole", "V1ClusterRoleBinding", "V1ConfigMap", "V1Deployment", "V1Job", "V1NetworkPolicy", "V1Pod",
+    "V1PodDisruptionBudget", "V1Role", "V1RoleBinding", "V1Secret", "V1Service", "V1ServiceAccount", "V1StatefulSet",
 )  # fmt: skip
 _GROUPS = {
     "Deployment": "apps", "StatefulSet": "apps", "Job": "batch", "NetworkPolicy": "networking",
     "PodDisruptionBudget": "policy", "Role": "rbac", "RoleBinding": "rbac",
+    "ClusterRole": "rbac", "ClusterRoleBinding": "rbac",
 }  # fmt: skip
 _PLAIN: dict[str, Schema] = {
     "str": {"type": "string"}, "int": {"type": "integer"}, "float": {"type": "number"}, "bool": {"type": "boolean"},

@@ -68,3 +68,13 @@
   to: {{- toYaml . | nindent 4 }}
   {{- end }}
 {{- end -}}
+
+{{/* Who may ask a driver, as JSON: Prometheus, and those of http.from. */}}
+{{- define "tailrace.askers" -}}
+{{- $peers := list -}}
+{{- if .Values.http.enabled -}}
+{{- $peers = .Values.http.from -}}
+{{- if .Values.monitoring.enabled }}{{ $peers = concat $peers .Values.monitoring.from }}{{ end -}}
+{{- end -}}
+{{- toJson $peers -}}
+{{- end -}}

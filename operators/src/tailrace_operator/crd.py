@@ -24,6 +24,7 @@ from tailrace_operator.chart import WRITTEN
 
 SHORT_NAMES = ["tailrace", "tlr"]
 CATEGORY = "streaming"
+KEPT_BY_HELM = {"helm.sh/resource-policy": "keep"}  # to remove the definition is to delete every Pipeline
 
 Schema = dict[str, Any]
 
@@ -132,7 +133,7 @@ def crd(values: Schema) -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{PLURAL}.{GROUP}", "annotations": dict(KEPT_BY_HELM)},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",

@@ -11,6 +11,7 @@ from tailrace.config.resource import OWNER
 from tailrace_operator import revisions
 from tailrace_operator.model import APPLIED, REVISION, Key, Object, Pod, Progress, Report, Resource, Rollout, Seen
 
+_ON_ITS_WAY = ("ContainerCreating", "PodInitializing")  # nothing is wrong yet
 _PATIENCE = 3.0  # seconds for a driver's answer
 _LONGEST = 1024  # characters of a message that are kept
 
@@ -83,6 +84,8 @@ def pod(body: Mapping[str, Any]) -> Pod:
     waiting = now.get("waiting") or {}
     scheduled = conditions.get("PodScheduled", {})
     reason, text = waiting.get("reason", ""), waiting.get("message", "")
+    if reason in _ON_ITS_WAY:
+        reason = ""
     if scheduled.get("status") == "False":
         reason, text = scheduled.get("reason", ""), scheduled.get("message", "")
     return Pod(

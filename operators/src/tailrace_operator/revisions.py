@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tailrace.config.resource import DIGEST, FAILED, GROUP, KIND, OWNER, STABLE, VERSION
@@ -20,13 +21,14 @@ def digest(data: object) -> str:
 
 
 def wanted(resource: Resource, known: Sequence[Revision]) -> Revision:
-    """Return the revision that the spec asks for: a known one, or the next."""
+    """Return the revision that the spec asks for: the newest from now on, even if it was there before."""
     spec = {key: value for key, value in resource.spec.items() if key not in SWITCHES}
     name = digest(spec)
+    newest = max((each.number for each in known), default=0)
     found = next((each for each in known if each.name == name), None)
-    if found is not None:
-        return found
-    return Revision(name, spec, number=max((each.number for each in known), default=0) + 1)
+    if found is None:
+        return Revision(name, spec, number=newest + 1)
+    return found if found.number == newest else replace(found, number=newest + 1)
 
 
 def parse(body: Mapping[str, Any]) -> Revision:

@@ -101,6 +101,20 @@ def test_switches_are_no_part_of_a_revision() -> None:
     assert (found.wanted.name, found.running) == (NEW, False)
 
 
+def test_revision_that_is_wanted_again_is_the_newest() -> None:
+    """So a later failure goes back to what ran last, and not to what was made last."""
+    between = Revision("between", {}, 2, stable="2026-01-02T00:00:00Z")
+    again = revisions.wanted(replace(RESOURCE, spec=dict(OLD.spec)), [replace(OLD, name=digest_of(OLD)), between])
+    assert (again.number, again.stable) == (3, OLD.stable)
+    found = decide(seen(revisions=(between, again, replace(WANTED, number=4)), rollout=LATE))
+    assert found.run == again
+
+
+def digest_of(revision: Revision) -> str:
+    """Return the name that a revision has by its spec."""
+    return revisions.digest(revision.spec)
+
+
 def test_last_stable_revision_outlives_many_failed_ones() -> None:
     """However often an upgrade fails, there is one to go back to."""
     failed = [Revision(f"r{number}", {}, number, failed="why") for number in range(2, 30)]

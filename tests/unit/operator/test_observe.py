@@ -65,6 +65,14 @@ def test_pod_that_no_node_takes_says_so() -> None:
     assert (found.waiting, found.message) == ("Unschedulable", "0/1 nodes")
 
 
+@pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing"])
+def test_pod_that_is_being_made_has_nothing_to_complain_about(reason: str) -> None:
+    """Every pod waits for that."""
+    container = {"name": "driver", "restartCount": 0, "state": {"waiting": {"reason": reason}}}
+    about = {"name": "p-1", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    assert observe.pod({"metadata": about, "status": {"containerStatuses": [container]}}).waiting == ""
+
+
 def test_driver_that_waits_for_its_turn_reports_nothing() -> None:
     """Its lag would be a standby's, not the pipeline's."""
     body = {"phase": "standby", "ready": True, "stalled": False}

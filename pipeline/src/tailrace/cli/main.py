@@ -36,7 +36,7 @@ class Command:
 
 
 _ALL = {
-    "demo": Command("tailrace.cli.demo", "demo", "Show exactly-once delivery: a real Kafka, a pipeline, the proof."),
+    "demo": Command("tailrace.cli.demo", "demo", "Show exactly once: a real Kafka, a pipeline, the proof."),
     "kafka": Command("tailrace.cli.kafka", "kafka", "Run a real Kafka on this machine, to try things with."),
     "run": Command("tailrace.cli.run", "run", "Run a pipeline."),
     "status": Command("tailrace.cli.status", "status", "Show what a running pipeline is doing, live."),
@@ -45,7 +45,7 @@ _ALL = {
     "offsets": Command("tailrace.cli.offsets", "app", "Show and change where a pipeline continues reading."),
     "doctor": Command("tailrace.cli.doctor", "doctor", "Check what a pipeline needs, one line per check."),
     "handover": Command("tailrace.cli.handover", "handover", "Wait for the pod that replaces this one."),
-    "pipelines": Command("tailrace.cli.pipelines", "app", "Show and steer the Pipelines of a Kubernetes cluster."),
+    "pipelines": Command("tailrace.cli.pipelines", "app", "Show and steer Pipelines on Kubernetes."),
     "explain": Command("tailrace.cli.explain", "explain", "Explain what an error code means, and what to do."),
 }
 # Another package adds a command with an entry point of this group, `name = "package.module:function"`.

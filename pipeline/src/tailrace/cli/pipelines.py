@@ -18,7 +18,7 @@ from tailrace.config.resource import FAILED, STABLE
 from tailrace.errors import OptionRefused
 
 app = typer.Typer(
-    help="Show and steer the Pipelines of a Kubernetes cluster.",
+    help="Show and steer Pipelines on Kubernetes.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from tailrace.cli.event_lines import line
+from tailrace.cli.last_words import last_words
 from tailrace.cli.ready import ReadyFile
 from tailrace.cli.renewal import Renewal, certificates, copies
 from tailrace.cli.terminal import LiveTable, Output, log_to_stderr
@@ -34,6 +35,9 @@ def run(
             "--ready-file",
             help="File that exists while the driver reads new records, or is a ready standby.",
         ),
+    ] = None,
+    error_file: Annotated[
+        Path | None, typer.Option("--error-file", help="File to which the error is written that ends the run, if any.")
     ] = None,
     until_renewed: Annotated[
         bool,
@@ -67,7 +71,8 @@ def run(
             "--standby waits to take over a pipeline that runs until stopped; --batch ends by itself",
             param_hint="--standby",
         )
-    loaded = load(file)
+    with last_words(error_file):
+        loaded = load(file)
     ready = ReadyFile(ready_file)
     log_to_stderr()
     from tailrace.startup.run import Stop  # imports Spark, which --help should not wait for
@@ -93,7 +98,7 @@ def run(
             stop(reason)
 
     files = certificates(loaded.pipeline) + (copies(secrets) if secrets is not None else ())
-    with ready, Renewal(files if until_renewed else (), renewed):
+    with last_words(error_file), ready, Renewal(files if until_renewed else (), renewed):
         if output is Output.JSON:
             emit = to_each(_as_json, ready.heard)
             drive(loaded.pipeline, loaded.folder, batch=batch, standby=standby, emit=emit, stop=stop)

@@ -104,11 +104,12 @@ class Builder:
             )
         if done.returncode:
             raise ConfigInvalid(_words(done.stderr), kept=_KEPT, then="correct the spec, and apply it again")
-        return [
+        made = [
             each
             for each in yaml.safe_load_all(done.stdout)
             if each and KINDS.get(each["kind"]) == each["apiVersion"] and not _shared(each)
         ]
+        return sorted(made, key=lambda each: list(KINDS).index(each["kind"]))
 
 
 def _owned(made: Object, resource: Resource) -> Object:

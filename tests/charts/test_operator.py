@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from support.helm import CHART, ROOT, Resource, helm, named, of_kind, unfit
-from tailrace_operator.crd import crd
+from tailrace_operator.crd import crd, operation
 from tailrace_operator.platform import KINDS
 from tailrace_operator.status import Phase
 
@@ -32,15 +32,15 @@ def test_definition_in_the_chart_is_that_of_the_code() -> None:
     """`make charts-schema` writes it."""
     schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
     written = (CHARTS / "tailrace-crds" / "templates" / "pipelines.yaml").read_text(encoding="utf-8")
-    assert yaml.safe_load(written) == crd(schema)
+    assert list(yaml.safe_load_all(written)) == [crd(schema), operation()]
     assert "{{" not in written
 
 
 def test_definition_outlives_its_release() -> None:
     """An uninstall would delete every Pipeline with it."""
     done = helm("template", "crds", str(CHARTS / "tailrace-crds"))
-    [made] = [each for each in yaml.safe_load_all(done.stdout) if each]
-    assert made["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    made = [each for each in yaml.safe_load_all(done.stdout) if each]
+    assert [each["metadata"]["annotations"]["helm.sh/resource-policy"] for each in made] == ["keep", "keep"]
 
 
 def test_rights_are_in_the_named_namespaces_only() -> None:
@@ -181,7 +181,7 @@ def test_each_object_fits_the_schemas(folder: Path) -> None:
 
 def test_each_phase_is_in_the_page_and_known_to_argo() -> None:
     """A word that nobody explains says nothing at night."""
-    table = PAGE.split("| phase | meaning |", 1)[1].split("\n\n", 1)[0]
+    table = PAGE.split("\n## The status\n", 1)[1].split("| phase | meaning |", 1)[1].split("\n\n", 1)[0]
     assert set(re.findall(r"^\| (\w+) \|", table, re.MULTILINE)) == {each.value for each in Phase}
     health = (ROOT / "docs" / "argo-health.lua").read_text(encoding="utf-8")
     assert set(re.findall(r"(\w+) = \"(?:Healthy|Progressing|Suspended|Degraded)\"", health)) - {"status"} == {

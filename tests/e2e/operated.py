@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from e2e.release import NAME, Release, name, ready
 from support import cluster
 from support.helm import CHART, ROOT, tool
 from support.served import free_port
-from tailrace.config.resource import GROUP, KIND, OWNER, PLURAL, VERSION
+from tailrace.config.resource import GROUP, KIND, OPERATIONS, OWNER, PLURAL, VERSION
 
 PIPELINE = "tweets"
 _DEFINITION = [sys.executable, "-m", "tailrace_operator.crd", str(CHART / "values.schema.json")]
@@ -34,6 +35,7 @@ class Operator:
     folder: Path
     platform: Path
     port: int = 0
+    kubeconfig: str = ""
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -42,7 +44,14 @@ class Operator:
         command = [sys.executable, "-m", "tailrace_operator", "--chart", str(CHART), "--platform", str(self.platform)]
         command += ["--helm", str(tool("helm")), "--namespace", self.namespace, "--port", str(self.port)]
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.folder)
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=self.folder,
+                env={**os.environ, **({"KUBECONFIG": self.kubeconfig} if self.kubeconfig else {})},
+            )
 
     def kill(self) -> None:
         """End it at once, in whatever it is doing."""
@@ -85,6 +94,12 @@ class Operated(Release):
         [found] = [each for each in self.status(pipeline)["conditions"] if each["type"] == kind]
         assert isinstance(found, dict)
         return found
+
+    def operation(self, name: str) -> dict[str, Any]:
+        """Return the status of an operation."""
+        found = json.loads(self.kubectl("get", OPERATIONS, name, "-o", "json"))
+        made: dict[str, Any] = {"phase": "", **found.get("status", {})}
+        return made
 
     def phase(self, wanted: str, pipeline: str = PIPELINE) -> None:
         """Wait until a Pipeline is in a phase, as its newest spec has it."""
@@ -173,7 +188,29 @@ def definition() -> Iterator[None]:
     try:
         yield
     finally:
-        cluster.kubectl("delete", f"crd/{PLURAL}.{GROUP}", "--wait=true", "--timeout=60s", check=False)
+        names = [f"crd/{plural}.{GROUP}" for plural in (PLURAL, OPERATIONS)]
+        cluster.kubectl("delete", *names, "--wait=true", "--timeout=60s", check=False)
+
+
+@contextmanager
+def between(folder: Path) -> Iterator[tuple[Path, subprocess.Popen[bytes]]]:
+    """Run a proxy to the API server, which can be stopped; yield a kubeconfig that names it, and its process."""
+    port, file = free_port(), folder / "kubeconfig"
+    process = subprocess.Popen(["kubectl", "proxy", f"--port={port}"], stdout=subprocess.DEVNULL)
+    about = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "proxy", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "nobody", "user": {}}],
+        "contexts": [{"name": "proxy", "context": {"cluster": "proxy", "user": "nobody"}}],
+        "current-context": "proxy",
+    }
+    file.write_text(yaml.safe_dump(about), encoding="utf-8")
+    try:
+        yield file, process
+    finally:
+        process.kill()
+        process.wait(30)
 
 
 def install(namespace: str) -> None:

@@ -6,9 +6,12 @@ The tests build on each other and run in this order. After each that moves recor
 from __future__ import annotations
 
 import json
+import signal
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -175,6 +178,27 @@ def test_revision_is_left_and_tried_again_on_request(running: Operated) -> None:
     assert '"event"' in steer("logs", running, "--lines=5")
 
 
+def test_operation_runs_once_while_the_pipeline_rests(running: Operated) -> None:
+    """What reads runs beside the driver; offsets are set without one, here to where they are; a failure says why."""
+    running.feed("tweets", 500)
+    running.count("before an operation")
+    driver = running.driver()
+    exported = operate(running, "Succeeded", "offsets", "export")
+    assert running.driver() == driver
+    text = running.kubectl("logs", f"job/{exported}", "-c", "operation")
+    offsets = json.loads(text[text.index("{") : text.rindex("}") + 1])["offsets"]
+    places = [f"{topic}:{number}={offset}" for topic, each in offsets.items() for number, offset in each.items()]
+    operate(running, "Succeeded", "offsets", "set", *places)
+    running.phase("Running")
+    running.until(running.single, "a driver")
+    assert running.driver() != driver
+    failed = operate(running, "Failed", "offsets", "set", "nonsense")
+    assert "nonsense" in running.operation(failed)["message"]
+    with running.feeding():
+        running.phase("Running")
+    running.count("operations")
+
+
 def test_operator_that_is_killed_at_any_time_leaves_only_work(running: Operated) -> None:
     """Killed in the middle of an upgrade, several times, it ends where it would have ended."""
     with running.feeding():
@@ -235,6 +259,27 @@ def test_hundred_pipelines_cost_no_requests_once_they_are_as_they_should_be(runn
     running.kubectl("delete", PLURAL, *names, "--wait=false")
 
 
+def test_api_server_may_be_away_for_a_minute(running: Operated, tmp_path: Path) -> None:
+    """The pipeline runs on; the operator's requests hang, and afterwards it does what was asked for meanwhile."""
+    running.operator.kill()
+    with operated.between(tmp_path) as (kubeconfig, proxy):
+        running.operator.kubeconfig = str(kubeconfig)
+        running.operator.start()
+        try:
+            running.until(lambda: reconciles(running.operator) > 2, "the operator to work through the proxy")
+            with running.feeding():
+                proxy.send_signal(signal.SIGSTOP)
+                running.apply(operated.changed(batch={"drain": 28}))
+                time.sleep(60)  # not a wait for a condition: how long it is away is what is tried
+                proxy.send_signal(signal.SIGCONT)
+                running.phase("Running")
+                running.until(running.single, "one driver")
+            running.count("API server away")
+        finally:
+            running.operator.kill()
+            running.operator.kubeconfig = ""
+
+
 def test_operator_of_the_chart_has_the_rights_it_needs(running: Operated) -> None:
     """In a pod, with the chart's account: it upgrades the pipeline, and hears what the driver says."""
     running.operator.kill()
@@ -273,6 +318,13 @@ def steer(command: str, pipeline: Operated, *more: str) -> str:
     return done.stdout
 
 
+def operate(pipeline: Operated, ends: str, *command: str) -> str:
+    """Let a command run as an operation, wait until it has ended so, and return its name."""
+    name = steer("operate", pipeline, "--", *command).split()[0]
+    pipeline.until(lambda: pipeline.operation(name)["phase"] == ends, f"the operation {name} to be {ends}")
+    return name
+
+
 def reconciles(operator: Operator) -> float:
     """Return how often an operator has looked at Pipelines."""
     return metric(operator, "tailrace_operator_reconciles_total")
@@ -285,6 +337,9 @@ def requests(operator: Operator) -> float:
 
 def metric(operator: Operator, name: str) -> float:
     """Return the sum of a metric of an operator."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{operator.port}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{operator.port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+    except urllib.error.URLError:  # it has just been started
+        return 0.0
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))

@@ -10,13 +10,14 @@ from kubernetes import client, config, dynamic
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.exceptions import NotFoundError, ResourceNotFoundError
 
-from tailrace.config.resource import GROUP, KIND, VERSION
+from tailrace.config.resource import GROUP, KIND, OPERATION, VERSION
 from tailrace.errors import ConfigInvalid
-from tailrace_operator.model import MANAGER, Object, Resource
+from tailrace_operator.model import MANAGER, Object
 from tailrace_operator.platform import KINDS, OPTIONAL
 
 _LIMIT = 20.0  # seconds for one request
-_VERSIONS = {**KINDS, "ControllerRevision": "apps/v1", "ReplicaSet": "apps/v1", KIND: f"{GROUP}/{VERSION}"}
+_VERSIONS = {**KINDS, "ControllerRevision": "apps/v1", "ReplicaSet": "apps/v1", "Pod": "v1", "Job": "batch/v1"}
+_VERSIONS |= dict.fromkeys((KIND, OPERATION), f"{GROUP}/{VERSION}")
 
 
 class ApiServer:
@@ -84,22 +85,16 @@ class ApiServer:
         except NotFoundError:
             return
 
-    def write_status(self, resource: Resource, made: Object) -> None:
-        """Replace a Pipeline's status; nobody else writes it."""
+    def write_status(self, body: Object) -> None:
+        """Replace the status of a Pipeline or an operation; nobody else writes it."""
         self._count("status")
-        body = {
-            "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": KIND,
-            "metadata": {"name": resource.key.name, "namespace": resource.key.namespace, "uid": resource.uid},
-            "status": made,
-        }
-        kind = self._resource(KIND)
+        about = body["metadata"]
         try:
             self._client.server_side_apply(
-                kind.subresources["status"],
+                self._resource(body["kind"]).subresources["status"],
                 body=body,
-                name=resource.key.name,
-                namespace=resource.key.namespace,
+                name=about["name"],
+                namespace=about["namespace"],
                 field_manager=MANAGER,
                 force_conflicts=True,
                 _request_timeout=_LIMIT,

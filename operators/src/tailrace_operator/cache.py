@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tailrace.config.resource import OWNER
+from tailrace.config.resource import OPERATION, OWNER
 from tailrace_operator.model import Key, Object
 
 # The label that names an object's Pipeline; pods have the chart's.
-LABELS = {"Deployment": OWNER, "ControllerRevision": OWNER, "Pod": "tailrace.dev/pipeline"}
+LABELS = {"Deployment": OWNER, "ControllerRevision": OWNER, "Job": OWNER, "Pod": "tailrace.dev/pipeline"}
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Found:
     records: tuple[Object, ...]
     deployment: Object | None
     drivers: tuple[Object, ...]
+    operations: tuple[Object, ...] = ()
+    jobs: tuple[Object, ...] = ()
 
 
 class Cache:
@@ -45,7 +47,8 @@ class Cache:
     def put(self, kind: str, body: Object, *, gone: bool = False) -> Key:
         """Take an object, unless a newer state of it was seen, and return its Pipeline's place."""
         about = body["metadata"]
-        key = Key(about["namespace"], about["labels"][LABELS[kind]])
+        owner = about["labels"][LABELS[kind]] if kind in LABELS else body["spec"]["pipeline"]
+        key = Key(about["namespace"], owner)
         with self._lock:
             held = self._objects.setdefault((kind, key), {})
             if gone:
@@ -70,6 +73,8 @@ class Cache:
                     if each["metadata"]["labels"].get("tailrace.dev/component") == "driver"
                     and "deletionTimestamp" not in each["metadata"]
                 ),
+                operations=tuple(self._objects.get((OPERATION, key), {}).values()),
+                jobs=tuple(self._objects.get(("Job", key), {}).values()),
             )
 
     def keys(self) -> list[Key]:

@@ -1,9 +1,9 @@
-"""The CustomResourceDefinition of the Pipeline, derived from the schemas of the chart and of the configuration.
+"""The definitions of the Pipeline, from the schemas of the chart and of the configuration, and of the operation.
 
 A Pipeline's spec is the chart's entry of a pipeline, whose `config` is the configuration file, so nothing is written
 twice: it is translated, because Kubernetes requires a structural schema, without references and without unions. What
 it cannot say, the operator's rendering of the chart does.
-`python -m tailrace_operator.crd charts/tailrace/values.schema.json` prints it.
+`python -m tailrace_operator.crd charts/tailrace/values.schema.json` prints them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from tailrace.config import Pipeline
-from tailrace.config.resource import GROUP, KIND, PLURAL, VERSION
+from tailrace.config.resource import GROUP, KIND, OPERATION, OPERATIONS, PLURAL, VERSION
 from tailrace.errors import InvariantBroken
 from tailrace_operator.chart import WRITTEN
 
@@ -102,7 +102,11 @@ STATUS: Schema = {
         "lastError": {
             "type": "object",
             "description": "Why the newest driver is not ready.",
-            "properties": {"driver": _text("Its pod."), "message": _text("Its last words.")},
+            "properties": {
+                "driver": _text("Its pod."),
+                "code": _text("The code of its error, for `tailrace explain`."),
+                "message": _text("Its last words."),
+            },
         },
         "conditions": {
             "type": "array",
@@ -124,25 +128,78 @@ COLUMNS: list[Schema] = [
     {"name": "Revision", "type": "string", "jsonPath": ".status.running"},
     {"name": "Lag", "type": "integer", "jsonPath": ".status.lag", "description": "Records not yet delivered."},
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-    {"name": "Error", "type": "string", "jsonPath": ".status.lastError.message", "priority": 1},
+    {"name": "Error", "type": "string", "jsonPath": ".status.lastError.code"},
+]
+
+
+OPERATION_SCHEMA: Schema = {
+    "type": "object",
+    "description": "A command of `tailrace` that runs once for a Pipeline; what moves offsets runs while it rests.",
+    "required": ["spec"],
+    "properties": {
+        "spec": {
+            "type": "object",
+            "required": ["pipeline", "run"],
+            "properties": {
+                "pipeline": {"type": "string", "minLength": 1, "description": "The Pipeline's name."},
+                "run": {
+                    "type": "array",
+                    "minItems": 2,
+                    "maxItems": 50,
+                    "items": {"type": "string", "maxLength": 1000},
+                    "description": "The command, without the file: [offsets, rewind, --to-time, 2026-11-20T10:00:00Z].",
+                },
+            },
+            "x-kubernetes-validations": [
+                {"rule": "self == oldSelf", "message": "an operation runs once: make another one"},
+                {"rule": "self.run[0] in ['offsets', 'rejected']", "message": "run begins with offsets or rejected"},
+            ],
+        },
+        "status": {
+            "type": "object",
+            "properties": {
+                "phase": {"type": "string", "enum": ["Waiting", "Running", "Succeeded", "Failed"]},
+                "message": _text("Why it waits, where its output is, or why it failed."),
+                "started": {"type": "string", "format": "date-time"},
+                "finished": {"type": "string", "format": "date-time"},
+            },
+        },
+    },
+}
+
+OPERATION_COLUMNS: list[Schema] = [
+    {"name": "Pipeline", "type": "string", "jsonPath": ".spec.pipeline"},
+    {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+    {"name": "Run", "type": "string", "jsonPath": ".spec.run"},
+    {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
 ]
 
 
 def crd(values: Schema) -> Schema:
-    """Build the complete definition for the API server; `values` is the schema of the chart's values."""
+    """Build the definition of the Pipeline; `values` is the schema of the chart's values."""
+    return _definition(KIND, PLURAL, SHORT_NAMES, COLUMNS, _resource(values))
+
+
+def operation() -> Schema:
+    """Build the definition of the PipelineOperation."""
+    return _definition(OPERATION, OPERATIONS, ["tlrop"], OPERATION_COLUMNS, deepcopy(OPERATION_SCHEMA))
+
+
+def _definition(kind: str, plural: str, short: list[str], columns: list[Schema], schema: Schema) -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}", "annotations": dict(KEPT_BY_HELM)},
+        "metadata": {"name": f"{plural}.{GROUP}", "annotations": dict(KEPT_BY_HELM)},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": PLURAL.removesuffix("s"),
-                "shortNames": SHORT_NAMES,
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": plural.removesuffix("s"),
+                "shortNames": list(short),
                 "categories": [CATEGORY],
             },
             "versions": [
@@ -151,8 +208,8 @@ def crd(values: Schema) -> Schema:
                     "served": True,
                     "storage": True,
                     "subresources": {"status": {}},
-                    "additionalPrinterColumns": deepcopy(COLUMNS),
-                    "schema": {"openAPIV3Schema": _resource(values)},
+                    "additionalPrinterColumns": deepcopy(columns),
+                    "schema": {"openAPIV3Schema": schema},
                 }
             ],
         },
@@ -264,9 +321,10 @@ def _nullable(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Sche
 
 
 def main(values: str) -> None:
-    """Print the definition as YAML."""
+    """Print both definitions as YAML."""
     schema = json.loads(Path(values).read_text(encoding="utf-8"))
-    sys.stdout.write(yaml.safe_dump(crd(schema), sort_keys=False, width=120, allow_unicode=True))
+    made = [crd(schema), operation()]
+    sys.stdout.write(yaml.safe_dump_all(made, sort_keys=False, width=120, allow_unicode=True))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tailrace.errors import ConfigError
-from tailrace_operator import revisions
+from tailrace_operator import operate, revisions
 from tailrace_operator.model import Choice, Hold, Pod, Progress, Revision, Seen
 
 
@@ -29,10 +29,12 @@ def decide(seen: Seen, refused: str = "") -> Choice:
     before = _last_stable(seen, wanted)
     # With nothing to go back to, the wanted one goes on trying.
     rolled_back = current.failed if before is not None else ""
+    resting = seen.operation.name if seen.operation is not None and operate.needs_rest(seen.operation) else ""
     return Choice(
         wanted=wanted,
         run=before if before is not None and rolled_back else wanted,
-        running=not seen.resource.suspended,
+        running=not (seen.resource.suspended or resting),
+        resting=resting,
         rolled_back=rolled_back,
         stable=current.name if current.stable and not wanted.stable else "",
         failed=(wanted.name, current.failed) if rolled_back and not wanted.failed else None,

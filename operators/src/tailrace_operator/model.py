@@ -112,6 +112,37 @@ class Report:
     batch: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Ended(StrEnum):
+    """How far a one-shot operation is."""
+
+    WAITING = "Waiting"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class JobState(StrEnum):
+    """How far its Job is."""
+
+    NONE = "none"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A command that is to run once."""
+
+    name: str
+    uid: str
+    created: str
+    run: tuple[str, ...]
+    phase: str = ""
+    started: str = ""
+    job: JobState = JobState.NONE
+
+
 @dataclass(frozen=True)
 class Seen:
     """Everything that was observed of one Pipeline at one time."""
@@ -121,6 +152,7 @@ class Seen:
     rollout: Rollout | None = None
     pods: tuple[Pod, ...] = ()
     report: Report | None = None
+    operation: Operation | None = None  # the one whose turn it is
 
 
 class Hold(StrEnum):
@@ -138,6 +170,7 @@ class Choice:
     wanted: Revision  # of the spec
     run: Revision | None  # None: nothing is to be applied
     running: bool = True  # False: no driver
+    resting: str = ""  # the operation for which no driver runs
     hold: Hold | None = None
     why: str = ""  # of the hold
     rolled_back: str = ""  # why `run` is not `wanted`

@@ -5,11 +5,25 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tailrace.config.resource import OWNER
-from tailrace_operator import revisions
-from tailrace_operator.model import APPLIED, REVISION, Key, Object, Pod, Progress, Report, Resource, Rollout, Seen
+from tailrace_operator import operate, revisions
+from tailrace_operator.cache import Found
+from tailrace_operator.model import (
+    APPLIED,
+    REVISION,
+    Key,
+    Object,
+    Operation,
+    Pod,
+    Progress,
+    Report,
+    Resource,
+    Rollout,
+    Seen,
+)
 
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")  # nothing is wrong yet
 _PATIENCE = 3.0  # seconds for a driver's answer
@@ -34,6 +48,7 @@ def seen(
     deployment: Mapping[str, Any] | None,
     drivers: Iterable[Mapping[str, Any]],
     port: int | None,
+    operation: Operation | None = None,
 ) -> Seen:
     """Put together what was observed, and ask the leading driver; `port` is where drivers answer, if they do."""
     known = sorted((revisions.parse(each) for each in records), key=lambda each: each.number)
@@ -45,7 +60,17 @@ def seen(
         rollout=rollout(deployment) if deployment is not None else None,
         pods=pods,
         report=report,
+        operation=operation,
     )
+
+
+def turn(found: Found) -> Operation | None:
+    """Return the operation whose turn it is, with the state of its Job."""
+    operation = operate.next_of([operate.parse(each) for each in found.operations])
+    if operation is None:
+        return None
+    job = next((each for each in found.jobs if each["metadata"]["name"] == operation.name), None)
+    return replace(operation, job=operate.state(job))
 
 
 def rollout(body: Mapping[str, Any]) -> Rollout:

@@ -12,7 +12,7 @@ from typing import Any
 import kopf
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from tailrace.config.resource import GROUP, OWNER, PLURAL, VERSION
+from tailrace.config.resource import GROUP, OPERATION, OPERATIONS, OWNER, PLURAL, VERSION
 from tailrace_operator.api import ApiServer
 from tailrace_operator.build import Builder
 from tailrace_operator.cache import Cache
@@ -99,6 +99,14 @@ class Operator:
         @kopf.on.event("apps", "v1", "controllerrevisions", labels={OWNER: kopf.PRESENT}, registry=registry)
         def record(event: Any, **_: Any) -> None:
             watched("ControllerRevision", event)
+
+        @kopf.on.event("batch", "v1", "jobs", labels={OWNER: kopf.PRESENT}, registry=registry)
+        def job(event: Any, **_: Any) -> None:
+            watched("Job", event)
+
+        @kopf.on.event(GROUP, VERSION, OPERATIONS, registry=registry)
+        def operation(event: Any, **_: Any) -> None:
+            watched(OPERATION, event)
 
         drivers: dict[str, Any] = {"tailrace.dev/component": "driver", "tailrace.dev/pipeline": kopf.PRESENT}
 

@@ -5,6 +5,7 @@
     decide     which revision runs, and what was learned about revisions
     build      the objects of that revision
     apply      the objects, the revision's record, and what is left over
+    operate    the one-shot operation whose turn it is
     status     what anybody wants to know
 
 Each begins with what is there, never with what happened: a reconcile that was lost, repeated or killed in the middle
@@ -19,12 +20,13 @@ import time
 from dataclasses import replace
 from typing import Protocol
 
+from tailrace.config.resource import GROUP, KIND, VERSION
 from tailrace.errors import ConfigInvalid
-from tailrace_operator import apply, observe, revisions
+from tailrace_operator import apply, observe, operate, revisions
 from tailrace_operator.build import Builder
 from tailrace_operator.cache import Cache
 from tailrace_operator.decide import decide
-from tailrace_operator.model import Choice, Key, Object, Resource, Revision, Seen
+from tailrace_operator.model import Choice, Ended, JobState, Key, Object, Revision, Seen
 from tailrace_operator.status import status
 
 log = logging.getLogger(__name__)
@@ -38,8 +40,8 @@ _KEPT = 3  # the chart's default of earlier configurations
 class Api(apply.Cluster, Protocol):
     """What a reconcile needs of the API server."""
 
-    def write_status(self, resource: Resource, made: Object) -> None:
-        """Replace a Pipeline's status."""
+    def write_status(self, body: Object) -> None:
+        """Replace the status of a Pipeline or an operation."""
 
 
 class Reconciler:
@@ -61,13 +63,16 @@ class Reconciler:
         refused = self._validate(seen)
         choice = decide(seen, refused)
         seen = self._apply(seen, choice)
+        self._operate(seen, choice)
         return self._report(seen, choice)
 
     def _observe(self, key: Key) -> Seen | None:
         found = self._cache.of(key)
         if found is None:
             return None
-        return observe.seen(found.pipeline, found.records, found.deployment, found.drivers, self._builder.platform.port)
+        port = self._builder.platform.port
+        turn = observe.turn(found)
+        return observe.seen(found.pipeline, found.records, found.deployment, found.drivers, port, turn)
 
     def _validate(self, seen: Seen) -> str:
         try:
@@ -127,6 +132,36 @@ class Reconciler:
             known.remove(each)
         return replace(seen, revisions=tuple(known))
 
+    def _operate(self, seen: Seen, choice: Choice) -> None:
+        """Begin the operation whose turn it is, once no driver is in its way, or say how it ended."""
+        found, key = seen.operation, seen.resource.key
+        if found is None:
+            return
+        phase, words = Ended.RUNNING, f"kubectl logs job/{found.name}"
+        if found.job in (JobState.DONE, JobState.FAILED):
+            phase = Ended.SUCCEEDED if found.job is JobState.DONE else Ended.FAILED
+            words = self._last_words(key, found.name) or words
+        elif found.job is JobState.NONE and choice.run is None:
+            phase, words = Ended.WAITING, f"the Pipeline is on hold: {choice.hold}"
+        elif found.job is JobState.NONE and choice.resting and not _rests(seen):
+            phase, words = Ended.WAITING, "its driver finishes the batch in progress"
+        elif found.job is JobState.NONE and choice.run is not None:
+            built = self._builder.build(seen.resource, choice.run, choice.running)
+            log.info("%s: operation %s: %s", key, found.name, " ".join(found.run))
+            self._cache.put("Job", self._api.apply(operate.job(found, built.deployment)))
+        if phase.value != found.phase:
+            self._api.write_status(operate.body(found, key.namespace, operate.status(found, phase, words, _now())))
+            log.info("%s: operation %s: %s", key, found.name, phase)
+
+    def _last_words(self, key: Key, job: str) -> str:
+        pods = self._api.list("Pod", key.namespace, f"batch.kubernetes.io/job-name={job}")
+        ends = [
+            each["state"].get("terminated", {}).get("message", "")
+            for pod in pods
+            for each in (pod.get("status") or {}).get("containerStatuses", ())
+        ]
+        return next(filter(None, ends), "")
+
     def _report(self, seen: Seen, choice: Choice) -> str:
         key, made = seen.resource.key, status(seen, choice, _now())
         before = seen.resource.status
@@ -134,7 +169,9 @@ class Reconciler:
         was = {name: value for name, value in before.items() if name not in _NUMBERS}
         long_ago = time.monotonic() - self._written.get(key, float("-inf")) > NUMBERS
         if fixed != was or (long_ago and made != before):
-            self._api.write_status(seen.resource, made)
+            about = {"name": key.name, "namespace": key.namespace, "uid": seen.resource.uid}
+            kind = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND}
+            self._api.write_status({**kind, "metadata": about, "status": made})
             self._written[key] = time.monotonic()
         return str(made["phase"])
 
@@ -142,6 +179,11 @@ class Reconciler:
         self._builder.forget(key)
         self._applied.pop(key, None)
         self._written.pop(key, None)
+
+
+def _rests(seen: Seen) -> bool:
+    """Return whether no driver runs, and none is to."""
+    return not seen.pods and seen.rollout is not None and not seen.rollout.replicas
 
 
 def _now() -> str:

@@ -5,6 +5,7 @@ Conditions and reasons are documented in docs/operator.md; a test compares the t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +15,7 @@ from tailrace_operator.decide import newest
 from tailrace_operator.model import Choice, Hold, Object, Progress, Revision, Seen
 
 _HISTORY = 5
+_CODE = re.compile(r"\bTR-\d{3}\b")
 
 
 class Phase(StrEnum):
@@ -25,6 +27,7 @@ class Phase(StrEnum):
     ROLLED_BACK = "RolledBack"
     FAILING = "Failing"
     STALLED = "Stalled"
+    OPERATING = "Operating"  # no driver, while an operation runs
     SUSPENDED = "Suspended"
     PAUSED = "Paused"
     INVALID = "Invalid"
@@ -99,6 +102,8 @@ def phase(seen: Seen, choice: Choice, found: Mapping[str, Condition]) -> Phase:
     """Return the word that says most."""
     if choice.hold is not None:
         return Phase.PAUSED if choice.hold is Hold.PAUSED else Phase.INVALID
+    if choice.resting:
+        return Phase.OPERATING
     if not choice.running:
         return Phase.SUSPENDED
     if found["Stalled"].holds:
@@ -132,7 +137,9 @@ def status(seen: Seen, choice: Choice, now: str) -> Object:
         names = ("number", "records", "out", "rejected", "finished")
         made["lastBatch"] = {name: report.batch[name] for name in names if report.batch.get(name) is not None}
     if broken is not None and broken.message:
+        code = _CODE.search(broken.message)
         made["lastError"] = {"driver": broken.name, "message": _text(broken.message)}
+        made["lastError"] |= {"code": code.group()} if code is not None else {}
     return {name: value for name, value in made.items() if value not in (None, "", {})}
 
 

@@ -5,6 +5,7 @@ The client is the extra `operator`: a driver has no use for it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,6 +83,16 @@ class Cluster:
                 f"{name}-{revision}", self.namespace, {"metadata": {"annotations": notes}}, _request_timeout=_LIMIT
             )
 
+    def create(self, kind: str, plural: str, prefix: str, spec: Object) -> str:
+        """Create a resource with a name that begins so, and return its name."""
+        custom = self.api.CustomObjectsApi()
+        made = {"apiVersion": f"{GROUP}/{VERSION}", "kind": kind, "metadata": {"generateName": prefix}, "spec": spec}
+        with self._asking(f"creating a {kind}"):
+            found = custom.create_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, plural, made, _request_timeout=_LIMIT
+            )
+        return str(found["metadata"]["name"])
+
     def revisions(self, name: str) -> dict[str, dict[str, str]]:
         """Return what is known about a Pipeline's revisions: their annotations, oldest first."""
         apps = self.api.AppsV1Api()
@@ -136,7 +147,15 @@ class Cluster:
             elif error.status in (401, 403):
                 what, then = f"{there}: not allowed", f"kubectl auth can-i list {PLURAL}.{GROUP} -n {self.namespace}"
             else:
-                what, then = f"{there}: {error.status} {error.reason}", "kubectl cluster-info"
+                what, then = f"{there}: {error.status} {_reason(error)}", "kubectl cluster-info"
             raise ClusterRefused(what, kept=_KEPT, then=then) from error
         except OSError as error:
             raise ClusterRefused(f"{doing}: {type(error).__name__}", kept=_KEPT, then="kubectl cluster-info") from error
+
+
+def _reason(error: Any) -> str:
+    """Return the API server's words; its short ones if it has no others."""
+    try:
+        return str(json.loads(error.body)["message"])
+    except (TypeError, ValueError, KeyError):
+        return str(error.reason)

@@ -14,7 +14,7 @@ import typer
 
 from tailrace.cli.cluster import Cluster
 from tailrace.cli.terminal import Output, OutputOption, done, emit, say, table
-from tailrace.config.resource import FAILED, STABLE
+from tailrace.config.resource import FAILED, OPERATION, OPERATIONS, STABLE
 from tailrace.errors import OptionRefused
 
 app = typer.Typer(
@@ -128,6 +128,19 @@ def retry(name: NameArgument, namespace: NamespaceOption = None) -> None:
         return
     cluster.note(name, wanted, {FAILED: None})
     done(f"{name} tries {wanted} again", f"tailrace pipelines status {name}")
+
+
+@app.command()
+def operate(
+    name: NameArgument,
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="offsets or rejected, without the file.")],
+    namespace: NamespaceOption = None,
+) -> None:
+    """Run a command of `tailrace offsets` or `tailrace rejected` once, beside the Pipeline or while it rests."""
+    cluster = Cluster.of(namespace)
+    cluster.pipeline(name)
+    made = cluster.create(OPERATION, OPERATIONS, f"{name}-", {"pipeline": name, "run": command})
+    done(f"{made} is to run: tailrace {' '.join(command)}", f"kubectl get tlrop {made} -n {cluster.namespace}")
 
 
 def _wanted(cluster: Cluster, name: str) -> tuple[str, Mapping[str, Mapping[str, str]]]:

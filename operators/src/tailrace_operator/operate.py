@@ -1,0 +1,126 @@
+"""One-shot operations: a command of `tailrace` that runs once, beside a pipeline or while it rests, and never again.
+
+An operation is a resource of its own, so that its history is what was asked for; no offset stands in a spec, where a
+GitOps tool would apply it for ever. What moves offsets needs a pipeline without a driver: it rests until the command
+has ended, whatever its spec says, and then goes on. The command runs in a Job with the image, the account and the
+mounts of the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tailrace.config.resource import GROUP, OPERATION, OWNER, VERSION
+from tailrace_operator.model import Ended, JobState, Object, Operation
+
+FILE = "/etc/tailrace/pipeline/pipeline.yaml"
+_READS = ("show", "export", "list")  # commands that change nothing
+_ASKS = ("set", "reset", "rewind", "accept", "import", "replay")  # commands that ask before they act
+_NOT_A_COMMANDS = ("ports", "startupProbe", "livenessProbe", "readinessProbe", "lifecycle", "command")
+
+
+def parse(body: Mapping[str, Any]) -> Operation:
+    """Return an operation."""
+    about, status = body["metadata"], body.get("status") or {}
+    return Operation(
+        name=about["name"],
+        uid=about["uid"],
+        created=str(about["creationTimestamp"]),
+        run=tuple(map(str, body["spec"]["run"])),
+        phase=str(status.get("phase", "")),
+        started=str(status.get("started", "")),
+    )
+
+
+def state(body: Mapping[str, Any] | None) -> JobState:
+    """Return how far an operation's Job is."""
+    if body is None:
+        return JobState.NONE
+    conditions = {each["type"]: each["status"] for each in (body.get("status") or {}).get("conditions", ())}
+    if conditions.get("Complete") == "True":
+        return JobState.DONE
+    return JobState.FAILED if conditions.get("Failed") == "True" else JobState.RUNNING
+
+
+def next_of(operations: Sequence[Operation]) -> Operation | None:
+    """Return the operation whose turn it is: the oldest that has not ended."""
+    left = [each for each in operations if each.phase not in (Ended.SUCCEEDED, Ended.FAILED)]
+    return min(left, key=lambda each: (each.created, each.name), default=None)
+
+
+def needs_rest(operation: Operation) -> bool:
+    """Return whether no driver may run meanwhile."""
+    return operation.run[0] == "offsets" and operation.run[1] not in _READS
+
+
+def job(operation: Operation, deployment: Object) -> Object:
+    """Return the Job of an operation, made of the driver's Deployment."""
+    template = deployment["spec"]["template"]
+    pod = {key: value for key, value in template["spec"].items() if key != "terminationGracePeriodSeconds"}
+    [driver] = [each for each in pod["containers"] if each["name"] == "driver"]
+    container = {key: value for key, value in driver.items() if key not in _NOT_A_COMMANDS}
+    container |= {"name": "operation", "args": arguments(operation.run)}
+    about = deployment["metadata"]
+    labels = {**template["metadata"]["labels"], "tailrace.dev/component": "test", OWNER: about["name"]}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": operation.name,
+            "namespace": about["namespace"],
+            "labels": {**about["labels"], OWNER: about["name"]},
+            "ownerReferences": [_owner(operation)],
+        },
+        "spec": {
+            # Whether it did anything is not known of one that failed: a person looks, and asks again.
+            "backoffLimit": 0,
+            "podReplacementPolicy": "Failed",
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    **pod,
+                    "restartPolicy": "Never",
+                    "automountServiceAccountToken": False,
+                    "containers": [container],
+                },
+            },
+        },
+    }
+
+
+def arguments(run: Sequence[str]) -> list[str]:
+    """Return a command's arguments, with the configuration's file, and the answer to its question."""
+    made = [*run[:2], FILE, *run[2:]]
+    return [*made, "--yes"] if run[1] in _ASKS and not {"--yes", "-y", "--dry-run"} & set(run) else made
+
+
+def status(operation: Operation, phase: Ended, message: str, now: str) -> Object:
+    """Return an operation's status."""
+    made: Object = {"phase": phase.value, "message": " ".join(message.split())[:1000]}
+    if phase is not Ended.WAITING:
+        made["started"] = operation.started or now
+    if phase in (Ended.SUCCEEDED, Ended.FAILED):
+        made["finished"] = now
+    return made
+
+
+def body(operation: Operation, namespace: str, made: Object) -> Object:
+    """Return an operation with a status, to be written."""
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": OPERATION,
+        "metadata": {"name": operation.name, "namespace": namespace, "uid": operation.uid},
+        "status": made,
+    }
+
+
+def _owner(operation: Operation) -> Object:
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": OPERATION,
+        "name": operation.name,
+        "uid": operation.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }

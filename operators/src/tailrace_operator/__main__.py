@@ -25,7 +25,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--port", type=int, default=9780, help="of /metrics; /healthz has the next one; 0: neither")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    logging.getLogger("kopf").setLevel(logging.WARNING)
+    for name in ("kopf", "aiohttp.access"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
         helm = shutil.which(given.helm)
         if helm is None:

@@ -14,6 +14,7 @@ from typing import Any
 from tailrace.config.resource import GROUP, OPERATION, OWNER, VERSION
 from tailrace_operator.model import Ended, JobState, Object, Operation
 
+_LIMIT = 900  # seconds: a pipeline does not rest for ever because its brokers are away
 FILE = "/etc/tailrace/pipeline/pipeline.yaml"
 _READS = ("show", "export", "list")  # commands that change nothing
 _ASKS = ("set", "reset", "rewind", "accept", "import", "replay")  # commands that ask before they act
@@ -75,6 +76,7 @@ def job(operation: Operation, deployment: Object) -> Object:
         "spec": {
             # Whether it did anything is not known of one that failed: a person looks, and asks again.
             "backoffLimit": 0,
+            "activeDeadlineSeconds": _LIMIT,
             "podReplacementPolicy": "Failed",
             "template": {
                 "metadata": {"labels": labels},

@@ -71,6 +71,7 @@ def test_topics_have_no_owner_and_nothing_is_shared() -> None:
     topics = of_kind(made.objects, "KafkaTopic")
     assert {each["spec"]["topicName"] for each in topics} == {"tailrace.ledger", "orders.rejected"}
     assert not [each for each in topics if "ownerReferences" in each["metadata"]]
+    assert not [each for each in topics if "orders" in each["metadata"]["labels"].values()]
     assert of_kind(made.objects, "KafkaUser")
     assert of_kind(made.objects, "PodMonitor")
     assert not of_kind(made.objects, "Kafka", "KafkaNodePool", "PrometheusRule")

@@ -33,16 +33,14 @@ MANY = 100
 
 @pytest.fixture(scope="module")
 def pipeline(release: Release, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
-    """Provide brokers and topics by a release without pipelines, and an operator that runs."""
+    """Provide brokers, topics and a pipeline by a release, and an operator that runs."""
     folder = tmp_path_factory.mktemp("operator")
     file = folder / "platform.yaml"
     file.write_text(yaml.safe_dump(operated.platform()), encoding="utf-8")
     operator = Operator(release.namespace, folder, file)
     made = Operated(release.namespace, operator=operator)
-    files = (CHART / "environments" / "dev.yaml", ROOT / "tests" / "e2e" / "values.yaml")
-    values = [f"--values={each}" for each in files]
     with operated.definition():
-        cluster.helm("install", NAME, str(CHART), "-n", made.namespace, *values, "--set-json=pipelines=[]")
+        helm("install", made.namespace)
         releases.hand(made)
         made.kubectl("wait", "kafkauser/hand", "pod/hand", "--for=condition=Ready", "--timeout=5m")
         operator.start()
@@ -62,18 +60,22 @@ def running(pipeline: Operated) -> Operated:
     return pipeline
 
 
-def test_pipeline_is_ready_once_records_flow(pipeline: Operated) -> None:
-    """`kubectl wait` knows it, and the status says what is behind and which revision works."""
-    since = time.monotonic()
-    pipeline.apply(operated.spec())
-    try:
-        pipeline.kubectl("wait", PLURAL, PIPELINE, "--for=condition=Ready", "--timeout=10m")
-    except AssertionError as error:
-        raise AssertionError(f"{error}\n{pipeline.look()}") from error
-    print(f"\napplied, and ready, in {operated.tenths(since)}", flush=True)  # noqa: T201
+def test_pipeline_takes_over_from_a_helm_release(pipeline: Operated) -> None:
+    """`kubectl wait` knows when, and the status says what is behind and which revision works."""
+    pipeline.until(pipeline.single, "the release's driver")
     with pipeline.feeding():
-        pipeline.feed("tweets", 2000)
-    pipeline.count("Pipeline applied")
+        pipeline.feed("tweets", 1000)
+        pipeline.apply(operated.spec())
+        try:
+            pipeline.until(lambda: len(pipeline.pods("driver")) == 2, "a second driver")
+            pipeline.kubectl("rollout", "status", f"deployment/{PIPELINE}", "--timeout=10m")
+            helm("upgrade", pipeline.namespace, "--set-json=pipelines=[]")
+            pipeline.kubectl("wait", PLURAL, PIPELINE, "--for=condition=Ready", "--timeout=10m")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{pipeline.look()}") from error
+        pipeline.until(pipeline.single, "the Pipeline's driver alone")
+        pipeline.feed("tweets", 1000)
+    pipeline.count("from a Helm release to a Pipeline")
     pipeline.phase("Running")
 
     def caught_up() -> bool:
@@ -308,6 +310,13 @@ def test_pipeline_is_deleted_without_an_operator(running: Operated) -> None:
     running.apply(operated.spec())
     running.phase("Running")
     running.count("deleted and made again")
+
+
+def helm(act: str, namespace: str, *more: str) -> None:
+    """Install or upgrade the release, which keeps its topics."""
+    files = (CHART / "environments" / "dev.yaml", ROOT / "tests" / "e2e" / "values.yaml")
+    values = [f"--values={each}" for each in files]
+    cluster.helm(act, NAME, str(CHART), "-n", namespace, *values, "--set=kafka.strimzi.keep=true", *more)
 
 
 def steer(command: str, pipeline: Operated, *more: str) -> str:

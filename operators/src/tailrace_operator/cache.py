@@ -71,7 +71,6 @@ class Cache:
                     each
                     for each in self._objects.get(("Pod", key), {}).values()
                     if each["metadata"]["labels"].get("tailrace.dev/component") == "driver"
-                    and "deletionTimestamp" not in each["metadata"]
                 ),
                 operations=tuple(self._objects.get((OPERATION, key), {}).values()),
                 jobs=tuple(self._objects.get(("Job", key), {}).values()),

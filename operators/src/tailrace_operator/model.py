@@ -98,6 +98,7 @@ class Pod:
     waiting: str = ""  # why its container does not run, in Kubernetes' word
     message: str = ""  # the words with it, or the last ones of the container that ended
     exit_code: int | None = None  # of the container that ended last
+    leaving: bool = False  # it was told to end, and may still work
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,7 @@ class Seen:
     revisions: tuple[Revision, ...] = ()  # oldest first
     rollout: Rollout | None = None
     pods: tuple[Pod, ...] = ()
+    leaving: int = 0  # pods that were told to end, and may still work
     report: Report | None = None
     operation: Operation | None = None  # the one whose turn it is
 

@@ -52,13 +52,15 @@ def seen(
 ) -> Seen:
     """Put together what was observed, and ask the leading driver; `port` is where drivers answer, if they do."""
     known = sorted((revisions.parse(each) for each in records), key=lambda each: each.number)
-    pods = tuple(sorted((pod(each) for each in drivers), key=lambda each: (each.created, each.name)))
+    every = sorted((pod(each) for each in drivers), key=lambda each: (each.created, each.name))
+    pods = tuple(each for each in every if not each.leaving)
     report = next((found for found in (ask(each, port) for each in pods) if found is not None), None)
     return Seen(
         resource=resource(pipeline),
         revisions=tuple(known),
         rollout=rollout(deployment) if deployment is not None else None,
         pods=pods,
+        leaving=len(every) - len(pods),
         report=report,
         operation=operation,
     )
@@ -122,6 +124,7 @@ def pod(body: Mapping[str, Any]) -> Pod:
         waiting=str(reason),
         message=str(ended.get("message") or text)[-_LONGEST:].strip(),
         exit_code=int(ended["exitCode"]) if "exitCode" in ended else None,
+        leaving="deletionTimestamp" in body["metadata"],
     )
 
 

@@ -183,7 +183,7 @@ class Reconciler:
 
 def _rests(seen: Seen) -> bool:
     """Return whether no driver runs, and none is to."""
-    return not seen.pods and seen.rollout is not None and not seen.rollout.replicas
+    return not seen.pods and not seen.leaving and seen.rollout is not None and not seen.rollout.replicas
 
 
 def _now() -> str:

@@ -73,6 +73,14 @@ def test_pod_that_is_being_made_has_nothing_to_complain_about(reason: str) -> No
     assert observe.pod({"metadata": about, "status": {"containerStatuses": [container]}}).waiting == ""
 
 
+def test_driver_that_was_told_to_end_is_in_the_way_until_it_is_gone() -> None:
+    """It still finishes its batch, and no operation may begin."""
+    about = {"name": "p-1", "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-01T00:01:00Z"}
+    pipeline = {"metadata": {"name": "p", "namespace": "ns", "uid": "u", "generation": 1}, "spec": {}}
+    seen = observe.seen(pipeline, (), deployment(), ({"metadata": about, "status": {}},), None)
+    assert (seen.pods, seen.leaving) == ((), 1)
+
+
 def test_driver_that_waits_for_its_turn_reports_nothing() -> None:
     """Its lag would be a standby's, not the pipeline's."""
     body = {"phase": "standby", "ready": True, "stalled": False}

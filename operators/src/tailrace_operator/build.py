@@ -23,7 +23,7 @@ from tailrace_operator.model import APPLIED, REVISION, Key, Object, Resource, Re
 from tailrace_operator.platform import KINDS, TOPIC, Platform
 from tailrace_operator.revisions import digest, owner
 
-_TOPICS_LABELS = ("strimzi.io/cluster", "app.kubernetes.io/managed-by", "app.kubernetes.io/part-of")
+_CLUSTER = "strimzi.io/cluster"
 _LIMIT = 60.0  # seconds for Helm, which needs a fifth of one
 _KEPT = "what runs was left as it is"
 
@@ -120,8 +120,8 @@ def _owned(made: Object, resource: Resource) -> Object:
         "app.kubernetes.io/managed-by": "tailrace-operator",
         OWNER: resource.key.name,
     }
-    if made["kind"] == TOPIC:  # the ledger is that of all Pipelines of a namespace
-        about["labels"] = {name: about["labels"][name] for name in _TOPICS_LABELS}
+    if made["kind"] == TOPIC:  # shared: the ledger is that of all Pipelines, and of a Helm release
+        about["labels"] = {_CLUSTER: about["labels"][_CLUSTER]}
     else:
         about["ownerReferences"] = [owner(resource)]
     return made

@@ -71,6 +71,7 @@ class Cache:
                     each
                     for each in self._objects.get(("Pod", key), {}).values()
                     if each["metadata"]["labels"].get("tailrace.dev/component") == "driver"
+                    and each["metadata"]["labels"].get("tailrace.dev/release") == key.name  # not a Helm release's
                 ),
                 operations=tuple(self._objects.get((OPERATION, key), {}).values()),
                 jobs=tuple(self._objects.get(("Job", key), {}).values()),

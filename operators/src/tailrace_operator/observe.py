@@ -26,6 +26,7 @@ from tailrace_operator.model import (
 )
 
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")  # nothing is wrong yet
+STANDBY = "standby"  # the phase of a driver that waits for its turn
 _PATIENCE = 3.0  # seconds for a driver's answer
 _LONGEST = 1024  # characters of a message that are kept
 
@@ -54,14 +55,15 @@ def seen(
     known = sorted((revisions.parse(each) for each in records), key=lambda each: each.number)
     every = sorted((pod(each) for each in drivers), key=lambda each: (each.created, each.name))
     pods = tuple(each for each in every if not each.leaving)
-    report = next((found for found in (ask(each, port) for each in pods) if found is not None), None)
+    heard = [found for found in (ask(each, port) for each in pods) if found is not None]
+    heard.sort(key=lambda each: each.phase == STANDBY)  # the one that leads knows most
     return Seen(
         resource=resource(pipeline),
         revisions=tuple(known),
         rollout=rollout(deployment) if deployment is not None else None,
         pods=pods,
         leaving=len(every) - len(pods),
-        report=report,
+        report=heard[0] if heard else None,
         operation=operation,
     )
 
@@ -129,7 +131,7 @@ def pod(body: Mapping[str, Any]) -> Pod:
 
 
 def ask(driver: Pod, port: int | None) -> Report | None:
-    """Ask a driver about itself; None if it does not answer, or waits for its turn."""
+    """Ask a driver about itself; None if it does not answer."""
     if port is None or not driver.address or not driver.ready:
         return None
     host = f"[{driver.address}]" if ":" in driver.address else driver.address
@@ -140,13 +142,11 @@ def ask(driver: Pod, port: int | None) -> Report | None:
         return None
 
 
-def report(body: Mapping[str, Any]) -> Report | None:
-    """Return what a driver's /status says; None of one that waits for its turn."""
-    if body["phase"] == "standby":
-        return None
+def report(body: Mapping[str, Any]) -> Report:
+    """Return what a driver's /status says; one that waits for its turn reads nothing, however ready it is."""
     lag = body.get("lag") or {}
     return Report(
-        ready=bool(body["ready"]),
+        ready=bool(body["ready"]) and body["phase"] != STANDBY,
         stalled=bool(body["stalled"]),
         phase=str(body["phase"]),
         lag=lag.get("records"),

@@ -13,6 +13,7 @@ from typing import Any
 
 from tailrace_operator.decide import newest
 from tailrace_operator.model import Choice, Hold, Object, Progress, Revision, Seen
+from tailrace_operator.observe import STANDBY
 
 _HISTORY = 5
 _CODE = re.compile(r"\bTR-\d{3}\b")
@@ -59,6 +60,10 @@ def _ready(seen: Seen, choice: Choice) -> Condition:
         return Condition("Ready", True, "Leading", "a driver reads new records")
     if seen.rollout is not None and not seen.rollout.replicas:
         return Condition("Ready", False, "Suspended", "no driver is to run")
+    if seen.report is not None and seen.report.phase == STANDBY:
+        return Condition(
+            "Ready", False, "Standby", "a driver is warm, and waits: one that is not this Pipeline's leads"
+        )
     if seen.report is None and seen.rollout is not None and seen.rollout.ready:
         return Condition("Ready", True, "Unheard", "Kubernetes calls a driver ready; it did not answer the operator")
     broken = newest(seen)
@@ -112,7 +117,7 @@ def phase(seen: Seen, choice: Choice, found: Mapping[str, Condition]) -> Phase:
         return Phase.ROLLED_BACK
     if found["Ready"].holds:
         return Phase.UPGRADING if found["Progressing"].holds else Phase.RUNNING
-    return Phase.STARTING if found["Ready"].reason in ("NoDriver", "Starting") else Phase.FAILING
+    return Phase.STARTING if found["Ready"].reason in ("NoDriver", "Starting", "Standby") else Phase.FAILING
 
 
 def status(seen: Seen, choice: Choice, now: str) -> Object:

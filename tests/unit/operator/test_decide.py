@@ -131,6 +131,7 @@ def test_last_stable_revision_outlives_many_failed_ones() -> None:
         ({"rollout": DONE, "pods": (WORKS,), "report": WELL}, Phase.RUNNING, "Leading"),
         ({"rollout": DONE, "pods": (WORKS,)}, Phase.RUNNING, "Unheard"),
         ({"rollout": DONE, "report": replace(WELL, stalled=True)}, Phase.STALLED, "Leading"),
+        ({"rollout": DONE, "pods": (WORKS,), "report": Report(False, False, "standby")}, Phase.STARTING, "Standby"),
         ({"rollout": ROLLING, "pods": (AWAY,)}, Phase.FAILING, "DriverEnded"),
         ({"rollout": ROLLING, "pods": (replace(AWAY, waiting="CrashLoopBackOff"),)}, Phase.FAILING, "CrashLoopBackOff"),
         ({"rollout": ROLLING, "pods": (replace(AWAY, exit_code=None),)}, Phase.STARTING, "Starting"),

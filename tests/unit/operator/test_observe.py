@@ -81,11 +81,11 @@ def test_driver_that_was_told_to_end_is_in_the_way_until_it_is_gone() -> None:
     assert (seen.pods, seen.leaving) == ((), 1)
 
 
-def test_driver_that_waits_for_its_turn_reports_nothing() -> None:
-    """Its lag would be a standby's, not the pipeline's."""
+def test_driver_that_waits_for_its_turn_is_not_ready() -> None:
+    """Kubernetes calls it ready; the pipeline is not, if nobody leads."""
     body = {"phase": "standby", "ready": True, "stalled": False}
-    assert observe.report(body) is None
-    assert observe.report(body | {"phase": "leading", "lag": {"records": 7}}) is not None
+    assert not observe.report(body).ready
+    assert observe.report(body | {"phase": "leading"}).ready
 
 
 def test_revision_survives_its_record() -> None:
@@ -118,3 +118,15 @@ def test_older_state_of_an_object_does_not_replace_a_newer_one() -> None:
     assert held() is None
     cache.pipeline({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}}, gone=True)
     assert cache.of(key) is None
+
+
+def test_driver_of_a_helm_release_is_not_a_pipelines() -> None:
+    """Although it has the pipeline's name: what it says would be taken for the new driver's."""
+    cache, key = Cache(), Key("ns", "p")
+    cache.pipeline({"metadata": {"name": "p", "namespace": "ns", "uid": "u"}}, gone=False)
+    for release in ("p", "tailrace"):
+        labels = {"tailrace.dev/pipeline": "p", "tailrace.dev/component": "driver", "tailrace.dev/release": release}
+        cache.put("Pod", {"metadata": {"name": f"{release}-1", "namespace": "ns", "uid": release, "labels": labels}})
+    found = cache.of(key)
+    assert found is not None
+    assert [each["metadata"]["name"] for each in found.drivers] == ["p-1"]

@@ -61,9 +61,7 @@ def _ready(seen: Seen, choice: Choice) -> Condition:
     if seen.rollout is not None and not seen.rollout.replicas:
         return Condition("Ready", False, "Suspended", "no driver is to run")
     if seen.report is not None and seen.report.phase == STANDBY:
-        return Condition(
-            "Ready", False, "Standby", "a driver is warm, and waits: one that is not this Pipeline's leads"
-        )
+        return Condition("Ready", False, "Standby", "a driver is warm and waits: one of another release leads")
     if seen.report is None and seen.rollout is not None and seen.rollout.ready:
         return Condition("Ready", True, "Unheard", "Kubernetes calls a driver ready; it did not answer the operator")
     broken = newest(seen)

@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -282,16 +284,22 @@ def test_records_of_any_age_stay_unless_their_topic_lets_them_expire(three: Embe
 
 def test_topics_of_three_brokers_need_two_replicas_in_sync(three: EmbeddedKafka) -> None:
     """Such a topic has three replicas, and accepts a record with two in sync."""
+    from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
     topic = Topics(three.bootstrap_servers)("in")
     admin = AdminClient({"bootstrap.servers": three.bootstrap_servers, "log_level": 0})
-    # A broker learns of a new topic a moment after the one that created it.
+    # A broker learns of a new topic a moment after the one that created it, and any broker may be asked.
     found = wait_until(lambda: admin.list_topics(topic, timeout=30).topics[topic].partitions, f"{topic} to be known")
     assert len(found[0].replicas) == 3
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    settings = admin.describe_configs([resource])[resource].result(timeout=30)
-    assert settings["min.insync.replicas"].value == "2"
+
+    def settings() -> Any:
+        with suppress(KafkaException):
+            return admin.describe_configs([resource])[resource].result(timeout=30)
+        return None
+
+    assert wait_until(settings, f"the settings of {topic} to be known")["min.insync.replicas"].value == "2"
 
 
 def test_paused_broker_is_replaced_and_can_resume(three: EmbeddedKafka) -> None:

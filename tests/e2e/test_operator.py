@@ -48,6 +48,10 @@ def pipeline(release: Release, tmp_path_factory: pytest.TempPathFactory) -> Iter
             yield made
         finally:
             operator.kill()
+            # While the stand-in is there to let go of them: topics outlive their Pipelines, and here their release.
+            made.kubectl("delete", PLURAL, "--all", "--timeout=60s", check=False)
+            cluster.helm("uninstall", NAME, "-n", made.namespace, "--wait", "--timeout=2m", check=False)
+            made.kubectl("delete", "kafkatopics,kafkausers", "--all", "--timeout=60s", check=False)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from kubernetes.dynamic.exceptions import NotFoundError, ResourceNotFoundError
 
 from tailrace.config.resource import GROUP, KIND, OPERATION, VERSION
 from tailrace.errors import ConfigInvalid
-from tailrace_operator.model import MANAGER, Object
+from tailrace_operator.model import MANAGER, Key, Object
 from tailrace_operator.platform import KINDS, OPTIONAL
 
 _LIMIT = 20.0  # seconds for one request
@@ -73,6 +73,17 @@ class ApiServer:
         self._count("list")
         found = self._client.get(resource, namespace=namespace, label_selector=selector, _request_timeout=_LIMIT)
         return [_plain(each) for each in found.items]
+
+    def uid(self, key: Key) -> str:
+        """Return the uid of a Pipeline; empty if there is none, or it is being deleted."""
+        self._count("get")
+        try:
+            found = self._client.get(
+                self._resource(KIND), namespace=key.namespace, name=key.name, _request_timeout=_LIMIT
+            )
+        except NotFoundError:
+            return ""
+        return "" if found.metadata.deletionTimestamp else str(found.metadata.uid)
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object, if it is there."""

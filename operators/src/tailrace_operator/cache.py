@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,21 @@ class Cache:
             elif not _older(body, held.get(about["name"])):
                 held[about["name"]] = body
         return key
+
+    def replace(self, kind: str, key: Key, bodies: Iterable[Object]) -> None:
+        """Take all objects of a kind that a Pipeline has: the others are gone, though no watch has said so."""
+        there = {each["metadata"]["name"]: each for each in bodies}
+        with self._lock:
+            held = self._objects.setdefault((kind, key), {})
+            for name in held.keys() - there.keys():
+                del held[name]
+        for each in there.values():
+            self.put(kind, each)
+
+    def drop(self, key: Key) -> None:
+        """Forget a Pipeline that is gone, though no watch has said so."""
+        with self._lock:
+            self._pipelines.pop(key, None)
 
     def of(self, key: Key) -> Found | None:
         """Return the objects of a Pipeline; None if there is none."""

@@ -24,7 +24,7 @@ from tailrace.config.resource import GROUP, KIND, VERSION
 from tailrace.errors import ConfigInvalid
 from tailrace_operator import apply, observe, operate, revisions
 from tailrace_operator.build import Builder
-from tailrace_operator.cache import Cache
+from tailrace_operator.cache import LABELS, Cache
 from tailrace_operator.decide import decide
 from tailrace_operator.model import Choice, Ended, JobState, Key, Object, Revision, Seen
 from tailrace_operator.status import status
@@ -40,6 +40,9 @@ _KEPT = 3  # the chart's default of earlier configurations
 class Api(apply.Cluster, Protocol):
     """What a reconcile needs of the API server."""
 
+    def uid(self, key: Key) -> str:
+        """Return the uid of a Pipeline; empty if there is none, or it is being deleted."""
+
     def write_status(self, body: Object) -> None:
         """Replace the status of a Pipeline or an operation."""
 
@@ -53,9 +56,11 @@ class Reconciler:
         self._api = api
         self._applied: dict[Key, tuple[str, int, float]] = {}
         self._written: dict[Key, float] = {}
+        self._refreshed: dict[Key, float] = {}
 
     def reconcile(self, key: Key) -> str:
         """Bring one Pipeline to what its spec says, and return its phase; empty if there is none of this name."""
+        self._refresh(key)
         seen = self._observe(key)
         if seen is None:
             self._forget(key)
@@ -65,6 +70,18 @@ class Reconciler:
         seen = self._apply(seen, choice)
         self._operate(seen, choice)
         return self._report(seen, choice)
+
+    def _refresh(self, key: Key) -> None:
+        """Ask for what the watches should have said: one that was interrupted does not tell what was deleted."""
+        now = time.monotonic()
+        if now - self._refreshed.setdefault(key, now) < RESYNC:
+            return
+        self._refreshed[key] = now
+        if not self._api.uid(key):
+            self._cache.drop(key)
+            return
+        for kind, label in LABELS.items():
+            self._cache.replace(kind, key, self._api.list(kind, key.namespace, f"{label}={key.name}"))
 
     def _observe(self, key: Key) -> Seen | None:
         found = self._cache.of(key)
@@ -93,6 +110,9 @@ class Reconciler:
             log.info(
                 "%s: running revision %s%s", key, choice.run.name, f" ({choice.rolled_back})" * bool(choice.rolled_back)
             )
+        if self._api.uid(key) != seen.resource.uid:  # nothing is made for a Pipeline that is gone
+            self._cache.drop(key)
+            return seen
         kept = int(choice.run.spec.get("revisions", _KEPT))
         body = apply.apply(self._api, key, built, kept)
         self._cache.put("Deployment", body)
@@ -179,6 +199,7 @@ class Reconciler:
         self._builder.forget(key)
         self._applied.pop(key, None)
         self._written.pop(key, None)
+        self._refreshed.pop(key, None)
 
 
 def _rests(seen: Seen) -> bool:

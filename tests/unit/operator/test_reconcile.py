@@ -1,0 +1,107 @@
+"""A reconcile that the watches have left in the dark: what is gone is found out, and nothing is made for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.helm import CHART, tool
+from tailrace_operator import reconcile
+from tailrace_operator.build import Builder
+from tailrace_operator.cache import Cache
+from tailrace_operator.model import Key, Object
+from tailrace_operator.platform import Platform
+
+KEY = Key("ns", "orders")
+SHARED = {"kafka": {"mode": "external", "external": {"bootstrapServers": "b:9092"}}, "http": {"enabled": False}}
+PIPELINE: Object = {
+    "metadata": {"name": "orders", "namespace": "ns", "uid": "u", "generation": 1, "resourceVersion": "1"},
+    "spec": {"config": {"source": {"topics": ["a"]}, "sink": {"topic": "b"}}},
+}
+
+
+class Api:
+    """An API server that has what it was given."""
+
+    def __init__(self, uid: str) -> None:
+        self.there = uid
+        self.objects: dict[str, list[Object]] = {}
+        self.applied: list[str] = []
+        self.statuses: list[Object] = []
+
+    def uid(self, key: Key) -> str:
+        """Return the Pipeline's."""
+        return self.there
+
+    def apply(self, body: Object) -> Object:
+        """Take an object as the API server does."""
+        self.applied.append(body["kind"])
+        body["metadata"] |= {"uid": body["kind"], "generation": 1, "resourceVersion": str(len(self.applied))}
+        return body
+
+    def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
+        """Return what is there."""
+        return self.objects.get(kind, [])
+
+    def delete(self, kind: str, namespace: str, name: str) -> None:
+        """Nothing is deleted here."""
+        raise AssertionError(f"{kind} {name}")
+
+    def write_status(self, body: Object) -> None:
+        """Keep a status."""
+        self.statuses.append(body["status"])
+
+
+def made(api: Any) -> tuple[reconcile.Reconciler, Cache]:
+    """Return a reconciler whose watches have seen one Pipeline."""
+    cache = Cache()
+    cache.pipeline(PIPELINE, gone=False)
+    return reconcile.Reconciler(cache, Builder(Platform(CHART, SHARED), str(tool("helm")), ()), api), cache
+
+
+def test_pipeline_is_applied_once() -> None:
+    """And its status is written once, until something changes."""
+    api = Api("u")
+    one, _ = made(api)
+    assert one.reconcile(KEY) == "Starting"
+    assert api.applied[0] == "ControllerRevision"
+    assert api.applied[-1] == "Deployment"
+    count = len(api.applied)
+    PIPELINE["status"] = api.statuses[-1]
+    try:
+        assert one.reconcile(KEY) == "Starting"
+    finally:
+        del PIPELINE["status"]
+    assert len(api.applied) == count
+
+
+@pytest.mark.parametrize("uid", ["", "another"])
+def test_nothing_is_made_for_a_pipeline_that_is_gone(uid: str) -> None:
+    """Its deletion was missed; Kubernetes would delete what is made, and the operator make it again, for ever."""
+    api = Api(uid)
+    one, _ = made(api)
+    one.reconcile(KEY)
+    assert "Deployment" not in api.applied
+    assert one.reconcile(KEY) == ""
+
+
+def test_what_no_watch_has_said_is_asked_for_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that is gone is no longer in the way, and a Pipeline that is gone is forgotten."""
+    api = Api("u")
+    one, cache = made(api)
+    labels = {
+        "tailrace.dev/pipeline": "orders",
+        "tailrace.dev/release": "orders",
+        "tailrace.dev/component": "driver",
+    }
+    about = {"name": "orders-1", "namespace": "ns", "uid": "p", "labels": labels, "creationTimestamp": "2026-01-01"}
+    cache.put("Pod", {"metadata": about, "status": {}})
+    one.reconcile(KEY)
+    monkeypatch.setattr(reconcile, "RESYNC", 0.0)
+    one.reconcile(KEY)
+    found = cache.of(KEY)
+    assert found is not None
+    assert found.drivers == ()
+    api.there = ""
+    assert one.reconcile(KEY) == ""

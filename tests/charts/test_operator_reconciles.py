@@ -87,7 +87,7 @@ def test_nothing_is_made_for_a_pipeline_that_is_gone(uid: str) -> None:
 
 
 def test_what_no_watch_has_said_is_asked_for_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that is gone is no longer in the way, and a Pipeline that is gone is forgotten."""
+    """A driver or an operation that is gone is no longer in the way, and a Pipeline that is gone is forgotten."""
     api = Api("u")
     one, cache = made(api)
     labels = {
@@ -97,11 +97,13 @@ def test_what_no_watch_has_said_is_asked_for_from_time_to_time(monkeypatch: pyte
     }
     about = {"name": "orders-1", "namespace": "ns", "uid": "p", "labels": labels, "creationTimestamp": "2026-01-01"}
     cache.put("Pod", {"metadata": about, "status": {}})
+    asked = {"name": "orders-x", "namespace": "ns", "uid": "o", "creationTimestamp": "2026-01-01"}
+    cache.put("PipelineOperation", {"metadata": asked, "spec": {"pipeline": "orders", "run": ["offsets", "reset"]}})
     one.reconcile(KEY)
     monkeypatch.setattr(reconcile, "RESYNC", 0.0)
     one.reconcile(KEY)
     found = cache.of(KEY)
     assert found is not None
-    assert found.drivers == ()
+    assert (found.drivers, found.operations) == ((), ())
     api.there = ""
     assert one.reconcile(KEY) == ""

@@ -17,11 +17,12 @@ from typing import Any
 import yaml
 
 from tailrace.config.file import load
-from tailrace.config.resource import OWNER
+from tailrace.config.resource import KIND, OWNER
 from tailrace.errors import ConfigInvalid, InvariantBroken
 from tailrace_operator.model import APPLIED, REVISION, Key, Object, Resource, Revision
+from tailrace_operator.objects import owner
 from tailrace_operator.platform import KINDS, TOPIC, Platform
-from tailrace_operator.revisions import digest, owner
+from tailrace_operator.revisions import digest
 
 _CLUSTER = "strimzi.io/cluster"
 _LIMIT = 60.0  # seconds for Helm, which needs a fifth of one
@@ -123,7 +124,7 @@ def _owned(made: Object, resource: Resource) -> Object:
     if made["kind"] == TOPIC:  # shared: the ledger is that of all Pipelines, and of a Helm release
         about["labels"] = {_CLUSTER: about["labels"][_CLUSTER]}
     else:
-        about["ownerReferences"] = [owner(resource)]
+        about["ownerReferences"] = [owner(KIND, resource.key.name, resource.uid)]
     return made
 
 

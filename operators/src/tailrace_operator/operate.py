@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tailrace.config.resource import GROUP, OPERATION, OWNER, VERSION
+from tailrace.config.resource import OPERATION, OWNER
 from tailrace_operator.model import Ended, JobState, Object, Operation
+from tailrace_operator.objects import owner
 
 _LIMIT = 900  # seconds: a pipeline does not rest for ever because its brokers are away
 FILE = "/etc/tailrace/pipeline/pipeline.yaml"
@@ -71,7 +72,7 @@ def job(operation: Operation, deployment: Object) -> Object:
             "name": operation.name,
             "namespace": about["namespace"],
             "labels": {**about["labels"], OWNER: about["name"]},
-            "ownerReferences": [_owner(operation)],
+            "ownerReferences": [owner(OPERATION, operation.name, operation.uid)],
         },
         "spec": {
             # Whether it did anything is not known of one that failed: a person looks, and asks again.
@@ -105,24 +106,3 @@ def status(operation: Operation, phase: Ended, message: str, now: str) -> Object
     if phase in (Ended.SUCCEEDED, Ended.FAILED):
         made["finished"] = now
     return made
-
-
-def body(operation: Operation, namespace: str, made: Object) -> Object:
-    """Return an operation with a status, to be written."""
-    return {
-        "apiVersion": f"{GROUP}/{VERSION}",
-        "kind": OPERATION,
-        "metadata": {"name": operation.name, "namespace": namespace, "uid": operation.uid},
-        "status": made,
-    }
-
-
-def _owner(operation: Operation) -> Object:
-    return {
-        "apiVersion": f"{GROUP}/{VERSION}",
-        "kind": OPERATION,
-        "name": operation.name,
-        "uid": operation.uid,
-        "controller": True,
-        "blockOwnerDeletion": False,
-    }

@@ -20,13 +20,14 @@ import time
 from dataclasses import replace
 from typing import Protocol
 
-from tailrace.config.resource import GROUP, KIND, VERSION
+from tailrace.config.resource import KIND, OPERATION
 from tailrace.errors import ConfigInvalid
 from tailrace_operator import apply, observe, operate, revisions
 from tailrace_operator.build import Builder
 from tailrace_operator.cache import LABELS, Cache
 from tailrace_operator.decide import decide
 from tailrace_operator.model import Choice, Ended, JobState, Key, Object, Revision, Seen
+from tailrace_operator.objects import with_status
 from tailrace_operator.status import status
 
 log = logging.getLogger(__name__)
@@ -82,6 +83,9 @@ class Reconciler:
             return
         for kind, label in LABELS.items():
             self._cache.replace(kind, key, self._api.list(kind, key.namespace, f"{label}={key.name}"))
+        # They have no label: a person writes them. One that is gone would let the pipeline rest for ever.
+        operations = self._api.list(OPERATION, key.namespace, "")
+        self._cache.replace(OPERATION, key, [each for each in operations if each["spec"]["pipeline"] == key.name])
 
     def _observe(self, key: Key) -> Seen | None:
         found = self._cache.of(key)
@@ -170,7 +174,8 @@ class Reconciler:
             log.info("%s: operation %s: %s", key, found.name, " ".join(found.run))
             self._cache.put("Job", self._api.apply(operate.job(found, built.deployment)))
         if phase.value != found.phase:
-            self._api.write_status(operate.body(found, key.namespace, operate.status(found, phase, words, _now())))
+            made = operate.status(found, phase, words, _now())
+            self._api.write_status(with_status(OPERATION, key.namespace, found.name, found.uid, made))
             log.info("%s: operation %s: %s", key, found.name, phase)
 
     def _last_words(self, key: Key, job: str) -> str:
@@ -189,9 +194,7 @@ class Reconciler:
         was = {name: value for name, value in before.items() if name not in _NUMBERS}
         long_ago = time.monotonic() - self._written.get(key, float("-inf")) > NUMBERS
         if fixed != was or (long_ago and made != before):
-            about = {"name": key.name, "namespace": key.namespace, "uid": seen.resource.uid}
-            kind = {"apiVersion": f"{GROUP}/{VERSION}", "kind": KIND}
-            self._api.write_status({**kind, "metadata": about, "status": made})
+            self._api.write_status(with_status(KIND, key.namespace, key.name, seen.resource.uid, made))
             self._written[key] = time.monotonic()
         return str(made["phase"])
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tailrace.config.resource import DIGEST, FAILED, GROUP, KIND, OWNER, STABLE, VERSION
+from tailrace.config.resource import DIGEST, FAILED, KIND, OWNER, STABLE
 from tailrace_operator.model import SWITCHES, Object, Resource, Revision
+from tailrace_operator.objects import owner
 
 _KEPT = 10  # more than anybody rolls back to, and few enough to read
 
@@ -49,22 +50,10 @@ def record(resource: Resource, revision: Revision) -> Object:
             "namespace": resource.key.namespace,
             "labels": {OWNER: resource.key.name, DIGEST: revision.name},
             "annotations": {name: text for name, text in notes.items() if text},
-            "ownerReferences": [owner(resource)],
+            "ownerReferences": [owner(KIND, resource.key.name, resource.uid)],
         },
         "data": dict(revision.spec),
         "revision": revision.number,
-    }
-
-
-def owner(resource: Resource) -> Object:
-    """Return the reference by which Kubernetes deletes an object after its Pipeline."""
-    return {
-        "apiVersion": f"{GROUP}/{VERSION}",
-        "kind": KIND,
-        "name": resource.key.name,
-        "uid": resource.uid,
-        "controller": True,
-        "blockOwnerDeletion": False,
     }
 
 

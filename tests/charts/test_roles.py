@@ -136,7 +136,7 @@ def test_driver_notices_a_lost_executor_within_a_minute() -> None:
         made = revision(render(values={"pipelineDefaults": {"config": config}}))["data"]["pipeline.yaml"]
         return str(yaml.safe_load(made)["spark"]["spark.network.timeout"])
 
-    assert limit() == "40s"
+    assert limit() == "25s"
     assert limit(spark={"spark.network.timeout": "3m"}) == "3m"
 
 

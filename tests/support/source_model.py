@@ -16,14 +16,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from tailrace.config import Pipeline
-from tailrace.driver.engine import Cut
+from tailrace.driver.engine import NO_FAULTS, Cut, Faults
 from tailrace.driver.look import Seen
 from tailrace.driver.loop import Loop
 from tailrace.driver.shutdown import Stop
 from tailrace.errors import SourceChanged, TailraceError
 from tailrace.gateway import Written
 from tailrace.kafka.clients import TopicPartitions
-from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.progress.plan import Plan, Range, SinkPartition
 
 TOPIC = "in"
 Record = tuple[str, int, int]  # the topic's id, partition, offset
@@ -107,7 +107,11 @@ class Engine:
     observed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def deliver(
-        self, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str] = frozenset()
+        self,
+        plan: Plan,
+        owners: Mapping[SinkPartition, str],
+        gone: frozenset[str] = frozenset(),
+        faults: Faults = NO_FAULTS,
     ) -> list[Written]:
         """Read the ranges."""
         if self.asks and plan.topics != {TOPIC: self.source.name}:
@@ -119,6 +123,10 @@ class Engine:
             here = range(max(each.start, log.start), min(each.end, log.end))
             self.source.read.update((self.source.name, each.partition, offset) for offset in here)
         return [Written(SinkPartition(number), skipped=False) for number in range(plan.sinks)]
+
+    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults) -> str | None:
+        """Find nothing: there is no function."""
+        return None
 
     def cancel(self) -> None:
         """Give nothing up."""

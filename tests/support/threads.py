@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from tailrace.config import Pipeline
 from tailrace.driver import recovery, start
 from tailrace.driver.context import Context, Unwatched, Watcher
+from tailrace.driver.engine import NO_FAULTS, Faults
 from tailrace.driver.offset_mirror import OffsetMirror
 from tailrace.driver.shutdown import Stop
 from tailrace.driver.thread_engine import ThreadEngine
@@ -57,7 +58,11 @@ class Tearing(ThreadEngine):
         self._how = how
 
     def deliver(
-        self, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str] = frozenset()
+        self,
+        plan: Plan,
+        owners: Mapping[SinkPartition, str],
+        gone: frozenset[str] = frozenset(),
+        faults: Faults = NO_FAULTS,
     ) -> list[Written]:
         """Deliver as the test says."""
         return self._how(self, plan, owners, gone)

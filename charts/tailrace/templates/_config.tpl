@@ -40,7 +40,7 @@
 {{- $root := .root -}}
 {{- $p := .p -}}
 {{- /* An executor that is silent for longer has lost its node; Spark's own limit is two minutes. */}}
-{{- $lost := dict "spark.network.timeout" "40s" "spark.network.timeoutInterval" "10s" "spark.executor.heartbeatInterval" "5s" -}}
+{{- $lost := dict "spark.network.timeout" "25s" "spark.network.timeoutInterval" "5s" "spark.executor.heartbeatInterval" "5s" -}}
 {{- $made := dict
   "pipeline" $p.name
   "kafka" (include "tailrace.kafka.section" $root | fromYaml)

@@ -53,8 +53,11 @@ def configuration(
         frames = frames or (world.place is not Place.THREADS and world.seed % 2 == 1)
         frames = frames and world.work is not Work.LIMIT  # no frame ends before its input
         kind, function = ("function", "frame") if frames else ("arrow", "arrow")
-        arguments = {"work": world.work.value, "encoding": world.encoding.value}
+        arguments: dict[str, Any] = {"work": world.work.value, "encoding": world.encoding.value}
         data["process"] = {kind: f"work.py:{function}", "arguments": arguments}
+        if knobs.raises:
+            arguments["raises"] = True
+            data["process"]["on_error"] = "reject"
     partitions = {
         "source": world.source_partitions,
         "process": None if whole or world.work is Work.LIMIT else world.process_partitions,

@@ -59,7 +59,7 @@ class Contents(Heads):
         """Return the bytes that a record with this head must have."""
         if bad:
             return broken(self._world, partition, number)
-        padded = self._world.work is Work.NONE or self._world.encoding is Encoding.RAW
+        padded = self._rejected or self._world.work is Work.NONE or self._world.encoding is Encoding.RAW
         return encoded(self._world, partition, number, PAD if padded else None)
 
     def _wrong_headers(self, headers: dict[str, bytes | str | None], partition: int, number: int) -> str:

@@ -61,7 +61,7 @@ def judge(world: World, counts: Mapping[int, int], output: Seen, rejected: Seen,
     known = np.array(sorted(counts), dtype=np.int64)
     for name, seen, place in (("output", output, 0), ("rejected", rejected, 1)):
         for partition, count in counts.items():
-            want = wanted(world, count)[place]
+            want = wanted(world, partition, count)[place]
             times, beyond = _times(seen, partition, len(want), again)
             more = np.flatnonzero((times > 0) & ~want if again else times > want)
             needed = want & ~_deleted(gaps, partition, len(want) // max(count, 1), len(want))
@@ -78,7 +78,9 @@ def judge(world: World, counts: Mapping[int, int], output: Seen, rejected: Seen,
         duplicated += sum(int((~np.isin(heads["partition"].astype(np.int64), known)).sum()) for heads in seen.values())
     reordered = 0
     if ordered(world):
-        reordered = sum(_disorder(heads) for seen in (output, rejected) for heads in seen.values())
+        # A part's records at which the function raises follow those that were rejected before it.
+        told = (output,) if world.knobs.raises else (output, rejected)
+        reordered = sum(_disorder(heads) for seen in told for heads in seen.values())
     return Outcome(sum(counts.values()), lost, duplicated, reordered, examples=tuple(examples[:6]))
 
 

@@ -263,8 +263,8 @@ class Driven:
 
     def drain(self) -> None:
         """Follow until all outputs are there, or the driver is idle for a while."""
-        outputs = sum(int(wanted(self.world, count)[0].sum()) for count in self.counts.values())
-        rejected = any(wanted(self.world, count)[1].any() for count in self.counts.values())
+        outputs = sum(int(wanted(self.world, number, count)[0].sum()) for number, count in self.counts.items())
+        rejected = any(wanted(self.world, number, count)[1].any() for number, count in self.counts.items())
         # How many outputs there will be is not known if some may be missing, or repeated.
         counted = self.world.input is not Input.COMPACTED and self.world.work is not Work.LIMIT
         counted = counted and not self.world.knobs.at_least_once

@@ -27,6 +27,8 @@ _FILLERS = 5
 _UNTIL_FILLERS = 200
 _PER_TRANSACTION = 500
 PAD = "x" * 40
+# The records of source partition 0 at which a function raises that does so.
+RAISES = (15, 700, 701)
 
 # One function for each kind of work, on Arrow batches and on DataFrames. Values begin with HEAD, or are JSON.
 FUNCTIONS = """
@@ -41,6 +43,7 @@ from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, Struc
 HEAD = struct.Struct(">BHQ")
 FACTOR = 3
 LIMIT = 50
+RAISES = (15, 700, 701)
 
 
 class In(BaseModel):
@@ -55,13 +58,15 @@ def copies(number, work):
     return int(work != "filter" or number % 5 != 0)
 
 
-def outputs(value, work):
+def outputs(value, work, raises):
     bad, partition, number = HEAD.unpack_from(value)
+    if raises and partition == 0 and number in RAISES:
+        raise ValueError(f"record {number} is faulty")
     for copy in range(copies(number, work)):
         yield HEAD.pack(bad, partition, number * FACTOR + copy) + value[HEAD.size :]
 
 
-def arrow(batches, work, encoding):
+def arrow(batches, work, encoding, raises=False):
     left = LIMIT
     for batch in batches:
         if work == "limit":
@@ -71,6 +76,8 @@ def arrow(batches, work, encoding):
                 return
         keys = batch.column("kafka").field("key").to_pylist()
         if encoding != "raw":
+            if raises and any(p == 0 and n in RAISES for p, n in zip(*(batch.column(c).to_pylist() for c in "pn"))):
+                raise ValueError("a record is faulty")
             rows = [
                 (key, p, n * FACTOR + copy)
                 for key, p, n in zip(keys, batch.column("p").to_pylist(), batch.column("n").to_pylist())
@@ -81,13 +88,15 @@ def arrow(batches, work, encoding):
             yield pa.RecordBatch.from_arrays(columns, names=["key", "p", "n"])
         else:
             values = batch.column("value").to_pylist()
-            rows = [(key, out) for key, value in zip(keys, values) for out in outputs(value, work)]
+            rows = [(key, out) for key, value in zip(keys, values) for out in outputs(value, work, raises)]
             columns = [pa.array([row[i] for row in rows], pa.binary()) for i in range(2)]
             yield pa.RecordBatch.from_arrays(columns, names=["key", "value"])
 
 
-def frame(rows, work, encoding):
+def frame(rows, work, encoding, raises=False):
     key = F.col("kafka.key").alias("key")
+    if raises and encoding != "raw":
+        rows = rows.withColumn("n", F.expr(f"if(p = 0 AND n IN {RAISES}, 1 DIV 0, n)"))
     if encoding != "raw":
         made = F.when(F.lit(work == "explode"), 1 + F.col("n") % FACTOR).when(
             F.lit(work != "filter") | (F.col("n") % 5 != 0), 1
@@ -96,7 +105,7 @@ def frame(rows, work, encoding):
         each = rows.select(key, "p", "n", copy, made.alias("made"))
         found = each.where("copy < made").select("key", "p", (F.col("n") * FACTOR + F.col("copy")).alias("n"))
     else:
-        spread = F.udf(lambda value: list(outputs(bytes(value), work)), ArrayType(BinaryType()))
+        spread = F.udf(lambda value: list(outputs(bytes(value), work, raises)), ArrayType(BinaryType()))
         found = rows.select(key, F.explode(spread("value")).alias("value"))
     if work == "join":
         known = SparkSession.active().createDataFrame([(rest,) for rest in range(6)], "rest long")
@@ -195,13 +204,15 @@ def aborted(world: World, partition: int, number: int) -> bytes:
     return framed(world, encoded(world, partition, ABORTED + number, ""))
 
 
-def wanted(world: World, count: int) -> tuple[Array, Array]:
-    """Return which outputs and which rejected records a partition with this many records must lead to.
+def wanted(world: World, partition: int, count: int) -> tuple[Array, Array]:
+    """Return which outputs and which rejected records a source partition with this many records must lead to.
 
     Outputs are numbered as they are in the sink, rejected records as in the input.
     """
     numbers = np.arange(count)
     bad = is_bad(numbers, world.bad_every)
+    if world.knobs.raises and partition == 0:
+        bad |= np.isin(numbers, RAISES)
     if world.work is Work.NONE:
         return ~bad, bad
     copies = {

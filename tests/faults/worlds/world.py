@@ -87,6 +87,7 @@ class Strike(StrEnum):
     STORE = "store"  # for some seconds the object store that keeps the state fails
 
 
+_MAY_RAISE = frozenset({Work.SAME, Work.EXPLODE, Work.FILTER, Work.JOIN})
 NETWORK_STRIKES = frozenset({Strike.CUT, Strike.OUTAGE, Strike.SILENCE})
 LOSSES = frozenset({Strike.LOSE, Strike.RECREATE})
 # A supervisor restarts a driver that ends because a broker is away.
@@ -118,6 +119,7 @@ class Knobs:
     target: float = 0.0
     max_bytes: int | None = None
     idle: float | None = None
+    raises: bool = False  # the function raises at a few records, which are rejected
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,8 @@ def draw(seed: int, place: Place | None = None) -> World:
     partly = not dropin and any(each.at in _PARTLY for each in crashes)
     read = Input.PLAIN if LOSSES.intersection(strikes) else chance.choice(_inputs(where))
     good = encoding is Encoding.RAW or work is Work.DISTINCT or Strike.RECREATE in strikes
+    spread = chance.choice((None, None, 1, 4)) if where in (Place.SPARK, Place.CLUSTER) else None
+    may_raise = spread is None and work in _MAY_RAISE
     return World(
         seed=seed,
         place=where,
@@ -227,8 +231,8 @@ def draw(seed: int, place: Place | None = None) -> World:
         source_partitions=None if dropin else chance.choice((5, 9) if partly else (None, 2, 5, 9)),
         strikes=strikes,
         crashes=crashes,
-        process_partitions=chance.choice((None, None, 1, 4)) if where in (Place.SPARK, Place.CLUSTER) else None,
-        knobs=Knobs() if dropin else _knobs(chance, read, strikes, per_batch),
+        process_partitions=spread,
+        knobs=Knobs() if dropin else _knobs(chance, read, strikes, per_batch, may_raise=may_raise),
     )
 
 
@@ -245,7 +249,9 @@ def _strikes(chance: random.Random, where: Place, encoding: Encoding, work: Work
     return tuple(found)
 
 
-def _knobs(chance: random.Random, read: Input, strikes: tuple[Strike, ...], per_batch: int) -> Knobs:
+def _knobs(
+    chance: random.Random, read: Input, strikes: tuple[Strike, ...], per_batch: int, *, may_raise: bool
+) -> Knobs:
     """Draw settings; most pipelines have the usual ones."""
     return Knobs(
         at_least_once=chance.random() < 0.1,
@@ -255,6 +261,7 @@ def _knobs(chance: random.Random, read: Input, strikes: tuple[Strike, ...], per_
         target=chance.choice((0.0, 0.0, 1.0)),
         max_bytes=chance.choice((None, None, None, 40 * per_batch)),  # about half of the batch
         idle=chance.choice((None, None, 1.0)),
+        raises=may_raise and chance.random() < 0.15,
     )
 
 

@@ -36,7 +36,7 @@ def made(world: World) -> tuple[dict[int, Any], dict[int, Any]]:
     output: dict[int, list[tuple[int, int, int]]] = {0: [], 1: []}
     rejected: list[tuple[int, int, int]] = []
     for partition, count in enumerate(world.counts):
-        good, bad = wanted(world, count)
+        good, bad = wanted(world, 0, count)
         for number in np.flatnonzero(good):
             output[int(number) % 2].append((0, partition, int(number)))
         rejected += [(1, partition, int(number)) for number in np.flatnonzero(bad)]
@@ -189,7 +189,7 @@ def test_the_function_makes_what_the_oracle_wants(work: Work, encoding: Encoding
         if encoding is Encoding.RAW
         else out.column("n").to_pylist()
     )
-    expected = np.flatnonzero(wanted(world, 50)[0])
+    expected = np.flatnonzero(wanted(world, 0, 50)[0])
     assert Counter(map(int, numbers)) == Counter(map(int, expected))
     assert functions["FACTOR"] == FACTOR
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import datetime
 import re
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from support.helm import ROOT
-from support.pod_api import Answer, api
+from support.pod_api import api
 from tailrace.config import Pipeline
 from tailrace.driver.tasks import Tasks
 from tailrace.errors import DriverPodUnknown, ExecutorsMissing
@@ -121,37 +119,6 @@ def test_a_driver_outside_a_pod_looks_for_no_executors() -> None:
     assert Executors.of(pipeline(), {}) is None
     assert Executors.of(pipeline(master="local[2]"), POD) is None
     assert Executors.of(pipeline(), POD) == Executors("https://kubernetes.default.svc", "streams", "copies-abc")
-
-
-def test_executor_of_a_node_that_does_not_answer_is_removed(account: Path) -> None:
-    """Spark counts it as running until it is gone, and made no other: the batch waited for the node to come back."""
-    now = datetime.datetime.now(datetime.UTC)
-
-    def ending(name: str, seconds: float) -> dict[str, object]:
-        until = (now + datetime.timedelta(seconds=seconds)).isoformat(timespec="seconds").replace("+00:00", "Z")
-        return {"metadata": {"name": name, "deletionTimestamp": until}}
-
-    pods = [{"metadata": {"name": "works"}}, ending("ends", 20), ending("lost", -30)]
-    with api({"GET": (200, {"items": pods}), "DELETE": (200, {})}) as (url, asked):
-        assert Executors(url, "streams", "copies-abc", account).reap() == ["lost"]
-    deleted = [path for method, path, _ in asked if method == "DELETE"]
-    assert deleted == ["/api/v1/namespaces/streams/pods/lost?gracePeriodSeconds=0"]
-
-
-def test_reaping_survives_an_api_that_fails(account: Path) -> None:
-    """It asks again, reports each executor, and ends when the driver stops."""
-    stopped, notes = threading.Event(), list[str]()
-
-    def heard(text: str) -> None:
-        notes.append(text)
-        stopped.set()
-
-    lost = {"metadata": {"name": "lost", "deletionTimestamp": "2026-01-01T00:00:00Z"}}
-    answers: dict[str, Answer | Sequence[Answer]] = {"GET": [(503, {}), (200, {"items": [lost]})], "DELETE": (200, {})}
-    with api(answers) as (url, _), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tailrace.startup.pods._REAP_EVERY", 0.01)
-        Executors(url, "streams", "copies-abc", account).keep_reaping(stopped, heard)
-    assert notes == ["removed the executor lost: its node does not answer"]
 
 
 def test_what_workers_unpickle_is_in_the_executors_image() -> None:

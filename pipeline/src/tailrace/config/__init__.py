@@ -19,7 +19,7 @@ from tailrace.config.kafka_options import (
     redact,
 )
 from tailrace.config.offsets import Offsets, StoreKind
-from tailrace.config.process import Process
+from tailrace.config.process import OnError, Process
 from tailrace.config.running import LEDGER_PARTITIONS, LEDGER_TOPIC, Batch, Executors, Ledger, Metrics
 from tailrace.config.schema import Pipeline
 from tailrace.config.section import Section
@@ -46,6 +46,7 @@ __all__ = [
     "Metrics",
     "Offsets",
     "OnDataLoss",
+    "OnError",
     "Options",
     "OptionsUnknown",
     "Pipeline",

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from tailrace.config.section import Section
+
+
+class OnError(StrEnum):
+    """What to do with a record at which the function raises."""
+
+    STOP = "stop"
+    REJECT = "reject"
 
 
 class Process(Section):
@@ -29,6 +37,18 @@ class Process(Section):
         description="Named SQL conditions that a decoded record must meet; a record that fails one is rejected with "
         "its name as the reason.",
     )
+    on_error: OnError = Field(
+        default=OnError.STOP,
+        description="`stop`: a record at which the function raises stops the pipeline, with its offset in the error. "
+        "`reject`: it goes to the rejected topic; not with a function that shuffles, nor with a checkpoint folder.",
+    )
+    max_errors: int = Field(
+        default=100,
+        ge=1,
+        le=10_000,
+        description="With `on_error: reject`, the most records of one batch that are rejected because the function "
+        "raised; if there are more, the function is at fault, and the pipeline stops.",
+    )
     partitions: int | None = Field(
         default=None,
         ge=1,
@@ -45,4 +65,9 @@ class Process(Section):
             )
         if self.arrow is not None and self.partitions is not None:
             raise ValueError("`partitions` is a shuffle, which only Spark can do; leave it out, or use `function`")
+        if self.on_error is OnError.REJECT and self.partitions is not None:
+            raise ValueError(
+                "`on_error: reject` cannot be combined with `partitions`: behind a shuffle, rejected records are "
+                "committed before the function has seen its rows"
+            )
         return self

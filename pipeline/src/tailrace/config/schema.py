@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from tailrace.config.kafka import Kafka
 from tailrace.config.kafka_options import SPARK_KAFKA, SPARK_KAFKA_CONSUMERS, Options
 from tailrace.config.offsets import Offsets, StoreKind
-from tailrace.config.process import Process
+from tailrace.config.process import OnError, Process
 from tailrace.config.running import Batch, Executors, Ledger, Metrics
 from tailrace.config.section import Section
 from tailrace.config.sink import Sink
@@ -106,6 +106,11 @@ class Pipeline(Section):
             raise ValueError(f"offsets.from must be another job's group; {self.offsets.from_!r} is the pipeline's own")
         if self.executors.max is not None and not self.spark.get("spark.master", "").startswith("k8s://"):
             raise ValueError("executors.max needs executors that are pods, but spark.master is not k8s://…")
+        if self.process.on_error is OnError.REJECT and self.checkpoint != "ledger":
+            raise ValueError(
+                "process.on_error: reject needs `checkpoint: ledger`: what a stateful function has already counted "
+                "cannot be taken out of its state"
+            )
         return self
 
     @property

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tailrace.gateway import Written
-from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.progress.plan import Place, Plan, Range, SinkPartition
+
+Faults = Mapping[Place, Mapping[int, str]]  # offsets of records at which the function raises, and what it raised
+NO_FAULTS: Faults = {}
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,20 @@ class Engine(Protocol):
         """Whether the frame is planned once or for each batch, and the reasons."""
 
     def deliver(
-        self, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str] = frozenset()
+        self,
+        plan: Plan,
+        owners: Mapping[SinkPartition, str],
+        gone: frozenset[str] = frozenset(),
+        faults: Faults = NO_FAULTS,
     ) -> list[Written]:
         """Deliver a batch and return what each sink partition has written.
 
         `owners` wrote each sink partition last. Ranges of the topics in `gone` no longer exist, and are not read.
+        Records in `faults` are rejected without asking the function.
         """
+
+    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults) -> str | None:
+        """Process these ranges of a batch and write nothing; return why that fails, if it does."""
 
     @property
     def observed(self) -> Mapping[str, Mapping[str, float]]:

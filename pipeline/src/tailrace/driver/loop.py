@@ -18,6 +18,7 @@ from tailrace.crash_points import Point
 from tailrace.driver.choose import choose
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine
+from tailrace.driver.faulty import Tolerant
 from tailrace.driver.look import Look, Seen
 from tailrace.driver.pace import Pace
 from tailrace.driver.phases import Phases
@@ -28,7 +29,16 @@ from tailrace.gateway import Written
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.progress.stream_plan import AnyPlan
-from tailrace.status.events import BatchPlanned, BatchWritten, BrokersAway, BrokersBack, Idle, OffsetsReset, Stopped
+from tailrace.status.events import (
+    BatchPlanned,
+    BatchWritten,
+    BrokersAway,
+    BrokersBack,
+    Idle,
+    Noted,
+    OffsetsReset,
+    Stopped,
+)
 from tailrace.status.snapshots import Finished
 
 IDLE_AFTER = 1.0  # seconds without a batch before the last one is recorded as done
@@ -68,6 +78,7 @@ class Loop:
         self._settled: TopicPartitions | None = None
         self._away = False
         self._written: list[Written] = []
+        self._tolerant = Tolerant(self.engine, self.context.pipeline)
 
     @property
     def last(self) -> int:
@@ -200,11 +211,13 @@ class Loop:
         replay = limit is None
         self.context.emit(BatchPlanned.of(plan, replay=replay))
         with self._phases.timed("deliver"):
-            job = self._threads.submit(self.engine.deliver, plan, self._owners, gone)
+            job = self._threads.submit(self._tolerant.deliver, plan, self._owners, gone)
             written = self._await(job, plan)
         crash_points.at(Point.BATCH_DONE, plan.batch)
         self._owners |= {each.partition: each.gateway for each in written}
         self.delivered, self.marked = True, time.time()
+        for fault in self._tolerant.rejected:
+            self.context.emit(Noted(f"batch {plan.batch}: the function raised at {fault}: {fault.why}; rejected"))
         for each in written:
             for lost in each.lost:
                 self._lost(Range.parse(lost))
@@ -252,7 +265,7 @@ class Loop:
                 stopped = stopped or time.monotonic()
                 if not given_up and (stop.hurried.is_set() or time.monotonic() - stopped >= drain):
                     given_up = True
-                    self.engine.cancel()
+                    self._tolerant.cancel()
             elif self._backlog and (self._ahead is None or time.monotonic() - self._ahead.at > _AHEAD_EVERY):
                 with contextlib.suppress(errors.TailraceError):
                     self._ahead = self.look(self.positions)

@@ -86,16 +86,17 @@ class Rate:
         return now if self.weight is None else max(now, (self.weight + now) / 2)
 
     def _paced(self, batch: Observed, seen: tuple[Observed, ...], fixed: float) -> int:
+        floor = min(FLOOR, self.bounds.max_records)
         room = max(self.bounds.target - fixed, fixed)
         each = (max(one.seconds - fixed, one.seconds / 10) / one.records for one in _recent(seen, batch.records))
         wanted = room / max(_low(each), 1e-9)
         if batch.seconds - fixed > 2 * room:  # do not wait for confirmation; an outlier is soon corrected
             wanted = min(wanted, self.limit / 2)
         elif abs(wanted - self.limit) < _STEADY * self.limit:
-            return self.limit
+            return max(floor, self.limit)
         growth = GROWTH if batch.seconds - fixed < room / 2 else CAREFUL
         bounded = min(max(wanted, self.limit / SHRINKING), self.limit * growth)
-        return max(min(FLOOR, self.bounds.max_records), min(int(bounded), self.bounds.max_records))
+        return max(floor, min(int(bounded), self.bounds.max_records))
 
 
 def _recent(seen: tuple[Observed, ...], records: int) -> list[Observed]:

@@ -152,7 +152,8 @@ def unfinished(
             f"batch {plan.batch} of {plan.pipeline!r} is partly delivered, and was begun with another {what}: behind "
             "a shuffle, this decides what a sink partition holds",
             kept="nothing more of the batch was delivered, and nothing is delivered twice",
-            then="finish the batch as it was begun (`tailrace run FILE --batch`), then change",
+            then="finish the batch as it was begun (`tailrace run FILE --batch`), then change; if that cannot be, "
+            "check the output and set where to continue: `tailrace offsets set FILE … --give-up`",
         )
     return plan
 

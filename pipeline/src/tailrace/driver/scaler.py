@@ -59,18 +59,13 @@ class Scaler:
         before, written = self._scaling, self._written
         self._written = None
         with contextlib.suppress(Py4JError):  # a session that is ending has no executors
-            present = self._executors(spark)
+            present = executor_ids(spark)
             records, seconds = (written.read, written.seconds) if written else (0, 0.0)
             self._scaling = before.after(Seen(now, self._waiting, len(present), records, seconds))
             wanted = self._scaling.wanted
             if wanted != before.wanted:
                 emit(ExecutorsWanted(wanted, len(present), self._waiting))
                 self._ask(spark, wanted, present)
-
-    def _executors(self, spark: SparkSession) -> list[str]:
-        """Return the ids of the registered executors, the oldest first."""
-        text = str(spark.sparkContext._jsc.sc().getExecutorIds().mkString(" "))
-        return sorted(text.split(), key=int)
 
     def _ask(self, spark: SparkSession, wanted: int, present: list[str]) -> None:
         context: Any = spark.sparkContext._jsc.sc()
@@ -79,3 +74,9 @@ class Scaler:
             context.killExecutors(utils.toSeq([each]))
         # Last, because each release lowers Spark's own number.
         context.requestTotalExecutors(wanted, 0, utils.toScalaMap({}))
+
+
+def executor_ids(spark: SparkSession) -> list[str]:
+    """Return the ids of the registered executors, the oldest first."""
+    text = str(spark.sparkContext._jsc.sc().getExecutorIds().mkString(" "))
+    return sorted(text.split(), key=int)

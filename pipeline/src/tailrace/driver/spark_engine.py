@@ -12,17 +12,18 @@ from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace import errors
-from tailrace.config import Format, Pipeline
+from tailrace.config import Format, OnError, Pipeline
 from tailrace.driver import batch_property, frame
-from tailrace.driver.engine import Cut
+from tailrace.driver.engine import NO_FAULTS, Cut, Faults
 from tailrace.driver.frame_analysis import Analysis, Planning, analyse
 from tailrace.driver.leaf import one_row_per_task
 from tailrace.driver.needed_columns import needed, telling
+from tailrace.driver.spark_errors import failure
 from tailrace.driver.task_reports import reports
 from tailrace.driver.tasks import PROPERTY, WARMING, BatchInfo, Tasks
 from tailrace.gateway import ReadDone, Written
 from tailrace.gateway.answers import RESULT, written_of
-from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.progress.plan import Plan, Range, SinkPartition
 from tailrace.stages.arrow_stages import ArrowSpec, unsupported
 from tailrace.stages.assembly import Assembly
 
@@ -68,6 +69,7 @@ class SparkEngine:
         self.analysis = analyse(reading, records)
         shuffles = self.analysis.shuffles > 0
         if shuffles:
+            _refuse_rejecting(pipeline)
             answers = self._answers if judges else None
             self._tasks = Tasks.of(
                 pipeline, frame.COLUMNS, shuffles=True, judges=judges, answers=answers, reads=self._reads
@@ -117,13 +119,17 @@ class SparkEngine:
         return kept.select("*") if planning is Planning.PLANNED else kept
 
     def deliver(
-        self, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str] = frozenset()
+        self,
+        plan: Plan,
+        owners: Mapping[SinkPartition, str],
+        gone: frozenset[str] = frozenset(),
+        faults: Faults = NO_FAULTS,
     ) -> list[Written]:
         """See `Engine.deliver`."""
         self._check(plan)
         self._answers.value, self._reads.value = [], []
         planned = self._frame(len(plan.parts))  # before the job is set up: the function may run jobs of its own
-        with self._job(plan, owners, gone):
+        with self._job(plan, BatchInfo.of(plan, self._run, owners, gone, faults)):
             found = self._collect(planned, len(plan.parts))
         if self.analysis.observes:
             self.observed = _observed(planned)
@@ -146,6 +152,17 @@ class SparkEngine:
             )
         return [written[number] for number in sorted(written)]
 
+    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults) -> str | None:
+        """See `Engine.probe`."""
+        info = BatchInfo.of(plan, self._run, {}, frozenset(), faults).probing(part)
+        planned = self._frame(1)
+        try:
+            with self._job(plan, info):
+                self._collect(planned, 1)
+        except Exception as error:
+            return failure(error, self._pipeline).what
+        return None
+
     def _collect(self, planned: DataFrame, parts: int) -> list[bytes]:
         """Run the job and return the tasks' answers; only an SQL execution updates the counters of observe()."""
         if self.analysis.planning is not Planning.KEPT or self.analysis.observes:
@@ -160,7 +177,7 @@ class SparkEngine:
             outputs = self._cut.outputs if self._cut.outputs is not None else parts
             plan = Plan(self._pipeline.pipeline, WARMING, "", {}, ((),) * parts, outputs, {})
             planned = self._frame(parts)
-            with self._job(plan, {}, frozenset()):
+            with self._job(plan, BatchInfo.of(plan, self._run, {}, frozenset())):
                 self._collect(planned, parts)
 
     def _check(self, plan: Plan) -> None:
@@ -178,11 +195,11 @@ class SparkEngine:
         )
 
     @contextlib.contextmanager
-    def _job(self, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str]) -> Iterator[None]:
+    def _job(self, plan: Plan, info: BatchInfo) -> Iterator[None]:
         """Pass the batch to the job's tasks through local properties."""
         context: Any = self._spark.sparkContext
         context.setJobGroup(self._group, f"batch {plan.batch}: {plan.records} offsets", interruptOnCancel=True)
-        context.setLocalProperty(PROPERTY, batch_property.text_of(BatchInfo.of(plan, self._run, owners, gone)))
+        context.setLocalProperty(PROPERTY, batch_property.text_of(info))
         try:
             yield
         finally:
@@ -192,6 +209,16 @@ class SparkEngine:
     def cancel(self) -> None:
         """See `Engine.cancel`."""
         self._spark.sparkContext.cancelJobGroup(self._group)
+
+
+def _refuse_rejecting(pipeline: Pipeline) -> None:
+    if pipeline.process.on_error is OnError.REJECT:
+        raise errors.ConfigInvalid(
+            f"process.on_error is `reject`, but {pipeline.process.function!r} shuffles: rejected records are committed "
+            "before it has seen its rows",
+            kept="nothing was read or written",
+            then="set process.on_error: stop; or catch the exception in the function",
+        )
 
 
 def kept_job(frame: DataFrame) -> Any:

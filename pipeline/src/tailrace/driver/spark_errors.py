@@ -84,7 +84,7 @@ def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors
         return errors.FunctionFailed(
             f"function {pipeline.process.function!r}: {_cause(text)}{batch and f'; in {batch}'}",
             kept=_KEPT,
-            then="fix the function, then start again; after this batch, process.validate can reject such records",
+            then="fix the function, then start again",
         )
     return errors.QueryFailed(
         f"{_cause(text)}{batch and f'; in {batch}'}", kept=_KEPT, then="start the pipeline again; tailrace doctor FILE"

@@ -6,10 +6,12 @@ them. Constants and all secrets travel in the closure.
 
 from __future__ import annotations
 
+import collections
+import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 from pyspark.accumulators import Accumulator
@@ -17,6 +19,8 @@ from pyspark.accumulators import Accumulator
 from tailrace.config import Delivery, Pipeline
 from tailrace.driver.arrow_rows import rows
 from tailrace.driver.batch_property import of_task
+from tailrace.driver.engine import NO_FAULTS, Faults
+from tailrace.driver.faultless import without
 from tailrace.driver.input_end import InputEnd
 from tailrace.gateway import Assignment, ReadDone, ReadRequest, Written, client
 from tailrace.gateway.answers import answer
@@ -24,10 +28,13 @@ from tailrace.gateway.message_protocol import Judging
 from tailrace.gateway.schemas import as_rows
 from tailrace.kafka.clients import client_options
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
+from tailrace.stages.arrow_rows import RECORD
 from tailrace.stages.arrow_stages import ArrowSpec, stages_of
 
 if TYPE_CHECKING:
     Batches = Iterator[pa.RecordBatch]
+
+T = TypeVar("T")
 
 PROPERTY = "tailrace.batch"
 WARMING = BatchId(-1)  # an empty batch that writes nothing; it warms up the JVM and the workers
@@ -48,9 +55,18 @@ class BatchInfo:
     owners: Mapping[SinkPartition, str]
     share: int
     delivery: Delivery
+    faults: Faults = field(default_factory=dict)
+    probe: bool = False  # process the records, but write nothing
 
     @classmethod
-    def of(cls, plan: Plan, run: str, owners: Mapping[SinkPartition, str], gone: frozenset[str]) -> BatchInfo:
+    def of(
+        cls,
+        plan: Plan,
+        run: str,
+        owners: Mapping[SinkPartition, str],
+        gone: frozenset[str],
+        faults: Faults = NO_FAULTS,
+    ) -> BatchInfo:
         """Build it from the plan; ranges of topics that are gone are not read."""
         parts = (
             tuple(tuple(each for each in part if each.topic not in gone) for part in plan.parts) if gone else plan.parts
@@ -67,7 +83,16 @@ class BatchInfo:
             owners=dict(owners),
             share=share,
             delivery=plan.delivery,
+            faults=faults,
         )
+
+    def probing(self, part: tuple[Range, ...]) -> BatchInfo:
+        """Return the same for a job that only tries these ranges."""
+        return replace(self, parts=(part,), probe=True)
+
+    def faulty(self, part: int) -> bool:
+        """Return whether one of a part's ranges has faulty records."""
+        return any(each.place in self.faults for each in self.parts[part])
 
     @property
     def split(self) -> bool:
@@ -127,6 +152,12 @@ class Tasks:
             producer=connection | pipeline.sink.options,
         )
 
+    def records(
+        self, info: BatchInfo, part: int, records: Generator[Any, None, T], aside: list[pa.RecordBatch]
+    ) -> Generator[Any, None, T]:
+        """Return a part's records; the faulty ones become rows in `aside`."""
+        return without(records, info.faults, self.columns, aside) if info.faulty(part) else records
+
     def request(self, info: BatchInfo, part: int) -> ReadRequest:
         """Return the request for a part's ranges."""
         return ReadRequest(
@@ -135,7 +166,7 @@ class Tasks:
             isolation=self.isolation,
             reset=self.reset,
             topics={each.topic: info.topics[each.topic] for each in info.parts[part] if each.topic in info.topics},
-            columns=self.columns,
+            columns=tuple(RECORD.names) if info.faulty(part) else self.columns,
             share=info.share,
             lane=part + 1 if info.split else 0,
             options=self.consumer,
@@ -172,7 +203,17 @@ class Tasks:
         info, part, attempt = here()
         if info.batch == WARMING:
             return
-        done = yield from client.read(attempt, self.request(info, part), info.batch, part)
+        aside: list[pa.RecordBatch] = []
+        records = self.records(info, part, client.read(attempt, self.request(info, part), info.batch, part), aside)
+        done = yield from records
+        if aside and not info.probe:
+            handing = client.Handing(Judging(attempt, info.batch, part, whole=False))
+            try:
+                for each in aside:
+                    handing.add(each)
+                handing.end()
+            finally:
+                handing.close()
         if self.reads is not None:
             self.reads.add([(part, done)])
 
@@ -184,7 +225,7 @@ class Tasks:
         info, part, attempt = here()
         task = self.assignment(info, info.outputs + part, verdicts=True) if self.shuffles else None
         handing = client.Handing(task or Judging(attempt, info.batch, part))
-        if info.batch == WARMING:
+        if info.batch == WARMING or info.probe:
             yield from (each.is_null() for each in batches)
             return
         try:
@@ -210,18 +251,25 @@ class Tasks:
                 time.sleep(_HOLD)
                 yield answer(Written(SinkPartition(number), skipped=True))
                 return
-            records = client.read(attempt, self.request(info, number), info.batch, number)
-            yield answer(client.Client().write(self.assignment(info, number, attempt), rows(stages, records)))
+            aside: list[pa.RecordBatch] = []
+            read = client.read(attempt, self.request(info, number), info.batch, number)
+            made = itertools.chain(rows(stages, self.records(info, number, read, aside)), aside)
+            if info.probe:
+                collections.deque(made, maxlen=0)
+                yield answer(Written(SinkPartition(number), skipped=True))
+                return
+            yield answer(client.Client().write(self.assignment(info, number, attempt), made))
 
         return task
 
     def write(self, batches: Batches) -> Batches:
         """Write this task's rows as a sink partition, and yield what was written."""
         info, number, attempt = here()
-        if info.batch == WARMING:
+        if info.batch == WARMING or info.probe:
             for _ in self.end.complete(batches):
                 pass
-            time.sleep(_HOLD)
+            if not info.probe:
+                time.sleep(_HOLD)
             yield answer(Written(SinkPartition(number), skipped=True))
             return
         task = self.assignment(info, number, "" if self.shuffles else attempt)

@@ -6,6 +6,8 @@ with the gateway's own code, so what is proved here holds for the gateway too.
 
 from __future__ import annotations
 
+import collections
+import itertools
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -17,12 +19,12 @@ from typing import Any
 from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.driver.arrow_rows import rows
-from tailrace.driver.engine import Cut
+from tailrace.driver.engine import NO_FAULTS, Cut, Faults
 from tailrace.driver.tasks import BatchInfo, Tasks
 from tailrace.gateway import ReadDone, Written
 from tailrace.gateway.attempts import Attempts
 from tailrace.gateway.writing import Deliveries
-from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.progress.plan import Plan, Range, SinkPartition
 from tailrace.stages.arrow_stages import ArrowSpec, stages_of
 
 _TRIES = 4  # as many as Spark gives a task
@@ -62,7 +64,11 @@ class ThreadEngine:
         return {}
 
     def deliver(
-        self, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str] = frozenset()
+        self,
+        plan: Plan,
+        owners: Mapping[SinkPartition, str],
+        gone: frozenset[str] = frozenset(),
+        faults: Faults = NO_FAULTS,
     ) -> list[Written]:
         """See `Engine.deliver`."""
         if plan.shuffles:
@@ -72,7 +78,7 @@ class ThreadEngine:
                 then="run the pipeline with Spark: tailrace run FILE",
             )
         self._cancelled = False
-        info = BatchInfo.of(plan, self._run, owners, gone)
+        info = BatchInfo.of(plan, self._run, owners, gone, faults)
         jobs = [self._threads.submit(self._part, info, number) for number in range(len(plan.parts))]
         try:
             return [job.result() for job in jobs]
@@ -98,10 +104,26 @@ class ThreadEngine:
 
     def _attempt(self, info: BatchInfo, number: int) -> Written:
         done = ReadDone()
-        stages = stages_of(self._spec)
-        records = self._checked(self.deliveries.read(self._tasks.request(info, number), done))
-        written = self.deliveries.write(self._tasks.assignment(info, number), rows(stages, records))
+        made = self._rows(info, number, done)
+        written = self.deliveries.write(self._tasks.assignment(info, number), made)
         return replace(written, read=done.records, read_size=done.size, lost=tuple(map(str, done.lost)))
+
+    def _rows(self, info: BatchInfo, number: int, done: ReadDone) -> Iterator[Any]:
+        """Return a part's rows, the rejected ones among them."""
+        aside: list[Any] = []
+        records = self._tasks.records(
+            info, number, self.deliveries.read(self._tasks.request(info, number), done), aside
+        )
+        return itertools.chain(rows(stages_of(self._spec), self._checked(records)), aside)
+
+    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults) -> str | None:
+        """See `Engine.probe`."""
+        info = BatchInfo.of(plan, self._run, {}, frozenset(), faults).probing(part)
+        try:
+            collections.deque(self._rows(info, 0, ReadDone()), maxlen=0)
+        except errors.RunError as error:
+            return error.what
+        return None
 
     def _checked(self, records: Iterator[Any]) -> Iterator[Any]:
         for batch in records:

@@ -15,8 +15,13 @@ class FunctionFailed(RunError):
     """The pipeline's function raised while it processed a batch.
 
     The batch's open transactions were aborted, so its records are neither lost nor half delivered: they are read
-    again at the next start. Fix the function, or exclude the records that it cannot handle with `process.validate`,
-    which sends them to the rejected topic.
+    again at the next start. If the error comes from one record, the message has its topic, partition and offset.
+
+    Fix the function. Or set `process.on_error: reject`: the record goes to the rejected topic, with its bytes and the
+    exception, and the others are delivered; `tailrace rejected replay` brings it back once the function is fixed. Or
+    exclude such records with a condition in `process.validate`, which sends them to the rejected topic too.
+
+    Behind a shuffle neither can be: there the function has to catch the exception itself.
     """
 
     code = "TR-401"

@@ -65,6 +65,7 @@ class Judging:
     attempt: str
     batch: int
     part: int
+    whole: bool = True  # all that are rejected before the function; otherwise others follow, or precede
 
 
 class Closed(Exception):

@@ -150,7 +150,8 @@ class Host:
             for batch in _rows(incoming):
                 self.attempts.aside(asked.attempt, batch)
             crash_points.at(Point.ASIDE_GIVEN, asked.batch, asked.part)
-            self.attempts.judged(asked.attempt)
+            if asked.whole:
+                self.attempts.judged(asked.attempt)
             crash_points.at(Point.ASIDE_NOTED, asked.batch, asked.part)
             return None
         if not isinstance(asked, Assignment):

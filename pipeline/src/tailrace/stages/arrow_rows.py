@@ -72,12 +72,17 @@ def milliseconds(moments: pa.Array) -> pa.Array:
 
 
 def rejected(
-    records: pa.RecordBatch, kafka: pa.StructArray, where: Sequence[int], reasons: Sequence[str], details: Sequence[str]
+    records: pa.RecordBatch,
+    kafka: pa.StructArray,
+    where: Sequence[int],
+    reasons: Sequence[str],
+    details: Sequence[str],
+    stage: str = "decode",
 ) -> pa.RecordBatch:
-    """Build the rows for records that were not decoded: the original bytes, and headers that say why and from where."""
+    """Build the rows for rejected records: the original bytes, and headers that say why and from where."""
     chosen = pa.array(where, pa.int64())
     headers = [
-        [*(each["headers"] or []), *_reason_headers("decode", reason, detail, each)]
+        [*(each["headers"] or []), *_reason_headers(stage, reason, detail, each)]
         for each, reason, detail in zip(kafka.take(chosen).to_pylist(), reasons, details, strict=True)
     ]
     return _laid_out(

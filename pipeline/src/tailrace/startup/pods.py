@@ -6,8 +6,6 @@ module imports neither Spark nor a Kubernetes client: all it needs from the API 
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,13 +15,11 @@ from typing import Any
 
 from tailrace.config import Pipeline
 from tailrace.errors import DriverPodUnknown, ExecutorsMissing
-from tailrace.startup.api_server import ACCOUNT, API, FAILURES, Pods, overdue, short
+from tailrace.startup.api_server import ACCOUNT, API, FAILURES, Pods, short
 
 MASTER = "k8s://"
 OWNER = "tailrace.dev/driver"  # the label of an executor that names its driver's pod
 _LOOK = 0.5
-_REAP_EVERY = 5.0
-_OVERDUE = 3.0  # seconds beyond the time that Kubernetes gave a pod to end
 
 # Spark's settings that identify the driver, and the pod's variables that hold them.
 _IDENTITY = {"spark.driver.host": "POD_IP", "spark.kubernetes.driver.pod.name": "POD_NAME"}
@@ -95,36 +91,25 @@ class Executors:
         so nothing else deletes them.
         """
         try:
-            left = len(self._pods.select(self._selector))
+            left = len(self.pods())
             if left:
                 self._pods.delete(selector=self._selector)
         except FAILURES as error:
             return f"could not look for executors that an earlier driver of this pod may have left: {short(error)}"
         return f"deleted {left} executors left by an earlier driver of this pod" if left else ""
 
-    def reap(self) -> list[str]:
-        """Remove executors whose node does not answer; return their names.
+    def pods(self) -> list[dict[str, Any]]:
+        """Return their pods; one of FAILURES if the API does not tell."""
+        return self._pods.select(self._selector)
 
-        Spark counts the pod of a lost node as running, and makes no other, until Kubernetes has removed it. That waits
-        for the node. What may still run there can commit nothing: its tasks are given to others, which fence it.
-        """
-        now = datetime.datetime.now(datetime.UTC)
-        late = [each["metadata"]["name"] for each in self._pods.select(self._selector) if overdue(each, now, _OVERDUE)]
-        for name in late:
-            self._pods.delete(name=name, at_once=True)
-        return late
-
-    def keep_reaping(self, stopped: threading.Event, emit: Callable[[str], None]) -> None:
-        """Do so every few seconds, until told to stop."""
-        while not stopped.wait(_REAP_EVERY):
-            with contextlib.suppress(*FAILURES):  # asked again soon
-                for name in self.reap():
-                    emit(f"removed the executor {name}: its node does not answer")
+    def remove(self, name: str) -> None:
+        """Remove one at once, without asking its node."""
+        self._pods.delete(name=name, at_once=True)
 
     def why(self) -> str:
         """Describe in one line what keeps them from running."""
         try:
-            items = self._pods.select(self._selector)
+            items = self.pods()
         except FAILURES as error:
             return f"the API could not be asked why: {short(error)}"
         reasons = sorted({_reason(each) for each in items})

@@ -9,14 +9,17 @@ import sys
 import threading
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tailrace import errors, jars
 from tailrace.config import Pipeline
+from tailrace.driver.scaler import executor_ids
 from tailrace.driver.shutdown import Stop
 from tailrace.gateway import daemon
 from tailrace.spark_stream import storage
 from tailrace.startup import pods, secret_settings
+from tailrace.startup.reaper import Reaper
 from tailrace.status.events import Emit, Noted
 from tailrace.telemetry import gateway_settings
 
@@ -79,7 +82,8 @@ def session(pipeline: Pipeline, *, connector: bool = False) -> SparkSession:
         if name not in later | secret:
             builder = builder.config(name, value)
     if "TAILRACE_LOG" not in os.environ:
-        logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # Tailrace's error says the same
+        for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # Tailrace's error says the same
     handler = signal.getsignal(signal.SIGINT)
     with secret_settings.handed_over({name: value for name, value in secret.items() if name not in later}):
         spark = builder.getOrCreate()
@@ -108,6 +112,15 @@ def with_executors(pipeline: Pipeline, emit: Emit, stop: Stop) -> SparkSession:
             spark.stop()
             raise
     if executors:
+        reaper = Reaper(executors, lambda: _registered(spark))
         told = (stop.event, lambda text: emit(Noted(text)))
-        threading.Thread(target=executors.keep_reaping, args=told, name="tailrace-reaper", daemon=True).start()
+        threading.Thread(target=reaper.run, args=told, name="tailrace-reaper", daemon=True).start()
     return spark
+
+
+def _registered(spark: SparkSession) -> frozenset[str]:
+    """Return the ids of the executors that Spark has."""
+    try:
+        return frozenset(executor_ids(spark))
+    except Py4JError as error:
+        raise OSError("the session is ending") from error

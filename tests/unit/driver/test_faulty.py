@@ -1,0 +1,182 @@
+"""Faulty records: how the batch is divided to find them, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace import errors
+from tailrace.config import Pipeline
+from tailrace.driver.engine import NO_FAULTS, Cut, Faults
+from tailrace.driver.faulty import WAYS, Fault, Tolerant, by_place, search, split
+from tailrace.gateway import Written
+from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
+
+SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 40)), min_size=1, max_size=12)
+
+
+def ranges_of(spans: list[tuple[int, int]]) -> tuple[Range, ...]:
+    """Return one range for each partition."""
+    return tuple(Range("in", number, start, start + size) for number, (start, size) in enumerate(spans))
+
+
+def offsets(ranges: tuple[Range, ...]) -> list[tuple[int, int]]:
+    """Return every partition and offset."""
+    return [(each.partition, offset) for each in ranges for offset in range(each.start, each.end)]
+
+
+@given(SPANS)
+def test_parts_hold_every_offset_once_and_in_order(spans: list[tuple[int, int]]) -> None:
+    """None is left out, and there are no more parts than are tried at once."""
+    ranges = ranges_of(spans)
+    parts = split(ranges, WAYS)
+    assert len(parts) <= WAYS
+    assert [each for part in parts for each in offsets(part)] == offsets(ranges)
+
+
+@given(SPANS, st.data())
+def test_faulty_record_is_found_wherever_it_is(spans: list[tuple[int, int]], data: Any) -> None:
+    """Of several, it is one of them."""
+    ranges = ranges_of(spans)
+    if not offsets(ranges):
+        return
+    bad = data.draw(st.sets(st.sampled_from(offsets(ranges)), min_size=1, max_size=3))
+
+    def probe(part: tuple[Range, ...]) -> str | None:
+        return "function 'f.py:f': ValueError: no" if bad & set(offsets(part)) else None
+
+    found = search(ranges, probe, lambda: True)
+    assert found is not None
+    assert (found.place[1], found.offset) in bad
+    assert found.why == "ValueError: no"
+
+
+def test_error_that_does_not_come_again_blames_no_record() -> None:
+    """An executor was lost, say."""
+    assert search((Range("in", 0, 0, 100),), lambda part: None, lambda: True) is None
+
+
+def test_search_ends_in_time() -> None:
+    """Each try may take as long as a batch."""
+    assert search((Range("in", 0, 0, 100),), lambda part: "no", lambda: False) is None
+
+
+class Raising:
+    """An engine whose function raises at some offsets."""
+
+    slots = 1
+    cut = Cut()
+    planning = ("kept", ())
+    observed: Mapping[str, Mapping[str, float]] = {}
+
+    def __init__(self, *bad: int) -> None:
+        self.bad = set(bad)
+        self.deliveries = 0
+
+    def deliver(
+        self,
+        plan: Plan,
+        owners: Mapping[SinkPartition, str],
+        gone: frozenset[str] = frozenset(),
+        faults: Faults = NO_FAULTS,
+    ) -> list[Written]:
+        """Deliver, unless there is a faulty record that is not known yet."""
+        self.deliveries += 1
+        if self.probe(plan, plan.ranges, faults):
+            raise errors.FunctionFailed("function 'f.py:f': ValueError: no")
+        return [Written(SinkPartition(0), skipped=False)]
+
+    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults) -> str | None:
+        """Raise at the faulty offsets that are not known yet."""
+        known = {offset for each in faults.values() for offset in each}
+        left = {offset for _, offset in offsets(part)} & self.bad - known
+        return "function 'f.py:f': ValueError: no" if left else None
+
+    def cancel(self) -> None:
+        """Do nothing."""
+
+
+def tolerant(engine: Raising, **process: Any) -> Tolerant:
+    """Return the engine with a pipeline whose function may raise."""
+    given_ = {"pipeline": "p", "source": {"topics": ["in"]}, "sink": {"topic": "out"}}
+    return Tolerant(engine, Pipeline.model_validate({**given_, "process": {"function": "f.py:f", **process}}))
+
+
+PLAN = Plan("p", BatchId(7), "out", {}, ((Range("in", 0, 0, 1000),),), 1, {("in", 0): 1000})
+
+
+def test_pipeline_stops_at_a_faulty_record_and_names_it() -> None:
+    """The error has its offset and the two ways to go on."""
+    with pytest.raises(errors.FunctionFailed, match="ValueError: no; at in-0, offset 345, in batch 7") as caught:
+        tolerant(Raising(345)).deliver(PLAN, {})
+    assert caught.value.then == "fix the function, or set process.on_error: reject; then start again"
+
+
+def test_faulty_records_are_rejected_one_after_another() -> None:
+    """Each is found, and then the batch is delivered without it."""
+    engine = Raising(3, 500, 501, 999)
+    one = tolerant(engine, on_error="reject")
+    one.deliver(PLAN, {})
+    assert sorted(each.offset for each in one.rejected) == [3, 500, 501, 999]
+    assert engine.deliveries == 5
+    one.deliver(PLAN, {})  # the next batch begins without them
+    assert len(one.rejected) == 4
+
+
+def test_too_many_faulty_records_stop_the_pipeline() -> None:
+    """Then it is the function that is at fault; nothing was rejected."""
+    with pytest.raises(
+        errors.FunctionFailed, match="raised at more than 2 records of batch 7; the last was in-0"
+    ) as caught:
+        tolerant(Raising(1, 2, 3), on_error="reject", max_errors=2).deliver(PLAN, {})
+    assert "process.max_errors" in caught.value.then
+
+
+def test_error_that_no_record_causes_is_reported_as_it_was() -> None:
+    """The function raised once, and not when it was tried again."""
+
+    class Once(Raising):
+        def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults) -> str | None:
+            return None
+
+        def deliver(self, *_: Any, **__: Any) -> list[Written]:
+            raise errors.QueryFailed("an executor was lost")
+
+    with pytest.raises(errors.QueryFailed, match="an executor was lost"):
+        tolerant(Once(), on_error="reject").deliver(PLAN, {})
+
+
+def test_search_is_given_up_with_the_batch() -> None:
+    """A stop that cannot wait ends it."""
+    engine = Raising(345)
+    one = tolerant(engine, on_error="reject")
+    tried = []
+
+    def probe(plan: Plan, part: tuple[Range, ...], faults: Faults) -> str | None:
+        tried.append(part)
+        one.cancel()
+        return "no"
+
+    engine.probe = probe  # type: ignore[method-assign]
+    engine.deliver = lambda *_, **__: (_ for _ in ()).throw(errors.FunctionFailed("no"))  # type: ignore[method-assign]
+    with pytest.raises(errors.FunctionFailed):
+        one.deliver(PLAN, {})
+    assert len(tried) == 1
+
+
+def test_pipeline_without_code_of_its_own_blames_no_record() -> None:
+    """Whatever failed, it was not the function."""
+    engine = Raising(345)
+    given_ = {"pipeline": "p", "source": {"topics": ["in"]}, "sink": {"topic": "out"}}
+    with pytest.raises(errors.FunctionFailed, match=r"ValueError: no\n"):
+        Tolerant(engine, Pipeline.model_validate(given_)).deliver(PLAN, {})
+
+
+def test_faults_are_grouped_by_partition() -> None:
+    """A task looks up its own."""
+    faults = [Fault(("in", 0), 1, "a"), Fault(("in", 1), 1, "b"), Fault(("in", 0), 2, "c")]
+    assert by_place(faults) == {("in", 0): {1: "a", 2: "c"}, ("in", 1): {1: "b"}}

@@ -1,0 +1,99 @@
+"""The reaper: which executors' pods it removes, and when, against an API server with prepared answers."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.pod_api import Answer, api
+from tailrace.startup.pods import Executors
+from tailrace.startup.reaper import Reaper
+
+NO_ONE: frozenset[str] = frozenset()
+
+
+def pod(name: str, number: int, *, ends: float | None = None, phase: str = "Running") -> dict[str, Any]:
+    """Return an executor's pod; with `ends`, it should have ended in so many seconds."""
+    metadata: dict[str, Any] = {"name": name, "labels": {"spark-exec-id": str(number)}}
+    if ends is not None:
+        until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=ends)
+        metadata["deletionTimestamp"] = until.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return {"metadata": metadata, "status": {"phase": phase}}
+
+
+def ticking(*moments: float) -> Iterator[float]:
+    """Return these moments, the last one for ever."""
+    yield from moments
+    while True:
+        yield moments[-1]
+
+
+def deleted(asked: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Return the paths that were deleted."""
+    return [path for method, path, _ in asked if method == "DELETE"]
+
+
+def test_executor_whose_node_kept_it_beyond_its_time_is_removed(account: Path) -> None:
+    """Spark counts it as running until it is gone, and made no other: the batch waited for the node to come back."""
+    pods = [pod("works", 1), pod("ends", 2, ends=20), pod("lost", 3, ends=-30)]
+    clock = ticking(0, 6)
+    with api({"GET": (200, {"items": pods}), "DELETE": (200, {})}) as (url, asked):
+        executors = Executors(url, "streams", "copies-abc", account)
+        assert Reaper(executors, lambda: NO_ONE, lambda: next(clock)).look() == ["lost"]
+    assert deleted(asked) == ["/api/v1/namespaces/streams/pods/lost?gracePeriodSeconds=0"]
+
+
+def test_executor_that_spark_gave_up_is_removed_before_kubernetes_notices(account: Path) -> None:
+    """Its pod looks healthy for a minute after its node was lost."""
+    registered = [frozenset({"1", "2"}), frozenset({"1"}), frozenset({"1"}), frozenset({"1"})]
+    clock = ticking(0, 1, 2, 3, 5.5)
+    pods = [pod("works", 1), pod("lost", 2)]
+    with api({"GET": (200, {"items": pods}), "DELETE": (200, {})}) as (url, asked):
+        executors = Executors(url, "streams", "copies-abc", account)
+        reaper = Reaper(executors, lambda: registered.pop(0), lambda: next(clock))
+        assert [reaper.look() for _ in range(4)] == [[], [], [], ["lost"]]
+    assert deleted(asked) == ["/api/v1/namespaces/streams/pods/lost?gracePeriodSeconds=0"]
+
+
+def test_executor_that_ended_after_it_was_given_up_is_left(account: Path) -> None:
+    """Fewer executors were wanted, and it stopped when Spark told it to."""
+    registered = [frozenset({"2"}), NO_ONE, NO_ONE]
+    clock = ticking(0, 1, 2, 6)
+    with api({"GET": (200, {"items": [pod("done", 2, phase="Succeeded")]}), "DELETE": (200, {})}) as (url, asked):
+        executors = Executors(url, "streams", "copies-abc", account)
+        reaper = Reaper(executors, lambda: registered.pop(0), lambda: next(clock))
+        assert [reaper.look() for _ in range(3)] == [[], [], []]
+    assert deleted(asked) == []
+
+
+def test_quiet_driver_seldom_asks_the_api(account: Path) -> None:
+    """A hundred pipelines would otherwise be a hundred requests a second."""
+    clock = ticking(0, 1, 2, 3, 4, 5.5)
+    with api({"GET": (200, {"items": []})}) as (url, asked):
+        executors = Executors(url, "streams", "copies-abc", account)
+        reaper = Reaper(executors, lambda: frozenset({"1"}), lambda: next(clock))
+        for _ in range(5):
+            reaper.look()
+    assert len(asked) == 1
+
+
+def test_reaping_survives_an_api_that_fails(account: Path) -> None:
+    """It asks again, reports each executor, and ends when the driver stops."""
+    stopped, notes = threading.Event(), list[str]()
+
+    def heard(text: str) -> None:
+        notes.append(text)
+        stopped.set()
+
+    lost = pod("lost", 1, ends=-30)
+    answers: dict[str, Answer | Sequence[Answer]] = {"GET": [(503, {}), (200, {"items": [lost]})], "DELETE": (200, {})}
+    with api(answers) as (url, _), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tailrace.startup.reaper._LOOK", 0.01)
+        patch.setattr("tailrace.startup.reaper._SWEEP_EVERY", 0.0)
+        Reaper(Executors(url, "streams", "copies-abc", account), lambda: NO_ONE).run(stopped, heard)
+    assert notes == ["removed the executor lost: its node does not answer"]

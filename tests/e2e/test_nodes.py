@@ -106,14 +106,20 @@ def test_standby_takes_over_from_a_driver_whose_node_is_lost(spread: Release, en
     leader(spread, 2)
 
 
+def without_standby(spread: Release) -> None:
+    """Let one driver be all that there is."""
+    spread.helm("upgrade", "--wait", "--timeout=15m", VALUES, "--set=pipelineDefaults.driver.standbys=0")
+
+
 def test_driver_of_a_lost_node_is_replaced_without_a_standby(spread: Release) -> None:
     """Kubernetes notices the loss, and its replacement starts on another node."""
-    spread.helm("upgrade", "--wait", "--timeout=15m", VALUES, "--set=pipelineDefaults.driver.standbys=0")
+    without_standby(spread)
     lose(spread, leader(spread, 1)["spec"]["nodeName"], "the driver's node lost")
 
 
 def test_executor_of_a_lost_node_is_replaced(spread: Release) -> None:
     """The driver gives it up after some seconds of silence, and repeats its tasks elsewhere."""
+    without_standby(spread)
     node = leader(spread, 1)["spec"]["nodeName"]
 
     def elsewhere() -> str:

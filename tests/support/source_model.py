@@ -124,7 +124,7 @@ class Engine:
             self.source.read.update((self.source.name, each.partition, offset) for offset in here)
         return [Written(SinkPartition(number), skipped=False) for number in range(plan.sinks)]
 
-    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults) -> str | None:
+    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults, lane: int) -> str | None:
         """Find nothing: there is no function."""
         return None
 

@@ -55,8 +55,11 @@ class Engine(Protocol):
         Records in `faults` are rejected without asking the function.
         """
 
-    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults) -> str | None:
-        """Process these ranges of a batch and write nothing; return why that fails, if it does."""
+    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults, lane: int) -> str | None:
+        """Process these ranges of a batch and write nothing; return why that fails, if it does.
+
+        Several threads may do so at once, each in a lane of its own.
+        """
 
     @property
     def observed(self) -> Mapping[str, Mapping[str, float]]:

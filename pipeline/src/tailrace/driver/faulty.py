@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tailrace import errors
@@ -20,12 +21,14 @@ from tailrace.driver.spark_errors import failure
 from tailrace.gateway import Written
 from tailrace.progress.plan import Place, Plan, Range, SinkPartition
 
-WAYS = 4  # parts of a part that failed
-_LIMIT = 300.0  # seconds to look for one record
+WAYS = 8  # parts of a part that failed
+_LIMIT = 300.0  # seconds for one search
+_LANES = 100_000  # from here on; tasks that deliver use the numbers below
+_SHOWN = 120  # characters of an exception
 _OWN = re.compile(r"^function '[^']*': ")
 
-Probe = Callable[[tuple[Range, ...]], str | None]
-Parts = tuple[tuple[Range, ...], ...]
+Part = tuple[Range, ...]
+Probe = Callable[[Part, int], str | None]  # process a part in a lane; return why that fails
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,15 @@ class Fault:
         return f"{self.place[0]}-{self.place[1]}, offset {self.offset}"
 
 
-def split(ranges: tuple[Range, ...], ways: int) -> Parts:
+def size(part: Part) -> int:
+    """Return the number of offsets of a part."""
+    return sum(each.end - each.start for each in part)
+
+
+def split(ranges: Part, ways: int) -> list[Part]:
     """Divide ranges into at most so many consecutive parts of about the same number of offsets."""
-    total = sum(each.end - each.start for each in ranges)
-    step = max(1, -(-total // ways))
-    parts: list[tuple[Range, ...]] = []
+    step = max(1, -(-size(ranges) // ways))
+    parts: list[Part] = []
     part: list[Range] = []
     room = step
     for each in ranges:
@@ -58,28 +65,18 @@ def split(ranges: tuple[Range, ...], ways: int) -> Parts:
                 part, room = [], step
     if part:
         parts.append(tuple(part))
-    return tuple(parts)
+    return parts
 
 
-def search(ranges: tuple[Range, ...], probe: Probe, in_time: Callable[[], bool]) -> Fault | None:
-    """Return a record at which the function raises; None if there is none any more, or it takes too long."""
-    found: tuple[tuple[Range, ...], str] | None = None
-    while found is None or sum(each.end - each.start for each in found[0]) > 1:
-        found = next(_failing(split(found[0] if found else ranges, WAYS), probe, in_time), None)
-        if found is None:
-            return None
-    (last,), why = found
-    return Fault(last.place, last.start, _OWN.sub("", why))
-
-
-def _failing(parts: Parts, probe: Probe, in_time: Callable[[], bool]) -> Iterator[tuple[tuple[Range, ...], str]]:
-    """Yield each part that fails, and why."""
-    for part in parts:
-        if not in_time():
-            return
-        why = probe(part)
-        if why is not None:
-            yield part, why
+def search(ranges: Part, failing: Callable[[list[Part]], list[tuple[Part, str]]], most: int) -> list[Fault]:
+    """Return up to so many records at which the function raises; `failing` tries parts, and tells which fail."""
+    found: list[Fault] = []
+    left = [ranges]
+    while left and len(found) < most:
+        failed = failing(split(left.pop(), WAYS))
+        found += [Fault(part[0].place, part[0].start, _OWN.sub("", why)) for part, why in failed if size(part) == 1]
+        left += [part for part, _ in reversed(failed) if size(part) > 1]  # the first is the next
+    return found[:most]
 
 
 @dataclass
@@ -105,39 +102,53 @@ class Tolerant:
                 return self.engine.deliver(plan, owners, gone, by_place(self.rejected))
             except Exception as error:
                 found = self._blamed(plan, gone, error)
-                if found is None:
+                if not found:
                     raise
-                refused = self._refusal(plan, found)
+                refused = self._refusal(plan, [*self.rejected, *found])
                 if refused is not None:
                     raise refused from error
-                self.rejected.append(found)
+                self.rejected += found
 
     def cancel(self) -> None:
         """Give up the batch in progress."""
         self._cancelled = True
         self.engine.cancel()
 
-    def _blamed(self, plan: Plan, gone: frozenset[str], error: Exception) -> Fault | None:
-        """Return the record that an error came from, if it came from one."""
+    def _blamed(self, plan: Plan, gone: frozenset[str], error: Exception) -> list[Fault]:
+        """Return the records that an error came from, if it came from any."""
         process = self.pipeline.process
         own = process.function is not None or process.arrow is not None or bool(process.validate_)
         reported = failure(error, self.pipeline)
         if not own or not isinstance(reported, errors.FunctionFailed | errors.QueryFailed) or self._cancelled:
-            return None
-        known = by_place(self.rejected)
+            return []
+        most = 1 if process.on_error is OnError.STOP else process.max_errors + 1 - len(self.rejected)
+        known, until = by_place(self.rejected), self.clock() + _LIMIT
         ranges = tuple(each for each in plan.ranges if each.topic not in gone)
-        until = self.clock() + _LIMIT
+        lanes = max(1, min(WAYS, self.engine.slots))
+        with ThreadPoolExecutor(lanes, "tailrace-probe") as threads:
 
-        def probe(part: tuple[Range, ...]) -> str | None:
-            return self.engine.probe(plan, part, known)
+            def probe(number: int, part: Part) -> str | None:
+                if self._cancelled or self.clock() > until:
+                    return None
+                return self.engine.probe(plan, part, known, _LANES + number % lanes)
 
-        try:
-            return search(ranges, probe, lambda: self.clock() < until and not self._cancelled)
-        except Exception:  # whatever it was, the first error is what happened
-            return None
+            def failing(parts: list[Part]) -> list[tuple[Part, str]]:
+                whys: list[str | None] = []
+                for first in range(0, len(parts), lanes):  # no two of them share a lane
+                    chosen = parts[first : first + lanes]
+                    whys += threads.map(probe, range(len(chosen)), chosen)
+                return [(part, why) for part, why in zip(parts, whys, strict=True) if why is not None]
 
-    def _refusal(self, plan: Plan, found: Fault) -> errors.FunctionFailed | None:
-        """Return the error to stop with, or None if the record is to be rejected."""
+            try:
+                found = search(ranges, failing, most)
+                again = failing([(Range(*each.place, each.offset, each.offset + 1),) for each in found])
+                sure = {(part[0].place, part[0].start) for part, _ in again}
+                return [each for each in found if (each.place, each.offset) in sure]
+            except Exception:  # whatever it was, the first error is what happened
+                return []
+
+    def _refusal(self, plan: Plan, found: list[Fault]) -> errors.FunctionFailed | None:
+        """Return the error to stop with, or None if the records are to be rejected."""
         process = self.pipeline.process
         name = process.function or process.arrow
         who = f"function {name!r}" if name else "process.validate"
@@ -145,15 +156,15 @@ class Tolerant:
             fix = "fix the function" if name else "mend the condition"
             reject = "" if plan.shuffles or not name else ", or set process.on_error: reject"
             return errors.FunctionFailed(
-                f"{who}: {found.why}; at {found}, in batch {plan.batch}",
+                f"{who}: {found[0].why}; at {found[0]}, in batch {plan.batch}",
                 kept="the batch's open transactions were aborted; the batch is read again at the next start",
                 then=f"{fix}{reject}; then start again",
             )
-        if len(self.rejected) < process.max_errors:
+        if len(found) <= process.max_errors:
             return None
         return errors.FunctionFailed(
-            f"{who} raised at more than {process.max_errors} records of batch {plan.batch}; the last was {found}: "
-            f"{found.why}",
+            f"{who} raised at more than {process.max_errors} records of batch {plan.batch}; one is {found[0]}: "
+            f"{found[0].why}",
             kept="the batch's open transactions were aborted, so none of these records is in the rejected topic",
             then="fix the function; or, if that many records are faulty, raise process.max_errors; then start again",
         )
@@ -165,3 +176,10 @@ def by_place(faults: list[Fault]) -> Faults:
     for each in faults:
         found.setdefault(each.place, {})[each.offset] = each.why
     return found
+
+
+def told(batch: int, faults: list[Fault]) -> str:
+    """Describe a batch's faulty records in one line."""
+    count = "1 record" if len(faults) == 1 else f"{len(faults)} records"
+    why = f"{faults[0].why[:_SHOWN]}…" if len(faults[0].why) > _SHOWN else faults[0].why
+    return f"batch {batch}: the function raised at {count}, now rejected; the first is {faults[0]}: {why}"

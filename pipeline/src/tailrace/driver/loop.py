@@ -18,7 +18,7 @@ from tailrace.crash_points import Point
 from tailrace.driver.choose import choose
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine
-from tailrace.driver.faulty import Tolerant
+from tailrace.driver.faulty import Tolerant, told
 from tailrace.driver.look import Look, Seen
 from tailrace.driver.pace import Pace
 from tailrace.driver.phases import Phases
@@ -216,8 +216,8 @@ class Loop:
         crash_points.at(Point.BATCH_DONE, plan.batch)
         self._owners |= {each.partition: each.gateway for each in written}
         self.delivered, self.marked = True, time.time()
-        for fault in self._tolerant.rejected:
-            self.context.emit(Noted(f"batch {plan.batch}: the function raised at {fault}: {fault.why}; rejected"))
+        if self._tolerant.rejected:
+            self.context.emit(Noted(told(plan.batch, self._tolerant.rejected)))
         for each in written:
             for lost in each.lost:
                 self._lost(Range.parse(lost))

@@ -152,24 +152,30 @@ class SparkEngine:
             )
         return [written[number] for number in sorted(written)]
 
-    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults) -> str | None:
-        """See `Engine.probe`."""
-        info = BatchInfo.of(plan, self._run, {}, frozenset(), faults).probing(part)
+    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults, lane: int) -> str | None:
+        """See `Engine.probe`.
+
+        Each lane has an RDD of its own: Spark ends all jobs of an RDD if one of them fails.
+        """
+        info = BatchInfo.of(plan, self._run, {}, frozenset(), faults).probing(part, lane)
         planned = self._frame(1)
         try:
             with self._job(plan, info):
-                self._collect(planned, 1)
+                self._collect(planned if lane in self._jobs else planned.select("*"), lane)
         except Exception as error:
             return failure(error, self._pipeline).what
         return None
 
-    def _collect(self, planned: DataFrame, parts: int) -> list[bytes]:
-        """Run the job and return the tasks' answers; only an SQL execution updates the counters of observe()."""
+    def _collect(self, planned: DataFrame, key: int) -> list[bytes]:
+        """Run the job and return the tasks' answers; only an SQL execution updates the counters of observe().
+
+        `key` names the job, if it can be kept: the number of its parts, or the lane of a probe.
+        """
         if self.analysis.planning is not Planning.KEPT or self.analysis.observes:
             return [bytes(row[0]) for row in planned.collect()]
-        if parts not in self._jobs:
-            self._jobs[parts] = kept_job(planned)
-        return answers(self._jobs[parts])
+        if key not in self._jobs:
+            self._jobs[key] = kept_job(planned)
+        return answers(self._jobs[key])
 
     def warm(self) -> None:
         """Run an empty batch: plan the frames, compile, start a Python worker in each slot. Nothing is written."""

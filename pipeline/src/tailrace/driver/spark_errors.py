@@ -25,9 +25,9 @@ _KEPT = "the batch's open transactions were aborted; the batch is read again at 
 _LOST_DATA = re.compile(
     r"([^\n]*(?:are gone|some data may have been missed|data may have been lost)[^\n]*)", re.IGNORECASE
 )
-_FUNCTION = ("PythonException", "SparkArithmeticException", "SparkRuntimeException", "SparkNumberFormatException",
-             "SparkDateTimeException", "SparkArrayIndexOutOfBoundsException", "USER_RAISED_EXCEPTION",
-             "PythonUDFException", "SparkUpgradeException")  # fmt: skip
+_FUNCTION = ("PythonException", "ArithmeticException", "RuntimeException: [", "NumberFormatException",
+             "DateTimeException", "ArrayIndexOutOfBoundsException", "USER_RAISED_EXCEPTION", "PythonUDFException",
+             "SparkUpgradeException")  # fmt: skip
 _UNREACHABLE = ("TimeoutException: Timed out waiting for a node assignment", "No resolvable bootstrap urls")
 # Exceptions of these packages concern the checkpoint: nothing else is on an object store.
 _STORE = ("org.apache.hadoop.fs.s3a", "software.amazon.awssdk", "PathIOException", "AWSBadRequestException")

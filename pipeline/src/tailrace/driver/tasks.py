@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
 
 from tailrace.config import Delivery, Pipeline
@@ -22,6 +23,7 @@ from tailrace.driver.batch_property import of_task
 from tailrace.driver.engine import NO_FAULTS, Faults
 from tailrace.driver.faultless import without
 from tailrace.driver.input_end import InputEnd
+from tailrace.errors import FunctionFailed
 from tailrace.gateway import Assignment, ReadDone, ReadRequest, Written, client
 from tailrace.gateway.answers import answer
 from tailrace.gateway.message_protocol import Judging
@@ -56,7 +58,7 @@ class BatchInfo:
     share: int
     delivery: Delivery
     faults: Faults = field(default_factory=dict)
-    probe: bool = False  # process the records, but write nothing
+    lane: int | None = None  # of a job that only tries its part: it writes nothing
 
     @classmethod
     def of(
@@ -86,9 +88,21 @@ class BatchInfo:
             faults=faults,
         )
 
-    def probing(self, part: tuple[Range, ...]) -> BatchInfo:
+    def probing(self, part: tuple[Range, ...], lane: int) -> BatchInfo:
         """Return the same for a job that only tries these ranges."""
-        return replace(self, parts=(part,), probe=True)
+        return replace(self, parts=(part,), lane=lane)
+
+    @property
+    def probe(self) -> bool:
+        """Whether the records are processed, and nothing is written."""
+        return self.lane is not None
+
+    def refuse_repetition(self) -> None:
+        """Let a failed probe of several records end: Spark tries a task four times, and once tells enough."""
+        context = TaskContext.get()
+        several = sum(each.end - each.start for part in self.parts for each in part) > 1
+        if self.probe and several and context is not None and context.attemptNumber() > 0:
+            raise FunctionFailed("the function raised at one of these records", kept="nothing was written")
 
     def faulty(self, part: int) -> bool:
         """Return whether one of a part's ranges has faulty records."""
@@ -168,7 +182,7 @@ class Tasks:
             topics={each.topic: info.topics[each.topic] for each in info.parts[part] if each.topic in info.topics},
             columns=tuple(RECORD.names) if info.faulty(part) else self.columns,
             share=info.share,
-            lane=part + 1 if info.split else 0,
+            lane=info.lane if info.lane is not None else part + 1 if info.split else 0,
             options=self.consumer,
         )
 
@@ -203,6 +217,7 @@ class Tasks:
         info, part, attempt = here()
         if info.batch == WARMING:
             return
+        info.refuse_repetition()
         aside: list[pa.RecordBatch] = []
         records = self.records(info, part, client.read(attempt, self.request(info, part), info.batch, part), aside)
         done = yield from records
@@ -246,6 +261,7 @@ class Tasks:
             for _ in batches:
                 pass
             info, number, attempt = here()
+            info.refuse_repetition()
             stages = stages_of(spec)
             if info.batch == WARMING:
                 time.sleep(_HOLD)

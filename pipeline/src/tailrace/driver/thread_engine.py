@@ -116,9 +116,9 @@ class ThreadEngine:
         )
         return itertools.chain(rows(stages_of(self._spec), self._checked(records)), aside)
 
-    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults) -> str | None:
+    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults, lane: int) -> str | None:
         """See `Engine.probe`."""
-        info = BatchInfo.of(plan, self._run, {}, frozenset(), faults).probing(part)
+        info = BatchInfo.of(plan, self._run, {}, frozenset(), faults).probing(part, lane)
         try:
             collections.deque(self._rows(info, 0, ReadDone()), maxlen=0)
         except errors.RunError as error:

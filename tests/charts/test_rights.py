@@ -6,7 +6,7 @@ import re
 
 import yaml
 
-from support.helm import CHART, Resource, named, of_kind, revision
+from support.helm import CHART, Resource, named, of_kind, render, revision
 from tailrace.config import Pipeline
 from tailrace.kafka.rights import needed
 
@@ -98,3 +98,12 @@ def test_rights_are_granted_only_to_drivers_and_in_the_namespace(everything: lis
         ]
         driver = named(everything, "Deployment", binding["metadata"]["name"])
         assert driver["spec"]["template"]["spec"]["serviceAccountName"] == binding["subjects"][0]["name"]
+
+
+def test_topics_that_rows_may_name_are_rights() -> None:
+    """`sink.topics` says what the function may name; nothing else has to be said."""
+    config = {"source": {"topics": ["tweets"]}, "sink": {"topics": ["hashtags", "late"]}}
+    made = render(values={"pipelines": [{"name": "a", "config": config}], "kafka": {"existingTopics": ["late"]}})
+    [user] = of_kind(made, "KafkaUser")
+    allowed = {acl["resource"].get("name"): acl["operations"] for acl in user["spec"]["authorization"]["acls"]}
+    assert allowed["hashtags"] == allowed["late"] == ["Write", "DescribeConfigs"]

@@ -185,7 +185,7 @@ def test_spark_settings_that_the_chart_writes_are_refused(setting: str) -> None:
     ("config", "says"),
     [
         ({"source": {"pattern": "a.*"}, "sink": {"topic": "b"}}, "topics.readPrefixes"),
-        ({"source": {"topics": ["a"]}, "sink": {"format": "json"}}, "topics.write"),
+        ({"source": {"topics": ["a"]}, "sink": {"format": "json"}}, "config.sink.topics"),
     ],
 )
 def test_rights_that_cannot_be_derived_are_required(config: dict[str, Any], says: str) -> None:

@@ -142,3 +142,39 @@ def test_doctor_can_check_a_broker_alone(setup: Setup) -> None:
     """With an address and no file, it runs the general checks."""
     checks, code = setup.run("-b", setup.bootstrap)
     assert (checks["broker"]["state"], checks["transactions"]["state"], code) == ("ok", "ok", 0)
+
+
+def test_what_cannot_start_does_not_pass(setup: Setup) -> None:
+    """A function or a schema that does not load, and a topic that rows may name and that does not exist."""
+    setup.config["process"] = {"function": "nowhere.py:nothing"}
+    setup.config["source"] |= {"format": "avro", "schema": "missing.avsc"}
+    setup.config["sink"]["topics"] = ["no-such-topic"]
+    checks, code = setup.run()
+    assert code == 1
+    assert "nowhere.py does not exist" in checks["function"]["found"]
+    assert "missing.avsc" in checks["source schema"]["found"]
+    assert checks["output topic"]["found"] == "no-such-topic does not exist"
+    assert {checks[name]["state"] for name in ("function", "source schema", "output topic")} == {"fail"}
+
+
+def test_function_and_schemas_are_loaded_without_spark(setup: Setup) -> None:
+    """A function that does not take its arguments is found, too."""
+    (setup.file.parent / "doctored.py").write_text("def doctored(frame, currency):\n    return frame\n")
+    setup.config["process"] = {"function": "doctored.py:doctored", "arguments": {"currency": "EUR"}}
+    setup.config["source"] |= {"format": "json", "schema": "id LONG, item STRING"}
+    checks, code = setup.run()
+    assert (checks["function"]["state"], checks["source schema"]["found"], code) == ("ok", "json with 2 fields", 0)
+    setup.config["process"]["arguments"] = {}
+    checks, code = setup.run()
+    assert (
+        "does not take one DataFrame and process.arguments: missing a required argument: 'currency'"
+        in (checks["function"]["found"])
+    )
+
+
+def test_address_without_a_port_is_no_address(setup: Setup) -> None:
+    """librdkafka would add a port of its own, and Java's client refuse it."""
+    setup.config["kafka"]["bootstrap.servers"] = "localhost"
+    checks, code = setup.run()
+    assert "'localhost' is not host:port" in checks["configuration"]["found"]
+    assert code == 1

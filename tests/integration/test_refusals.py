@@ -131,6 +131,32 @@ def test_row_with_a_null_topic_is_rejected_with_its_reason(bench: MakeBench) -> 
     assert {headers["tailrace.reason"] for _, headers in rejected} == {b"no topic"}
 
 
+ROUTE = """
+from pyspark.sql import functions as F
+
+def route(frame):
+    topic = F.when(F.col("value").cast("string").endswith("1"), "no-such-topic").otherwise({sink!r})
+    return frame.select("value", topic.alias("topic"))
+"""
+
+
+@pytest.mark.takes(6)
+def test_topic_that_does_not_exist_is_named_at_once(bench: MakeBench) -> None:
+    """It took minutes of retries, and the error named no topic; with `sink.topics`, such rows are rejected."""
+    one = bench()
+    one.write("route.py", ROUTE.format(sink=one.sink))
+    one.send(numbered(0, 10))
+    with pytest.raises(errors.TopicUnknown, match=r"names 'no-such-topic', which does not exist") as caught:
+        one.run(process={"function": "route.py:route"}, sink={"topic": None})
+    assert "sink.topics" in caught.value.then
+    one.settle()
+    one.run(process={"function": "route.py:route"}, sink={"topic": None, "topics": [one.sink]})
+    assert one.values() == [value for value in numbered(0, 10) if value != b"000001"]
+    [(value, headers)] = one.rejected()
+    assert (value, headers["tailrace.reason"]) == (b"000001", b"not among sink.topics")
+    assert headers["tailrace.sink.topic"] == b"no-such-topic"
+
+
 def test_undecodable_record_is_rejected_unchanged_with_its_reason(bench: MakeBench) -> None:
     """It keeps its bytes, with its place, time and pipeline; a failed condition is a reason too."""
     one = bench(partitions=2)

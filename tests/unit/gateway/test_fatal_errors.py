@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tailrace import errors
-from tailrace.gateway import producers
-from tailrace.gateway.producers import Sender
+from tailrace.gateway import sender
+from tailrace.gateway.sender import Sender
 from tailrace.kafka.clients import fatal, told
 
 FENCED = KafkaException(KafkaError(KafkaError._FENCED, "a newer owner", fatal=True))
@@ -83,7 +83,7 @@ def test_fatal_error_ends_an_at_least_once_task_although_nothing_is_queued(monke
         def __len__(self) -> int:
             return 0
 
-    monkeypatch.setattr(producers, "Producer", Producer)
+    monkeypatch.setattr(sender, "Producer", Producer)
     sender = Sender({}, "at-least-once")
     assert sender.flush(1.0) == 0
     with pytest.raises(errors.KafkaFailed, match="a newer owner"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.gateway.producers import resent
+from tailrace.gateway.sender import resent
 
 CLOSED = "[thrd:TxnCoordinator]: TxnCoordinator/1: 127.0.0.1:9092: Disconnected: connection closed by peer"
 REFUSED = "[thrd:127.0.0.1:1/bootstrap]: 127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed: Connection refused"

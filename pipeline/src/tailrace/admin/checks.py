@@ -174,11 +174,11 @@ class Brokers:
         if pipeline.source.pattern is not None and not self._sources(pipeline):
             found = f"no topic matches {pipeline.source.pattern!r}"
             yield warn("source topic", found, "create one, or correct source.pattern")
-        if pipeline.sink.topic is not None:
-            yield self._topic("output topic", pipeline.sink.topic, AclOperation.WRITE)
-            if pipeline.sink.topic in self._topics:
-                sizes = partial(self._sizes, pipeline, pipeline.sink.topic)
-                right = on_topic(Operation.DESCRIBE_CONFIGS, pipeline.sink.topic)
+        for topic in pipeline.sink.named:
+            yield self._topic("output topic", topic, AclOperation.WRITE)
+            if topic in self._topics:
+                sizes = partial(self._sizes, pipeline, topic)
+                right = on_topic(Operation.DESCRIBE_CONFIGS, topic)
                 yield self._asked("message size", sizes, right, State.WARN)
         yield self._ledger(pipeline)
         yield self._own("rejected topic", pipeline.rejected_topic, -1, -1, AclOperation.WRITE)

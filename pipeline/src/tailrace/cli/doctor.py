@@ -72,6 +72,9 @@ def _checks(
         else:
             base = pipeline.kafka
             yield ok("configuration", f"{file} is valid, pipeline {pipeline.pipeline}")
+            from tailrace.admin.code_checks import code  # imports Spark's classes, which --help should not wait for
+
+            yield from code(pipeline, loaded.folder)
     if base is not None or bootstrap is not None or properties is not None:
         reached = False
         for check in Brokers(connection(bootstrap, properties, option, base), pipeline).checks():

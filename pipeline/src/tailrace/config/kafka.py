@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from pydantic import Field, field_validator
 
 from tailrace.config.kafka_options import CONNECTION_OPTIONS, REGISTRY_OPTIONS, KafkaOptions, Options, check_options
 from tailrace.config.section import Section
+
+# An IPv6 address is in brackets; a listener's protocol may stand in front.
+_ADDRESS = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/,@\[\]]+):\d{1,5}")
 
 
 class Kafka(Section):
@@ -22,6 +27,14 @@ class Kafka(Section):
         repr=False,  # passwords
         description="Connection options, as librdkafka names them: security.protocol, ssl.*, sasl.*.",
     )
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _addresses(cls, servers: str) -> str:
+        for each in servers.split(","):
+            if not _ADDRESS.fullmatch(each.strip()):
+                raise ValueError(f"{each.strip()!r} is not host:port; the port of a broker is often 9092")
+        return servers
 
     @field_validator("options")
     @classmethod

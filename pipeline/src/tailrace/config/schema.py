@@ -95,9 +95,9 @@ class Pipeline(Section):
         for topic in self.source.topics:
             if topic in ours:
                 raise ValueError(f"the pipeline writes to {topic!r} itself, so it cannot be among the source topics")
-            if topic == self.sink.topic:
+            if topic in self.sink.named:
                 raise ValueError(f"source and sink are both {topic!r}: the pipeline would read its own output forever")
-        if self.ledger.topic in {self.sink.topic, self.rejected_topic}:
+        if self.ledger.topic in {*self.sink.named, self.rejected_topic}:
             raise ValueError(f"{self.ledger.topic!r} is the ledger; nothing else may be written to it")
         path = self.offsets.path or "{topic}"
         if self.offsets.store == StoreKind.ZOOKEEPER and "{topic}" not in path and len(self.source.topics) != 1:

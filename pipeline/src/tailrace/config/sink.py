@@ -20,6 +20,11 @@ class Sink(Section):
     topic: str | None = Field(
         default=None, description="The topic to write to; without one, the function must return a column `topic`."
     )
+    topics: list[str] = Field(
+        default_factory=list,
+        description="The topics that a column `topic` may name besides `topic`; a row that names another is rejected. "
+        "Without them, any that exists may be named.",
+    )
     format: str = Field(
         default=Format.JSON.value,
         json_schema_extra=known_or_class_pattern(Format),
@@ -46,6 +51,11 @@ class Sink(Section):
         description="Seconds after which an unused producer is closed; a producer in use is never closed.",
     )
     options: Options = Field(default_factory=dict, description="Producer options, as librdkafka names them.")
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The topics that the configuration names."""
+        return tuple(dict.fromkeys([*([self.topic] if self.topic is not None else []), *self.topics]))
 
     @field_validator("format")
     @classmethod

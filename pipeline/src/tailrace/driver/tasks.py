@@ -124,6 +124,7 @@ class Tasks:
     reset: bool
     ledger: str
     topic: str | None
+    topics: tuple[str, ...]
     rejected: str
     idle: float
     shuffles: bool
@@ -155,6 +156,7 @@ class Tasks:
             reset=pipeline.source.on_data_loss.value == "reset",
             ledger=pipeline.ledger.topic,
             topic=pipeline.sink.topic,
+            topics=pipeline.sink.named if pipeline.sink.topics else (),
             rejected=pipeline.rejected_topic,
             idle=pipeline.sink.idle,
             shuffles=shuffles,
@@ -198,6 +200,7 @@ class Tasks:
             delivery=info.delivery,
             ledger=self.ledger,
             topic=self.topic,
+            topics=self.topics,
             rejected=self.rejected,
             run=info.run,
             owner=info.owners.get(sink, ""),

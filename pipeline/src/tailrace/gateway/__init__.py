@@ -30,6 +30,7 @@ class Assignment:
     topic: str | None
     rejected: str | None
     run: str
+    topics: tuple[str, ...] = ()  # that rows may name; empty: any
     owner: str = ""  # the gateway that wrote this sink partition last; empty if unknown
     idle: float = 300.0  # seconds after which a producer that no task uses is closed
     by_content: bool = False  # no plan exists: the marker's digest is that of the rows

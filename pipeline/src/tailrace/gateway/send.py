@@ -19,11 +19,20 @@ import pyarrow.compute as pc
 from tailrace import errors
 from tailrace.gateway import Assignment
 from tailrace.gateway.librdkafka import messages
-from tailrace.gateway.producers import Sender, SinkProducer
-from tailrace.kafka.rejected_headers import HEADER_AT, HEADER_BATCH, HEADER_PIPELINE, HEADER_REASON, HEADER_STAGE
+from tailrace.gateway.producers import SinkProducer
+from tailrace.gateway.sender import Sender
+from tailrace.kafka.rejected_headers import (
+    HEADER_AT,
+    HEADER_BATCH,
+    HEADER_PIPELINE,
+    HEADER_REASON,
+    HEADER_SINK_TOPIC,
+    HEADER_STAGE,
+)
 
 NO_TOPIC = "no topic"
 BAD_TOPIC = "not a topic's name"
+OTHER_TOPIC = "not among sink.topics"
 
 _COLUMNS = ("topic", "partition", "key", "value", "headers", "timestamp", "reason")
 _POLL_EVERY = 1000  # records between two polls for delivery reports
@@ -52,17 +61,21 @@ def send(sender: Sender, task: Assignment, batches: Iterator[Any]) -> Counts:
     return counts
 
 
-def refusal(topic: str | None) -> str | None:
+def refusal(topic: str | None, allowed: tuple[str, ...] = ()) -> str | None:
     """Return why no record can go to this topic; None if one can."""
     if topic is None:
         return NO_TOPIC
-    return None if _TOPIC.fullmatch(topic) else BAD_TOPIC
+    if not _TOPIC.fullmatch(topic):
+        return BAD_TOPIC
+    return OTHER_TOPIC if allowed and topic not in allowed else None
 
 
 def _by_batch(sender: SinkProducer, task: Assignment, batch: Any, counts: Counts) -> Any:
     """Hand over the rows that can go in one call, and return the others."""
     good = batch.column("reason").is_null().to_numpy(zero_copy_only=False)
     chosen = {topic: mask & good for topic, mask in _topics(task, batch).items()}
+    for topic in chosen:
+        sender.require(topic, task.topic)
     going = np.logical_or.reduce([*chosen.values(), np.zeros(batch.num_rows, dtype=bool)])
     if not going.any() or _particular(batch, going):
         return batch  # one particular row sends all one by one: the others would overtake it
@@ -87,7 +100,7 @@ def _topics(task: Assignment, batch: Any) -> dict[str, Any]:
     coded = pc.dictionary_encode(column)
     codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     names = coded.dictionary.to_pylist()
-    return {name: codes == number for number, name in enumerate(names) if refusal(name) is None}
+    return {name: codes == number for number, name in enumerate(names) if refusal(name, task.topics) is None}
 
 
 def _particular(batch: Any, going: Any) -> bool:
@@ -104,7 +117,9 @@ def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) ->
     for topic, partition, key, value, headers, timestamp, reason in zip(*columns, strict=True):
         place = topic if topic is not None else task.topic
         if place not in known:
-            known[place] = refusal(place)
+            known[place] = refusal(place, task.topics)
+            if place is not None and known[place] is None:
+                sender.require(place, task.topic)
         why = reason if reason is not None else known[place]
         record: dict[str, Any] = {"topic": place, "key": key, "value": value}
         listed = [(each["key"], each["value"]) for each in headers] if headers else []
@@ -116,7 +131,7 @@ def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) ->
                     kept="the batch's transaction was aborted; nothing of it was delivered",
                     then="give every row a topic, or set the option rejected.topic",
                 )
-            listed += _where(task, why)
+            listed += _where(task, why, place)
             counts.rejected += 1
             counts.reasons[why] = counts.reasons.get(why, 0) + 1
         else:
@@ -133,13 +148,14 @@ def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) ->
             sender.poll()
 
 
-def _where(task: Assignment, reason: str) -> list[tuple[str, bytes]]:
+def _where(task: Assignment, reason: str, topic: str | None) -> list[tuple[str, bytes]]:
     """Return the headers of a rejected record that only the sink knows."""
     known = {
         HEADER_PIPELINE: task.pipeline,
         HEADER_BATCH: str(task.batch),
         HEADER_AT: str(int(time.time() * 1000)),
     }
-    if reason in {NO_TOPIC, BAD_TOPIC}:
+    if reason in {NO_TOPIC, BAD_TOPIC, OTHER_TOPIC}:
         known |= {HEADER_REASON: reason, HEADER_STAGE: "sink"}
+        known |= {HEADER_SINK_TOPIC: topic} if topic is not None else {}
     return [(name, value.encode()) for name, value in known.items()]

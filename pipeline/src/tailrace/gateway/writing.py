@@ -17,9 +17,10 @@ from tailrace.gateway.cache import Cache
 from tailrace.gateway.content import Content, check_moved, check_replay
 from tailrace.gateway.counting import Counting
 from tailrace.gateway.markers import MarkerReader
-from tailrace.gateway.producers import AT_LEAST_ONCE, Sender, SinkProducer
+from tailrace.gateway.producers import SinkProducer
 from tailrace.gateway.reading import Reader
 from tailrace.gateway.send import Counts, send
+from tailrace.gateway.sender import AT_LEAST_ONCE, Sender
 from tailrace.gateway.statistics import Listener, Statistics
 from tailrace.gateway.verdicts import Verdicts
 from tailrace.progress.marker import Decision, Marker, decide

@@ -94,8 +94,7 @@ def needed(pipeline: Pipeline, sources: Sequence[str] = ()) -> tuple[Right, ...]
     """Return the rights that a pipeline needs if its own topics exist; `sources` are the topics matching a pattern."""
     name, ledger = pipeline.pipeline, pipeline.ledger.topic
     found = [on_topic(Operation.READ, topic) for topic in sources or pipeline.source.topics]
-    if pipeline.sink.topic is not None:
-        found.append(on_topic(Operation.WRITE, pipeline.sink.topic))
+    found += [on_topic(Operation.WRITE, topic) for topic in pipeline.sink.named]
     found += [
         on_topic(Operation.WRITE, pipeline.rejected_topic),
         on_topic(Operation.READ, ledger),

@@ -19,7 +19,7 @@ def partitions_of(pipeline: Pipeline, cluster: Cluster) -> list[tuple[str, int]]
     if source.pattern is None:
         counts = cluster.require(source.topics, "source topic")
     else:
-        ours = {pipeline.rejected_topic, pipeline.ledger.topic, pipeline.sink.topic}
+        ours = {pipeline.rejected_topic, pipeline.ledger.topic, *pipeline.sink.named}
         counts = cluster.matching(source.pattern)
         overlap = sorted(topic for topic in counts if topic in ours)
         if overlap:

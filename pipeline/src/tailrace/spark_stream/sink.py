@@ -40,6 +40,7 @@ class BatchWrite:
     rejected: str | None
     run: str
     options: dict[str, Any] = field(repr=False)
+    topics: tuple[str, ...] = ()
     owners: Mapping[SinkPartition, str] = field(default_factory=dict)  # the gateway that last wrote each sink partition
     idle: float = 300.0
 
@@ -59,6 +60,7 @@ class BatchWrite:
             delivery=plan.delivery,
             ledger=pipeline.ledger.topic,
             topic=pipeline.sink.topic,
+            topics=pipeline.sink.named if pipeline.sink.topics else (),
             rejected=pipeline.rejected_topic,
             run=run,
             options=client_options(pipeline.kafka) | pipeline.sink.options,
@@ -77,6 +79,7 @@ class BatchWrite:
             delivery=self.delivery,
             ledger=self.ledger,
             topic=self.topic,
+            topics=self.topics,
             rejected=self.rejected,
             run=self.run,
             owner=self.owners.get(self.assigned[number], ""),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
-import inspect
 import sys
 import threading
 import traceback
@@ -22,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from tailrace.errors import FunctionFailed, FunctionInvalid, TailraceError
-from tailrace.stages.process import KEPT, forget, load
+from tailrace.stages.process import accepts, forget, load
 
 Batches = Iterator[pa.RecordBatch]
 
@@ -46,7 +45,7 @@ class Shipped:
         """Check that the function loads, and capture its sources; raise FunctionMissing or FunctionInvalid if not."""
         with _loading:
             function = load(reference, folder)
-        _accepts(function.call, reference, arguments)
+        accepts(function.call, reference, arguments, "one iterator")
         where, _, name = reference.rpartition(":")
         module = Path(where).stem if where.endswith(".py") else where
         texts = tuple((path.stem, str(path), path.read_text(encoding="utf-8")) for path in function.files)
@@ -93,21 +92,6 @@ class _Texts(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 def _attribute(module: ModuleType, name: str) -> Callable[..., object]:
     found: Callable[..., object] = getattr(module, name)
     return found
-
-
-def _accepts(call: Callable[..., object], reference: str, arguments: Mapping[str, Any]) -> None:
-    try:
-        signature = inspect.signature(call)
-    except (TypeError, ValueError):  # a callable that was not written in Python has none
-        return
-    try:
-        signature.bind(iter(()), **arguments)
-    except TypeError as error:
-        raise FunctionInvalid(
-            f"{reference} does not take one iterator and process.arguments: {error}",
-            kept=KEPT,
-            then="fix the function or process.arguments",
-        ) from None
 
 
 class _Watched:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -65,6 +66,22 @@ def load(reference: str, folder: Path) -> Function:
         what = "is not callable" if hasattr(module, name) else "does not exist"
         raise _missing(reference, f"{name!r} {what} in {where}", hint)
     return Function(found, reference, tuple(files))
+
+
+def accepts(call: Callable[..., object], reference: str, arguments: Mapping[str, Any], what: str) -> None:
+    """Refuse a function that cannot be called with its input, which is `what`, and these arguments."""
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):  # a callable that was not written in Python has none
+        return
+    try:
+        signature.bind(None, **arguments)
+    except TypeError as error:
+        raise FunctionInvalid(
+            f"{reference} does not take {what} and process.arguments: {error}",
+            kept=KEPT,
+            then="fix the function or process.arguments",
+        ) from None
 
 
 def forget(names: Collection[str] = ()) -> None:

@@ -136,8 +136,8 @@ def preflight(pipeline: Pipeline, cluster: Cluster) -> None:
     """Check what must exist before anything starts (brokers, topics), and create Tailrace's own topics."""
     certificate.check(pipeline.kafka.options, datetime.datetime.now(datetime.UTC))
     source.partitions_of(pipeline, cluster)
-    if pipeline.sink.topic is not None:
-        cluster.require([pipeline.sink.topic], "sink topic", Operation.WRITE)
+    if pipeline.sink.named:
+        cluster.require(pipeline.sink.named, "sink topic", Operation.WRITE)
     cluster.ensure(pipeline.rejected_topic, 1, -1, {})
 
 

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tailrace import errors
-from tailrace.gateway import sender
+from tailrace.gateway import sender as senders
 from tailrace.gateway.sender import Sender
 from tailrace.kafka.clients import fatal, told
 
@@ -83,7 +83,7 @@ def test_fatal_error_ends_an_at_least_once_task_although_nothing_is_queued(monke
         def __len__(self) -> int:
             return 0
 
-    monkeypatch.setattr(sender, "Producer", Producer)
+    monkeypatch.setattr(senders, "Producer", Producer)
     sender = Sender({}, "at-least-once")
     assert sender.flush(1.0) == 0
     with pytest.raises(errors.KafkaFailed, match="a newer owner"):

@@ -53,6 +53,38 @@ def test_driver_is_warm_before_its_first_batch_and_finishes_the_last_on_a_signal
     assert one.values() == numbered(0, 2000)
 
 
+@pytest.mark.takes(25)
+def test_signal_to_the_whole_group_ends_a_driver_as_one_to_it_alone(bench: MakeBench) -> None:
+    """systemd and `timeout` signal every process: the JVM ended before the batch, or before Spark had started."""
+    one = bench(partitions=2)
+    file = written_file(one, batch={"max_records": 200})
+    one.send(numbered(0, 2000), partition=0)
+    for event in ("starting", "planned"):
+        log = one.folder / f"events-{event}"
+        with driver(file, log) as process:
+            wait_until(lambda log=log, event=event: count(log, event) >= 1, f"the event {event}", LIMIT)  # type: ignore[misc]
+            os.killpg(process.pid, signal.SIGTERM)
+            os.kill(process.pid, signal.SIGTERM)  # `timeout` signals its child twice
+            assert process.wait(LIMIT) == 0, log.with_suffix(".err").read_text()
+        assert events(log)[-1]["event"] == "stopped"
+        assert "Traceback" not in log.with_suffix(".err").read_text()
+        assert count(log, "planned") == count(log, "written")
+    one.run(batch={"max_records": 5000})
+    assert one.values() == numbered(0, 2000)
+
+
+def test_spark_that_does_not_start_is_an_error_of_its_own(bench: MakeBench) -> None:
+    """It was a traceback of PySpark's; Java's reason is in the message, and its stack trace is not shown."""
+    one = bench()
+    file = written_file(one, spark={"spark.master": "nonsense"})
+    done = subprocess.run(command(file), capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 6
+    assert "TR-511 Spark did not start" in done.stderr
+    assert "Master must either be yarn or start with spark, k8s, or local" in done.stderr
+    assert "\tat " not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.long  # the campaign does so at every crash point
 @pytest.mark.parametrize("partitions", [3, 6])
 def test_driver_killed_in_mid_batch_continues_without_loss_or_duplicate(bench: MakeBench, partitions: int) -> None:

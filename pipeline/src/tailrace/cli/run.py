@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -21,6 +22,8 @@ from tailrace.config.file import load
 from tailrace.startup.api_server import Pods
 from tailrace.startup.successor import resign
 from tailrace.status.events import BatchWritten, Emit, Event, to_each
+
+_SAME = 0.5  # seconds within which two signals are one
 
 
 def run(
@@ -78,12 +81,15 @@ def run(
     from tailrace.startup.run import Stop  # imports Spark, which --help should not wait for
     from tailrace.startup.run import run as drive
 
-    stop = Stop()
+    stop, first = Stop(), [0.0]
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        name = signal.Signals(number).name
+        name, now = signal.Signals(number).name, time.monotonic()
         if not stop.event.is_set():
+            first[0] = now
             stop(f"{name} was received")
+            return
+        if now - first[0] < _SAME:  # `timeout` signals its child, and then its whole group
             return
         stop.hurry(f"{name} was received twice")
         signal.signal(number, signal.SIG_DFL)  # a third one ends the process, even if it is stuck

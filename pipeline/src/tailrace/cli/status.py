@@ -151,6 +151,8 @@ def _heading(state: Status) -> list[str]:
     totals, lag, batch = state["totals"], state["lag"], state["batch"]
     since = duration(state["now"] - state["since"])
     lines = [f"{state['pipeline']}: {state['phase']} for {since}, run {state['run']}, tailrace {state['tailrace']}"]
+    if state.get("away"):
+        lines.append(f"THE BROKERS DO NOT ANSWER: {state['away']['what']}; delivered records are safe")
     if state["stalled"]:
         lines.append(f"STALLED: {state['stalled']}")
     if lag is not None:

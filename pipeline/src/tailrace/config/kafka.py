@@ -7,7 +7,7 @@ import re
 from pydantic import Field, field_validator
 
 from tailrace.config.kafka_options import CONNECTION_OPTIONS, REGISTRY_OPTIONS, KafkaOptions, Options, check_options
-from tailrace.config.section import Section
+from tailrace.config.section import Seconds, Section
 
 # An IPv6 address is in brackets; a listener's protocol may stand in front.
 _ADDRESS = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s:/,@\[\]]+):\d{1,5}")
@@ -26,6 +26,13 @@ class Kafka(Section):
         default_factory=dict,
         repr=False,  # passwords
         description="Connection options, as librdkafka names them: security.protocol, ssl.*, sasl.*.",
+    )
+    patience: Seconds = Field(
+        default=600.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="How long a running driver waits for brokers that do not answer, before it ends: seconds, or 30s, "
+        "10m. At the start it does not wait.",
     )
 
     @field_validator("bootstrap_servers")

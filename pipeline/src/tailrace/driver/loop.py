@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from tailrace import crash_points, errors
 from tailrace.config import OnDataLoss
 from tailrace.crash_points import Point
+from tailrace.driver.brokers import Brokers
 from tailrace.driver.choose import choose
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine
@@ -32,8 +33,6 @@ from tailrace.progress.stream_plan import AnyPlan
 from tailrace.status.events import (
     BatchPlanned,
     BatchWritten,
-    BrokersAway,
-    BrokersBack,
     Idle,
     Noted,
     OffsetsReset,
@@ -76,7 +75,7 @@ class Loop:
         self._threads = ThreadPoolExecutor(1, "tailrace-deliver")
         self._ticked = 0.0
         self._settled: TopicPartitions | None = None
-        self._away = False
+        self._brokers = Brokers(self.context.emit, lambda: self.context.cluster.topics())
         self._written: list[Written] = []
         self._tolerant = Tolerant(self.engine, self.context.pipeline)
 
@@ -121,6 +120,7 @@ class Loop:
             self.settle()
         finally:
             self._threads.shutdown(wait=False)
+            self._brokers.close()
         self.context.watcher.left()
         reason = stop.reason or "all that was there has been read"
         self.context.emit(Stopped(reason, self.last))
@@ -133,14 +133,10 @@ class Loop:
         try:
             seen = self.look(self.positions)
         except (errors.BrokerUnreachable, errors.KafkaFailed) as error:
-            if not self._away:
-                self.context.emit(BrokersAway(error.what))
-            self._away = True
+            self._brokers.silent(error.what)
             self._tick()
             return None
-        if self._away:
-            self.context.emit(BrokersBack())
-        self._away = False
+        self._brokers.answered()
         return seen
 
     def _batch(self, seen: Seen, target: TopicPartitions | None, begun: float) -> bool:
@@ -228,7 +224,7 @@ class Loop:
     def _done(self, plan: Plan, written: list[Written], *, replay: bool = False, seconds: float = 0.0) -> Finished:
         return Finished(
             plan.batch,
-            plan.records,
+            sum(each.read for each in written),
             tuple(written),
             dict(self._phases.seconds),
             replay,
@@ -256,11 +252,13 @@ class Loop:
         stop, drain = self.context.stop, self.context.pipeline.batch.drain
         stopped: float | None = None
         given_up = False
+        self._brokers.batch()
         while True:
             done, _ = wait([job], _AHEAD_AFTER)
             if done:
                 break
             self._tick()
+            self._brokers.look()
             if stop.event.is_set():
                 stopped = stopped or time.monotonic()
                 if not given_up and (stop.hurried.is_set() or time.monotonic() - stopped >= drain):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame, SparkSession
 
@@ -214,7 +215,8 @@ class SparkEngine:
 
     def cancel(self) -> None:
         """See `Engine.cancel`."""
-        self._spark.sparkContext.cancelJobGroup(self._group)
+        with contextlib.suppress(Py4JError):  # a JVM that has ended runs no job
+            self._spark.sparkContext.cancelJobGroup(self._group)
 
 
 def _refuse_rejecting(pipeline: Pipeline) -> None:

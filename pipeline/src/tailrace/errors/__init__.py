@@ -67,6 +67,7 @@ from tailrace.errors.machine import (
     JarsMissing,
     JavaMissing,
     PortUnusable,
+    SparkDidNotStart,
 )
 from tailrace.errors.proof import RecordsDiffer, VerifyError
 from tailrace.errors.root import TailraceError
@@ -128,6 +129,7 @@ __all__ = [
     "SchemaInvalid",
     "SinkColumnsInvalid",
     "SourceChanged",
+    "SparkDidNotStart",
     "TailraceError",
     "TopicUnknown",
     "VerdictChanged",

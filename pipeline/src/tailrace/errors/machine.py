@@ -105,6 +105,18 @@ class ExecutorsMissing(EnvironmentError_):
     title = "no executors"
 
 
+class SparkDidNotStart(EnvironmentError_):
+    """Spark did not start, so nothing was read or written.
+
+    The message has what Spark or its JVM said. Usual causes: a setting in `spark:` that Spark or Java does not know, a
+    master that does not answer, more memory than the machine has, or a port that is taken. TAILRACE_LOG=info shows
+    Spark's own log.
+    """
+
+    code = "TR-511"
+    title = "Spark did not start"
+
+
 class ClusterRefused(EnvironmentError_):
     """Kubernetes' API server did not answer, or refused what `tailrace pipelines` asked of it.
 

@@ -120,7 +120,11 @@ class Host:
                 connection, _ = self._socket.accept()
             except OSError:  # closed by `serve`
                 return
-            threading.Thread(target=self._serve, args=[connection], name="task", daemon=True).start()
+            threading.Thread(target=self._task, args=[connection], name="task", daemon=True).start()
+
+    def _task(self, connection: socket.socket) -> None:
+        with contextlib.suppress(ConnectionError):  # the worker died; what was buffered for it is of no use
+            self._serve(connection)
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, connection.makefile("rb", wire.BUFFER) as incoming, connection.makefile("wb") as outgoing:

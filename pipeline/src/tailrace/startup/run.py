@@ -9,6 +9,9 @@ from __future__ import annotations
 import contextlib
 import datetime
 import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -36,6 +39,7 @@ from tailrace.spark_stream.gate import Gate
 from tailrace.stages import process
 from tailrace.stages.assembly import Assembly
 from tailrace.startup import warming
+from tailrace.startup.patience import Patience
 from tailrace.startup.session import EXACT, session, with_executors
 from tailrace.startup.standby import Standby
 from tailrace.startup.warming import Warming
@@ -75,7 +79,8 @@ def run(
     cluster, name = Cluster(pipeline.kafka), uuid.uuid4().hex[:12]
     follower = Follower(pipeline, Board(pipeline, name))
     scaler = Scaler(pipeline)
-    emit = to_each(emit, follower.board.heard, scaler.heard)
+    patience = Patience(pipeline, cluster, name, stop)
+    emit = to_each(emit, follower.board.heard, scaler.heard, patience.heard)
     with contextlib.ExitStack() as held:
         held.enter_context(follower.following(emit))  # first, so that probes and alerts see what keeps it from starting
         preflight(pipeline, cluster)
@@ -109,7 +114,9 @@ def run(
                 records = spark_source.stream(spark, pipeline, None, pipeline.batch.max_records)
                 frame(assembly, records, Gate.of(pipeline, None))
             if not standby or Standby(context, spark, stages, lease).wait():
-                _lead(context, spark, engine, warm, until_read=batch)
+                _outlast(
+                    patience, context, held, partial(_lead, spark=spark, engine=engine, warm=warm, until_read=batch)
+                )
         except errors.TailraceError:
             raise
         except Exception as error:
@@ -141,8 +148,23 @@ def preflight(pipeline: Pipeline, cluster: Cluster) -> None:
     cluster.ensure(pipeline.rejected_topic, 1, -1, {})
 
 
+def _outlast(patience: Patience, context: Context, held: contextlib.ExitStack, lead: Callable[[Context], None]) -> None:
+    """Lead; if the brokers go away meanwhile, start over from the ledger once they answer."""
+    while True:
+        try:
+            lead(context)
+            return
+        except Exception as error:
+            reported = failure(error, context.pipeline)
+            if not patience.outlasts(reported, context.emit):
+                raise reported from error
+            patience.refuse_successor(context.ledger)
+            context.ledger.close()
+            context = replace(context, ledger=held.enter_context(Ledger.of(context.pipeline)))
+
+
 def _lead(
-    context: Context, spark: SparkSession, engine: SparkEngine | None, warm: Warming | None, *, until_read: bool
+    context: Context, *, spark: SparkSession, engine: SparkEngine | None, warm: Warming | None, until_read: bool
 ) -> None:
     """Take the ledger, which fences older drivers; then run the driver's own batches, or follow Spark's."""
     recovered, note = recovery.take(context.pipeline, context.ledger, context.cluster)

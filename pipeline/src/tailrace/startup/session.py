@@ -18,7 +18,7 @@ from tailrace.driver.scaler import executor_ids
 from tailrace.driver.shutdown import Stop
 from tailrace.gateway import daemon
 from tailrace.spark_stream import storage
-from tailrace.startup import pods, secret_settings
+from tailrace.startup import jvm, pods, secret_settings
 from tailrace.startup.reaper import Reaper
 from tailrace.status.events import Emit, Noted
 from tailrace.telemetry import gateway_settings
@@ -85,8 +85,15 @@ def session(pipeline: Pipeline, *, connector: bool = False) -> SparkSession:
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # Tailrace's error says the same
     handler = signal.getsignal(signal.SIGINT)
-    with secret_settings.handed_over({name: value for name, value in secret.items() if name not in later}):
-        spark = builder.getOrCreate()
+    heard: jvm.Errors | None = None
+    try:
+        with secret_settings.handed_over({name: value for name, value in secret.items() if name not in later}):
+            heard = jvm.start({name: value for name, value in settings.items() if name not in later | secret})
+            spark = builder.getOrCreate()
+    except errors.TailraceError:
+        raise
+    except Exception as error:
+        raise jvm.refused(error, heard) from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handler)  # Spark's own handler would cancel the batch in progress
     return spark

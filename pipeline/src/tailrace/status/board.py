@@ -16,6 +16,8 @@ from tailrace.config import Pipeline
 from tailrace.status.document import lag_of, totals_of
 from tailrace.status.events import (
     BatchPlanned,
+    BrokersAway,
+    BrokersBack,
     Event,
     ExecutorsWanted,
     Idle,
@@ -69,6 +71,7 @@ class Board:
         self._owners: dict[int, tuple[str, str]] = {}
         self._warnings: deque[str] = deque(maxlen=_WARNINGS)
         self._executors: tuple[int, int] | None = None
+        self._silent: tuple[float, str] | None = None  # since when no broker answers, and what was asked
         self.links: dict[str, str] = {}
         self.planning: tuple[str, tuple[str, ...]] | None = None  # how a stateless pipeline's frame is planned, and why
         self._begin()
@@ -112,8 +115,16 @@ class Board:
                     self._add(metrics.GAPS, 1)
                 case Idle():
                     self._rates(0.0, 0.0)
+                case BrokersAway():
+                    self._away(event.what)
+                case BrokersBack():
+                    self._away("")
                 case ExecutorsWanted():
                     self.executors(event.wanted, self._executors[1] if self._executors else 0)
+
+    def _away(self, why: str) -> None:
+        self._silent = (self._clock(), why) if why else None
+        self._set(metrics.BROKERS_AWAY, float(bool(why)))
 
     def stopping(self) -> None:
         """Record that a stop was requested."""
@@ -287,6 +298,7 @@ class Board:
                 "started": self._started,
                 "ready": self._ready,
                 "stalled": self.stalled(),
+                "away": {"since": self._silent[0], "what": self._silent[1]} if self._silent is not None else None,
                 "batch": self._batch(),
                 "rates": {
                     "input": self.measures.value(metrics.INPUT_RATE, self.pipeline.pipeline),

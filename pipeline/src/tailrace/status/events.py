@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from tailrace.gateway import Written
+from tailrace.progress.plan import Plan
 from tailrace.progress.stream_plan import AnyPlan
 
 
@@ -109,7 +110,8 @@ class BatchWritten(_Event):
         """Return the event of a plan and of what the gateways wrote for it."""
         return cls(
             batch=plan.batch,
-            read=plan.records,
+            # Of a batch that the driver planned, the readers count; its offsets include markers of transactions.
+            read=sum(each.read for each in written) if isinstance(plan, Plan) else plan.records,
             limit=limit,
             out=sum(each.out for each in written),
             rejected=sum(each.rejected for each in written),

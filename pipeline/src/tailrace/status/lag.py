@@ -52,8 +52,9 @@ class Lags:
     def start(self, positions: Callable[[], TopicPartitions]) -> None:
         """Start to look; `positions` returns the offsets read so far."""
         self._positions = positions
-        self._thread = threading.Thread(target=self._run, name="tailrace-lag", daemon=True)
-        self._thread.start()
+        if self._thread is None:  # a run that starts over has one
+            self._thread = threading.Thread(target=self._run, name="tailrace-lag", daemon=True)
+            self._thread.start()
 
     def stop(self) -> None:
         """Stop looking, and wait up to 2 s for the thread."""

@@ -18,7 +18,7 @@ class Finished:
     """A finished batch."""
 
     batch: int
-    records: int  # offsets that it spans
+    records: int  # read; of a stateful pipeline the offsets that it spans, markers of transactions included
     written: tuple[Written, ...]
     phases: Mapping[str, float]  # seconds
     replay: bool

@@ -109,6 +109,7 @@ DRIVER_PHASE = _gauge("driver_phase", "1 for the phase that the driver is in, 0 
 DRIVER_STARTED = _gauge("driver_start_timestamp_seconds", "When this driver started, in seconds since 1970.")
 READY = _gauge("driver_ready", "1 if the driver is running, or is a standby that could take over at once.")
 STALLED = _gauge("driver_stalled", "1 if there is lag and no batch has finished for `metrics.stalled`.")
+BROKERS_AWAY = _gauge("driver_brokers_away", "1 while no broker answers the driver, which waits for them.")
 
 BATCH = _gauge("batch_number", "The last finished batch; -1 before the first.")
 BATCHES = _counter("batches", "Batches that this driver has finished.")
@@ -260,8 +261,9 @@ EXECUTOR: Final = (
     REQUESTS, REQUEST_BYTES, RETRIES, TIMEOUTS, REQUEST_ERRORS, CONNECTS, DISCONNECTS, IN_FLIGHT, LATENCY, THROTTLE,
 )  # fmt: skip
 DRIVER: Final = (
-    DRIVER_INFO, DRIVER_PHASE, DRIVER_STARTED, READY, STALLED, BATCH, BATCHES, BATCH_FINISHED, BATCH_SECONDS,
-    PHASE_SECONDS, BATCH_RECORDS, BATCH_LIMIT, BATCH_TARGET, SINK_PARTITIONS, INPUT_RATE, PROCESSED_RATE,
+    DRIVER_INFO, DRIVER_PHASE, DRIVER_STARTED, READY, STALLED, BROKERS_AWAY,
+    BATCH, BATCHES, BATCH_FINISHED, BATCH_SECONDS, PHASE_SECONDS, BATCH_RECORDS, BATCH_LIMIT, BATCH_TARGET,
+    SINK_PARTITIONS, INPUT_RATE, PROCESSED_RATE,
     CONSUMED_RECORDS, CONSUMED_BYTES, PRODUCED_RECORDS, REJECTED_RECORDS, DELIVERED_BYTES, SKIPPED, FRESH,
     LAG, LAG_SECONDS, LAG_CHECKED, UNSTABLE, UNSTABLE_SECONDS, GAPS, WATERMARK, STATE_ROWS, STATE_BYTES, STATE_DROPPED,
     OBSERVED, OBSERVED_SUM,

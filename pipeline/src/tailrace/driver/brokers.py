@@ -1,0 +1,60 @@
+"""Whether the brokers are away, which the driver says once: also while a batch waits for them in its tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from tailrace import errors
+from tailrace.status.events import BrokersAway, BrokersBack, Emit
+
+_EVERY = 5.0  # seconds into a batch, and between two questions
+
+
+@dataclass
+class Brokers:
+    """The brokers as one run sees them; used by a single thread."""
+
+    emit: Emit
+    ask: Callable[[], object]  # raises a KafkaError if no broker answers
+    clock: Callable[[], float] = time.monotonic
+    away: bool = False
+    _asked: float = 0.0
+    _answer: Future[object] | None = None
+    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "tailrace-brokers"))
+
+    def silent(self, why: str) -> None:
+        """Take note that no broker answers."""
+        if not self.away:
+            self.emit(BrokersAway(why))
+        self.away = True
+
+    def answered(self) -> None:
+        """Take note that they answer."""
+        if self.away:
+            self.emit(BrokersBack())
+        self.away = False
+
+    def batch(self) -> None:
+        """Take note that a batch begins."""
+        self._asked = self.clock()
+
+    def look(self) -> None:
+        """Ask, if the batch takes long; do not wait for the answer, but take the last one."""
+        if self._answer is None:
+            if self.clock() - self._asked > _EVERY:
+                self._answer = self._thread.submit(self.ask)
+            return
+        if not self._answer.done():
+            return
+        error, self._answer, self._asked = self._answer.exception(), None, self.clock()
+        if isinstance(error, errors.BrokerUnreachable | errors.KafkaFailed):
+            self.silent(error.what)
+        elif error is None:
+            self.answered()
+
+    def close(self) -> None:
+        """End the thread; a question in progress is not waited for."""
+        self._thread.shutdown(wait=False, cancel_futures=True)

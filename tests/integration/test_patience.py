@@ -1,0 +1,83 @@
+"""A driver outlasts brokers that are away: in one process, it starts over from the ledger, and loses nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from support.pipelines import QUIET, as_json, events_of
+from tailrace.config import Pipeline
+from tailrace.demo.feed import create_topics
+from tailrace.progress import ledger
+from tailrace.startup.run import Stop, run
+from tailrace.testing import Record, consume, produce, wait_until
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def kafka() -> Iterator[EmbeddedKafka]:
+    """Start a broker that can be killed."""
+    with EmbeddedKafka(EmbeddedOptions(brokers=1)) as running:
+        create_topics(running.bootstrap_servers, ["orders", "copies"], 2)
+        yield running
+
+
+@pytest.mark.takes(40)
+def test_driver_starts_over_when_its_broker_is_back(
+    kafka: EmbeddedKafka, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that was away for longer than a plan may take ended the driver."""
+    monkeypatch.setattr(ledger, "_OFFSETS_LIMIT", 2.0)
+    monkeypatch.setattr(ledger, "_COMMIT_LIMIT", 3.0)
+    servers, events, stop = kafka.bootstrap_servers, list[dict[str, Any]](), Stop()
+    pipeline = Pipeline.model_validate(
+        {
+            "pipeline": "patient",
+            "kafka": {"bootstrap.servers": servers, "patience": 200},
+            "source": {"topics": ["orders"]},
+            "sink": {"topic": "copies", "format": "raw"},
+            "ledger": {"topic": "ledger", "partitions": 8},
+            "batch": {"max_records": 50, "target": 0},
+            "metrics": {"enabled": False},
+            "spark": QUIET,
+        }
+    )
+    failed: list[BaseException] = []
+
+    def drive() -> None:
+        try:
+            run(pipeline, tmp_path, emit=as_json(events.append), stop=stop, spark=spark)
+        except BaseException as error:
+            failed.append(error)
+
+    def written() -> int:
+        return sum(each["in"] for each in events_of(list(events), "written"))
+
+    values: list[bytes | None] = [b"%05d" % number for number in range(4000)]
+    produce(servers, "orders", [Record(value) for value in values[:2000]])
+    driver = threading.Thread(target=drive)
+    driver.start()
+    try:
+        wait_until(lambda: written() >= 200 or bool(failed), "some batches", 120)
+        kafka.brokers[0].kill()
+        wait_until(lambda: bool(events_of(list(events), "away")) or bool(failed), "the driver to notice", 60)
+        starts = len(events_of(list(events), "started"))
+        # Long enough for the plan in progress to fail: only that has to be started over.
+        threading.Event().wait(8)
+        kafka.brokers[0].start()
+        wait_until(lambda: bool(events_of(list(events), "back")) or bool(failed), "the driver to notice again", 60)
+        produce(servers, "orders", [Record(value) for value in values[2000:]])
+        wait_until(lambda: bool(events_of(list(events), "idle")) or bool(failed), "all to be delivered", 120)
+    finally:
+        stop("the test is over")
+        driver.join(60)
+    assert failed == []
+    assert starts == 1
+    assert sorted(each.value or b"" for each in consume(servers, "copies")) == values

@@ -1,0 +1,123 @@
+"""Patience: which failures a driver outlasts, for how long, and when it leaves the pipeline to its successor."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tailrace import errors
+from tailrace.config import Pipeline
+from tailrace.driver.shutdown import Stop
+from tailrace.startup.patience import Patience
+from tailrace.status.events import Event
+
+PIPELINE = Pipeline.model_validate(
+    {"pipeline": "p", "kafka": {"patience": 60}, "source": {"topics": ["in"]}, "sink": {"topic": "out"}}
+)
+AWAY = errors.BrokerUnreachable("no broker answered")
+
+
+class Waiting(Stop):
+    """A stop whose waits take no time, but move a clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.stops_at = float("inf")
+        self.event = cast("Any", SimpleNamespace(wait=self._wait, is_set=lambda: self.now >= self.stops_at))
+
+    def _wait(self, seconds: float) -> bool:
+        self.now += seconds
+        return self.now >= self.stops_at
+
+
+def patience(answers: Callable[[float], bool]) -> tuple[Patience, Waiting, list[Event]]:
+    """Return one whose brokers answer as is said, with its clock and its events."""
+    stop, events = Waiting(), list[Event]()
+
+    def topics() -> dict[str, int]:
+        if not answers(stop.now):
+            raise errors.BrokerUnreachable("no broker answered")
+        return {}
+
+    cluster = cast("Any", SimpleNamespace(topics=topics))
+    return Patience(PIPELINE, cluster, "me", stop, lambda: stop.now), stop, events
+
+
+def said(events: list[Event]) -> list[str]:
+    """Return the events' names."""
+    return [each.event for each in events]
+
+
+def test_brokers_that_come_back_are_outlasted() -> None:
+    """It is told that they are away, and that they are back."""
+    one, stop, events = patience(lambda now: now > 30)
+    assert one.outlasts(AWAY, events.append)
+    assert said(events) == ["away", "back"]
+    assert 30 < stop.now < 60
+
+
+def test_patience_ends() -> None:
+    """Then the run ends with what happened first, and a supervisor decides."""
+    one, stop, events = patience(lambda now: False)
+    assert not one.outlasts(AWAY, events.append)
+    assert said(events) == ["away"]
+    assert 60 <= stop.now < 80
+
+
+def test_doubt_is_settled_by_starting_over() -> None:
+    """The brokers answer already; the markers tell what was committed."""
+    one, _, events = patience(lambda now: True)
+    assert one.outlasts(errors.CommitInDoubt("a commit"), events.append)
+    assert said(events) == []
+
+
+def test_failures_without_progress_are_bounded_together() -> None:
+    """Each may be outlasted at once; together they may not take longer. A delivered batch begins anew."""
+    one, _, events = patience(lambda now: True)
+    tried = 0
+    while one.outlasts(errors.CommitInDoubt("a commit"), events.append):
+        tried += 1
+        assert tried < 100
+    assert 5 <= tried <= 20
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.KafkaFailed("an odd answer"),
+        errors.FunctionFailed("no"),
+        errors.DriverFenced("no"),
+        errors.NotAuthorized("no"),
+    ],
+)
+def test_what_waiting_cannot_mend_ends_the_run(error: errors.TailraceError) -> None:
+    """The brokers answer, or were not the reason."""
+    one, stop, events = patience(lambda now: True)
+    assert not one.outlasts(error, events.append)
+    assert (stop.now, said(events)) == (0, [])
+
+
+def test_stop_ends_the_waiting() -> None:
+    """Nothing can be finished without brokers."""
+    one, stop, events = patience(lambda now: False)
+    stop.stops_at = 5.0
+    assert not one.outlasts(AWAY, events.append)
+    assert stop.now < 20
+
+
+@pytest.mark.parametrize(("run", "later", "fenced"), [("other", 120, False), ("me", 120, False), ("me", 0, True)])
+def test_driver_that_was_replaced_ends(run: str, later: float, fenced: bool) -> None:
+    """It would fence its successor otherwise; its own last plan, or an older one, says nothing."""
+    one, _, _ = patience(lambda now: True)
+    plan = SimpleNamespace(run=run, at=time.time() + later, batch=3)
+    ledger = cast("Any", SimpleNamespace(latest=lambda: plan, overtaken=lambda: fenced))
+    if run == "me" and not fenced:
+        one.refuse_successor(ledger)
+        return
+    with pytest.raises(errors.DriverFenced):
+        one.refuse_successor(ledger)

@@ -115,6 +115,28 @@ def test_standby_without_a_leader_leads_at_once(bench: MakeBench) -> None:
     assert one.values() == numbered(0, 10)
 
 
+def test_start_says_whom_it_replaces_and_gives_way_if_it_may_not(bench: MakeBench) -> None:
+    """A second start took over without a word."""
+    one = bench()
+    one.send(numbered(0, 10))
+    pipeline = one.pipeline()
+    with led(pipeline):
+        asked: list[Holder] = []
+        events: list[dict[str, Any]] = []
+
+        def no(leader: Holder) -> bool:
+            asked.append(leader)
+            return False
+
+        run(pipeline, one.folder, batch=True, emit=as_json(events.append), spark=one.spark, replaces=no)
+        assert [each.run for each in asked] == ["0ead"]
+        assert (events, one.values()) == ([], [])
+        events = one.run(pipeline)
+    assert events[0]["event"] == "note"
+    assert events[0]["what"].startswith("takes over from run 0ead on 127.0.0.1, which has led since ")
+    assert one.values() == numbered(0, 10)
+
+
 def test_standby_of_another_sink_is_refused_while_the_driver_works(bench: MakeBench) -> None:
     """Once it was ready, and failed with TR-310 when the driver that it was to replace had gone."""
     one = bench()

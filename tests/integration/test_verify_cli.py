@@ -25,6 +25,7 @@ class Setup:
 
     def __init__(self, kafka: EmbeddedKafka, topics: Topics) -> None:
         self.bootstrap = kafka.bootstrap_servers
+        self.topics = topics
         self.input, self.output, self.rejected = topics("in", partitions=2), topics("out", partitions=3), topics("no")
 
     def write(self, topic: str, ids: Iterable[int], **fields: Any) -> None:
@@ -187,3 +188,37 @@ def test_secret_on_the_command_line_is_refused_and_not_repeated(setup: Setup) ->
     with pytest.raises(OptionRefused, match=r"sasl\.password") as caught:
         setup.run("--option", "sasl.password=hunter2")
     assert "hunter2" not in str(caught.value)
+
+
+def test_several_outputs_of_each_record_are_counted(setup: Setup) -> None:
+    """It said that all but one of each were duplicated; now it says what to tell it."""
+    setup.write(setup.input, range(50))
+    setup.write(setup.output, [*range(50), *range(50), *range(50)])
+    with pytest.raises(RecordsDiffer) as refused:
+        setup.run(output="text")
+    assert refused.value.then == "if the function makes 3 records of each, say so with --each"
+    found = json.loads(setup.run("--each", "3").stdout)
+    assert (found["in"], found["out"], found["wanted"], found["lost"], found["duplicated"]) == (50, 150, 150, 0, 0)
+    setup.write(setup.output, [7])
+    assert json.loads(setup.run("--each", "3").stdout)["duplicated"] == 1
+
+
+def test_outputs_in_several_topics_and_numbers_in_headers_are_counted(setup: Setup) -> None:
+    """A rejected record stands for all of its outputs."""
+    setup.write(setup.input, range(10), headers=[("parts", b"2")])
+    setup.write(setup.input, range(10, 20), headers=[("parts", b"0")])
+    setup.write(setup.output, range(9))
+    setup.write(setup.rejected, [9], headers=[("parts", b"2")])
+    also = setup.topics("also")
+    setup.write(also, range(9))
+    line = ["--each", "header:parts", "--also", also, "--rejected", setup.rejected]
+    found = json.loads(setup.run(*line).stdout)
+    assert {name: found[name] for name in ("in", "out", "wanted", "rejected", "lost", "duplicated")} == {
+        "in": 20, "out": 18, "wanted": 20, "rejected": 1, "lost": 0, "duplicated": 0,
+    }  # fmt: skip
+
+
+def test_number_of_outputs_that_is_none_is_refused(setup: Setup) -> None:
+    """A key is no number."""
+    with pytest.raises(OptionRefused, match="--each"):
+        setup.run("--each", "key")

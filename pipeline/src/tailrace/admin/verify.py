@@ -7,23 +7,52 @@ and ids are compared in buckets on disk, so memory is bounded however long the t
 from __future__ import annotations
 
 import hashlib
+import itertools
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from tailrace.config import Isolation, Kafka
 from tailrace.kafka.reader import LIMIT, By, Identity, Message, read
 from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
 
-__all__ = ["By", "Comparison", "Examples", "Identity", "Message", "compare", "read", "verify"]
+__all__ = ["By", "Comparison", "Examples", "Identity", "Message", "Times", "compare", "read", "verify"]
 
 MEMORY = 64 * 1024 * 1024  # bytes for the comparison, in addition to the consumer's
 EXAMPLES = 5
 _DIGEST = 16  # bytes; two of 10**12 ids share a digest with a probability of 10**-15
 _TEXT = 200  # bytes of an id that are kept to show it
 _COST = 250  # bytes per digest in a Counter, at the moment its table grows
+
+
+@dataclass(frozen=True)
+class Times:
+    """How many outputs an input record must lead to: a number, or where the record says so."""
+
+    number: int = 1
+    where: Identity | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Times:
+        """Parse the text form; the ValueError lists the valid forms."""
+        if text.isdecimal():
+            return cls(int(text))
+        if text == By.KEY:
+            raise ValueError("how many outputs there must be is a number, or at header:NAME or json:$.a.b")
+        return cls(where=Identity.parse(text))
+
+    def of(self, message: Message) -> int | None:
+        """Return the number for a record; None if it does not say one."""
+        if self.where is None:
+            return self.number
+        found = self.where.of(message)
+        return int(found) if found is not None and found.isdigit() else None
+
+
+ONE: Final = Times()
 
 
 @dataclass(frozen=True)
@@ -37,7 +66,10 @@ class Examples:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The counts. For identified records, in + duplicated + unexpected = out + rejected + lost, always."""
+    """The counts. For identified records, in + duplicated + unexpected = out + rejected + lost, always.
+
+    If an input record leads to several outputs, each of them counts, a rejected record as all of its own.
+    """
 
     in_: int
     out: int
@@ -47,6 +79,7 @@ class Comparison:
     unexpected: int  # records that came out with an id that never went in
     unidentified: int  # records on either side without an id, which cannot be compared
     examples: Examples = Examples()
+    wanted: int | None = None  # how many outputs the input must lead to, if not one for each record
 
     @property
     def exact(self) -> bool:
@@ -57,6 +90,7 @@ class Comparison:
         text = (
             f"{self.in_} in, {self.out} out, {self.lost} lost, {self.duplicated} duplicated, {self.rejected} rejected"
         )
+        text += f", {self.wanted} outputs wanted" if self.wanted is not None else ""
         for count, name in ((self.unexpected, "unexpected"), (self.unidentified, "unidentified")):
             text += f", {count} {name}" if count else ""
         return text
@@ -70,6 +104,7 @@ class Comparison:
             **{kind: getattr(self, kind) for kind in kinds},
             "rejected": self.rejected,
             "unidentified": self.unidentified,
+            **({"wanted": self.wanted} if self.wanted is not None else {}),
             "examples": {kind: list(getattr(self.examples, kind)) for kind in kinds},
         }
 
@@ -77,36 +112,51 @@ class Comparison:
 def verify(
     kafka: Kafka,
     input_topic: str,
-    output_topic: str,
+    output_topics: str | Sequence[str],
     identity: Identity,
     *,
+    each: Times = ONE,
     output_identity: Identity | None = None,
     rejected_topic: str | None = None,
     isolation: Isolation = Isolation.READ_COMMITTED,
     limit: float = LIMIT,
     memory: int = MEMORY,
 ) -> Comparison:
-    """Read the topics from the beginning to the current end, and compare them.
+    """Read the topics from the beginning to the current end, and compare them; `each` input leads to so many outputs.
 
     A record of the rejected topic counts as delivered. An input record without an id (it may not even parse) is
     identified by its place, which the headers of a rejected record name.
     """
     to_output = output_identity or identity
 
+    counted = {"in": 0, "rejected": 0}
+
+    def times(message: Message, side: str, name: bytes | None) -> Iterator[bytes | None]:
+        counted[side] += 1
+        number = each.of(message)
+        yield from itertools.repeat(name, number) if number is not None else (None,)
+
     def went_in() -> Iterator[bytes | None]:
         for message in read(kafka, input_topic, isolation=isolation, limit=limit):
             found = identity.of(message)
-            yield found if found is not None or rejected_topic is None else _place(message)
+            yield from times(message, "in", found if found is not None or rejected_topic is None else _place(message))
 
     def was_rejected(topic: str) -> Iterator[bytes | None]:
         for message in read(kafka, topic, isolation=isolation, limit=limit):
             source = message.header(HEADER_TOPIC)
             if source is None or source == input_topic.encode():
-                found = (each.of(message) for each in (identity, to_output))
-                yield next((each for each in found if each is not None), _source_place(message))
+                found = (one.of(message) for one in (identity, to_output))
+                name = next((one for one in found if one is not None), _source_place(message))
+                yield from times(message, "rejected", name)
 
-    came_out = (to_output.of(message) for message in read(kafka, output_topic, isolation=isolation, limit=limit))
-    return compare(went_in(), came_out, was_rejected(rejected_topic) if rejected_topic else (), memory=memory)
+    topics = [output_topics] if isinstance(output_topics, str) else output_topics
+    came_out = (
+        to_output.of(message) for topic in topics for message in read(kafka, topic, isolation=isolation, limit=limit)
+    )
+    found = compare(went_in(), came_out, was_rejected(rejected_topic) if rejected_topic else (), memory=memory)
+    if each == ONE:
+        return found
+    return replace(found, in_=counted["in"], rejected=counted["rejected"], wanted=found.in_)
 
 
 def _place(message: Message) -> bytes:

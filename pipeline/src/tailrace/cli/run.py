@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -19,6 +21,7 @@ from tailrace.cli.ready import ReadyFile
 from tailrace.cli.renewal import Renewal, certificates, copies
 from tailrace.cli.terminal import LiveTable, Output, log_to_stderr
 from tailrace.config.file import load
+from tailrace.progress.lease import Holder
 from tailrace.startup.api_server import Pods
 from tailrace.startup.successor import resign
 from tailrace.status.events import BatchWritten, Emit, Event, to_each
@@ -62,6 +65,9 @@ def run(
         typer.Option(
             "--by-successor", help="With --until-renewed, in a pod: have Kubernetes replace the pod instead of exiting."
         ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Replace a running driver without asking; off a terminal, nobody is asked.")
     ] = False,
     output: Annotated[Output, typer.Option("--output", help="text, or json: one object per event.")] = Output.TEXT,
 ) -> None:
@@ -111,7 +117,31 @@ def run(
             return
         with LiveTable(("batch", "in", "limit", "out", "rejected", "skipped", "seconds", "commit ms", "lag")) as table:
             emit = to_each(_as_rows(table), ready.heard)
-            drive(loaded.pipeline, loaded.folder, batch=batch, standby=standby, emit=emit, stop=stop)
+            replaces = None if yes or not _on_a_terminal() else _asked(table)
+            drive(
+                loaded.pipeline,
+                loaded.folder,
+                batch=batch,
+                standby=standby,
+                emit=emit,
+                stop=stop,
+                replaces=replaces,
+            )
+
+
+def _on_a_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _asked(table: LiveTable) -> Callable[[Holder], bool]:
+    """Return what asks whether a running driver is to be replaced."""
+
+    def replaces(leader: Holder) -> bool:
+        since = datetime.datetime.fromtimestamp(leader.since).astimezone().isoformat(sep=" ", timespec="minutes")
+        table.note(f"another driver of this pipeline is running on {leader.host} since {since} (run {leader.run})")
+        return typer.confirm("Replace it? It will stop", default=False)
+
+    return replaces
 
 
 def _as_json(event: Event) -> None:

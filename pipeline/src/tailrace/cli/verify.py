@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tailrace.admin.verify import Comparison, Identity
+from tailrace.admin.verify import Comparison, Identity, Times
 from tailrace.admin.verify import verify as prove
 from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOption, connection
 from tailrace.cli.terminal import Output, OutputOption, done, emit, note
@@ -22,6 +22,15 @@ def verify(
     output_topic: Annotated[str, typer.Argument(metavar="OUTPUT", help="The topic they must have come out of.")],
     bootstrap: BootstrapOption = None,
     by: Annotated[str, typer.Option("--by", help=_HOW)] = "key",
+    also: Annotated[
+        list[str] | None, typer.Option("--also", metavar="TOPIC", help="A further output topic; may be repeated.")
+    ] = None,
+    each: Annotated[
+        str,
+        typer.Option(
+            "--each", help="How many outputs an input record leads to: a number, or header:NAME or json:$.path in it."
+        ),
+    ] = "1",
     in_by: Annotated[str | None, typer.Option("--in-by", help="Like --by, for the input only.")] = None,
     out_by: Annotated[str | None, typer.Option("--out-by", help="Like --by, for the output only.")] = None,
     rejected: Annotated[
@@ -41,7 +50,8 @@ def verify(
     """Count the records lost or duplicated between two topics.
 
     A plain consumer reads both from the beginning to the current end, so let the pipeline drain first. Each input
-    record must have come out once, or been rejected once; otherwise the exit code is 1.
+    record must have come out once, or been rejected once; otherwise the exit code is 1. If the function makes several
+    records of one, or writes to several topics, say so with --each and --also.
     """
     went_in, came_out = _identity(in_by or by, "--in-by" if in_by else "--by"), _identity(out_by or by, "--out-by")
     kafka = connection(bootstrap, properties, option)
@@ -50,15 +60,17 @@ def verify(
     found = prove(
         kafka,
         input_topic,
-        output_topic,
+        [output_topic, *(also or [])],
         went_in,
+        each=_times(each),
         output_identity=came_out,
         rejected_topic=rejected,
         isolation=isolation,
         limit=limit,
         memory=memory * _MEBIBYTE,
     )
-    report(found, output, f"{input_topic} to {output_topic}, by {went_in}" + _also(went_in, came_out))
+    to = ", ".join([output_topic, *(also or [])])
+    report(found, output, f"{input_topic} to {to}, by {went_in}" + _also(went_in, came_out))
 
 
 def report(found: Comparison, output: Output, what: str) -> None:
@@ -86,6 +98,15 @@ def _identity(text: str, option: str) -> Identity:
         ) from None
 
 
+def _times(text: str) -> Times:
+    try:
+        return Times.parse(text)
+    except ValueError as error:
+        raise OptionRefused(
+            f"--each: {error}", kept="nothing was read or written", then="for example: --each 3, or --each header:parts"
+        ) from None
+
+
 def _also(went_in: Identity, came_out: Identity) -> str:
     return "" if went_in == came_out else f" in the input and {came_out} in the output"
 
@@ -99,8 +120,11 @@ def _examples(found: Comparison) -> str:
 def _advice(found: Comparison) -> str:
     if found.unidentified:
         return "name the id's place with --by, --in-by and --out-by, and the rejected topic with --rejected"
+    if found.duplicated and not found.unexpected and found.wanted is None and found.duplicated % max(found.in_, 1) == 0:
+        return f"if the function makes {1 + found.duplicated // found.in_} records of each, say so with --each"
     if found.lost and not (found.duplicated or found.unexpected):
         return (
-            "if the pipeline is still running, let it drain and verify again; name its rejected topic with --rejected"
+            "if the pipeline is still running, let it drain and verify again; name its rejected topic with --rejected, "
+            "and further output topics with --also"
         )
     return "look for the ids above in the output topic, and in the pipeline's log from that time"

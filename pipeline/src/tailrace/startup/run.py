@@ -29,7 +29,7 @@ from tailrace.driver.spark_errors import failure
 from tailrace.kafka import certificate, source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.rights import Operation
-from tailrace.progress.lease import Lease, Phase
+from tailrace.progress.lease import Holder, Lease, Phase, running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.stores import open_store
 from tailrace.spark_stream import spark_source, stream
@@ -67,12 +67,13 @@ def run(
     emit: Emit | None = None,
     stop: Stop | None = None,
     spark: SparkSession | None = None,
+    replaces: Callable[[Holder], bool] | None = None,
 ) -> None:
     """Run a pipeline until it is stopped; with `batch`, until all records that exist now have been read.
 
-    With `standby` it prepares next to the running driver, and takes over when that one has gone. An existing session
-    can be passed (for a notebook, or for many short runs); it is left running. For a stateful pipeline it must have
-    Spark's Kafka connector.
+    With `standby` it prepares next to the running driver, and takes over when that one has gone. Otherwise a running
+    driver is replaced, unless `replaces` says no. An existing session can be passed (for a notebook, or for many short
+    runs); it is left running. For a stateful pipeline it must have Spark's Kafka connector.
     """
     crash_points.root()
     folder, emit, stop = folder or Path.cwd(), emit or ignored, stop or Stop()
@@ -89,6 +90,8 @@ def run(
         held.callback(mirror.close)
         lease = held.enter_context(Lease(pipeline, name, lambda text: emit(LeaseProblem(text))))
         if not standby:
+            if given_way(pipeline, cluster, emit, replaces):
+                return
             lease.hold(Phase.LEADING)
         if spark is None:
             emit(Starting(pipeline.pipeline))
@@ -126,6 +129,21 @@ def run(
             if given is None:
                 with contextlib.suppress(Exception):
                     spark.stop()
+
+
+def given_way(pipeline: Pipeline, cluster: Cluster, emit: Emit, replaces: Callable[[Holder], bool] | None) -> bool:
+    """Return whether another driver of this pipeline is to go on; if one is replaced, say so."""
+    try:
+        leader = next((each for each in running(cluster, pipeline.pipeline) if each.phase is Phase.LEADING), None)
+    except errors.KafkaError:  # who leads is nothing that a start depends on
+        return False
+    if leader is None:
+        return False
+    if replaces is not None and not replaces(leader):
+        return True
+    since = datetime.datetime.fromtimestamp(leader.since, datetime.UTC).isoformat(timespec="seconds")
+    emit(Noted(f"takes over from run {leader.run} on {leader.host}, which has led since {since} and will now stop"))
+    return False
 
 
 def planning(pipeline: Pipeline, folder: Path) -> tuple[str, tuple[str, ...]]:

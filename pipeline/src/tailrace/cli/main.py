@@ -36,6 +36,8 @@ class Command:
 
 
 _ALL = {
+    "init": Command("tailrace.cli.init", "init", "Write a new pipeline that works."),
+    "dev": Command("tailrace.cli.dev", "dev", "Run a pipeline on a Kafka of its own, and again with each change."),
     "demo": Command("tailrace.cli.demo", "demo", "Show exactly once: a real Kafka, a pipeline, the proof."),
     "kafka": Command("tailrace.cli.kafka", "kafka", "Run a real Kafka on this machine, to try things with."),
     "run": Command("tailrace.cli.run", "run", "Run a pipeline."),
@@ -46,6 +48,7 @@ _ALL = {
     "doctor": Command("tailrace.cli.doctor", "doctor", "Check what a pipeline needs, one line per check."),
     "handover": Command("tailrace.cli.handover", "handover", "Wait for the pod that replaces this one."),
     "pipelines": Command("tailrace.cli.pipelines", "app", "Show and steer Pipelines on Kubernetes."),
+    "schema": Command("tailrace.cli.init", "schema", "Print the JSON Schema of a pipeline's file."),
     "explain": Command("tailrace.cli.explain", "explain", "Explain what an error code means, and what to do."),
 }
 # Another package adds a command with an entry point of this group, `name = "package.module:function"`.

@@ -1,0 +1,196 @@
+"""Development: a pipeline beside its editor, on a Kafka of its own, that starts again whenever a file changes."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tailrace.config import Format, Pipeline
+from tailrace.config.file import Loaded, load
+from tailrace.demo.feed import create_topics
+from tailrace.driver.shutdown import Stop
+from tailrace.errors import TailraceError
+from tailrace.kafka.rejected_headers import HEADER_DETAIL, HEADER_REASON
+from tailrace.status.events import Emit
+
+SAMPLES = "samples.py"
+SERVERS = "TAILRACE_KAFKA__BOOTSTRAP_SERVERS"
+_WATCHED = frozenset({".py", ".yaml", ".yml", ".avsc", ".json"})
+_LOOK = 0.2
+_SHOWN = 5  # records a second that are shown
+_LONGEST = 160  # characters of a record
+
+Run = Callable[..., None]
+
+
+def changed(folder: Path) -> dict[Path, float]:
+    """Return when each of the folder's own files was changed last."""
+    found = {}
+    for path in sorted(folder.iterdir()):
+        if path.suffix in _WATCHED and path.is_file() and not path.name.startswith("test_"):
+            found[path] = path.stat().st_mtime
+    return found
+
+
+@dataclass
+class Development:
+    """A pipeline's file, run again and again on one Kafka."""
+
+    file: Path
+    servers: str
+    run: Run
+    say: Callable[[str], None]
+    fail: Callable[[TailraceError], None]
+    rate: float = 10.0
+    ended: threading.Event = field(default_factory=threading.Event)
+    _stop: Stop | None = None
+    _fed: set[str] = field(default_factory=set)
+    _shown: set[str] = field(default_factory=set)
+
+    def end(self, reason: str) -> None:
+        """End it, after the batch in progress."""
+        self.ended.set()
+        if self._stop is not None:
+            self._stop(reason)
+
+    def serve(self, emit: Emit) -> None:
+        """Run the pipeline, and again with each change, until it is ended."""
+        while not self.ended.is_set():
+            seen, self._stop = changed(self.file.parent), Stop()
+            watch = threading.Thread(target=self._watch, args=[seen, self._stop], daemon=True)
+            watch.start()
+            try:
+                self._once(emit, self._stop)
+            except TailraceError as error:
+                self.fail(error)
+                self.say("waiting for a change")
+                self._stop.event.wait()
+            self._stop("the next run")
+            watch.join()
+
+    def _once(self, emit: Emit, stop: Stop) -> None:
+        loaded = load(self.file, {**os.environ, SERVERS: self.servers})
+        pipeline = loaded.pipeline
+        create_topics(self.servers, [*pipeline.source.topics, *pipeline.sink.named], 2)
+        self._feed(loaded)
+        self._tail(pipeline)
+        self.run(pipeline, loaded.folder, emit=emit, stop=stop)
+
+    def _watch(self, seen: Mapping[Path, float], stop: Stop) -> None:
+        while not stop.event.wait(_LOOK):
+            now = changed(self.file.parent)
+            if now != seen:
+                names = sorted({path.name for path, _ in set(now.items()) ^ set(seen.items())})
+                self.say(f"changed: {', '.join(names)}")
+                stop(f"{', '.join(names)} changed")
+
+    # -- what goes in, and what comes out --------------------------------------------------------------
+
+    def _feed(self, loaded: Loaded) -> None:
+        """Write samples to the first source topic, if there are any; once for each topic."""
+        topics = loaded.pipeline.source.topics
+        path = loaded.folder / SAMPLES
+        if not topics or topics[0] in self._fed or not path.is_file():
+            return
+        self._fed.add(topics[0])
+        self.say(f"writing {self.rate:g} records a second of {SAMPLES} to {topics[0]}")
+        threading.Thread(target=self._write, args=[path, topics[0]], daemon=True).start()
+
+    def _write(self, path: Path, topic: str) -> None:
+        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 5})
+        try:
+            for key, value in samples(path):
+                producer.produce(topic, value, key)
+                producer.poll(0)
+                if self.ended.wait(1 / self.rate):
+                    break
+        except Exception as error:  # the user's code may raise anything
+            self.say(f"{path.name}: {type(error).__name__}: {error}; no more samples are written")
+        producer.flush(10)
+
+    def _tail(self, pipeline: Pipeline) -> None:
+        """Show what comes out from now on; once for each topic."""
+        for topic in (*pipeline.sink.named, pipeline.rejected_topic):
+            if topic not in self._shown:
+                self._shown.add(topic)
+                create_topics(self.servers, [topic], 1)
+                show = shown_by(pipeline, self.file.parent) if topic != pipeline.rejected_topic else rejected
+                threading.Thread(target=self._show, args=[topic, show], daemon=True).start()
+
+    def _show(self, topic: str, show: Callable[[Any], str]) -> None:
+        consumer = Consumer(
+            {"bootstrap.servers": self.servers, "group.id": f"dev-{topic}", "isolation.level": "read_committed"}
+        )
+        try:
+            partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+            consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+            since, count = time.monotonic(), 0
+            while not self.ended.is_set():
+                message = consumer.poll(0.2)
+                if time.monotonic() - since > 1:
+                    if count > _SHOWN:
+                        self.say(f"{topic}: and {count - _SHOWN} more")
+                    since, count = time.monotonic(), 0
+                if message is None or message.error() is not None:
+                    continue
+                count += 1
+                if count <= _SHOWN:
+                    self.say(f"{topic}: {show(message)}"[:_LONGEST])
+        except KafkaException as error:
+            self.say(f"{topic} is no longer shown: {error}")
+        finally:
+            consumer.close()
+
+
+def samples(path: Path) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Return the records that the file's function `records` yields."""
+    spec = importlib.util.spec_from_file_location("tailrace_samples", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found: Iterator[tuple[bytes | None, bytes | None]] = module.records()
+    return found
+
+
+def text(value: bytes | None) -> str:
+    """Return bytes as text, if they are; otherwise in hexadecimal."""
+    if value is None:
+        return "null"
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
+
+
+def rejected(message: Any) -> str:
+    """Describe a rejected record."""
+    headers = dict(message.headers() or [])
+    why = (text(headers[name]) for name in (HEADER_REASON, HEADER_DETAIL) if headers.get(name) is not None)
+    return f"{text(message.key())} {text(message.value())} ({': '.join(why)})"
+
+
+def shown_by(pipeline: Pipeline, folder: Path) -> Callable[[Any], str]:
+    """Return what describes an output record; plain Avro is decoded."""
+    sink = pipeline.sink
+    if sink.format != Format.AVRO or sink.registry is not None:
+        return lambda message: f"{text(message.key())} {text(message.value())}"
+    import fastavro
+
+    schema = fastavro.parse_schema(json.loads((folder / (sink.schema_ or "")).read_text()))
+
+    def show(message: Any) -> str:
+        found = fastavro.schemaless_reader(io.BytesIO(message.value()), schema, None)
+        return f"{text(message.key())} {json.dumps(found, default=str)}"
+
+    return show

@@ -65,7 +65,7 @@ def test_signal_to_the_whole_group_ends_a_driver_as_one_to_it_alone(bench: MakeB
             wait_until(lambda log=log, event=event: count(log, event) >= 1, f"the event {event}", LIMIT)  # type: ignore[misc]
             os.killpg(process.pid, signal.SIGTERM)
             os.kill(process.pid, signal.SIGTERM)  # `timeout` signals its child twice
-            assert process.wait(LIMIT) == 0, log.with_suffix(".err").read_text()
+            assert process.wait(LIMIT) == 0, log.read_text() + log.with_suffix(".err").read_text()
         assert events(log)[-1]["event"] == "stopped"
         assert "Traceback" not in log.with_suffix(".err").read_text()
         assert count(log, "planned") == count(log, "written")

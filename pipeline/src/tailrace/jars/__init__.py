@@ -154,7 +154,10 @@ def java() -> Path:
 def java_version(path: Path) -> int:
     """Return the feature version of a Java runtime, such as 17."""
     try:
-        done = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60, check=False)
+        # In a session of its own: a signal to our group, which ends the run in its own time, must not end this.
+        done = subprocess.run(
+            [path, "-version"], capture_output=True, text=True, timeout=60, check=False, start_new_session=True
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaMissing(f"{path} does not run: {error}", then="set JAVA_HOME to a JDK that works") from error
     said = done.stderr + done.stdout

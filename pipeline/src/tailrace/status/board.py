@@ -82,6 +82,7 @@ class Board:
         self._set(metrics.BATCH_TARGET, self.pipeline.batch.target)
         self._set(metrics.DRIVER_STARTED, self._started)
         self._set(metrics.DRIVER_INFO, 1, self.run, VERSION)
+        self._set(metrics.BROKERS_AWAY, 0)
         self._be(Phase.STARTING)
         self.measures.before(lambda: self._set(metrics.STALLED, float(bool(self.stalled()))))
 

@@ -48,8 +48,8 @@ def test_development_shows_what_an_edit_changes(tmp_path: Path) -> None:
         return text in log.read_text()
 
     try:
-        wait_until(lambda: shown("orders-out: order-1 "), "an output", LIMIT)
-        wait_until(lambda: shown("orders.rejected: order-20 not JSON (not json: "), "a rejected record", LIMIT)
+        wait_until(lambda: shown("orders-out: order-"), "an output", LIMIT)
+        wait_until(lambda: shown(" not JSON (not json: "), "a rejected record", LIMIT)
         function.write_text(good.replace('F.col("count")', 'F.col("cout")'))
         wait_until(lambda: shown("changed: functions.py"), "the change to be noticed", LIMIT)
         wait_until(lambda: shown("waiting for a change"), "the mistake to be explained", LIMIT)

@@ -75,7 +75,9 @@ class Loop:
         self._threads = ThreadPoolExecutor(1, "tailrace-deliver")
         self._ticked = 0.0
         self._settled: TopicPartitions | None = None
-        self._brokers = Brokers(self.context.emit, lambda: self.context.cluster.topics())
+        # No reference to the loop: in a cycle the cluster's client would be freed late, and may wait there for ever.
+        cluster = self.context.cluster
+        self._brokers = Brokers(self.context.emit, lambda: cluster.topics())
         self._written: list[Written] = []
         self._tolerant = Tolerant(self.engine, self.context.pipeline)
 

@@ -61,6 +61,9 @@ class Lags:
         self._stop.set()
         if self._thread is not None:
             self._thread.join(2)
+        # Nothing may keep a finished run, and its clients, until a garbage collection: freeing a client whose broker
+        # has gone can wait for ever there (its thread reports the error, and needs the interpreter's lock).
+        self._positions = dict
 
     def _run(self) -> None:
         cluster, consumer = Cluster(self._pipeline.kafka), Consumer(_options(self._pipeline))

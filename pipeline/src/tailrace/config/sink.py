@@ -57,6 +57,11 @@ class Sink(Section):
         """The topics that the configuration names."""
         return tuple(dict.fromkeys([*([self.topic] if self.topic is not None else []), *self.topics]))
 
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The topics that rows may name; empty if they may name any."""
+        return self.named if self.topics else ()
+
     @field_validator("format")
     @classmethod
     def _format(cls, name: str) -> str:

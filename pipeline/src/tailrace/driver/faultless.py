@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -19,9 +19,12 @@ def without(
     records: Generator[Any, None, T],
     faults: Mapping[Place, Mapping[int, str]],
     columns: tuple[str, ...],
-    aside: list[Any],
+    take: Callable[[pa.RecordBatch], object],
 ) -> Generator[Any, None, T]:
-    """Yield these columns of all records but the faulty ones; those are added to `aside`, as rows to write."""
+    """Yield these columns of all records but the faulty ones; those are taken aside as rows to write.
+
+    They are taken before anything after them is asked for: once the records are read, an attempt may commit.
+    """
     while True:
         try:
             batch = next(records)
@@ -31,9 +34,7 @@ def without(
         marked = list(_marked(batch, faults))
         if marked:
             where = [number for number, _ in marked]
-            aside.append(
-                rejected(batch, origin(batch), where, [RAISED] * len(where), [why for _, why in marked], stage=NAME)
-            )
+            take(rejected(batch, origin(batch), where, [RAISED] * len(where), [why for _, why in marked], stage=NAME))
             taken = set(where)
             batch = batch.filter(pa.array([number not in taken for number in range(batch.num_rows)]))
         yield batch.select(columns)

@@ -28,7 +28,6 @@ _SHOWN = 120  # characters of an exception
 _OWN = re.compile(r"^function '[^']*': ")
 
 Part = tuple[Range, ...]
-Probe = Callable[[Part, int], str | None]  # process a part in a lane; return why that fails
 
 
 @dataclass(frozen=True)

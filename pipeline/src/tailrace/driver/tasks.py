@@ -156,7 +156,7 @@ class Tasks:
             reset=pipeline.source.on_data_loss.value == "reset",
             ledger=pipeline.ledger.topic,
             topic=pipeline.sink.topic,
-            topics=pipeline.sink.named if pipeline.sink.topics else (),
+            topics=pipeline.sink.allowed,
             rejected=pipeline.rejected_topic,
             idle=pipeline.sink.idle,
             shuffles=shuffles,
@@ -169,10 +169,14 @@ class Tasks:
         )
 
     def records(
-        self, info: BatchInfo, part: int, records: Generator[Any, None, T], aside: list[pa.RecordBatch]
+        self,
+        info: BatchInfo,
+        part: int,
+        records: Generator[Any, None, T],
+        take: Callable[[pa.RecordBatch], object],
     ) -> Generator[Any, None, T]:
-        """Return a part's records; the faulty ones become rows in `aside`."""
-        return without(records, info.faults, self.columns, aside) if info.faulty(part) else records
+        """Return a part's records; the faulty ones become rows that are taken aside."""
+        return without(records, info.faults, self.columns, take) if info.faulty(part) else records
 
     def request(self, info: BatchInfo, part: int) -> ReadRequest:
         """Return the request for a part's ranges."""
@@ -221,17 +225,13 @@ class Tasks:
         if info.batch == WARMING:
             return
         info.refuse_repetition()
-        aside: list[pa.RecordBatch] = []
-        records = self.records(info, part, client.read(attempt, self.request(info, part), info.batch, part), aside)
-        done = yield from records
-        if aside and not info.probe:
-            handing = client.Handing(Judging(attempt, info.batch, part, whole=False))
-            try:
-                for each in aside:
-                    handing.add(each)
-                handing.end()
-            finally:
-                handing.close()
+        read = client.read(attempt, self.request(info, part), info.batch, part)
+
+        def take(rows: pa.RecordBatch) -> None:
+            if not info.probe:
+                _hand_over(Judging(attempt, info.batch, part, whole=False), rows)
+
+        done = yield from self.records(info, part, read, take)
         if self.reads is not None:
             self.reads.add([(part, done)])
 
@@ -272,7 +272,7 @@ class Tasks:
                 return
             aside: list[pa.RecordBatch] = []
             read = client.read(attempt, self.request(info, number), info.batch, number)
-            made = itertools.chain(rows(stages, self.records(info, number, read, aside)), aside)
+            made = itertools.chain(rows(stages, self.records(info, number, read, aside.append)), aside)
             if info.probe:
                 collections.deque(made, maxlen=0)
                 yield answer(Written(SinkPartition(number), skipped=True))
@@ -293,6 +293,16 @@ class Tasks:
             return
         task = self.assignment(info, number, "" if self.shuffles else attempt)
         yield answer(client.Client().write(task, self.end.complete(batches)))
+
+
+def _hand_over(question: Judging, rows: pa.RecordBatch) -> None:
+    """Hand rejected rows to the gateway, and return once it has them."""
+    handing = client.Handing(question)
+    try:
+        handing.add(rows)
+        handing.end()
+    finally:
+        handing.close()
 
 
 def here() -> tuple[BatchInfo, int, str]:

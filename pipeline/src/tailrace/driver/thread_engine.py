@@ -112,7 +112,7 @@ class ThreadEngine:
         """Return a part's rows, the rejected ones among them."""
         aside: list[Any] = []
         records = self._tasks.records(
-            info, number, self.deliveries.read(self._tasks.request(info, number), done), aside
+            info, number, self.deliveries.read(self._tasks.request(info, number), done), aside.append
         )
         return itertools.chain(rows(stages_of(self._spec), self._checked(records)), aside)
 

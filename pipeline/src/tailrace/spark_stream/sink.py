@@ -60,7 +60,7 @@ class BatchWrite:
             delivery=plan.delivery,
             ledger=pipeline.ledger.topic,
             topic=pipeline.sink.topic,
-            topics=pipeline.sink.named if pipeline.sink.topics else (),
+            topics=pipeline.sink.allowed,
             rejected=pipeline.rejected_topic,
             run=run,
             options=client_options(pipeline.kafka) | pipeline.sink.options,

@@ -110,7 +110,7 @@ def readable(value: bytes | None, size: int) -> str:
     if value is None:
         return "null"
     cut = f"\n  … {len(value)} bytes in total; --bytes {len(value)} shows them" if len(value) > size else ""
-    text = _text(value)
+    text = text_of(value)
     if text is not None:
         return text.encode()[:size].decode("utf-8", "ignore") + cut
     lines = []
@@ -121,7 +121,8 @@ def readable(value: bytes | None, size: int) -> str:
     return "".join(lines) + cut
 
 
-def _text(value: bytes) -> str | None:
+def text_of(value: bytes) -> str | None:
+    """Return bytes as text; None if they are none, or would change the terminal."""
     try:
         text = value.decode("utf-8")
     except UnicodeDecodeError:
@@ -136,7 +137,7 @@ def content(message: Message, size: int) -> dict[str, Any]:
     def shown(value: bytes | None) -> dict[str, Any] | None:
         if value is None:
             return None
-        text = _text(value)
+        text = text_of(value)
         how = {"hex": value[:size].hex()} if text is None else {"text": text.encode()[:size].decode("utf-8", "ignore")}
         return {**how, "bytes": len(value)}
 

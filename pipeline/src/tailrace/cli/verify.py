@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -12,6 +13,8 @@ from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOpti
 from tailrace.cli.terminal import Output, OutputOption, done, emit, note
 from tailrace.config import Isolation
 from tailrace.errors import OptionRefused, RecordsDiffer
+
+T = TypeVar("T")
 
 _MEBIBYTE = 1024 * 1024
 _HOW = "Where to find a record's id: key, header:NAME or json:$.path."
@@ -62,7 +65,7 @@ def verify(
         input_topic,
         [output_topic, *(also or [])],
         went_in,
-        each=_times(each),
+        each=_parsed(Times.parse, each, "--each", "--each 3, or --each header:parts"),
         output_identity=came_out,
         rejected_topic=rejected,
         isolation=isolation,
@@ -89,22 +92,17 @@ def report(found: Comparison, output: Output, what: str) -> None:
         )
 
 
+def _parsed(parse: Callable[[str], T], text: str, option: str, example: str) -> T:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise OptionRefused(
+            f"{option}: {error}", kept="nothing was read or written", then=f"for example: {example}"
+        ) from None
+
+
 def _identity(text: str, option: str) -> Identity:
-    try:
-        return Identity.parse(text)
-    except ValueError as error:
-        raise OptionRefused(
-            f"{option}: {error}", kept="nothing was read or written", then="for example: --by json:$.id"
-        ) from None
-
-
-def _times(text: str) -> Times:
-    try:
-        return Times.parse(text)
-    except ValueError as error:
-        raise OptionRefused(
-            f"--each: {error}", kept="nothing was read or written", then="for example: --each 3, or --each header:parts"
-        ) from None
+    return _parsed(Identity.parse, text, option, "--by json:$.id")
 
 
 def _also(went_in: Identity, came_out: Identity) -> str:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from tailrace.admin.rejected import text_of
 from tailrace.config import Format, Pipeline
 from tailrace.config.file import Loaded, load
-from tailrace.demo.feed import create_topics
+from tailrace.demo.feed import Message, create_topics, feed
 from tailrace.driver.shutdown import Stop
 from tailrace.errors import TailraceError
 from tailrace.kafka.rejected_headers import HEADER_DETAIL, HEADER_REASON
@@ -67,6 +68,8 @@ class Development:
         """Run the pipeline, and again with each change, until it is ended."""
         while not self.ended.is_set():
             seen, self._stop = changed(self.file.parent), Stop()
+            if self.ended.is_set():  # by a signal between the two lines above
+                return
             watch = threading.Thread(target=self._watch, args=[seen, self._stop], daemon=True)
             watch.start()
             try:
@@ -107,16 +110,12 @@ class Development:
         threading.Thread(target=self._write, args=[path, topics[0]], daemon=True).start()
 
     def _write(self, path: Path, topic: str) -> None:
-        producer = Producer({"bootstrap.servers": self.servers, "linger.ms": 5})
         try:
-            for key, value in samples(path):
-                producer.produce(topic, value, key)
-                producer.poll(0)
-                if self.ended.wait(1 / self.rate):
-                    break
+            feed(samples(path), self.servers, topic, rate=self.rate, stop=self.ended)
+        except StopIteration:
+            self.say(f"{path.name}: all of its records are written")
         except Exception as error:  # the user's code may raise anything
             self.say(f"{path.name}: {type(error).__name__}: {error}; no more samples are written")
-        producer.flush(10)
 
     def _tail(self, pipeline: Pipeline) -> None:
         """Show what comes out from now on; once for each topic."""
@@ -152,25 +151,22 @@ class Development:
             consumer.close()
 
 
-def samples(path: Path) -> Iterator[tuple[bytes | None, bytes | None]]:
+def samples(path: Path) -> Iterator[Message]:
     """Return the records that the file's function `records` yields."""
     spec = importlib.util.spec_from_file_location("tailrace_samples", path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    found: Iterator[tuple[bytes | None, bytes | None]] = module.records()
-    return found
+    return (Message(key, value) for key, value in module.records())
 
 
 def text(value: bytes | None) -> str:
     """Return bytes as text, if they are; otherwise in hexadecimal."""
     if value is None:
         return "null"
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return f"0x{value.hex()}"
+    found = text_of(value)
+    return f"0x{value.hex()}" if found is None else found
 
 
 def rejected(message: Any) -> str:

@@ -71,7 +71,6 @@ class Board:
         self._owners: dict[int, tuple[str, str]] = {}
         self._warnings: deque[str] = deque(maxlen=_WARNINGS)
         self._executors: tuple[int, int] | None = None
-        self._silent: tuple[float, str] | None = None  # since when no broker answers, and what was asked
         self.links: dict[str, str] = {}
         self.planning: tuple[str, tuple[str, ...]] | None = None  # how a stateless pipeline's frame is planned, and why
         self._begin()
@@ -82,7 +81,7 @@ class Board:
         self._set(metrics.BATCH_TARGET, self.pipeline.batch.target)
         self._set(metrics.DRIVER_STARTED, self._started)
         self._set(metrics.DRIVER_INFO, 1, self.run, VERSION)
-        self._set(metrics.BROKERS_AWAY, 0)
+        self._away("")
         self._be(Phase.STARTING)
         self.measures.before(lambda: self._set(metrics.STALLED, float(bool(self.stalled()))))
 
@@ -124,7 +123,7 @@ class Board:
                     self.executors(event.wanted, self._executors[1] if self._executors else 0)
 
     def _away(self, why: str) -> None:
-        self._silent = (self._clock(), why) if why else None
+        self._silent: tuple[float, str] | None = (self._clock(), why) if why else None  # since when, and what was asked
         self._set(metrics.BROKERS_AWAY, float(bool(why)))
 
     def stopping(self) -> None:

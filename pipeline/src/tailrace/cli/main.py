@@ -37,7 +37,7 @@ class Command:
 
 _ALL = {
     "init": Command("tailrace.cli.init", "init", "Write a new pipeline that works."),
-    "dev": Command("tailrace.cli.dev", "dev", "Run a pipeline on a Kafka of its own, and again with each change."),
+    "dev": Command("tailrace.cli.dev", "dev", "Run a pipeline beside your editor, on its own Kafka."),
     "demo": Command("tailrace.cli.demo", "demo", "Show exactly once: a real Kafka, a pipeline, the proof."),
     "kafka": Command("tailrace.cli.kafka", "kafka", "Run a real Kafka on this machine, to try things with."),
     "run": Command("tailrace.cli.run", "run", "Run a pipeline."),

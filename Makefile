@@ -22,7 +22,7 @@ WORLD ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test charts charts-schema charts-package images images-jars e2e faults check audit bench bench-soak bench-churn pictures fix docs lock clean
+.PHONY: help setup run test charts charts-schema charts-package images images-jars e2e faults check audit site bench bench-soak bench-churn pictures fix docs lock clean
 
 help: ## List the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -93,6 +93,11 @@ audit: $(STAMP) ## Ask the registry for known vulnerabilities of all locked pack
 	$(BIN)/uv pip sync --quiet --python build/audit --require-hashes requirements/audit.txt
 	PYTHONPATH=tests $(BIN)/python -m support.audit build/audit/bin/pip-audit
 
+site: $(STAMP) ## Build the documentation as a site in build/site, and check its links (needs npm, for the diagrams)
+	$(BIN)/uv venv --quiet --allow-existing build/site-tools
+	$(BIN)/uv pip sync --quiet --python build/site-tools --require-hashes requirements/site.txt
+	PYTHONPATH=docs/site $(BIN)/python -m publish build/site-tools/bin/mkdocs
+
 bench: setup ## Measure Tailrace against Spark's own sink (quiet machine, 45 minutes; QUICK=1: 6)
 	PYTHONPATH=tests $(BIN)/python -m bench.sink $(if $(QUICK),--quick,--write) $(if $(ONLY),--only $(ONLY))
 
@@ -120,6 +125,7 @@ lock: $(STAMP) ## Regenerate the locked requirements
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/operator.in --output-file requirements/operator.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/zookeeper.in --output-file requirements/zookeeper.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements/audit.in --output-file requirements/audit.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/site.in --output-file requirements/site.txt
 
 clean: ## Remove what the other commands created here
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

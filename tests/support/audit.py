@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-LOCKED = ("runtime.txt", "operator.txt", "zookeeper.txt", "dev.txt")
+LOCKED = ("runtime.txt", "operator.txt", "zookeeper.txt", "site.txt", "dev.txt")
 _LIMIT = 600.0
 
 

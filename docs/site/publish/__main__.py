@@ -1,0 +1,43 @@
+"""Build the site of the documentation and check it (`make site`): stage the pages, run MkDocs, read what came out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from publish import check, mermaid, versions
+from publish.stage import stage
+
+ROOT = Path(__file__).parents[3]
+BUILD = ROOT / "build"
+SITE = BUILD / "site"
+_LIMIT = 300.0
+
+
+def _build(tool: str, configuration: Path, folder: Path) -> None:
+    """Let MkDocs build the pages into the folder; a warning is an error."""
+    command = [tool, "build", "--strict", "--quiet", "--config-file", str(configuration), "--site-dir", str(folder)]
+    subprocess.run(command, check=True, timeout=_LIMIT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+
+
+def main() -> int:
+    """Build with the MkDocs that is named; fail if a page, a link or a resource is wrong."""
+    version = versions.described((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    try:
+        configuration = stage(ROOT, BUILD / "site-pages", mermaid.fetched(BUILD / "mermaid"))
+        _build(sys.argv[1], configuration, SITE / version.number)
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        sys.stderr.write(f"the site was not built: {error}\n")
+        return 1
+    folders = [each.name for each in SITE.iterdir() if (each / "index.html").exists()]
+    (SITE / "versions.json").write_text(versions.menu(folders, version), encoding="utf-8")
+    (SITE / "index.html").write_text(versions.first_page(folders), encoding="utf-8")
+    problems, summary = check.check(SITE / version.number)
+    sys.stdout.writelines(f"{line}\n" for line in [*problems, f"{SITE / version.number}: {summary}"])
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

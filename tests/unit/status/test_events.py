@@ -7,8 +7,8 @@ from typing import get_args
 
 import pytest
 
-from tailrace.cli.event_lines import line
 from tailrace.status import events
+from tailrace.status.event_lines import line
 from tailrace.status.events import BatchPlanned, BatchWritten, Event, Noted, to_each
 
 WRITTEN = BatchWritten(
@@ -27,6 +27,7 @@ EXAMPLES: list[Event] = [
     events.OffsetStoreReport("zookeeper is written again"),
     events.Warned("sink.partitions has no effect"),
     Noted("a note"),
+    events.Changed("the function"),
     events.LeaseProblem("denied"),
     events.BrokersAway("no broker answered"),
     events.BrokersBack(),

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli.event_lines import line
 from tailrace.cli.terminal import Output, fail, log_to_stderr, note, say
 from tailrace.config.file import load
 from tailrace.errors import TailraceError
+from tailrace.status.event_lines import line
 from tailrace.status.events import BatchWritten, Event
 
 

@@ -15,7 +15,6 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli.event_lines import line
 from tailrace.cli.last_words import last_words
 from tailrace.cli.ready import ReadyFile
 from tailrace.cli.renewal import Renewal, certificates, copies
@@ -24,6 +23,7 @@ from tailrace.config.file import load
 from tailrace.progress.lease import Holder
 from tailrace.startup.api_server import Pods
 from tailrace.startup.successor import resign
+from tailrace.status.event_lines import line
 from tailrace.status.events import BatchWritten, Emit, Event, to_each
 
 _SAME = 0.5  # seconds within which two signals are one

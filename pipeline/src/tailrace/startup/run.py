@@ -45,7 +45,7 @@ from tailrace.startup.standby import Standby
 from tailrace.startup.warming import Warming
 from tailrace.startup.watcher import RunWatcher
 from tailrace.status.board import Board
-from tailrace.status.events import Emit, LeaseProblem, Noted, Starting, ignored, to_each
+from tailrace.status.events import Changed, Emit, LeaseProblem, Noted, Starting, ignored, to_each
 
 
 def assemble(spark: SparkSession, pipeline: Pipeline, folder: Path) -> Assembly:
@@ -142,7 +142,7 @@ def given_way(pipeline: Pipeline, cluster: Cluster, emit: Emit, replaces: Callab
     if replaces is not None and not replaces(leader):
         return True
     since = datetime.datetime.fromtimestamp(leader.since, datetime.UTC).isoformat(timespec="seconds")
-    emit(Noted(f"takes over from run {leader.run} on {leader.host}, which has led since {since} and will now stop"))
+    emit(Changed(f"takes over from run {leader.run} on {leader.host}, which has led since {since} and will now stop"))
     return False
 
 

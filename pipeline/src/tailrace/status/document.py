@@ -1,10 +1,13 @@
-"""Parts of the document at /status: the lag by topic partition, and the totals since the start."""
+"""Parts of the document at /status: the last batch, the lag by topic partition, the totals since the start."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
-from tailrace.status.snapshots import LagSeen
+from tailrace.errors import all_errors
+from tailrace.status.snapshots import Finished, LagSeen, Progress
 from tailrace.telemetry import metrics
 from tailrace.telemetry.measure import Measures
 
@@ -46,4 +49,31 @@ def lag_of(seen: LagSeen) -> dict[str, Any]:
             }
             for topic, number in sorted(places[:_PLACES])
         ],
+    }
+
+
+def error_of(error: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an error with its explanation, if its code is known here."""
+    kind = next((kind for kind in all_errors() if kind.code == error["error"]), None)
+    return dict(error) | {"explanation": inspect.getdoc(kind) if kind is not None else None}
+
+
+def batch_of(last: Finished | None, progress: Progress | None, busy: bool, target: float) -> dict[str, Any] | None:
+    """Return the last batch, with Spark's times if it planned that batch; None before the first."""
+    if last is None:
+        return None
+    spent = dict(last.phases)
+    if progress is not None and progress.batch == last.batch:
+        spent |= {name: value for name, value in progress.durations.items() if name != "addBatch"}
+    return {
+        "number": last.batch,
+        "records": last.records,
+        "out": last.out,
+        "rejected": last.rejected,
+        "sinks": len(last.written),
+        "finished": last.at,
+        "busy": busy,
+        "limit": last.limit,
+        "target": target,
+        "phases": spent,
     }

@@ -173,6 +173,14 @@ class Noted(_Event):
 
 
 @dataclass(frozen=True)
+class Changed(_Event):
+    """Something differs from before: the driver, the code, the rules for rejection."""
+
+    event = "changed"
+    what: str
+
+
+@dataclass(frozen=True)
 class LeaseProblem(_Event):
     """No standby can see this driver."""
 
@@ -227,6 +235,7 @@ Event = (
     | OffsetStoreReport
     | Warned
     | Noted
+    | Changed
     | LeaseProblem
     | BrokersAway
     | BrokersBack

@@ -9,6 +9,7 @@ from tailrace.status.events import (
     BatchWritten,
     BrokersAway,
     BrokersBack,
+    Changed,
     Event,
     ExecutorsWanted,
     Idle,
@@ -52,7 +53,7 @@ def line(event: Event) -> str | None:
             return f"offsets out of range: {event.what}"
         case Warned():
             return f"warning: {event.what}"
-        case OffsetStoreReport() | Noted():
+        case OffsetStoreReport() | Noted() | Changed():
             return event.what
         case LeaseProblem():
             return f"no standby can see this driver: {event.what}"

@@ -1,4 +1,4 @@
-"""Generator of the reference pages: docs/metrics.md, and in docs/reference configuration, errors and cli.
+"""Generator of the reference: docs/metrics.md, and in docs/reference configuration and its schema, errors and cli.
 
 A page written by hand drifts from the code. These come from the schema, the errors' docstrings and the commands' help,
 and a test compares them with a fresh generation. `python docs/generate.py` writes them.
@@ -18,6 +18,7 @@ from tailrace.cli.main import COMMANDS, app, load
 from tailrace.config import Pipeline
 from tailrace.config.file.places import ALLOWED_OPTIONS, RESERVED, dotted
 from tailrace.errors import TailraceError, all_errors
+from tailrace.scaffold.schema import schema as schema_of_a_file
 from tailrace.telemetry import metrics
 
 HERE = Path(__file__).parent
@@ -39,6 +40,9 @@ sink:
   topic: orders-copy
   format: raw
 ```
+
+[pipeline.schema.json](pipeline.schema.json) is the file's JSON Schema, as `tailrace schema` prints it. Name it in the
+first line, `# yaml-language-server: $schema=…`: editors then complete keys and mark mistakes.
 
 An invalid configuration is refused before anything is read or written, and every problem is listed with its file and
 line: an unknown key, a duplicate key, a value of the wrong type, values that contradict each other.
@@ -156,6 +160,11 @@ def metric_pages() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def pipeline_schema() -> str:
+    """Generate pipeline.schema.json, as `tailrace schema` prints it."""
+    return json.dumps(schema_of_a_file(), indent=2) + "\n"
+
+
 def _help(*words: str) -> str:
     shown = CliRunner().invoke(app, [*words, "--help"], prog_name="tailrace", terminal_width=HELP_WIDTH)
     return f"```text\n{shown.output.strip()}\n```"
@@ -241,6 +250,7 @@ def main() -> None:
     """Write the pages."""
     REFERENCE.mkdir(exist_ok=True)
     (REFERENCE / "configuration.md").write_text(configuration(), encoding="utf-8")
+    (REFERENCE / "pipeline.schema.json").write_text(pipeline_schema(), encoding="utf-8")
     (REFERENCE / "errors.md").write_text(errors(), encoding="utf-8")
     (REFERENCE / "cli.md").write_text(cli(), encoding="utf-8")
     (HERE / "metrics.md").write_text(metric_pages(), encoding="utf-8")

@@ -198,6 +198,20 @@ def test_the_page_of_commands_is_up_to_date() -> None:
     assert written == module.cli(), "run: python docs/generate.py, to regenerate cli.md"
 
 
+def test_figures_of_the_cost_page_are_measured() -> None:
+    """Each is on a page that a benchmark wrote; after another measurement, change docs/cost.md too."""
+    figure = re.compile(r"\d[\d,.]*\d")
+    measured = {
+        each for name in ("sink", "churn") for each in figure.findall((ROOT / f"docs/benchmarks/{name}.md").read_text())
+    }
+    cost = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+    cells = [cell for line in cost.splitlines() if line.startswith("| ") for cell in line.split("|")[2:]]
+    prose = re.findall(r"(\d[\d,]*\.?\d+)(?=,| and [\d.]+ ms| ms| µs| records/s)", cost)
+    used = {each for cell in cells for each in figure.findall(cell)} | {each for each in prose if set(each) & set(",.")}
+    assert {"126.9", "4.35", "305,249", "3896", "2.00"} <= used
+    assert sorted(used - measured) == []
+
+
 def test_every_page_is_in_the_index() -> None:
     """A page without links to it is not read."""
     index = ROOT / "docs" / "index.md"

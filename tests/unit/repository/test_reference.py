@@ -35,6 +35,12 @@ def test_page_is_up_to_date(generate: ModuleType, page: str) -> None:
     assert written == getattr(generate, page)(), f"run: python docs/generate.py, to regenerate {page}.md"
 
 
+def test_schema_is_up_to_date(generate: ModuleType) -> None:
+    """After a change of the configuration, run `python docs/generate.py`."""
+    written = (DOCS / "reference" / "pipeline.schema.json").read_text(encoding="utf-8")
+    assert written == generate.pipeline_schema(), "run: python docs/generate.py, to regenerate pipeline.schema.json"
+
+
 @pytest.mark.parametrize("page", ["configuration", "errors"])
 def test_page_says_that_it_is_generated(generate: ModuleType, page: str) -> None:
     """A reader who opens it to edit it learns what to edit instead."""

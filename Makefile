@@ -93,7 +93,7 @@ audit: $(STAMP) ## Ask the registry for known vulnerabilities of all locked pack
 	$(BIN)/uv pip sync --quiet --python build/audit --require-hashes requirements/audit.txt
 	PYTHONPATH=tests $(BIN)/python -m support.audit build/audit/bin/pip-audit
 
-site: $(STAMP) ## Build the documentation as a site in build/site, and check its links (needs npm, for the diagrams)
+site: $(STAMP) ## Build the documentation as a site in build/site, and check its links (npm provides the diagrams)
 	$(BIN)/uv venv --quiet --allow-existing build/site-tools
 	$(BIN)/uv pip sync --quiet --python build/site-tools --require-hashes requirements/site.txt
 	PYTHONPATH=docs/site $(BIN)/python -m publish build/site-tools/bin/mkdocs

@@ -16,6 +16,15 @@ SITE = BUILD / "site"
 _LIMIT = 300.0
 
 
+def _diagrams() -> Path | None:
+    """Return the script that draws the diagrams; without npm, or without its registry, say so and return None."""
+    try:
+        return mermaid.fetched(BUILD / "mermaid")
+    except OSError as error:
+        sys.stderr.write(f"diagrams are NOT drawn, only shown as text: {error}\n")
+        return None
+
+
 def _build(tool: str, configuration: Path, folder: Path) -> None:
     """Let MkDocs build the pages into the folder; a warning is an error."""
     command = [tool, "build", "--strict", "--quiet", "--config-file", str(configuration), "--site-dir", str(folder)]
@@ -26,7 +35,7 @@ def main() -> int:
     """Build with the MkDocs that is named; fail if a page, a link or a resource is wrong."""
     version = versions.described((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     try:
-        configuration = stage(ROOT, BUILD / "site-pages", mermaid.fetched(BUILD / "mermaid"))
+        configuration = stage(ROOT, BUILD / "site-pages", _diagrams())
         _build(sys.argv[1], configuration, SITE / version.number)
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         sys.stderr.write(f"the site was not built: {error}\n")

@@ -24,18 +24,22 @@ def _is_right(content: bytes) -> bool:
 
 
 def fetched(folder: Path) -> Path:
-    """Return the file in the folder; download it if it is missing or another one."""
+    """Return the file in the folder; download it if it is missing or another one.
+
+    Raise OSError if it cannot be downloaded, and ValueError if what came is another file.
+    """
     file = folder / "mermaid.min.js"
     if file.exists() and _is_right(file.read_bytes()):
         return file
     if shutil.which("npm") is None:
-        raise FileNotFoundError("the site's diagrams need npm, which is not on the PATH: install Node.js")
+        raise FileNotFoundError("npm is not on the PATH: install Node.js")
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
-        command = ["npm", "pack", "--silent", f"mermaid@{VERSION}"]
+        command = ["npm", "pack", "--loglevel=error", f"mermaid@{VERSION}"]
         done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_LIMIT, check=False)
         if done.returncode:
-            raise OSError(f"npm could not download mermaid {VERSION}: {done.stderr.strip()[-500:]}")
+            said = "; ".join(done.stderr.strip().splitlines()[:2])
+            raise OSError(f"npm could not download mermaid {VERSION}: {said}")
         [package] = Path(work).glob("*.tgz")
         with tarfile.open(package) as archive:
             member = archive.extractfile(_MEMBER)

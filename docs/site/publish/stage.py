@@ -14,6 +14,7 @@ from typing import Final
 from publish import markdown, places, sources
 
 CONFIGURATION: Final = "mkdocs.yml"
+_BASE: Final = "base.yml"
 _PAGES: Final = "pages"
 _NOT_SHOWN: Final = (".", "__pycache__")
 
@@ -44,8 +45,11 @@ def _staged(root: Path, pages: dict[str, str]) -> Iterator[tuple[str, str]]:
         yield places.place(path), markdown.for_python_markdown(_source_page(root, path))
 
 
-def stage(root: Path, folder: Path, mermaid: Path) -> Path:
-    """Write the pages, their pictures and data, and the configuration to a new folder; return the configuration."""
+def stage(root: Path, folder: Path, mermaid: Path | None) -> Path:
+    """Write the pages, their pictures and data, and the configuration to a new folder; return the configuration.
+
+    Without the script of Mermaid, the diagrams are shown as text.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     pages = _pages(root)
     for place, text in _staged(root, pages):
@@ -58,11 +62,12 @@ def stage(root: Path, folder: Path, mermaid: Path) -> Path:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(asset, copy)
     shutil.copytree(root / "docs" / "site" / "theme", folder / "theme")
-    shutil.copy(mermaid, folder / "theme" / "assets" / mermaid.name)
+    if mermaid is not None:
+        shutil.copy(mermaid, folder / "theme" / "assets" / mermaid.name)
     titles = {places.place(path): markdown.title(text) for path, text in pages.items()}
     navigation = places.navigation(pages["docs/index.md"], titles)
-    # JSON is YAML; the rest of the configuration is taken as it is.
-    base = (root / "docs" / "site" / CONFIGURATION).read_text(encoding="utf-8")
+    shutil.copy(root / "docs" / "site" / CONFIGURATION, folder / _BASE)
+    added = {"INHERIT": _BASE, "nav": navigation, "extra": {"diagrams": mermaid is not None}}
     configuration = folder / CONFIGURATION
-    configuration.write_text(f"{base}nav: {json.dumps(navigation, ensure_ascii=False)}\n", encoding="utf-8")
+    configuration.write_text(json.dumps(added, indent=2) + "\n", encoding="utf-8")  # JSON is YAML, too
     return configuration

@@ -162,6 +162,13 @@ def test_mermaid_with_another_checksum_is_not_taken(tmp_path: Path, monkeypatch:
         mermaid.fetched(tmp_path)
 
 
+def test_site_without_mermaid_does_not_ask_for_it(tmp_path: Path) -> None:
+    """Without npm the diagrams are text, and no page loads a script that is missing."""
+    configuration = json.loads(stage(ROOT, tmp_path / "staged", None).read_text(encoding="utf-8"))
+    assert configuration["extra"] == {"diagrams": False}
+    assert not list(tmp_path.rglob("mermaid*.js"))
+
+
 def test_every_page_is_staged(tmp_path: Path) -> None:
     """The folder has each page of the repository, and each page that shows what they link to."""
     script = tmp_path / "mermaid.min.js"

@@ -17,9 +17,8 @@ from faults.scenario import Expect, Result
 from faults.transactions import beyond, open_after
 from tailrace.config import Kafka
 from tailrace.kafka.clients import client_options, persist
-from tailrace.progress.ledger import read
 from tailrace.progress.plan import Plan
-from tailrace.progress.stream_plan import AnyPlan
+from tailrace.progress.stream_plan import AnyPlan, read
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from tailrace.gateway.librdkafka import messages
 from tailrace.gateway.markers import MarkerReader
 from tailrace.gateway.producers import SinkProducer
 from tailrace.kafka.cluster import Cluster
+from tailrace.progress import last_error
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BatchId, Range, SinkPartition
@@ -414,3 +415,51 @@ def test_pipeline_uses_one_transactional_id_for_each_sink_partition(bench: MakeB
     mine = {each for each in groups if one.name in each}
     assert mine == {f"tailrace.{one.name}{end}" for end in ("", ".markers", ".drivers")}
     assert len(events_of(one.events, "written")) == 3
+
+
+def failing(what: str) -> errors.TailraceError:
+    """Return the error of a function."""
+    return errors.FunctionFailed(what, kept="the rest", then="look")
+
+
+def test_last_error_outlives_its_driver_and_is_no_plan(bench: MakeBench) -> None:
+    """The next driver reads it; what reads plans, markers and positions sees the same as before."""
+    pipeline = bench().pipeline(ledger={"partitions": 1})
+    place = (pipeline.source.topics[0], 0)
+    assert last_error.read(pipeline) is None
+    with Ledger.of(pipeline) as ledger:
+        ledger.take()
+        ledger.write(plan_of(pipeline, 0, 1), {place: 1})
+        last_error.write(ledger, pipeline, "ab", 5.0, failing("ValueError: 1"))
+        ledger.write(plan_of(pipeline, 1, 1), {place: 2})
+        last_error.write(ledger, pipeline, "ab", 6.0, failing("ValueError: 2"))
+    found = last_error.read(pipeline)
+    assert found == failing("ValueError: 2").as_dict() | {"run": "ab", "at": 6.0}
+    with Ledger.of(pipeline) as ledger:
+        assert ledger.latest() == plan_of(pipeline, 1, 1)
+        assert ledger.positions({place: 0}) == {place: 2}
+        assert ledger.markers() == {}
+
+
+def test_fenced_driver_does_not_write_its_error(bench: MakeBench) -> None:
+    """The newer driver's word stands, even if the older one ends later."""
+    pipeline = bench().pipeline(ledger={"partitions": 1})
+    with Ledger.of(pipeline) as old, Ledger.of(pipeline) as new:
+        old.take()
+        new.take()
+        last_error.write(new, pipeline, "new", 5.0, failing("ValueError: 1"))
+        with pytest.raises(errors.KafkaError):
+            last_error.write(old, pipeline, "old", 6.0, failing("ValueError: 2"))
+        found = last_error.read(pipeline)
+        assert found is not None
+        assert found["run"] == "new"
+        new.write(plan_of(pipeline, 0, 1), {})  # the newer driver goes on
+        assert new.latest() == plan_of(pipeline, 0, 1)
+
+
+def test_driver_that_never_led_writes_no_error(bench: MakeBench) -> None:
+    """It has no right to: another one may lead."""
+    pipeline = bench().pipeline(ledger={"partitions": 1})
+    with Ledger.of(pipeline) as ledger:
+        last_error.write(ledger, pipeline, "ab", 5.0, failing("ValueError: 1"))
+    assert last_error.read(pipeline) is None

@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import CutChanged, LedgerUnusable
-from tailrace.progress.ledger import read
 from tailrace.progress.plan import BatchId, Plan, Range
-from tailrace.progress.stream_plan import Slice, StreamPlan, assign
+from tailrace.progress.stream_plan import Slice, StreamPlan, assign, read
 
 names = st.text("abcXYZ09._-", min_size=1, max_size=20)
 ranges = st.builds(

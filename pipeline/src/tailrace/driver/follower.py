@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,9 +17,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.driver.scaling import SPARKS_OWN
 from tailrace.kafka.clients import TopicPartitions
+from tailrace.progress import last_error
 from tailrace.status.board import Board
 from tailrace.status.events import Emit, Serving
 from tailrace.status.lag import Lags
@@ -110,8 +113,18 @@ class Follower:
         with opened(self._pipeline, self.board) as port:
             emit(Serving(f"http://{port.address}/"))
             self._watch.start()
+            recall = threading.Thread(target=self._recall, name="tailrace-recall", daemon=True)
+            recall.start()
             try:
                 yield
             finally:
+                recall.join(2)
                 self._watch.stop()
                 self._lags.stop()
+
+    def _recall(self) -> None:
+        """Put the error on the board that ended the run before; without an answer of the brokers there is none."""
+        with contextlib.suppress(errors.TailraceError):
+            found = last_error.read(self._pipeline)
+            if found is not None:
+                self.board.failed(found)

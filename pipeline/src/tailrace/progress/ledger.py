@@ -27,9 +27,8 @@ from tailrace.kafka.errors import PURGED, is_fenced, translate
 from tailrace.kafka.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
 from tailrace.kafka.topics import setting
 from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group, transactional_id
-from tailrace.progress.plan import VERSION, Plan, SinkPartition, tampered, unpacked
-from tailrace.progress.stream_plan import BEFORE, AnyPlan, StreamPlan
-from tailrace.progress.stream_plan import VERSION as STREAM_VERSION
+from tailrace.progress.plan import SinkPartition
+from tailrace.progress.stream_plan import AnyPlan, read
 
 # Small segments: only closed ones are compacted, and each start reads the others.
 LEDGER_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
@@ -292,6 +291,23 @@ class Ledger:
             consumer.close()
         return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
+    def note(self, group: str, text: str, limit: float) -> None:
+        """Commit a text as the metadata of an offset, in a transaction of the driver: one that was fenced cannot."""
+        producer = self._producer
+        if producer is None:
+            return
+        consumer, doing = self._reader(group), f"writing a note to the group {group!r}"
+        try:
+            with self._lock:
+                producer.begin_transaction()
+                place = TopicPartition(self._topic, 0, 0, text)
+                add_offsets(producer, [place], consumer.consumer_group_metadata(), limit, doing)
+                producer.commit_transaction(limit)
+        except KafkaException as error:
+            raise translate(error, doing, rights=[on_groups(self._name), on_transactions(self._name)]) from error
+        finally:
+            consumer.close()
+
     # -- markers ---------------------------------------------------------------------------------
 
     def markers(self) -> dict[SinkPartition, Marker]:
@@ -325,21 +341,3 @@ class Ledger:
         if self._consumer is not None:
             self._consumer.close()
         self._producer = self._consumer = self._prepared = None
-
-
-def read(value: bytes, where: str) -> AnyPlan:
-    """Read a ledger record; raise LedgerUnusable if it is not a plan that this version knows."""
-    try:
-        data = unpacked(value)
-        version = data["version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise tampered(where, f"it is not a plan ({type(error).__name__}: {error})") from error
-    if version in (STREAM_VERSION, BEFORE):
-        return StreamPlan.of(data, where)
-    if version == VERSION:
-        return Plan.of(data, where)
-    raise errors.LedgerUnusable(
-        f"{where} holds a plan of version {version}, and this Tailrace writes version {VERSION}",
-        kept="nothing was written",
-        then="run the version of Tailrace that wrote it, or a newer one",
-    )

@@ -26,6 +26,11 @@ def offsets_group(pipeline: str) -> str:
     return f"tailrace.{pipeline}"
 
 
+def errors_group(pipeline: str) -> str:
+    """Return the consumer group that holds the last error of the pipeline's drivers."""
+    return f"tailrace.{pipeline}.errors"
+
+
 def drivers_group(pipeline: str) -> str:
     """Return the consumer group whose members are the live drivers."""
     return f"tailrace.{pipeline}.drivers"

@@ -15,7 +15,8 @@ from typing import Any, NewType
 
 from tailrace.config import Delivery
 from tailrace.errors import CutChanged, InvariantBroken, LedgerUnusable
-from tailrace.progress.plan import BatchId, Place, Plan, Range, SinkPartition, tampered
+from tailrace.progress.plan import VERSION as PLAN_VERSION
+from tailrace.progress.plan import BatchId, Place, Plan, Range, SinkPartition, tampered, unpacked
 
 # What one task reads: source ranges joined by "+", or a shuffle's partition.
 Slice = NewType("Slice", str)
@@ -147,6 +148,24 @@ class StreamPlan:
 
 # What the ledger may hold as a pipeline's last plan.
 AnyPlan = Plan | StreamPlan
+
+
+def read(value: bytes, where: str) -> AnyPlan:
+    """Read a ledger record; raise LedgerUnusable if it is not a plan that this version knows."""
+    try:
+        data = unpacked(value)
+        version = data["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise tampered(where, f"it is not a plan ({type(error).__name__}: {error})") from error
+    if version in (VERSION, BEFORE):
+        return StreamPlan.of(data, where)
+    if version == PLAN_VERSION:
+        return Plan.of(data, where)
+    raise LedgerUnusable(
+        f"{where} holds a plan of version {version}, and this Tailrace writes version {PLAN_VERSION}",
+        kept="nothing was written",
+        then="run the version of Tailrace that wrote it, or a newer one",
+    )
 
 
 def offsets_json(offsets: Mapping[Place, int]) -> str:

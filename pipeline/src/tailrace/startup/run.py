@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -29,6 +31,7 @@ from tailrace.driver.spark_errors import failure
 from tailrace.kafka import certificate, source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.rights import Operation
+from tailrace.progress import last_error
 from tailrace.progress.lease import Holder, Lease, Phase, running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.stores import open_store
@@ -118,7 +121,11 @@ def run(
                 frame(assembly, records, Gate.of(pipeline, None))
             if not standby or Standby(context, spark, stages, lease).wait():
                 _outlast(
-                    patience, context, held, partial(_lead, spark=spark, engine=engine, warm=warm, until_read=batch)
+                    patience,
+                    context,
+                    held,
+                    partial(_lead, spark=spark, engine=engine, warm=warm, until_read=batch),
+                    follower.board.failed,
                 )
         except errors.TailraceError:
             raise
@@ -166,7 +173,13 @@ def preflight(pipeline: Pipeline, cluster: Cluster) -> None:
     cluster.ensure(pipeline.rejected_topic, 1, -1, {})
 
 
-def _outlast(patience: Patience, context: Context, held: contextlib.ExitStack, lead: Callable[[Context], None]) -> None:
+def _outlast(
+    patience: Patience,
+    context: Context,
+    held: contextlib.ExitStack,
+    lead: Callable[[Context], None],
+    failed: Callable[[Mapping[str, Any]], None],
+) -> None:
     """Lead; if the brokers go away meanwhile, start over from the ledger once they answer."""
     while True:
         try:
@@ -174,7 +187,11 @@ def _outlast(patience: Patience, context: Context, held: contextlib.ExitStack, l
             return
         except Exception as error:
             reported = failure(error, context.pipeline)
+            at = time.time()
+            failed(reported.as_dict() | {"run": context.run, "at": at})
             if not patience.outlasts(reported, context.emit):
+                with contextlib.suppress(errors.KafkaError):  # the error itself matters more
+                    last_error.write(context.ledger, context.pipeline, context.run, at, reported)
                 raise reported from error
             patience.refuse_successor(context.ledger)
             context.ledger.close()

@@ -1,0 +1,38 @@
+"""The last error of a pipeline, as the text that Kafka keeps."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tailrace.errors import FunctionFailed
+from tailrace.progress.last_error import packed, unpacked
+from tailrace.progress.marker import MAX_METADATA
+
+
+def error(what: str) -> dict[str, object]:
+    """Return an error with a run and a time."""
+    return FunctionFailed(what, kept="the rest " * 9, then="look " * 9).as_dict() | {"run": "ab12", "at": 1.5}
+
+
+def test_error_that_fits_is_kept_as_it_is() -> None:
+    """All its parts come back."""
+    assert unpacked(packed(error("ValueError: é"))) == error("ValueError: é")
+
+
+@pytest.mark.parametrize("what", ["x" * 50_000, "é" * 50_000, "\n" * 50_000, "😀" * 50_000])
+def test_long_error_is_shortened_to_what_the_brokers_accept(what: str) -> None:
+    """The brokers limit the metadata of an offset, and would refuse a longer one; what to do next is kept."""
+    text = packed(error(what))
+    assert len(text.encode()) <= MAX_METADATA
+    found = unpacked(text)
+    assert found is not None
+    assert found["what"].endswith("…")
+    assert (found["error"], found["run"], found["at"], found["next"]) == ("TR-401", "ab12", 1.5, error("")["next"])
+
+
+@pytest.mark.parametrize("text", [None, "", "no json", "[1]", "{}", json.dumps({"at": 1, "error": "TR-401"})])
+def test_other_metadata_is_no_error(text: str | None) -> None:
+    """Another version may have written something else: it is not shown, and breaks nothing."""
+    assert unpacked(text) is None

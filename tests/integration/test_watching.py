@@ -259,7 +259,7 @@ def test_command_line_shows_the_same(watched: Watched) -> None:
     """It finds the driver by its address, and prints text or JSON."""
     command = [sys.executable, "-m", "tailrace.cli.main", "status", watched.url]
     text = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert text.startswith("watched: leading")
+    assert text.startswith("watched: WELL since ")
     assert f"{watched.feed.sent:,} consumed" in text
     assert "lag: 0 records" in text
     status = subprocess.run(

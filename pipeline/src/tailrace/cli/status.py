@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import re
+import shlex
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from tailrace.cli.terminal import Block, Output, OutputOption, Screen, emit, note, show
-from tailrace.config import Metrics
-from tailrace.config.file import load
+from tailrace.cli.driver_address import Found, again, clock, found
+from tailrace.cli.terminal import Block, Output, OutputOption, Screen, emit, note, say, show
 from tailrace.errors import DriverUnreachable
+from tailrace.status.health import duration
 
 EVERY: Final = 2.0
-_PATIENCE = 5.0  # seconds for one answer
-_NEAR = 16  # ports to try, beginning with the configured one
-_PARTITIONS, _BATCHES = 12, 10  # maximum lines of each
+_PARTITIONS, _BATCHES, _LOG = 12, 10, 5  # maximum lines of each
+_COLOURS = {"well": "green", "standby": "green", "behind": "yellow", "rejecting": "yellow", "stuck": "bold red"}
 
 Status = Mapping[str, Any]
 
@@ -35,96 +33,79 @@ def status(
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Show it once, even on a terminal.")] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            "-w",
+            help="Keep watching, off a terminal too: a line when the state changes, or JSON every two seconds.",
+        ),
+    ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Show what a running pipeline is doing: lag, rates, the last batches, its gateways.
+    """Show whether a running pipeline is well, since when, and what it is doing.
 
-    On a terminal the display is live until Ctrl-C; elsewhere, and as JSON, it is written once.
+    With FILE the driver is looked for on this machine, and then where Kafka says that it leads. On a terminal the
+    display is live until Ctrl-C; elsewhere it is written once.
     """
-    url = found(where)
-    state = ask(url)
-    if output is Output.JSON:
-        emit(state)
-        return
-    if once or not sys.stdout.isatty():
-        show(blocks(state))
-        note(f"next: {url} in a browser")
+    if once and watch:
+        raise typer.BadParameter("--once shows it once, --watch keeps watching", param_hint="--watch")
+    driver = found(where)
+    if not watch and (once or output is not Output.TEXT or not sys.stdout.isatty()):
+        if output is Output.TEXT:
+            show(blocks(driver.state, where))
+            note(f"next: {driver.url} in a browser")
+        else:
+            emit(driver.state)
         return
     try:
-        with Screen() as screen:
-            while True:
-                screen.show(blocks(state))
-                time.sleep(EVERY)
-                state = ask(url)
+        if output is not Output.TEXT:
+            for state, problem in followed(driver, where):
+                emit(state if problem is None else problem.as_dict())
+        elif sys.stdout.isatty():
+            with Screen() as screen:
+                for state, problem in followed(driver, where):
+                    screen.show([*_no_answer(problem), *blocks(state, where)])
+        else:
+            for line in changes(followed(driver, where)):
+                say(line)
     except KeyboardInterrupt:
         return
 
 
-# -- finding the driver ----------------------------------------------------------------------------
-
-
-def found(where: str | None) -> str:
-    """Return the driver's address: given, or searched for on the ports from the configured one on."""
-    if where is not None and "://" in where:
-        return where.rstrip("/") + "/"
-    if where is not None and not Path(where).exists() and _is_address(where):
-        return f"http://{where}/"
-    if where is None:
-        chosen, name = Metrics(), None
-    else:
-        pipeline = load(Path(where)).pipeline
-        chosen, name = pipeline.metrics, pipeline.pipeline
-    host = "127.0.0.1" if chosen.host in {"0.0.0.0", "::"} else chosen.host
-    first = f"http://{host}:{chosen.port}/"
-    answers = []
-    for number in range(chosen.port, min(chosen.port + _NEAR, 65536)):
+def followed(driver: Found, where: str | None) -> Iterator[tuple[Status, DriverUnreachable | None]]:
+    """Yield the status every two seconds; while no driver answers, the last one, and why."""
+    problem = None
+    while True:
+        yield driver.state, problem
+        time.sleep(EVERY)
         try:
-            state = ask(f"http://{host}:{number}/")
-        except DriverUnreachable:
-            continue
-        if name in {None, state.get("pipeline")}:
-            answers.append((state.get("phase") != "leading", number))
-            if state.get("phase") == "leading":
-                break
-    return f"http://{host}:{min(answers)[1]}/" if answers else first
+            driver, problem = again(driver, where), None
+        except DriverUnreachable as error:
+            problem = error
 
 
-def _is_address(text: str) -> bool:
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isdigit()
-
-
-def ask(url: str) -> dict[str, Any]:
-    """Fetch the driver's status; raise DriverUnreachable if none answers."""
-    # Skip the environment's proxies: a driver is near.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(f"{url}status", timeout=_PATIENCE) as answer:
-            state = json.load(answer)
-    except (OSError, ValueError) as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()
-        why = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise DriverUnreachable(
-            f"no driver answers at {url} ({why})",
-            kept="nothing was changed",
-            then="find the address in the driver's first lines (`status page: …`), then: tailrace status URL",
-        ) from error
-    if not isinstance(state, dict) or "pipeline" not in state:
-        raise DriverUnreachable(
-            f"the server at {url} is not a Tailrace driver",
-            kept="nothing was changed",
-            then="tailrace status URL, with the address that the driver logged when it started",
-        )
-    return state
+def changes(states: Iterable[tuple[Status, DriverUnreachable | None]]) -> Iterator[str]:
+    """Yield a line for each change of the state."""
+    before = ""
+    for state, problem in states:
+        now = "no answer" if problem is not None else _state(state)
+        if now != before:
+            before = now
+            text = summary(state) if problem is None else f"no answer: {problem.what}"
+            yield f"{clock(state['now'] if problem is None else time.time())} {state['pipeline']}: {text}"
 
 
 # -- showing it ------------------------------------------------------------------------------------
 
 
-def blocks(state: Status) -> list[Block]:
-    """Lay out the screen: the pipeline in a few lines, its source partitions, gateways and last batches."""
-    shown = [Block(lines=_heading(state))]
+def blocks(state: Status, where: str | None = None) -> list[Block]:
+    """Lay out the screen in the order of the page: is it well, what is behind, the last error and change, all else.
+
+    Where a next command names FILE, the file that was given is put there.
+    """
+    shown = [Block(lines=_health(state, where), style=_COLOURS.get(_state(state), ""))]
+    shown.append(Block(lines=[*_behind(state), *_error(state, where), *_change(state), *_figures(state)]))
     lag = state["lag"]
     if lag is not None and lag["partitions"]:
         worst = sorted(lag["partitions"], key=lambda each: -each["lag"])[:_PARTITIONS]
@@ -138,36 +119,109 @@ def blocks(state: Status) -> list[Block]:
         shown.append(Block(columns=("gateway", "metrics", "sink partitions"), rows=gateways))
     if state["batches"]:
         last = [
-            (each["batch"], each["in"], each["out"], each["rejected"], each["seconds"], each["lag"])
+            (
+                each["batch"],
+                clock(each["at"]),
+                each["in"],
+                each["out"],
+                each["rejected"],
+                each["seconds"],
+                each["lag"],
+            )
             for each in state["batches"][-_BATCHES:]
         ]
-        shown.append(Block(columns=("batch", "in", "out", "rejected", "seconds", "lag"), rows=last))
-    if state["warnings"]:
+        shown.append(Block(columns=("batch", "finished", "in", "out", "rejected", "seconds", "lag"), rows=last))
+    if state.get("log"):
+        lines = [f"{clock(each['at'])} {each['text']}" for each in state["log"][-_LOG:]]
+        shown.append(Block(lines=lines))
+    elif state["warnings"]:
         shown.append(Block(lines=[f"warning: {each}" for each in state["warnings"]]))
     return shown
 
 
-def _heading(state: Status) -> list[str]:
-    totals, lag, batch = state["totals"], state["lag"], state["batch"]
-    since = duration(state["now"] - state["since"])
-    lines = [f"{state['pipeline']}: {state['phase']} for {since}, run {state['run']}, tailrace {state['tailrace']}"]
-    if state.get("away"):
-        lines.append(f"THE BROKERS DO NOT ANSWER: {state['away']['what']}; delivered records are safe")
-    if state["stalled"]:
-        lines.append(f"STALLED: {state['stalled']}")
+def _state(state: Status) -> str:
+    """Return the state of its health; a driver of version 0.1 has only a phase."""
+    return str(state["health"]["state"] if state.get("health") else state["phase"])
+
+
+def summary(state: Status) -> str:
+    """Return in one line how the pipeline is, since when, and why."""
+    health = state.get("health")
+    if not health:
+        return f"{state['phase']} for {duration(state['now'] - state['since'])}"
+    lasted = duration(state["now"] - health["since"])
+    return f"{health['state'].upper()} since {clock(health['since'])}, for {lasted}: {health['why']}"
+
+
+def _health(state: Status, where: str | None) -> list[str]:
+    lines = [f"{state['pipeline']}: {summary(state)}"]
+    health = state.get("health") or {}
+    if health.get("until") is not None:
+        lines.append(f"  caught up in {duration(health['until'])}, at {clock(state['now'] + health['until'])}")
+    if health.get("next"):
+        lines.append(f"  next: {_with_file(health['next'], where)}")
+    if health.get("runbook"):
+        lines.append(f"  runbook: {_runbook(state, health['runbook'])}")
+    return lines
+
+
+def _runbook(state: Status, name: str) -> str:
+    return f"{(state.get('runbooks') or 'docs/runbooks').rstrip('/')}/{name}.md"
+
+
+def _with_file(text: str, where: str | None) -> str:
+    return re.sub(r"\bFILE\b", lambda _: shlex.quote(where), text) if where and Path(where).is_file() else text
+
+
+def _no_answer(problem: DriverUnreachable | None) -> list[Block]:
+    if problem is None:
+        return []
+    return [Block(lines=[f"NO ANSWER: {problem.what}", "  what follows is the last that is known"], style="bold red")]
+
+
+def _behind(state: Status) -> list[str]:
+    lines, lag, batch, rates = [], state["lag"], state["batch"], state["rates"]
     if lag is not None:
         lines.append(f"lag: {lag['records']:,} records, the oldest {duration(lag['seconds'])} old")
+    speed = state.get("speed") or {"arriving": rates["input"], "reading": rates["processed"]}
+    lines.append(f"speed: {speed['arriving']:,.0f} records/s arrive, {speed['reading']:,.0f} records/s are read")
     if batch is not None:
         lines.append(
             f"last batch: {batch['number']}, {duration(state['now'] - batch['finished'])} ago, "
             f"{batch['sinks']} sink partitions" + (", and one in progress" if batch["busy"] else "")
         )
-    rates = state["rates"]
-    lines.append(f"rates: {rates['input']:,.0f} records/s arriving, {rates['processed']:,.0f} records/s processing")
-    lines.append(
-        f"this run: {totals['batches']:,} batches, {totals['consumed']:,} consumed, {totals['produced']:,} delivered, "
-        f"{totals['rejected']:,} rejected"
-    )
+    return lines
+
+
+def _error(state: Status, where: str | None) -> list[str]:
+    error = state.get("error")
+    if not error:
+        return []
+    lines = [
+        f"last error: {clock(error['at'])}, run {error['run']}, {error['error']} {error['title']}: {error['what']}"
+    ]
+    lines += [f"  kept safe: {error['kept']}"] if error["kept"] else []
+    lines += [f"  next: {_with_file(error['next'], where)}"] if error["next"] else []
+    return [*lines, f"  more: tailrace explain {error['error']}"]
+
+
+def _change(state: Status) -> list[str]:
+    change = state.get("change")
+    return [f"last change: {clock(change['at'])}, {change['text']}"] if change else []
+
+
+def _figures(state: Status) -> list[str]:
+    totals = state["totals"]
+    lines = [
+        (
+            f"driver: {state['phase']} for {duration(state['now'] - state['since'])}, run {state['run']}, "
+            f"tailrace {state['tailrace']}"
+        ),
+        (
+            f"this run: {totals['batches']:,} batches, {totals['consumed']:,} consumed, "
+            f"{totals['produced']:,} delivered, {totals['rejected']:,} rejected"
+        ),
+    ]
     if totals["reasons"]:
         lines.append("rejected: " + ", ".join(f"{number:,} {why}" for why, number in sorted(totals["reasons"].items())))
     if state.get("planning"):
@@ -188,11 +242,3 @@ def spans(numbers: Sequence[int]) -> str:
         else:
             parts.append([number, number])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
-
-
-def duration(seconds: float) -> str:
-    """Format a duration for people."""
-    for unit, size in (("days", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.1f} s"

@@ -224,6 +224,7 @@ class Block:
     lines: Sequence[str] = ()
     columns: Sequence[str] = ()
     rows: Sequence[Sequence[object]] = ()
+    style: str = ""  # of the lines, on a live screen
 
 
 def show(blocks: Sequence[Block]) -> None:
@@ -259,7 +260,7 @@ class Screen:
 
         parts: list[Any] = []
         for block in blocks:
-            parts += [Text(line) for line in block.lines]
+            parts += [Text(line, style=block.style) for line in block.lines]
             if block.columns:
                 parts.append(_drawn(block.columns, [[cell(value) for value in row] for row in block.rows]))
             parts.append(Text())

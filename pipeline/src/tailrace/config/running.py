@@ -139,3 +139,8 @@ class Metrics(Section):
         description="A driver with lag that has finished no batch for this long (plus batch.trigger) is stalled: "
         "/healthz returns 503.",
     )
+    runbooks: str = Field(
+        default="",
+        description="Where the runbooks are, for the links of the status page: a URL, to which a name such as "
+        "`/stalled.md` is added. Empty: the page names the file in docs/runbooks.",
+    )

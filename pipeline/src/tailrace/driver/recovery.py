@@ -165,6 +165,14 @@ def repeatable(plan: AnyPlan, rules: str, code: str) -> bool:
     return not plan.shuffles or (plan.rules, plan.code) == (rules, code)
 
 
+def changed(plan: AnyPlan, rules: str, code: str) -> list[str]:
+    """Say what this run does differently from the one that planned the last batch, for people."""
+    last = f"batch {plan.batch}, of run {plan.run or 'unknown'}"
+    found = [f"the function or its arguments have changed since {last}"] if plan.code not in {"", code} else []
+    rejects = f"the schema or the conditions that reject records have changed since {last}"
+    return found + ([rejects] if plan.rules not in {"", rules} else [])
+
+
 def _inherited(plan: StreamPlan) -> Plan:
     """Convert a plan of version 0.1 whose sink partitions are ranges; refuse any other."""
     try:

@@ -72,8 +72,10 @@ class PortUnusable(EnvironmentError_):
 class DriverUnreachable(EnvironmentError_):
     """No driver answers at the address that `tailrace status` tried.
 
-    The pipeline's driver is not running, or it listens on another port: if the configured port is taken, it uses the
-    next free one and logs that at startup. On Kubernetes use its service, or forward a port to the pod.
+    The pipeline's driver is not running, or cannot be reached from here. With a file, `tailrace status` looks on this
+    machine and then where Kafka says that the driver leads; if none runs, the message has the error that ended the last
+    one. With `metrics.host: 127.0.0.1`, the default, only the driver's own machine can ask it. On Kubernetes forward a
+    port to the pod (`kubectl port-forward`), and give `tailrace status` that address.
     """
 
     code = "TR-506"

@@ -205,6 +205,9 @@ def _lead(
     recovered, note = recovery.take(context.pipeline, context.ledger, context.cluster)
     if note:
         context.emit(Noted(note))
+    if recovered.plan is not None:
+        for what in recovery.changed(recovered.plan, context.assembly.rules, context.assembly.code):
+            context.emit(Changed(what))
     if warm is not None:
         warm.done(context.stop)
     if engine is not None:

@@ -54,7 +54,7 @@ class Board:
         self._started = clock()
         self._phase, self._since = Phase.STARTING, self._started
         self._ready = False
-        self._step = "looking for the brokers and the topics"
+        self._step = "asks for the brokers and the topics"
         self._busy: float | None = None  # since when a batch is in progress
         self._behind: float | None = None  # since when there is lag
         self._silent: tuple[float, str] | None = None  # since when no broker answers, and what was asked
@@ -87,10 +87,10 @@ class Board:
             self._write_down(event)
             match event:
                 case Starting():
-                    self._step = "Spark, and the checks of what the pipeline runs"
+                    self._step = "starts Spark, and checks what the pipeline runs"
                 case Started():  # a standby that was ready stays it
                     self._be(Phase.LEADING, ready=self._ready)
-                    self._step = "taking over, and finishing the open batch if there is one"
+                    self._step = "takes over, and finishes the open batch if there is one"
                 case Ready():
                     self._be(Phase.LEADING, ready=True)
                 case StandingBy():
@@ -328,6 +328,7 @@ class Board:
                 "batches": list(self._history),
                 "warnings": list(self._warnings),
                 "log": self._journal.entries(),
+                "runbooks": self.pipeline.metrics.runbooks,
                 "links": dict(self.links),
             }
 

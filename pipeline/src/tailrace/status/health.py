@@ -57,7 +57,7 @@ class Sight:
     phase: Phase
     since: float  # of the phase
     ready: bool = False
-    step: str = ""  # of a start
+    step: str = "starts"  # of a start: what the driver does
     stalled: str = ""
     moved: float = 0.0  # when a batch was last finished, or could have begun
     away: tuple[float, str] | None = None  # since when no broker answers, and what was asked
@@ -127,7 +127,7 @@ def _assessed(sight: Sight) -> Health:
     if sight.stalled:
         return Health(State.STUCK, sight.moved, _stalled(sight), "tailrace doctor FILE", runbook="stalled")
     if not sight.ready:
-        return Health(State.STARTING, sight.since, f"Starting: {sight.step}.")
+        return Health(State.STARTING, sight.since, f"The driver {sight.step}.")
     return _leading(sight)
 
 

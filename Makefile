@@ -12,6 +12,7 @@ TEST_PROCESSES ?= 4
 SLOW ?=
 LONG ?=
 HELM ?= helm
+DIST ?= dist
 FAULTS_ARGS ?=
 QUICK ?=
 ONLY ?=
@@ -22,7 +23,7 @@ WORLD ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test charts charts-schema charts-package images images-jars e2e faults check audit site bench bench-soak bench-churn pictures fix docs lock clean
+.PHONY: help setup run test charts charts-schema charts-package package images images-jars e2e faults check audit site bench bench-soak bench-churn pictures fix docs lock clean
 
 help: ## List the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -69,6 +70,15 @@ charts-package: ## Package the charts into dist; REGISTRY=oci://… pushes them
 	  $(HELM) package charts/$$chart --destination dist && \
 	  $(if $(REGISTRY),$(HELM) push dist/$$chart-$$(sed -n 's/^version: //p' charts/$$chart/Chart.yaml).tgz $(REGISTRY),true) || exit 1; \
 	done
+
+# Wheels are built from the source archives, so that nothing of this folder gets in by accident. The commit's time makes
+# a wheel the same, byte by byte, wherever the commit is built.
+package: $(STAMP) ## Build the wheels and source archives of both packages into DIST (dist)
+	for package in pipeline operators; do \
+	  SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || date +%s) $(BIN)/uv build --quiet --no-build-isolation \
+	    --python $(BIN)/python --out-dir $(DIST) $$package || exit 1; \
+	done
+	@ls $(DIST)/*.whl $(DIST)/*.tar.gz
 
 # The jars come from this machine's cache, so that the build does not need Maven Central. DOCKER_BUILD takes options.
 images: images-jars ## Build the images with Docker, and print their sizes

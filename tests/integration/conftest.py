@@ -21,7 +21,7 @@ from tailrace.startup.session import session as start
 from tailrace.testing import Topics
 
 # Modules whose tests share a slow fixture; they stay together in one process.
-TOGETHER = {"any_input", "checkpoint_s3", "dashboards", "embedded", "network", "watching"}
+TOGETHER = {"any_input", "checkpoint_s3", "dashboards", "embedded", "network", "watching", "wheel"}
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types

@@ -245,8 +245,19 @@ def test_a_missing_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Without JAVA_HOME and without java on the PATH, the error names both."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(JavaMissing, match="PATH"):
+    with pytest.raises(JavaMissing, match="PATH") as raised:
         jars.java()
+    assert "tailrace explain TR-501" in raised.value.then
+
+
+def test_a_java_that_only_says_that_there_is_none_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On macOS without Java the PATH has such a program; the error quotes it and names the page with the commands."""
+    path = fake_java(tmp_path, "Unable to locate a Java Runtime.")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
+    with pytest.raises(JavaMissing, match="Unable to locate a Java Runtime") as raised:
+        jars.java()
+    assert "tailrace explain TR-501" in raised.value.then
 
 
 def test_a_java_home_without_java_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailrace.config.resource import DIGEST, GROUP, OWNER, PLURAL, VERSION
-from tailrace.errors import ClusterRefused
+from tailrace.errors import ClusterRefused, ExtraMissing
 
 _LIMIT = 20.0  # seconds for one answer
 _KEPT = "nothing was changed"
@@ -33,8 +33,7 @@ class Cluster:
         try:
             from kubernetes import client, config
         except ImportError as error:
-            then = "pip install 'tailrace[operator]'"
-            raise ClusterRefused("the Kubernetes client is not installed", kept=_KEPT, then=then) from error
+            raise ExtraMissing.of("operator", "tailrace pipelines", error) from error
         try:
             config.load_kube_config()
             found = config.list_kube_config_contexts()[1].get("context", {}).get("namespace")

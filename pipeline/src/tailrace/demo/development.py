@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 import os
 import threading
@@ -22,6 +21,7 @@ from tailrace.demo.feed import Message, create_topics, feed
 from tailrace.driver.shutdown import Stop
 from tailrace.errors import TailraceError
 from tailrace.kafka.rejected_headers import HEADER_DETAIL, HEADER_REASON
+from tailrace.stages.formats.known import sink_format
 from tailrace.status.events import Emit
 
 SAMPLES = "samples.py"
@@ -181,12 +181,13 @@ def shown_by(pipeline: Pipeline, folder: Path) -> Callable[[Any], str]:
     sink = pipeline.sink
     if sink.format != Format.AVRO or sink.registry is not None:
         return lambda message: f"{text(message.key())} {text(message.value())}"
-    import fastavro
+    made: Any = sink_format(sink, folder)
+    from tailrace.stages.formats import avro  # needs fastavro, which is an extra: the line above says so
 
-    schema = fastavro.parse_schema(json.loads((folder / (sink.schema_ or "")).read_text()))
+    decode = avro.decoder(made.schema, None)
 
     def show(message: Any) -> str:
-        found = fastavro.schemaless_reader(io.BytesIO(message.value()), schema, None)
+        found = decode(message.value())
         return f"{text(message.key())} {json.dumps(found, default=str)}"
 
     return show

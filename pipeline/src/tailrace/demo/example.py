@@ -1,12 +1,12 @@
-"""Finds the examples: next to the package in a checkout, under the environment's `share` if installed."""
+"""Finds the examples: next to the package in a checkout, otherwise where pip put them."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -14,12 +14,12 @@ import tailrace
 from tailrace.config.file import load as configured
 from tailrace.demo.feed import PARTITIONS
 from tailrace.demo.proof import Expected
-from tailrace.errors import FunctionMissing
+from tailrace.errors import ExtraMissing, FunctionMissing
 from tailrace.kafka.reader import Message
 
 PACKAGE = Path(tailrace.__file__).resolve().parent
+PIPELINE = "pipeline.yaml"
 IN_CHECKOUT = PACKAGE.parent.parent / "examples"
-INSTALLED = Path(sysconfig.get_path("data")) / "share" / "tailrace" / "examples"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Example:
     @property
     def pipeline(self) -> Path:
         """The pipeline's configuration."""
-        return self.folder / "pipeline.yaml"
+        return self.folder / PIPELINE
 
     @property
     def generator(self) -> Path:
@@ -78,15 +78,29 @@ def shown(name: str) -> Shown:
 
 def example(name: str) -> Example:
     """Return the example with this name."""
-    folder = next((each / name for each in (IN_CHECKOUT, INSTALLED) if (each / name / "pipeline.yaml").is_file()), None)
-    if folder is None:
+    places = [IN_CHECKOUT / name / PIPELINE, *installed(name)]
+    file = next((each for each in places if each.is_file()), None)
+    if file is None:
         raise FunctionMissing(
-            f"the example {name!r} is neither in {IN_CHECKOUT} nor in {INSTALLED}",
+            f"the example {name!r} is in none of {', '.join(map(str, places))}",
             kept="nothing was started",
-            then="reinstall the package: pip install --force-reinstall tailrace",
+            then="reinstall the package: pip install --force-reinstall --no-deps tailrace",
         )
-    module = load(folder / "expected.py")
-    return Example(folder, module.expected, module.identity)
+    try:
+        module = load(file.parent / "expected.py")
+    except ImportError as error:
+        raise ExtraMissing.of("demo", f"the example {name!r}", error) from error
+    return Example(file.parent, module.expected, module.identity)
+
+
+def installed(name: str) -> list[Path]:
+    """Return where pip put an example's pipeline.yaml, as it recorded: with `--user` not under Python's own `share`."""
+    recorded = metadata.files("tailrace") or []
+    return [
+        Path(each.locate()).resolve()
+        for each in recorded
+        if each.parts[-4:] == ("tailrace", "examples", name, PIPELINE)
+    ]
 
 
 def load(path: Path) -> ModuleType:

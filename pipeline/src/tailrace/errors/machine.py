@@ -14,12 +14,52 @@ class EnvironmentError_(TailraceError):  # noqa: N801 - the plain name is Python
 class JavaMissing(EnvironmentError_):
     """No Java runtime of version 17 or newer was found.
 
-    Spark 4 and the embedded Kafka need one that includes the module jdk.incubator.vector, as the JDKs of
-    the usual distributions do. Set JAVA_HOME or put `java` on the PATH.
+    Spark and the embedded Kafka run on Java 17, 21 or 25; Tailrace is tested on 17. A runtime without a desktop
+    ("headless", JRE) is enough:
+
+    - Debian 12, Ubuntu: `sudo apt install openjdk-17-jre-headless`
+    - Debian 13: `sudo apt install openjdk-21-jre-headless`
+    - Fedora: `sudo dnf install java-21-openjdk-headless`
+    - macOS: `brew install openjdk@21`, then
+      `export JAVA_HOME="$(brew --prefix openjdk@21)/libexec/openjdk.jdk/Contents/Home"`
+    - conda, on any system and without root: `conda install -c conda-forge openjdk=21`
+
+    Tailrace uses the Java in JAVA_HOME, or else the `java` on the PATH; `tailrace doctor` shows which. A runtime made
+    with jlink needs the module jdk.incubator.vector, which all of these have.
     """
 
     code = "TR-501"
     title = "Java missing"
+    usual = "install Java 17 or 21; `tailrace explain TR-501` has the command for Debian, Fedora, macOS and conda"
+
+
+class ExtraMissing(EnvironmentError_):
+    """A package that this pipeline or command needs is not installed.
+
+    `pip install tailrace` brings what a driver needs for the formats `raw` and `json`. The rest comes with an extra,
+    such as `pip install 'tailrace[avro]'`; several are `tailrace[avro,testing]`.
+
+    - `avro`: the format `avro`, with or without a schema registry
+    - `demo`: `tailrace demo`
+    - `testing`: pytest, for tests of your own pipelines
+    - `zookeeper`: `offsets.store: zookeeper`
+    - `operator`: `tailrace pipelines`, which talks to Kubernetes
+
+    Install it into the environment that runs the command. On Kubernetes the images have `avro` and what a driver needs;
+    add `zookeeper` to the image of your pipeline.
+    """
+
+    code = "TR-512"
+    title = "package missing"
+
+    @classmethod
+    def of(cls, extra: str, purpose: str, error: ImportError) -> ExtraMissing:
+        """Return the error for a module of an extra that cannot be imported."""
+        return cls(
+            f"{purpose} needs the extra {extra!r}, which is not installed: {error}",
+            kept="nothing was read or written",
+            then=f"pip install 'tailrace[{extra}]'",
+        )
 
 
 class JarsMissing(EnvironmentError_):

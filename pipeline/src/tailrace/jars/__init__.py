@@ -34,6 +34,7 @@ TRIES = 3
 FETCH_LIMIT = 600.0
 LOCK_LIMIT = TRIES * FETCH_LIMIT
 TEMPORARY = "fetching-"
+KEPT = "nothing was started"
 
 # No host is named: Ivy knows where Maven Central is. The poms are ignored because the lists are complete.
 SETTINGS = """<ivysettings>
@@ -132,22 +133,18 @@ def java() -> Path:
         if not os.access(path, os.X_OK):
             raise JavaMissing(
                 f"JAVA_HOME is {home}, which has no executable bin/java",
-                then="set JAVA_HOME to a JDK of version 17 or newer, or unset it to use the PATH",
+                kept=KEPT,
+                then=f"set JAVA_HOME to Java {JAVA_NEEDED} or newer, unset it to use the PATH, or {JavaMissing.usual}",
             )
     else:
         found = shutil.which("java")
         if found is None:
-            raise JavaMissing(
-                "JAVA_HOME is not set, and `java` is not on the PATH",
-                then="install a JDK of version 17 or newer, for example openjdk-17-jdk-headless",
-            )
+            raise JavaMissing("JAVA_HOME is not set, and `java` is not on the PATH", kept=KEPT)
         path = Path(found)
     version = java_version(path)
     if version < JAVA_NEEDED:
-        raise JavaMissing(
-            f"{path} is version {version}, but {JAVA_NEEDED} or newer is needed",
-            then="set JAVA_HOME to a newer JDK",
-        )
+        what = f"{path} is version {version}, but {JAVA_NEEDED} or newer is needed"
+        raise JavaMissing(what, kept=KEPT, then=f"set JAVA_HOME to a newer one, or {JavaMissing.usual}")
     return path
 
 
@@ -159,11 +156,14 @@ def java_version(path: Path) -> int:
             [path, "-version"], capture_output=True, text=True, timeout=60, check=False, start_new_session=True
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise JavaMissing(f"{path} does not run: {error}", then="set JAVA_HOME to a JDK that works") from error
+        then = "set JAVA_HOME to a Java that works"
+        raise JavaMissing(f"{path} does not run: {error}", kept=KEPT, then=then) from error
     said = done.stderr + done.stdout
     match = re.search(r'version "(?:1\.)?(\d+)', said)
     if match is None:
-        raise JavaMissing(f"{path} -version prints no version: {said.strip()[:300]!r}", then="set JAVA_HOME to a JDK")
+        what = f"{path} -version prints no version: {said.strip()[:300]!r}"
+        # macOS has such a `java`, which only says that there is none.
+        raise JavaMissing(what, kept=KEPT, then=f"set JAVA_HOME to a Java that works, or {JavaMissing.usual}")
     return int(match.group(1))
 
 

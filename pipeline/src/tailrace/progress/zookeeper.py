@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tailrace.config import Pipeline
-from tailrace.errors import ConfigInvalid, OffsetStoreUnusable
+from tailrace.errors import ExtraMissing, OffsetStoreUnusable
 from tailrace.progress.positions import Place, Positions, from_node, to_node
 
 try:
@@ -22,11 +22,7 @@ try:
     from kazoo.handlers.threading import KazooTimeoutError
     from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
 except ImportError as error:
-    raise ConfigInvalid(
-        f"offsets.store is zookeeper, and its client is not installed ({error})",
-        kept="nothing was read or written",
-        then="pip install 'tailrace[zookeeper]'",
-    ) from error
+    raise ExtraMissing.of("zookeeper", "offsets.store: zookeeper", error) from error
 
 TIMEOUT_MS = 10_000
 _FAILURES = (KazooException, KazooTimeoutError, OSError)

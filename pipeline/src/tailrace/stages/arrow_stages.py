@@ -27,7 +27,7 @@ from tailrace.errors import ConfigInvalid, SinkColumnsInvalid
 from tailrace.stages.arrow_function import ABORTED, Batches, Shipped, run
 from tailrace.stages.arrow_rows import HEADERS, RECORD, column, finished, milliseconds, origin, plain, rejected
 from tailrace.stages.encode import check_columns, has_origin, value_names
-from tailrace.stages.formats.avro_schema import KEPT
+from tailrace.stages.formats import KEPT
 from tailrace.stages.formats.base import SinkFormat, SourceFormat, invalid
 from tailrace.stages.formats.json_write import texts
 from tailrace.stages.formats.known import sink_format, source_format

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tailrace import errors, jars
-from tailrace.config import Pipeline
+from tailrace.config import Format, Pipeline
 from tailrace.driver.scaler import executor_ids
 from tailrace.driver.shutdown import Stop
 from tailrace.gateway import daemon
@@ -34,6 +34,7 @@ EXACT = {
 }
 # What all workers import, with pyarrow's first array: loaded once, it saves each of them one or two seconds of CPU.
 _LOADED = "pandas,pyspark.worker,tailrace.driver.tasks,tailrace.spark_stream.gate"
+_LOADED_FOR_AVRO = "tailrace.stages.formats.avro_format"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -67,7 +68,8 @@ def session(pipeline: Pipeline, *, connector: bool = False) -> SparkSession:
     }
     if pipeline.metrics.enabled:  # the executors' Python processes can be watched
         settings[f"spark.executorEnv.{gateway_settings.ENV}"] = str(gateway_settings.Watched.of(pipeline))
-    settings[f"spark.executorEnv.{daemon.ENV}"] = _LOADED
+    avro = Format.AVRO in (pipeline.source.format, pipeline.sink.format)
+    settings[f"spark.executorEnv.{daemon.ENV}"] = f"{_LOADED},{_LOADED_FOR_AVRO}" if avro else _LOADED
     options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", settings.get("spark.driver.extraJavaOptions", "")]
     settings["spark.driver.extraJavaOptions"] = " ".join(options).strip()
     connector = connector or pipeline.checkpoint != "ledger"

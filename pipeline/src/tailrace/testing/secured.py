@@ -78,16 +78,10 @@ class Authority:
         return self._folder / f"{name}.crt", self._folder / f"{name}.key"
 
     def _issue(self, name: str, itself: bool = False) -> None:
-        try:
-            from cryptography import x509
-            from cryptography.hazmat.primitives import hashes, serialization
-            from cryptography.hazmat.primitives.asymmetric import ec
-        except ImportError as error:
-            raise BrokerDidNotStart(
-                f"a secured Kafka needs certificates, and the package that makes them is not installed ({error})",
-                kept="nothing was started",
-                then="pip install cryptography",
-            ) from error
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+
         key = ec.generate_private_key(ec.SECP256R1())
         issuer, signer = ("ca", key) if itself else ("ca", self._key())
         now = datetime.datetime.now(datetime.UTC)

@@ -35,11 +35,11 @@ from pyspark.sql.types import (
 )
 
 from tailrace.errors import SchemaInvalid
+from tailrace.stages.formats import KEPT
 
 # A schema in its JSON form: the name of a type, a definition, or a union of them.
 Avro = str | dict[str, Any] | list[Any]
 
-KEPT = "nothing was read or written"
 DECIMAL_DIGITS = 38
 
 _LEAVES: Mapping[str, DataType] = {

@@ -24,8 +24,8 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from tailrace.config import Sink, Source
 from tailrace.errors import SinkColumnsInvalid
+from tailrace.stages.formats import KEPT
 from tailrace.stages.formats.arrow import Batches, Decoder, Misfit, Verdicts, decode_batches, decode_values, rows_of
-from tailrace.stages.formats.avro_schema import KEPT
 
 # A column of values to the fields' columns and a verdict on each row.
 Read = Callable[[pa.Array], tuple[list[pa.Array], Verdicts]]

@@ -39,8 +39,8 @@ from pyspark.sql.types import (
 )
 
 from tailrace.errors import SchemaInvalid
+from tailrace.stages.formats import KEPT
 from tailrace.stages.formats.arrow import Decoder, Misfit
-from tailrace.stages.formats.avro_schema import KEPT
 
 REFERENCE = re.compile(r"(?P<where>[\w./-]+):(?P<name>[A-Za-z_]\w*)")
 

@@ -37,8 +37,8 @@ from pyspark.sql.types import (
 )
 
 from tailrace.errors import SchemaInvalid
+from tailrace.stages.formats import KEPT
 from tailrace.stages.formats.arrow import NO_VALUE
-from tailrace.stages.formats.avro_schema import KEPT
 from tailrace.stages.formats.ddl import DdlInvalid
 from tailrace.stages.formats.json_model import NOT_JSON, NOT_UTF8, REFERENCE
 

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 from pyspark.sql.types import StructType
 
 from tailrace.config import Format, Sink, Source
 from tailrace.config.reference import load
-from tailrace.errors import SchemaInvalid
-from tailrace.stages.formats.avro_format import AvroSink, AvroSource
-from tailrace.stages.formats.avro_schema import KEPT
+from tailrace.errors import ExtraMissing, SchemaInvalid
+from tailrace.stages.formats import KEPT
 from tailrace.stages.formats.base import SinkFormat, SourceFormat
 from tailrace.stages.formats.json_format import JsonSink, JsonSource
 from tailrace.stages.formats.raw_format import RawSink, RawSource
 from tailrace.stages.rows import HIDDEN, KAFKA
 
-SOURCES: Final[dict[str, type[SourceFormat]]] = {
-    Format.RAW: RawSource, Format.JSON: JsonSource, Format.AVRO: AvroSource,
-}  # fmt: skip
-SINKS: Final[dict[str, type[SinkFormat]]] = {Format.RAW: RawSink, Format.JSON: JsonSink, Format.AVRO: AvroSink}
+
+def _avro() -> ModuleType:
+    """Import the format avro; raise ExtraMissing without fastavro, which is an extra."""
+    try:
+        from tailrace.stages.formats import avro_format
+    except ImportError as error:
+        raise ExtraMissing.of("avro", "the format avro", error) from error
+    return avro_format
+
+
+SOURCES: Final[dict[str, Callable[[], type[SourceFormat]]]] = {
+    Format.RAW: lambda: RawSource,
+    Format.JSON: lambda: JsonSource,
+    Format.AVRO: lambda: _avro().AvroSource,
+}
+SINKS: Final[dict[str, Callable[[], type[SinkFormat]]]] = {
+    Format.RAW: lambda: RawSink,
+    Format.JSON: lambda: JsonSink,
+    Format.AVRO: lambda: _avro().AvroSink,
+}
 
 
 def source_kind(source: Source) -> type[SourceFormat]:
     """Return the class that reads the source's values."""
     known = SOURCES.get(source.format)
-    own: type[SourceFormat] = known or load("source.format", source.format, SourceFormat)
+    own: type[SourceFormat] = known() if known else load("source.format", source.format, SourceFormat)
     return own
 
 
@@ -41,7 +58,7 @@ def source_format(source: Source, folder: Path, *, jvm: bool) -> SourceFormat:
 def sink_format(sink: Sink, folder: Path) -> SinkFormat:
     """Return what writes the sink's values; relative paths start from `folder`."""
     known = SINKS.get(sink.format)
-    own: type[SinkFormat] = known or load("sink.format", sink.format, SinkFormat)
+    own: type[SinkFormat] = known() if known else load("sink.format", sink.format, SinkFormat)
     return own.of(sink, folder)
 
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import fastavro
 
 from tailrace.config import Registry as Settings
-from tailrace.errors import ConfigInvalid, KafkaFailed, SchemaInvalid
-from tailrace.stages.formats.avro_schema import KEPT
+from tailrace.errors import ConfigInvalid, ExtraMissing, KafkaFailed, SchemaInvalid
+from tailrace.stages.formats import KEPT
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -115,8 +115,10 @@ def _registry(settings: str) -> Registry:
 
 
 def _client(settings: Settings) -> SchemaRegistryClient:
-    from confluent_kafka.schema_registry import SchemaRegistryClient
-
+    try:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+    except ImportError as error:  # its dependencies come with the extra
+        raise ExtraMissing.of("avro", "the schema registry's client", error) from error
     try:
         options = {name: float(text) if name in NUMBERS else text for name, text in settings.options.items()}
         return SchemaRegistryClient({"url": settings.url} | DEFAULTS | options)

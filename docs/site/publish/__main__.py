@@ -26,9 +26,13 @@ def _diagrams() -> Path | None:
 
 
 def _build(tool: str, configuration: Path, folder: Path) -> None:
-    """Let MkDocs build the pages into the folder; a warning is an error."""
-    command = [tool, "build", "--strict", "--quiet", "--config-file", str(configuration), "--site-dir", str(folder)]
-    subprocess.run(command, check=True, timeout=_LIMIT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    """Let MkDocs build the pages into the folder; raise ValueError with its warnings, if it has any."""
+    command = [tool, "build", "--strict", "--config-file", str(configuration), "--site-dir", str(folder)]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # about the generator's future, not about the pages
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT, check=False, env=quiet)
+    if done.returncode:
+        lines = done.stderr.splitlines()
+        raise ValueError("\n".join(line for line in lines if not line.startswith("INFO")) or done.stderr)
 
 
 def main() -> int:
@@ -37,7 +41,7 @@ def main() -> int:
     try:
         configuration = stage(ROOT, BUILD / "site-pages", _diagrams())
         _build(sys.argv[1], configuration, SITE / version.number)
-    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+    except (OSError, ValueError) as error:
         sys.stderr.write(f"the site was not built: {error}\n")
         return 1
     folders = [each.name for each in SITE.iterdir() if (each / "index.html").exists()]

@@ -39,6 +39,7 @@ class Page(HTMLParser):
         self.links: set[str] = set()
         self.resources: set[str] = set()
         self.anchors: set[str] = set()
+        self.guarded = False  # whether a policy keeps the browser from asking other hosts
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -47,6 +48,8 @@ class Page(HTMLParser):
         self.anchors |= {found[name] for name in ("id", "name") if name in found}
         if tag in ("a", "area") and "href" in found:
             self.links.add(found["href"])
+        if tag == "meta" and found.get("http-equiv") == "Content-Security-Policy":
+            self.guarded = "default-src 'self'" in found.get("content", "")
         if tag == "link" and _LOADED_LINKS & set(found.get("rel", "").split()):
             self.resources.add(found.get("href", ""))
         if _LOADED.get(tag) in found:
@@ -92,6 +95,11 @@ def broken(pages: Mapping[str, Page], files: Iterable[str]) -> Iterator[str]:
                 yield f"{place} links to {address}, and {path} has no anchor {anchor}"
 
 
+def unguarded(pages: Mapping[str, Page]) -> Iterator[str]:
+    """Yield a problem for each page that lets scripts load from other hosts: only a browser knows what they ask for."""
+    yield from (f"{place} has no Content-Security-Policy" for place, page in pages.items() if not page.guarded)
+
+
 def far(pages: Mapping[str, Page], clicks: int = CLICKS) -> Iterator[str]:
     """Yield a problem for each page that this number of clicks, from the first page, does not reach."""
     reached = {FIRST}
@@ -109,6 +117,6 @@ def check(folder: Path) -> tuple[list[str], str]:
     pages = {name: Page(text) for name, text in texts.items() if name.endswith(".html") and name != _NOT_A_PAGE}
     loaded = {name: in_style(text) for name, text in texts.items() if name.endswith(".css")}
     loaded |= {name: page.resources for name, page in pages.items()}
-    problems = [*from_elsewhere(loaded), *broken(pages, files), *far(pages)]
+    problems = [*from_elsewhere(loaded), *unguarded(pages), *broken(pages, files), *far(pages)]
     links = sum(len(page.links) for page in pages.values())
     return problems, f"{len(pages)} pages, {links} links: {len(problems)} problems"

@@ -13,6 +13,7 @@ from publish.stage import stage
 
 ROOT = Path(__file__).parents[3]
 FIRST = '<a href="a/">A</a>'
+POLICY = """<meta http-equiv="Content-Security-Policy" content="default-src 'self'; img-src 'self' data:">"""
 
 
 def built(folder: Path, **pages: str) -> Path:
@@ -20,7 +21,7 @@ def built(folder: Path, **pages: str) -> Path:
     for name, text in pages.items():
         file = folder / ("" if name == "first" else name.replace("__", "/")) / "index.html"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        file.write_text(POLICY + text, encoding="utf-8")
     return folder
 
 
@@ -112,7 +113,7 @@ def test_site_without_a_fault_has_no_problem(tmp_path: Path) -> None:
     site = built(
         tmp_path, first=FIRST, a='<h1 id="top"><a href="../#x">x</a><a href="b/#top">b</a></h1>', a__b='<p id="top">'
     )
-    (site / "index.html").write_text(f'<p id="x">{FIRST}', encoding="utf-8")
+    (site / "index.html").write_text(f'{POLICY}<p id="x">{FIRST}', encoding="utf-8")
     assert check.check(site) == ([], "3 pages, 3 links: 0 problems")
 
 
@@ -141,6 +142,12 @@ def test_style_sheet_that_loads_from_another_host_is_a_problem(tmp_path: Path) -
     """Fonts are usually asked for there."""
     (built(tmp_path, first="") / "x.css").write_text("@import 'https://fonts.example/css';", encoding="utf-8")
     assert check.check(tmp_path)[0] == ["x.css loads https://fonts.example/css from another host"]
+
+
+def test_page_without_a_policy_is_a_problem(tmp_path: Path) -> None:
+    """Its scripts could load from any host."""
+    (built(tmp_path, first="") / "index.html").write_text("<p>", encoding="utf-8")
+    assert check.check(tmp_path)[0] == ["index.html has no Content-Security-Policy"]
 
 
 def test_link_to_another_host_is_no_problem(tmp_path: Path) -> None:

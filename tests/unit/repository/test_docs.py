@@ -198,6 +198,18 @@ def test_the_page_of_commands_is_up_to_date() -> None:
     assert written == module.cli(), "run: python docs/generate.py, to regenerate cli.md"
 
 
+def test_named_tests_exist() -> None:
+    """A page that says where something is shown names a test of today; an ellipsis ends a shortened name."""
+    tests = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py"))
+    there = set(re.findall(r"^def (test_\w+)", tests, re.MULTILINE))
+    named = {code for page in PAGES for code in CODE.findall(prose(page)) if re.fullmatch(r"test_\w+…?", code)}
+    named -= {file.stem for file in (ROOT / "tests").rglob("test_*.py")}
+    assert len(named) > 20
+    full = {each for each in named if not each.endswith("…")}
+    short = {each for each in named - full if not any(name.startswith(each.rstrip("…")) for name in there)}
+    assert sorted(full - there | short) == []
+
+
 def test_figures_of_the_cost_page_are_measured() -> None:
     """Each is on a page that a benchmark wrote; after another measurement, change docs/cost.md too."""
     figure = re.compile(r"\d[\d,.]*\d")

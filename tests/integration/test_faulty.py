@@ -10,6 +10,7 @@ import pytest
 from support.pipelines import Bench, events_of, numbered
 from support.threads import Line
 from tailrace import errors
+from tailrace.progress import last_error
 from tailrace.testing import consume
 
 pytestmark = pytest.mark.integration
@@ -66,6 +67,9 @@ def test_faulty_record_is_named_then_rejected(bench: MakeBench, how: str, text: 
         one.run(process={"function": "strict.py:strict"})
     assert f"at {one.source}-0, offset 13, in batch 0" in caught.value.what
     assert "process.on_error: reject" in caught.value.then
+    kept = last_error.read(one.pipeline())
+    assert kept is not None
+    assert (kept["error"], kept["what"]) == ("TR-401", caught.value.what)  # for the page of the next driver
     one.settle()
     events = one.run(process={"function": "strict.py:strict", "on_error": "reject"})
     assert one.values() == good

@@ -339,6 +339,14 @@ def test_state_keeps_its_beginning_while_the_figures_move(board: Board, clock: C
     assert [text.partition(":")[0] for text in said] == ["starting → well", "well → stuck", "stuck → well"]
 
 
+def test_standby_names_the_driver_that_leads(board: Board) -> None:
+    """A person who opened the wrong page finds the right one."""
+    board.heard(StandingBy("p", "run", {"run": "ab12", "host": "10.1.2.3"}, ()))
+    assert board.status()["health"]["why"] == "Run ab12 on 10.1.2.3 leads; this driver can take over at once."
+    board.heard(StandingBy("p", "run", None, ()))
+    assert board.status()["health"]["why"].startswith("No driver leads; ")
+
+
 def test_start_says_what_it_is_doing(board: Board, clock: Clock) -> None:
     """A page that only says that it starts is of no use when it does not end."""
     fresh = Board(board.pipeline, "run", clock)

@@ -75,6 +75,6 @@ def test_pipeline_that_is_behind_says_when_it_will_not_be(speed: Speed | None, u
 
 def test_missing_executors_are_named_when_nothing_moves() -> None:
     """They are a frequent cause, and the person need not look them up."""
-    found = assess(replace(LEADING, stalled="lag 7", executors=(4, 1)))
-    assert "Only 1 of 4 executors are present" in found.why
+    found = assess(replace(LEADING, stalled="lag 7", moved=NOW - 600, lag=7_000, executors=(4, 1)))
+    assert found.why == ("No batch has finished for 10 min, and 7,000 records wait. Only 1 of 4 executors are present.")
     assert "executors" not in assess(replace(LEADING, stalled="lag 7", executors=(4, 4))).why

@@ -144,3 +144,15 @@ class Metrics(Section):
         description="Where the runbooks are, for the links of the status page: a URL, to which a name such as "
         "`/stalled.md` is added. Empty: the page names the file in docs/runbooks.",
     )
+    samples: int = Field(
+        default=0,
+        ge=0,
+        le=50,
+        description="Number of delivered and of rejected records that the status page shows, the last ones; 0: none. "
+        "Whoever reaches the port can read them. The driver needs the right to read both topics.",
+    )
+    redact: list[str] = Field(
+        default_factory=list,
+        description="Names of JSON fields whose values are hidden in the samples, at any depth. With any, keys and "
+        "values that are no JSON are hidden as well.",
+    )

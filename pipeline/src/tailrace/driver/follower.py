@@ -26,6 +26,7 @@ from tailrace.status.board import Board
 from tailrace.status.events import Emit, Serving
 from tailrace.status.lag import Lags
 from tailrace.status.port import opened
+from tailrace.status.samples import Sampler, Samples
 from tailrace.status.snapshots import Progress
 from tailrace.telemetry.vitals import Watch
 
@@ -42,6 +43,7 @@ class Follower:
         self._on = pipeline.metrics.enabled
         self._watch = Watch(board.measures, pipeline.pipeline, "driver", "driver-jvm", None)
         self._lags = Lags(pipeline, board.lag, board.retention)
+        self._sampler = Sampler(pipeline, self._sampled)
         self._spark: SparkSession | None = None
         self._last = (-1, "")  # an idle stream also reports the batch to come
         self._asked = 0.0
@@ -61,6 +63,7 @@ class Follower:
         """Begin to measure the lag; `positions` returns what was read."""
         if self._on:
             self._lags.start(positions)
+            self._sampler.start()
 
     def look(self, query: StreamingQuery, wanted: int | None = None) -> None:
         """Report Spark's progress since the last call; `wanted` is the number of executors, if it is not fixed."""
@@ -121,6 +124,7 @@ class Follower:
                 recall.join(2)
                 self._watch.stop()
                 self._lags.stop()
+                self._sampler.stop()
 
     def _recall(self) -> None:
         """Put the error on the board that ended the run before; without an answer of the brokers there is none."""
@@ -128,3 +132,6 @@ class Follower:
             found = last_error.read(self._pipeline)
             if found is not None:
                 self.board.failed(found)
+
+    def _sampled(self, samples: Samples) -> None:
+        self.board.samples = samples

@@ -55,6 +55,7 @@ class Board:
         self._phase, self._since = Phase.STARTING, self._started
         self._ready = False
         self._step = "asks for the brokers and the topics"
+        self._leader = ""
         self._busy: float | None = None  # since when a batch is in progress
         self._behind: float | None = None  # since when there is lag
         self._silent: tuple[float, str] | None = None  # since when no broker answers, and what was asked
@@ -72,6 +73,7 @@ class Board:
         self._health: Health | None = None
         self._error: Mapping[str, Any] | None = None
         self.links: dict[str, str] = {}
+        self.samples: Mapping[str, Any] = {}  # the document at /samples
         self.planning: tuple[str, tuple[str, ...]] | None = None  # how a stateless pipeline's frame is planned, and why
         self._counters = Counters(pipeline, run, self._started)
         self.measures = self._counters.measures
@@ -95,6 +97,7 @@ class Board:
                     self._be(Phase.LEADING, ready=True)
                 case StandingBy():
                     self._be(Phase.STANDBY, ready=True)
+                    self._leader = f"Run {event.leader['run']} on {event.leader['host']}" if event.leader else ""
                 case Stopped():
                     self._be(Phase.STOPPING)
                 case BatchPlanned():
@@ -261,6 +264,7 @@ class Board:
                     self._since,
                     ready=self._ready,
                     step=self._step,
+                    leader=self._leader,
                     stalled=self.stalled(),
                     moved=self._idle_since,
                     away=self._silent,
@@ -328,6 +332,7 @@ class Board:
                 "batches": list(self._history),
                 "warnings": list(self._warnings),
                 "log": self._journal.entries(),
+                "samples": self.pipeline.metrics.samples,
                 "runbooks": self.pipeline.metrics.runbooks,
                 "links": dict(self.links),
             }

@@ -58,7 +58,8 @@ class Sight:
     since: float  # of the phase
     ready: bool = False
     step: str = "starts"  # of a start: what the driver does
-    stalled: str = ""
+    leader: str = ""  # of a standby: who leads, if it is known
+    stalled: str = ""  # why the driver counts as stalled, if it does
     moved: float = 0.0  # when a batch was last finished, or could have begun
     away: tuple[float, str] | None = None  # since when no broker answers, and what was asked
     lag: int | None = None  # records
@@ -114,7 +115,8 @@ def _assessed(sight: Sight) -> Health:
         case Phase.STOPPING:
             return Health(State.ENDING, sight.since, "A stop was requested: the batch in progress is finished first.")
         case Phase.STANDBY:
-            return Health(State.STANDBY, sight.since, "Another driver leads; this one can take over at once.")
+            who = f"{sight.leader} leads" if sight.leader else "No driver leads"
+            return Health(State.STANDBY, sight.since, f"{who}; this driver can take over at once.")
     if sight.away is not None:
         since, what = sight.away
         return Health(
@@ -132,10 +134,11 @@ def _assessed(sight: Sight) -> Health:
 
 
 def _stalled(sight: Sight) -> str:
+    waiting = f", and {sight.lag:,} records wait" if sight.lag else ""
     missing = ""
     if sight.executors is not None and sight.executors[1] < sight.executors[0]:
         missing = f" Only {sight.executors[1]} of {sight.executors[0]} executors are present."
-    return f"No batch is finished: {sight.stalled}.{missing}"
+    return f"No batch has finished for {duration(sight.now - sight.moved)}{waiting}.{missing}"
 
 
 def _leading(sight: Sight) -> Health:

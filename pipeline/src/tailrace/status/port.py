@@ -1,4 +1,4 @@
-"""The driver's HTTP port: metrics, health, readiness, status, history, the page, and the gateways' addresses."""
+"""The driver's HTTP port: metrics, health, readiness, the page with its documents, and the gateways' addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.status.board import Board
 from tailrace.telemetry.serving import Answer, Port, scraped
 
 _PAGE = Path(__file__).with_name("page.html")
-# The page is one file and requests only /status and /history: anything injected into it can reach nothing else.
+# The page is one file and requests only /status, /history and /samples: what is injected into it reaches nothing else.
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -30,6 +30,8 @@ def opened(pipeline: Pipeline, board: Board) -> Port:
         "/history": lambda: Answer.json(board.history()),
         "/targets": lambda: targets(board, port[0].address if port else ""),
     }
+    if pipeline.metrics.samples:
+        pages["/samples"] = lambda: Answer.json(board.samples)
     port.append(Port(pipeline.metrics.host, pipeline.metrics.port, pages))
     return port[0]
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 from typer.testing import CliRunner
 
 from tailrace.cli.main import COMMANDS, app, load
-from tailrace.config import Pipeline
+from tailrace.config.file.described import fields, root
 from tailrace.config.file.places import ALLOWED_OPTIONS, RESERVED, dotted
 from tailrace.errors import TailraceError, all_errors
 from tailrace.scaffold.schema import schema as schema_of_a_file
@@ -77,13 +77,12 @@ HELP_WIDTH = 100
 
 def configuration() -> str:
     """Generate configuration.md."""
-    schema = Pipeline.model_json_schema(by_alias=True)
     parts = [
         "# The configuration",
         GENERATED.format(source="tailrace.config"),
         INTRODUCTION.format(reserved=listed(f"`{name}`" for name in sorted(RESERVED))).rstrip(),
     ]
-    parts += _sections(schema, schema.get("$defs", {}), "")
+    parts += _sections(*root(), "")
     parts += ["## Kafka options", "Tailrace passes on the options below and refuses any other."]
     for place, allowed in ALLOWED_OPTIONS.items():
         parts += [f"### {dotted(place)}", "\n".join(f"- `{name}`" for name in sorted(allowed))]
@@ -184,62 +183,15 @@ def _sections(schema: Schema, definitions: Mapping[str, Schema], place: str) -> 
     """Return the table of one section, followed by those of its subsections."""
     rows: list[str] = []
     inner: list[str] = []
-    for name, field in schema["properties"].items():
-        path = f"{place}.{name}" if place else name
-        section = _section(field, definitions)
-        if section is None:
-            rows.append(_row(name, field, definitions, name in schema.get("required", [])))
-            continue
-        needed = "needed" if name in schema.get("required", []) else "optional"
-        text = field.get("description") or section.get("description", "")
-        anchor = path.replace(".", "")
-        rows.append(f"| `{name}` | [section](#{anchor}) | {needed} | {_cell(text)} |")
-        inner += _sections(section, definitions, path)
+    for each in fields(schema, definitions, place):
+        kind = each.type
+        if each.section is not None:
+            kind = f"[section](#{each.path.replace('.', '')})"
+            inner += _sections(each.section, definitions, each.path)
+        rows.append(f"| `{each.name}` | {kind} | {each.default} | {_cell(each.meaning)} |")
     title = f"## {place}" if place else "## At the top"
     table = ["| key | type | default | meaning |", "|---|---|---|---|", *rows]
     return [title, schema.get("description", ""), "\n".join(table), *inner]
-
-
-def _section(field: Schema, definitions: Mapping[str, Schema]) -> Schema | None:
-    for each in (field, *field.get("anyOf", [])):
-        found = definitions.get(each.get("$ref", "").rsplit("/", 1)[-1], {})
-        if "properties" in found:
-            return found
-    return None
-
-
-def _row(name: str, field: Schema, definitions: Mapping[str, Schema], required: bool) -> str:
-    kind = _type(field, definitions)
-    if required:
-        default = "needed"
-    elif "default" in field and field["default"] is not None:
-        default = f"`{json.dumps(field['default']).strip(chr(34))}`"
-    else:
-        default = "none"
-    return f"| `{name}` | {kind} | {default} | {_cell(field.get('description', ''))} |"
-
-
-def _type(field: Schema, definitions: Mapping[str, Schema]) -> str:
-    if "$ref" in field:
-        return _type(definitions[field["$ref"].rsplit("/", 1)[-1]], definitions)
-    if "anyOf" in field:
-        return " or ".join(_type(each, definitions) for each in field["anyOf"] if each.get("type") != "null")
-    if "enum" in field:
-        return " or ".join(f"`{each}`" for each in field["enum"])
-    if field["type"] == "array":
-        return f"list of {_type(field['items'], definitions)}"
-    if field["type"] == "object":
-        values = field.get("additionalProperties")
-        return f"name → {_type(values, definitions)}" if isinstance(values, Mapping) and values else "name → any value"
-    plain = {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}
-    return plain[field["type"]] + _range(field)
-
-
-def _range(field: Schema) -> str:
-    low, high = field.get("minimum"), field.get("maximum")
-    if low is not None and high is not None:
-        return f", {low} to {high}"
-    return f", at least {low}" if low is not None else f", at most {high}" if high is not None else ""
 
 
 def _cell(text: str) -> str:

@@ -64,3 +64,32 @@ def test_json_has_the_same_content() -> None:
     wrong = json.loads(run("TR-130", "--output", "json").stdout)
     assert (wrong["error"], wrong["exit"]) == ("unknown code", 2)
     assert "TR-301" in wrong["nearest"]
+
+
+def test_key_is_explained_with_its_type_and_default() -> None:
+    """Somebody who installed the package has no pages of the reference."""
+    result = run("batch.max_records")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("batch.max_records: whole number, at least 1, default `200000`\n    Maximum number")
+
+
+def test_section_is_explained_with_all_its_keys() -> None:
+    """The options that Kafka takes are listed too."""
+    lines = run("sink").stdout.split("\n")
+    assert lines[0] == "sink: section, needed"
+    assert {"sink.topic: text, default none", "sink.registry.url: text, needed"} <= set(lines)
+    assert "compression.type" in run("sink.options").stdout
+
+
+def test_configuration_lists_every_key() -> None:
+    """The messages about an invalid configuration name this command."""
+    keys = json.loads(run("configuration", "-o", "json").stdout)["keys"]
+    assert {"pipeline", "source.topics", "kafka.bootstrap.servers", "sink.options"} <= {each["key"] for each in keys}
+
+
+@pytest.mark.parametrize(("word", "near"), [("topic", "sink.topic"), ("source.topcs", "source.topics")])
+def test_wrong_key_names_the_nearest(word: str, near: str) -> None:
+    """A key without its section is found too."""
+    result = run(word)
+    assert result.exit_code == 2
+    assert near in result.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import sys
 import tomllib
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.errors import ExtraMissing
+from tailrace.errors import ExtraMissing, all_errors
 from tailrace.version import VERSION
 
 ROOT = Path(__file__).parents[3]
@@ -92,3 +93,27 @@ def test_both_packages_have_the_same_version() -> None:
 def test_package_contains_the_license(folder: str) -> None:
     """Setuptools finds it next to pyproject.toml."""
     assert (ROOT / folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+# Read by people who have the repository: what a driver's page says without `metrics.runbooks`.
+OF_THE_REPOSITORY = {"status.py", "running.py"}
+
+
+def test_no_message_names_a_file_that_the_package_does_not_have() -> None:
+    """Somebody who installed the wheel has commands, but neither docs nor charts."""
+    wrong = [
+        f"{kind.code}: {text}"
+        for kind in all_errors()
+        for text in re.findall(r"\S*docs/\S+", inspect.getdoc(kind) or "")
+    ]
+    for path in (ROOT / "pipeline" / "src").rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        documentation = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        wrong += [
+            f"{path.name}:{node.lineno}: {node.value}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documentation
+            and re.search(r"\bdocs/|CONTRIBUTING|\bmake (setup|run|test)\b", node.value)
+            and path.name not in OF_THE_REPOSITORY
+        ]  # fmt: skip
+    assert wrong == []

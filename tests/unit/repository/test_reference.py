@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from tailrace.config import Section
+from tailrace.config import Pipeline, Section
 from tailrace.config.file.places import ALLOWED_OPTIONS, keys
 from tailrace.errors import all_errors
 from tailrace.telemetry import metrics
@@ -57,7 +57,7 @@ def _names(section: type[Section]) -> Iterator[str]:
 def test_every_key_and_option_is_on_the_page(generate: ModuleType) -> None:
     """No setting is left out."""
     text = generate.configuration()
-    wanted = {*_names(generate.Pipeline), *(name for allowed in ALLOWED_OPTIONS.values() for name in allowed)}
+    wanted = {*_names(Pipeline), *(name for allowed in ALLOWED_OPTIONS.values() for name in allowed)}
     assert [name for name in sorted(wanted) if f"`{name}`" not in text] == []
 
 

@@ -1,4 +1,4 @@
-"""`tailrace explain [CODE]`: what an error means, what was kept safe, and what to do next.
+"""`tailrace explain [CODE]`: what an error means, and what to do next; or what a key of the configuration means.
 
 Every error message ends by naming this command, so it must work when nothing else does: it needs no Kafka, no Spark
 and no configuration, and draws nothing.
@@ -9,25 +9,35 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+import textwrap
 from collections.abc import Sequence
 from importlib.metadata import entry_points
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailrace.cli.terminal import Output, OutputOption, emit
 from tailrace.errors import TailraceError, all_errors
 
+if TYPE_CHECKING:
+    from tailrace.config.file.described import Described
+
 NOT_FOUND = 2
+WIDTH = 100
 # Another package adds its errors with an entry point of this group, `name = "package.module"`.
 _GROUP = "tailrace.errors"
 
 
 def explain(
-    code: Annotated[str, typer.Argument(help="Error code, such as TR-101; without it, all are listed.")] = "",
+    code: Annotated[
+        str,
+        typer.Argument(
+            help="Error code (TR-101) or key (sink.topic); `configuration` lists all keys, no code all errors."
+        ),
+    ] = "",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Explain what an error code means, and what to do."""
+    """Explain what an error code means and what to do, or what a key of the pipeline's file means."""
     _import_added()
     known = {kind.code: kind for kind in all_errors()}
     if not code:
@@ -35,7 +45,12 @@ def explain(
     elif (found := known.get(normal(code))) is not None:
         _one(found, output)
     else:
-        _unknown(code, nearest(code, list(known)), output)
+        from tailrace.config.file import described  # not needed by an error's page, which must always be shown
+
+        if keys := described.find(code):
+            _keys(keys, output)
+            return
+        _unknown(code, nearest(code, list(known)) or described.near(code), output)
         raise typer.Exit(NOT_FOUND)
 
 
@@ -69,6 +84,28 @@ def _one(kind: type[TailraceError], output: Output) -> None:
     typer.echo(inspect.getdoc(kind))
 
 
+def _keys(keys: list[Described], output: Output) -> None:
+    if output is Output.JSON:
+        emit({"keys": [_key(key) for key in keys]})
+        return
+    for key in keys:
+        default = key.default if key.default in ("needed", "optional") else f"default {key.default}"
+        options = f"One of: {', '.join(key.options)}." if key.options else ""
+        typer.echo(f"{key.path}: {key.type}, {default}")
+        for line in (*textwrap.wrap(key.meaning, WIDTH), *textwrap.wrap(options, WIDTH)):
+            typer.echo(f"    {line}")
+
+
+def _key(key: Described) -> dict[str, object]:
+    return {
+        "key": key.path,
+        "type": key.type,
+        "default": key.default,
+        "text": key.meaning,
+        "options": list(key.options),
+    }
+
+
 def _list(kinds: list[type[TailraceError]], output: Output) -> None:
     if output is Output.JSON:
         emit({"errors": [_record(kind) for kind in kinds]})
@@ -82,8 +119,8 @@ def _unknown(code: str, near: list[str], output: Output) -> None:
     if output is Output.JSON:
         emit({"error": "unknown code", "code": code, "nearest": near, "exit": NOT_FOUND})
         return
-    hint = f"did you mean {', '.join(near)}?" if near else "a code looks like TR-101"
-    typer.echo(f"no error has the code {code!r}; {hint}\n  next: tailrace explain", err=True)
+    hint = f"did you mean {', '.join(near)}?" if near else "a code looks like TR-101, a key like sink.topic"
+    typer.echo(f"{code!r} is neither an error's code nor a key; {hint}\n  next: tailrace explain", err=True)
 
 
 def _record(kind: type[TailraceError]) -> dict[str, object]:

@@ -49,7 +49,7 @@ _ALL = {
     "handover": Command("tailrace.cli.handover", "handover", "Wait for the pod that replaces this one."),
     "pipelines": Command("tailrace.cli.pipelines", "app", "Show and steer Pipelines on Kubernetes."),
     "schema": Command("tailrace.cli.init", "schema", "Print the JSON Schema of a pipeline's file."),
-    "explain": Command("tailrace.cli.explain", "explain", "Explain what an error code means, and what to do."),
+    "explain": Command("tailrace.cli.explain", "explain", "Explain an error code, or a key of the file."),
 }
 # Another package adds a command with an entry point of this group, `name = "package.module:function"`.
 _GROUP = "tailrace.commands"

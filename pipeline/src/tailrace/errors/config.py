@@ -38,8 +38,11 @@ class FunctionInvalid(ConfigError):
     """The pipeline's function raised when it was called to build the pipeline, or returned something unusable.
 
     The function is called once on the driver, before the first record is read, with a DataFrame that has the
-    right schema. It must return a DataFrame whose columns the sink's format can write.
-    docs/reference/function.md lists the columns that it receives and those that it may return.
+    right schema: the fields of `source.schema` (with the format `raw`, one column `value`), and a struct `kafka` with
+    key, topic, partition, offset, timestamp and headers of the record.
+
+    It must return a DataFrame whose columns the sink's format can write: `topic`, `key`, `headers`, `partition` and
+    `timestamp` set the record's own, and all others form the value (with the format `raw`, one column `value`).
     """
 
     code = "TR-103"
@@ -62,7 +65,8 @@ class OptionRefused(ConfigError):
 
     Tailrace passes on the Kafka options for throughput and for the connection. It refuses the options that
     would break exactly-once delivery (for example `acks` other than `all`, `enable.idempotence=false`,
-    `transactional.id`) and those that it sets itself. `docs/reference/configuration.md` lists both.
+    `transactional.id`) and those that it sets itself. `tailrace explain kafka.options` lists those that it passes on
+    there; `source.options` and `sink.options` have their own.
     """
 
     code = "TR-105"

@@ -39,7 +39,7 @@ class NotAuthorized(KafkaError):
     The message names the missing permission and the command with which an administrator grants it. A pipeline needs
     Read on its source topics; Write on its output topics and the rejected topic; Read and Write on the ledger; Read on
     the group `tailrace.<pipeline>` and on the groups with the prefix `tailrace.<pipeline>.`; Write on the transactional
-    ids with that prefix. `tailrace doctor FILE` tries each. docs/how-to/secure-the-connection.md has the list.
+    ids with that prefix. `tailrace doctor FILE` tries each.
     """
 
     code = "TR-203"

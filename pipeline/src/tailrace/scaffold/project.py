@@ -87,7 +87,10 @@ class Project:
             "kafka": {"topics": topics},
             "pipelines": [{"name": self.name, "image": image, "config": config}],
         }
-        head = f"# helm install {self.name} charts/tailrace -n streams --create-namespace -f values.yaml\n"
+        head = (
+            "# CHART is charts/tailrace of Tailrace's repository, or the place of your own registry, oci://…\n"
+            f"# helm install {self.name} CHART -n streams --create-namespace -f values.yaml\n"
+        )
         return head + yaml.safe_dump(values, sort_keys=False)
 
     def write(self, folder: Path) -> list[Path]:

@@ -141,7 +141,7 @@ def _unreadable(path: Path, what: str) -> ConfigInvalid:
     return ConfigInvalid(
         f"{path}: {what}",
         kept="nothing was read from or written to Kafka",
-        then="pass the pipeline's YAML file; docs/reference/configuration.md describes its contents",
+        then="pass the pipeline's YAML file; `tailrace explain configuration` describes its contents",
     )
 
 
@@ -151,5 +151,5 @@ def _invalid(path: Path, problems: list[_Problem]) -> ConfigInvalid:
     return ConfigInvalid(
         what,
         kept="nothing was read from or written to Kafka",
-        then=f"correct {path} and run the command again; docs/reference/configuration.md lists every key",
+        then=f"correct {path} and run the command again; `tailrace explain configuration` lists every key",
     )

@@ -37,8 +37,8 @@ def _build(tool: str, configuration: Path, folder: Path) -> None:
 
 def main() -> int:
     """Build with the MkDocs that is named; fail if a page, a link or a resource is wrong."""
-    version = versions.described((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     try:
+        version = versions.described((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
         configuration = stage(ROOT, BUILD / "site-pages", _diagrams())
         _build(sys.argv[1], configuration, SITE / version.number)
     except (OSError, ValueError) as error:

@@ -95,6 +95,14 @@ def test_metrics_are_served_where_monitors_expect_them(everything: list[Resource
     assert not of_kind(render(values={"http": {"enabled": False}, "monitoring": {"enabled": True}}), "PodMonitor")[1:]
 
 
+def test_status_page_links_to_the_runbooks_of_the_alerts(resources: list[Resource], tmp_path: Path) -> None:
+    """A folder is no link, so the page then names the file."""
+    assert configuration(resources, tmp_path).metrics.runbooks == ""
+    url = "https://example.org/runbooks"
+    linked = render(values={"monitoring": {"runbooks": url}})
+    assert configuration(linked, tmp_path).metrics.runbooks == url
+
+
 def test_changed_configuration_or_file_is_a_revision_of_its_own() -> None:
     """The driver mounts it under another name, so it is replaced; the same values keep the driver.
 

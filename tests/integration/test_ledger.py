@@ -430,11 +430,11 @@ def test_last_error_outlives_its_driver_and_is_no_plan(bench: MakeBench) -> None
     with Ledger.of(pipeline) as ledger:
         ledger.take()
         ledger.write(plan_of(pipeline, 0, 1), {place: 1})
-        last_error.write(ledger, pipeline, "ab", 5.0, failing("ValueError: 1"))
+        last_error.write(ledger, pipeline, failing("ValueError: 1"), "ab", 5.0, [(1.0, "note", "line")])
         ledger.write(plan_of(pipeline, 1, 1), {place: 2})
-        last_error.write(ledger, pipeline, "ab", 6.0, failing("ValueError: 2"))
+        last_error.write(ledger, pipeline, failing("ValueError: 2"), "ab", 6.0, [(1.0, "note", "line")])
     found = last_error.read(pipeline)
-    assert found == failing("ValueError: 2").as_dict() | {"run": "ab", "at": 6.0}
+    assert found == failing("ValueError: 2").as_dict() | {"run": "ab", "at": 6.0, "log": [(1.0, "note", "line")]}
     with Ledger.of(pipeline) as ledger:
         assert ledger.latest() == plan_of(pipeline, 1, 1)
         assert ledger.positions({place: 0}) == {place: 2}
@@ -447,9 +447,9 @@ def test_fenced_driver_does_not_write_its_error(bench: MakeBench) -> None:
     with Ledger.of(pipeline) as old, Ledger.of(pipeline) as new:
         old.take()
         new.take()
-        last_error.write(new, pipeline, "new", 5.0, failing("ValueError: 1"))
+        last_error.write(new, pipeline, failing("ValueError: 1"), "new", 5.0, [(1.0, "note", "line")])
         with pytest.raises(errors.KafkaError):
-            last_error.write(old, pipeline, "old", 6.0, failing("ValueError: 2"))
+            last_error.write(old, pipeline, failing("ValueError: 2"), "old", 6.0, [(1.0, "note", "line")])
         found = last_error.read(pipeline)
         assert found is not None
         assert found["run"] == "new"
@@ -461,5 +461,5 @@ def test_driver_that_never_led_writes_no_error(bench: MakeBench) -> None:
     """It has no right to: another one may lead."""
     pipeline = bench().pipeline(ledger={"partitions": 1})
     with Ledger.of(pipeline) as ledger:
-        last_error.write(ledger, pipeline, "ab", 5.0, failing("ValueError: 1"))
+        last_error.write(ledger, pipeline, failing("ValueError: 1"), "ab", 5.0, [(1.0, "note", "line")])
     assert last_error.read(pipeline) is None

@@ -49,6 +49,7 @@
 -}}
 {{- $http := $root.Values.http -}}
 {{- $metrics := ternary (dict "enabled" true "host" $http.host "port" (int $http.port) "gateways" (int $http.executorPort)) (dict "enabled" false) $http.enabled -}}
+{{- if and $http.enabled (hasPrefix "http" $root.Values.monitoring.runbooks) }}{{- $_ := set $metrics "runbooks" $root.Values.monitoring.runbooks }}{{- end -}}
 {{- $_ := set $made "metrics" $metrics -}}
 {{- toYaml (mergeOverwrite $made (deepCopy $p.config)) -}}
 {{- end -}}

@@ -18,7 +18,8 @@ def error(what: str) -> dict[str, object]:
 
 def test_error_that_fits_is_kept_as_it_is() -> None:
     """All its parts come back."""
-    assert unpacked(packed(error("ValueError: é"))) == error("ValueError: é")
+    lines = [(1.0, "note", "one"), (2.0, "warning", "é")]
+    assert unpacked(packed(error("ValueError: é"), lines)) == error("ValueError: é") | {"log": lines}
 
 
 @pytest.mark.parametrize("what", ["x" * 50_000, "é" * 50_000, "\n" * 50_000, "😀" * 50_000])
@@ -30,6 +31,26 @@ def test_long_error_is_shortened_to_what_the_brokers_accept(what: str) -> None:
     assert found is not None
     assert found["what"].endswith("…")
     assert (found["error"], found["run"], found["at"], found["next"]) == ("TR-401", "ab12", 1.5, error("")["next"])
+
+
+def test_as_many_last_lines_of_the_log_are_kept_as_fit() -> None:
+    """The newest say most about how the run ended."""
+    lines = [(float(number), "note", "é" * 100) for number in range(60)]
+    text = packed(error("ValueError"), lines)
+    assert len(text.encode()) <= MAX_METADATA
+    found = unpacked(text)
+    assert found is not None
+    assert 10 < len(found["log"]) < 60
+    assert found["log"] == lines[-len(found["log"]) :]
+    assert unpacked(packed(error("x" * 50_000), lines)) is not None
+
+
+def test_lines_of_another_form_are_left_out() -> None:
+    """Another version may write them differently, and its error is shown all the same."""
+    text = json.dumps(error("x") | {"log": [[1, "note", "kept"], [1], "no", ["a", "b", "c"], None]})
+    found = unpacked(text)
+    assert found is not None
+    assert found["log"] == [(1, "note", "kept")]
 
 
 @pytest.mark.parametrize("text", [None, "", "no json", "[1]", "{}", json.dumps({"at": 1, "error": "TR-401"})])

@@ -370,6 +370,18 @@ def test_error_of_the_run_before_is_shown_with_its_explanation(board: Board) -> 
     assert [entry["at"] for entry in board.status()["log"]] == sorted(entry["at"] for entry in board.status()["log"])
 
 
+def test_log_of_the_run_before_precedes_that_of_this_one(board: Board, clock: Clock) -> None:
+    """Its last lines are kept with its error; what changed last is this run's change."""
+    board.heard(Changed("the function has changed"))
+    log = [(890.0, "warning", "slow"), (891.0, "change", "one executor")]
+    board.failed(FAILURE | {"run": "before", "at": 900.0, "log": log})
+    status = board.status()
+    assert [entry["text"] for entry in status["log"]][:2] == ["slow", "one executor"]
+    assert status["change"]["text"] == "the function has changed"
+    assert "log" not in status["error"]
+    assert [line for line in board.lines() if line[0] < 900] == log
+
+
 def test_last_change_is_the_code_the_executors_or_the_gateways(board: Board, clock: Clock) -> None:
     """Each is written down with its time; a report without news is not."""
 

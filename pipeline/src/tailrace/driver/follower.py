@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from confluent_kafka import KafkaException
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -128,7 +129,7 @@ class Follower:
 
     def _recall(self) -> None:
         """Put the error on the board that ended the run before; without an answer of the brokers there is none."""
-        with contextlib.suppress(errors.TailraceError):
+        with contextlib.suppress(errors.TailraceError, KafkaException):
             found = last_error.read(self._pipeline)
             if found is not None:
                 self.board.failed(found)

@@ -10,11 +10,10 @@ import contextlib
 import datetime
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -125,7 +124,7 @@ def run(
                     context,
                     held,
                     partial(_lead, spark=spark, engine=engine, warm=warm, until_read=batch),
-                    follower.board.failed,
+                    follower.board,
                 )
         except errors.TailraceError:
             raise
@@ -178,7 +177,7 @@ def _outlast(
     context: Context,
     held: contextlib.ExitStack,
     lead: Callable[[Context], None],
-    failed: Callable[[Mapping[str, Any]], None],
+    board: Board,
 ) -> None:
     """Lead; if the brokers go away meanwhile, start over from the ledger once they answer."""
     while True:
@@ -188,10 +187,10 @@ def _outlast(
         except Exception as error:
             reported = failure(error, context.pipeline)
             at = time.time()
-            failed(reported.as_dict() | {"run": context.run, "at": at})
+            board.failed(reported.as_dict() | {"run": context.run, "at": at})
             if not patience.outlasts(reported, context.emit):
                 with contextlib.suppress(errors.KafkaError):  # the error itself matters more
-                    last_error.write(context.ledger, context.pipeline, context.run, at, reported)
+                    last_error.write(context.ledger, context.pipeline, reported, context.run, at, board.lines())
                 raise reported from error
             patience.refuse_successor(context.ledger)
             context.ledger.close()

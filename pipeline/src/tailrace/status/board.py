@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from tailrace.config import Pipeline
 from tailrace.status.counters import Counters
-from tailrace.status.document import batch_of, error_of, lag_of, totals_of
+from tailrace.status.document import batch_of, configured, error_of, lag_of, totals_of
 from tailrace.status.event_lines import line
 from tailrace.status.events import (
     BatchPlanned,
@@ -141,11 +141,18 @@ class Board:
         self._counters.phase(phase, ready)
 
     def failed(self, error: Mapping[str, Any]) -> None:
-        """Record the error that ended this run or an earlier one: TailraceError.as_dict(), with `at` and `run`."""
+        """Record the error that ended this run or an earlier one, in the form of last_error."""
         with self._lock:
             if self._error is None or self._error["at"] <= error["at"]:
                 self._error = error_of(error)
+            for at, kind, text in error.get("log", ()):
+                self._journal.write(at, kind, text, before=True)
             self._journal.write(error["at"], "error", f"{error['error']} {error['title']}: {error['what']}")
+
+    def lines(self) -> list[tuple[float, str, str]]:
+        """Return the log, as last_error keeps it."""
+        with self._lock:
+            return self._journal.lines()
 
     def finished(self, batch: Finished) -> None:
         """Record a finished batch."""
@@ -320,9 +327,7 @@ class Board:
                 "speed": {"arriving": speed.arriving, "reading": speed.reading} if speed is not None else None,
                 "totals": totals_of(self.measures, self.pipeline.pipeline),
                 "lag": lag_of(self._lag) if self._lag is not None else None,
-                "source": {"topics": list(self.pipeline.source.topics), "pattern": self.pipeline.source.pattern},
-                "sink": {"topic": self.pipeline.sink.topic, "delivery": self.pipeline.sink.delivery.value},
-                "rejected_topic": self.pipeline.rejected_topic,
+                **configured(self.pipeline),
                 "gateways": self.gateways(),
                 "executors": wanted,
                 "planning": {"frame": self.planning[0], "reasons": list(self.planning[1])} if self.planning else None,
@@ -332,8 +337,6 @@ class Board:
                 "batches": list(self._history),
                 "warnings": list(self._warnings),
                 "log": self._journal.entries(),
-                "samples": self.pipeline.metrics.samples,
-                "runbooks": self.pipeline.metrics.runbooks,
                 "links": dict(self.links),
             }
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+from tailrace.config import Pipeline
 from tailrace.errors import all_errors
 from tailrace.status.snapshots import Finished, LagSeen, Progress
 from tailrace.telemetry import metrics
@@ -19,6 +20,17 @@ _TOTALS = {
     "skipped": metrics.SKIPPED,
     "fresh": metrics.FRESH,
 }
+
+
+def configured(pipeline: Pipeline) -> dict[str, Any]:
+    """Return what the page shows of a pipeline's configuration."""
+    return {
+        "source": {"topics": list(pipeline.source.topics), "pattern": pipeline.source.pattern},
+        "sink": {"topic": pipeline.sink.topic, "delivery": pipeline.sink.delivery.value},
+        "rejected_topic": pipeline.rejected_topic,
+        "samples": pipeline.metrics.samples,
+        "runbooks": pipeline.metrics.runbooks,
+    }
 
 
 def totals_of(measures: Measures, pipeline: str) -> dict[str, Any]:
@@ -55,7 +67,8 @@ def lag_of(seen: LagSeen) -> dict[str, Any]:
 def error_of(error: Mapping[str, Any]) -> dict[str, Any]:
     """Return an error with its explanation, if its code is known here."""
     kind = next((kind for kind in all_errors() if kind.code == error["error"]), None)
-    return dict(error) | {"explanation": inspect.getdoc(kind) if kind is not None else None}
+    parts = {name: value for name, value in error.items() if name != "log"}  # which the document has in full
+    return parts | {"explanation": inspect.getdoc(kind) if kind is not None else None}
 
 
 def batch_of(last: Finished | None, progress: Progress | None, busy: bool, target: float) -> dict[str, Any] | None:

@@ -135,8 +135,8 @@ class Journal:
         self._entries: deque[dict[str, Any]] = deque(maxlen=_ENTRIES)
         self._change: dict[str, Any] | None = None
 
-    def write(self, at: float, kind: str, text: str) -> None:
-        """Add an entry; one that repeats the newest counts its repetitions."""
+    def write(self, at: float, kind: str, text: str, before: bool = False) -> None:
+        """Add an entry, perhaps of the run before; one that repeats the newest counts its repetitions."""
         text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
         last = self._entries[-1] if self._entries else None
         if last is not None and (last["kind"], last["text"]) == (kind, text):
@@ -144,13 +144,18 @@ class Journal:
             return
         entry = {"at": at, "kind": kind, "text": text, "times": 1}
         self._entries.append(entry)
-        if kind == "change":
+        if kind == "change" and not (before and self._change is not None):
             self._change = entry
 
     @property
     def change(self) -> Mapping[str, Any] | None:
         """Return what was changed last, even if its entry is gone."""
         return self._change
+
+    def lines(self) -> list[tuple[float, str, str]]:
+        """Return the entries as when, kind and text, but for errors: they are kept by themselves."""
+        entries = [entry for entry in self.entries() if entry["kind"] != "error"]
+        return [(round(entry["at"], 1), entry["kind"], entry["text"]) for entry in entries]
 
     def entries(self) -> list[dict[str, Any]]:
         """Return the entries by their times: the error of an earlier run is read late."""

@@ -16,7 +16,7 @@ from typing import Final
 VERSION: Final = "11.17.2"
 SHA256: Final = "581ed7d74bd9048d0e3a91363927d72ef22942d7722546b27f7cc29e35390eb8"
 _MEMBER: Final = "package/dist/mermaid.min.js"
-_LIMIT: Final = 300.0
+_LIMIT: Final = 60.0
 
 
 def _is_right(content: bytes) -> bool:
@@ -36,7 +36,10 @@ def fetched(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as work:
         command = ["npm", "pack", "--loglevel=error", f"mermaid@{VERSION}"]
-        done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_LIMIT, check=False)
+        try:
+            done = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=_LIMIT, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise OSError(f"npm has not downloaded mermaid {VERSION} within {_LIMIT:.0f} s") from error
         if done.returncode:
             said = "; ".join(done.stderr.strip().splitlines()[:2])
             raise OSError(f"npm could not download mermaid {VERSION}: {said}")

@@ -12,15 +12,17 @@ from tailrace.version import VERSION
 
 if TYPE_CHECKING:
     from tailrace.config import Pipeline as Pipeline
+    from tailrace.previews.preview import preview as preview
     from tailrace.spark_stream.dropin import exactly_once as exactly_once
     from tailrace.spark_stream.dropin import register as register
     from tailrace.startup.run import run as run
 
-__all__ = ["Pipeline", "exactly_once", "register", "run"]
+__all__ = ["Pipeline", "exactly_once", "preview", "register", "run"]
 __version__ = VERSION
 
 _LAZY = {
     "Pipeline": "tailrace.config",
+    "preview": "tailrace.previews.preview",
     "run": "tailrace.startup.run",
     "exactly_once": "tailrace.spark_stream.dropin",
     "register": "tailrace.spark_stream.dropin",

@@ -14,7 +14,7 @@ import tailrace
 
 ROOT = Path(__file__).parents[3]
 LONGEST = 350  # maximum number of lines in a module
-PUBLIC = ["Pipeline", "exactly_once", "register", "run"]
+PUBLIC = ["Pipeline", "exactly_once", "preview", "register", "run"]
 # Written so that this line does not match itself.
 OF_A_MACHINE = re.compile(r"(?<![\w.$}~-])/(?:ro{2}t|wor[k])(?![\w.-])")
 

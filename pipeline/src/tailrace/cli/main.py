@@ -38,6 +38,7 @@ class Command:
 _ALL = {
     "init": Command("tailrace.cli.init", "init", "Write a new pipeline that works."),
     "dev": Command("tailrace.cli.dev", "dev", "Run a pipeline beside your editor, on its own Kafka."),
+    "preview": Command("tailrace.cli.preview", "preview", "Show what a pipeline makes of records; write nothing."),
     "demo": Command("tailrace.cli.demo", "demo", "Show exactly once: a real Kafka, a pipeline, the proof."),
     "kafka": Command("tailrace.cli.kafka", "kafka", "Run a real Kafka on this machine, to try things with."),
     "run": Command("tailrace.cli.run", "run", "Run a pipeline."),

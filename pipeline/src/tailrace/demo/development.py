@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import itertools
 import json
 import os
 import threading
@@ -21,6 +21,7 @@ from tailrace.demo.feed import Message, create_topics, feed
 from tailrace.driver.shutdown import Stop
 from tailrace.errors import TailraceError
 from tailrace.kafka.rejected_headers import HEADER_DETAIL, HEADER_REASON
+from tailrace.previews.samples import of_project
 from tailrace.stages.formats.known import sink_format
 from tailrace.status.events import Emit
 
@@ -153,12 +154,7 @@ class Development:
 
 def samples(path: Path) -> Iterator[Message]:
     """Return the records that the file's function `records` yields."""
-    spec = importlib.util.spec_from_file_location("tailrace_samples", path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return (Message(key, value) for key, value in module.records())
+    return itertools.starmap(Message, of_project(path))
 
 
 def text(value: bytes | None) -> str:

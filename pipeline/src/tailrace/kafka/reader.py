@@ -136,6 +136,13 @@ def read(
     return _records(_options(kafka, isolation), topic, filled, limit)
 
 
+def read_ranges(
+    kafka: Kafka, topic: str, ranges: Mapping[int, Range], *, isolation: Isolation, limit: float = LIMIT
+) -> Iterator[Message]:
+    """Yield the records in these ranges of a topic's partitions, which must end before an open transaction."""
+    return _records(_options(kafka, isolation), topic, ranges, limit)
+
+
 def read_one(kafka: Kafka, topic: str, partition: int, offset: int, *, limit: float = LIMIT) -> Message | None:
     """Return the committed record at an offset; None if there is none."""
     cluster = Cluster(kafka)

@@ -1,0 +1,154 @@
+"""`tailrace preview`: what a pipeline would make of some records, next to the records themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tailrace.admin.rejected import text_of
+from tailrace.cli.terminal import Block, Output, OutputOption, done, emit, log_to_stderr, note, show
+from tailrace.config.file import load
+
+if TYPE_CHECKING:
+    from tailrace.previews.model import Outcome, Preview, Rejected, Written
+    from tailrace.status.events import Event
+
+_COLUMNS = ("record", "key", "value", "becomes", "key", "value")
+
+
+def preview(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline's configuration.")],
+    records: Annotated[int, typer.Option("--records", "-n", min=1, max=10_000, help="Maximum records to read.")] = 20,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="Where the records begin: newest, oldest, TOPIC:PARTITION:OFFSET, a time such as "
+            "2026-11-20T10:00:00Z, or a file with records, which needs no Kafka.",
+        ),
+    ] = "newest",
+    size: Annotated[int, typer.Option("--bytes", min=1, help="Maximum bytes of a key or a value in the table.")] = 120,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show what a pipeline would write and reject for some records, and write nothing.
+
+    No group is joined, no topic is created, and no offset is stored. The exit code is 0 if all records would be
+    written or dropped by the function, and 1 if one would be rejected or would stop the pipeline.
+    """
+    log_to_stderr()
+    loaded = load(file)
+    from tailrace.previews.preview import preview as previewed  # imports PySpark, which --help should not wait for
+
+    found = previewed(loaded, records=records, start=start, emit=_told)
+    if output is Output.JSON:
+        emit(_document(found))
+    else:
+        _show(found, size)
+    if not found.good:
+        raise typer.Exit(1)
+
+
+def _told(event: Event) -> None:
+    from tailrace.status.event_lines import line
+
+    text = line(event)
+    if text is not None:
+        note(text)
+
+
+def _show(found: Preview, size: int) -> None:
+    matched = not found.unmatched
+    sources = [line for each in found.outcomes for line in _lines(each, size, matched=matched)]
+    if not any(line[3] for line in sources):  # none of them is matched
+        sources = [line[:3] for line in sources]
+    blocks = [Block(columns=_COLUMNS[: len(sources[0])], rows=sources)] if sources else []
+    if found.others:
+        others = [_becomes(each, size) for each in found.others]
+        blocks.append(Block(columns=("becomes", "key", "value"), rows=others))
+    show(blocks)
+    for each in filter(None, (found.unmatched, *found.notes)):
+        note(each)
+    done(f"{found.summary}; nothing was written")
+
+
+def _lines(outcome: Outcome, size: int, *, matched: bool) -> Iterator[tuple[str, ...]]:
+    """Yield a line for each record that a source becomes; the source is only on the first."""
+    topic, partition, offset = outcome.place
+    source = (f"{topic} {partition}:{offset}", _text(outcome.source.key, size), _text(outcome.source.value, size))
+    found: list[Written | Rejected] = [*outcome.written, *outcome.rejected]
+    results = [_becomes(each, size) for each in found]
+    if outcome.raised is not None:
+        results.append(("stops the pipeline", "", outcome.raised))
+    if not results:
+        results.append(("dropped", "", "") if matched else ("", "", ""))
+    for number, result in enumerate(results):
+        yield (*(source if number == 0 else (" ", " ", " ")), *result)
+
+
+def _becomes(record: Written | Rejected, size: int) -> tuple[str, str, str]:
+    from tailrace.previews.model import Written
+
+    if isinstance(record, Written):
+        place = record.topic if record.partition is None else f"{record.topic} {record.partition}"
+        return place, _text(record.key, size), _text(record.value, size)
+    why = record.reason + (f": {record.detail}" if record.detail else "")
+    return f"rejected ({record.stage})", _text(record.key, size), why
+
+
+def _text(value: bytes | None, size: int) -> str:
+    """Return bytes on one line; bytes that are no text in hexadecimal."""
+    if value is None:
+        return "null"
+    text = text_of(value)
+    whole = text if text is not None else f"0x{value.hex()}"
+    return whole if len(whole) <= size else f"{whole[:size]}… ({len(value)} bytes)"
+
+
+# -- for programs ------------------------------------------------------------------------------------------
+
+
+def _document(found: Preview) -> dict[str, Any]:
+    from tailrace.previews.model import Written
+    from tailrace.previews.samples import document
+
+    return {
+        "pipeline": found.pipeline,
+        "from": found.origin,
+        "records": [
+            {
+                "source": document(each.source),
+                "written": [_written(one) for one in each.written],
+                "rejected": [_rejected(one) for one in each.rejected],
+                "raised": each.raised,
+            }
+            for each in found.outcomes
+        ],
+        "unmatched": found.unmatched or None,
+        "written": [_written(one) for one in found.others if isinstance(one, Written)],
+        "rejected": [_rejected(one) for one in found.others if not isinstance(one, Written)],
+        "counts": {
+            "records": len(found.outcomes),
+            "written": len(found.all_written),
+            "rejected": len(found.all_rejected),
+            "raised": len(found.raised),
+        },
+        "notes": list(found.notes),
+    }
+
+
+def _written(record: Written) -> dict[str, Any]:
+    from tailrace.previews.samples import field, listed
+
+    content = {**field("key", record.key), **field("value", record.value), "headers": listed(record.headers)}
+    return {"topic": record.topic, "partition": record.partition, "timestamp": record.timestamp, **content}
+
+
+def _rejected(record: Rejected) -> dict[str, Any]:
+    from tailrace.previews.samples import field, listed
+
+    why = {"stage": record.stage, "reason": record.reason, "detail": record.detail, "sink_topic": record.sink_topic}
+    return {**why, **field("key", record.key), **field("value", record.value), "headers": listed(record.headers)}

@@ -124,10 +124,11 @@ fix: $(STAMP) ## Let ruff fix what it can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## Regenerate the reference pages, dashboards and the tables of the worlds
+docs: $(STAMP) ## Regenerate the reference pages, dashboards, the tables of the worlds and the notebook's outputs
 	$(BIN)/python docs/generate.py
 	PYTHONPATH=tests $(BIN)/python -m faults.worlds.record
 	$(BIN)/python charts/generate.py
+	PYTHONPATH=tests $(BIN)/python -m support.notebook pipeline/examples/preview-notebook/preview.ipynb
 
 lock: $(STAMP) ## Regenerate the locked requirements
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements/dev.in --output-file requirements/dev.txt

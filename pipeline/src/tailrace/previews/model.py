@@ -95,7 +95,7 @@ class Outcome:
         return self.source.topic, self.source.partition, self.source.offset
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Preview:
     """What a pipeline would make of some records. Nothing was written."""
 
@@ -152,8 +152,8 @@ class Preview:
 
         return rejected(self)
 
-    def __str__(self) -> str:
-        return self.summary
+    def __repr__(self) -> str:
+        return f"<preview of {self.summary}>"
 
     def _repr_html_(self) -> str:
         from tailrace.previews.frames import html

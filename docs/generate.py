@@ -68,10 +68,34 @@ prints the text below. A command's exit code is that of the error's group.
 
 
 COMMANDS_INTRODUCTION = """\
-Each command prints the text below with `--help`. Data goes to stdout, progress to stderr; `--output json` writes one
-JSON object (`tailrace run`: one per event). `NO_COLOR` is honoured. `TAILRACE_JARS` names the folder for jars. The exit
-code is 0, that of an error's group ([the errors](errors.md)), or 2 for wrong usage.
+Each command prints the text below with `--help` or `-h`. `tailrace completion bash`, `zsh` and `fish` print what lets
+the shell complete it:
+
+```bash
+source <(tailrace completion bash)
+```
+
+## Output
+
+Data goes to stdout, progress and advice to stderr; `--quiet` leaves out progress and advice. Text has colours on a
+terminal only, and none if `NO_COLOR` is set.
+
+`--output json` writes one object on one line: the result, or the error with the keys `error` (its code), `title`,
+`what`, `kept`, `next` and `exit`. `--output yaml` writes a document with the same keys and values. `tailrace run` and
+`tailrace rejected show` write one for each event or record. Keys are stable: later versions add some, and the
+changelog says if one goes. `--output table` is another name for `text`.
+
+`TAILRACE_JARS` names the folder for jars.
+
+## Exit codes
 """
+EXITS_OF_ALL = {
+    0: "The command did what it was asked to do.",
+    1: "The answer is no: a check of the doctor failed, or the confirmation was refused.",
+    2: "The command line is wrong; nothing was done.",
+    130: "Ctrl-C (SIGINT) ended the command.",
+    141: "What read the command's output ended first (SIGPIPE).",
+}
 HELP_WIDTH = 100
 
 
@@ -109,11 +133,28 @@ def errors() -> str:
 
 def cli() -> str:
     """Generate cli.md."""
-    parts = ["# The commands", GENERATED.format(source="tailrace.cli"), COMMANDS_INTRODUCTION.rstrip()]
+    parts = ["# The commands", GENERATED.format(source="tailrace.cli"), COMMANDS_INTRODUCTION.rstrip(), exits()]
     for name in COMMANDS:
         parts += [f"## tailrace {name}", _help(name)]
         parts += [part for sub in _subcommands(name) for part in (f"### tailrace {name} {sub}", _help(name, sub))]
     return "\n\n".join(parts) + "\n"
+
+
+def exits() -> str:
+    """Return the table of exit codes: what ends any command, and the errors with their own."""
+    meanings: dict[int, list[str]] = {number: [meaning] for number, meaning in EXITS_OF_ALL.items()}
+    codes: dict[int, list[str]] = {}
+    for kind in all_errors():
+        group = cast("type[TailraceError]", kind.__bases__[0])
+        meaning = f"{kind.title.capitalize()}." if kind.exit_code != group.exit_code else inspect.getdoc(group) or ""
+        if meaning not in (known := meanings.setdefault(kind.exit_code, [])):
+            known.append(meaning)
+        codes.setdefault(kind.exit_code, []).append(kind.code)
+    rows = [
+        f"| {number} | {' '.join(meanings[number])} | {', '.join(codes.get(number, ()))} |"
+        for number in sorted(meanings)
+    ]
+    return "\n".join(["| code | meaning | errors |", "|---|---|---|", *rows])
 
 
 METRICS_INTRODUCTION = """\

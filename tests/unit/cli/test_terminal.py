@@ -4,10 +4,26 @@ from __future__ import annotations
 
 import io
 import json
+import sys
+from collections.abc import Iterator
 
 import pytest
+import yaml
 
-from tailrace.cli.terminal import LiveTable, Output, cell, done, emit, fail, note, requested, table
+from tailrace.cli.terminal import (
+    LiveTable,
+    Output,
+    be_quiet,
+    cell,
+    chosen,
+    done,
+    emit,
+    fail,
+    mark,
+    note,
+    requested,
+    table,
+)
 from tailrace.errors import TopicUnknown
 
 
@@ -17,6 +33,14 @@ class Terminal(io.StringIO):
     def isatty(self) -> bool:
         """Return true."""
         return True
+
+
+@pytest.fixture(autouse=True)
+def _usual_writing() -> Iterator[None]:
+    """Write as without options again after each test."""
+    yield
+    chosen(Output.TEXT)
+    be_quiet(False)
 
 
 @pytest.fixture
@@ -122,6 +146,8 @@ def test_a_cell_is_one_line_that_cannot_move_the_cursor(value: object, shown: st
         (["verify", "--output=json", "x"], Output.JSON),
         (["verify", "-o", "json"], Output.JSON),
         (["verify", "json"], Output.TEXT),
+        (["verify", "-o", "yaml"], Output.YAML),
+        (["verify", "-oyaml"], Output.YAML),
         (["--output", "text"], Output.TEXT),
         ([], Output.TEXT),
     ],
@@ -129,3 +155,56 @@ def test_a_cell_is_one_line_that_cannot_move_the_cursor(value: object, shown: st
 def test_the_output_format_is_known_before_the_command_line_is_parsed(line: list[str], output: Output) -> None:
     """Errors of every kind are written in the requested format."""
     assert requested(line) is output
+
+
+def test_yaml_has_the_keys_and_values_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """One object, in the same order, whatever its types; commands need not know which of the two is written."""
+    result = {"b": [1, None, "é: x", "1"], "a": {"at": Output.TEXT, "text": "two\nlines"}}
+    assert chosen(Output.JSON) is Output.JSON
+    emit(result)
+    as_json = json.loads(capsys.readouterr().out)
+    assert chosen(Output.YAML) is Output.JSON
+    emit(result)
+    as_yaml = yaml.safe_load(capsys.readouterr().out)
+    assert as_yaml == as_json
+    assert list(as_yaml) == ["b", "a"]
+
+
+def test_several_results_are_several_yaml_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    """A reader tells them apart, as it does lines of JSON."""
+    chosen(Output.YAML)
+    emit({"n": 1})
+    emit({"n": 2})
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == [{"n": 1}, {"n": 2}]
+
+
+def test_table_is_another_name_for_text() -> None:
+    """Commands tell two formats apart."""
+    assert chosen(Output.TABLE) is Output.TEXT
+
+
+def test_quiet_commands_write_results_and_errors_only(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither progress nor the next command."""
+    be_quiet(True)
+    note("reading")
+    done("done: 1", "tailrace explain TR-101")
+    with LiveTable(("batch",)) as live:
+        live.row(1)
+    error = TopicUnknown("topic 'x'")
+    fail(error, Output.TEXT)
+    assert capsys.readouterr() == ("done: 1\n", f"{error}\n")
+
+
+@pytest.mark.usefixtures("a_terminal")
+def test_marks_have_colours_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe gets the same text; NO_COLOR is honoured on a terminal too."""
+    written = []
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stdout", stream)
+        mark("fail", "red", "  [b]disk[/b] 10.0 GiB")
+        written.append(stream.getvalue())
+    assert written == ["\x1b[31mfail\x1b[0m  [b]disk[/b] 10.0 GiB\n", "fail  [b]disk[/b] 10.0 GiB\n"]
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stdout", plain := Terminal())
+    mark("fail", "red", "  x")
+    assert plain.getvalue() == "fail  x\n"

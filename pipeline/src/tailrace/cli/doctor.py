@@ -14,11 +14,13 @@ from tailrace.admin.checks import Brokers, Check, State, fail, machine, ok
 from tailrace.admin.progress_checks import progress
 from tailrace.admin.store_checks import store
 from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOption, connection
-from tailrace.cli.terminal import Output, OutputOption, done, emit, log_to_stderr, note, say
+from tailrace.cli.terminal import Output, OutputOption, done, emit, log_to_stderr, mark, note, say
 from tailrace.config import Kafka, Pipeline
 from tailrace.config.file import load
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.spark_stream.storage import on_s3
+
+_COLOURS = {State.OK: "green", State.WARN: "yellow", State.FAIL: "bold red"}
 
 
 def doctor(
@@ -42,7 +44,7 @@ def doctor(
         states[check.state] += 1
         checks.append(check)
         if output is Output.TEXT:
-            say(f"{check.state:<4}  {check.name:<17}  {check.found}")
+            mark(f"{check.state:<4}", _COLOURS[check.state], f"  {check.name:<17}  {check.found}")
             if check.hint:
                 say(f"{'':<6}{'':<19}next: {check.hint}")
     if output is Output.JSON:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.terminal import Output, OutputOption, emit
+from tailrace.cli.terminal import Output, OutputOption, emit, note
 from tailrace.errors import TailraceError, all_errors
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _list(kinds: list[type[TailraceError]], output: Output) -> None:
         return
     for kind in kinds:
         typer.echo(f"{kind.code}  {kind.title}")
-    typer.echo(f"{len(kinds)} errors; next: tailrace explain {kinds[0].code}", err=True)
+    note(f"{len(kinds)} errors; next: tailrace explain {kinds[0].code}")
 
 
 def _unknown(code: str, near: list[str], output: Output) -> None:

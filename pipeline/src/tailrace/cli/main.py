@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tailrace.cli.terminal import fail, requested, say
+from tailrace.cli.terminal import be_quiet, chosen, fail, requested, say
 from tailrace.errors import ConfigInvalid, TailraceError
 
 
@@ -51,9 +51,11 @@ _ALL = {
     "pipelines": Command("tailrace.cli.pipelines", "app", "Show and steer Pipelines on Kubernetes."),
     "schema": Command("tailrace.cli.init", "schema", "Print the JSON Schema of a pipeline's file."),
     "explain": Command("tailrace.cli.explain", "explain", "Explain an error code, or a key of the file."),
+    "completion": Command("tailrace.cli.completion", "completion", "Print what completes commands in a shell."),
 }
 # Another package adds a command with an entry point of this group, `name = "package.module:function"`.
 _GROUP = "tailrace.commands"
+COMPLETING = "_TAILRACE_COMPLETE"  # set by the scripts of `tailrace completion`; the framework answers and exits
 
 
 def _commands() -> dict[str, Command]:
@@ -85,10 +87,32 @@ def load(name: str) -> Any:
     if isinstance(found, typer.Typer):
         group = typer.main.get_group(found)
         group.name = name
+        for each in group.commands.values():
+            each.params.append(_quiet())
         return group
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     single.command(name)(found)
-    return typer.main.get_command(single)
+    alone = typer.main.get_command(single)
+    alone.params.append(_quiet())
+    return alone
+
+
+def _quiet() -> Any:
+    """Return the option that every command has; the framework makes options only for a function's parameters."""
+
+    def bearer(
+        quiet: Annotated[
+            bool,
+            typer.Option("--quiet", "-q", callback=be_quiet, help="Write no progress and no advice, only results."),
+        ] = False,
+    ) -> None:
+        """Bear the option."""
+
+    single = typer.Typer(add_completion=False)
+    single.command()(bearer)
+    option = next(each for each in typer.main.get_command(single).params if each.name == "quiet")
+    option.expose_value = False  # commands do not take it as a parameter
+    return option
 
 
 class LazyGroup(TyperGroup):
@@ -112,7 +136,12 @@ class LazyGroup(TyperGroup):
 
 # Plain help: drawing boxes would take half of its run time.
 app = typer.Typer(
-    cls=LazyGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+    cls=LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,  # `tailrace completion` prints the scripts, and installs nothing
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},  # commands inherit it
 )
 
 
@@ -144,11 +173,15 @@ def with_file(error: TailraceError, arguments: Sequence[str]) -> TailraceError:
 
 def main() -> None:
     """Run the console script."""
+    if COMPLETING in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     try:
         try:
             app(prog_name="tailrace")
         except TailraceError as error:
-            sys.exit(fail(with_file(error, sys.argv[1:]), requested(sys.argv[1:])))
+            sys.exit(fail(with_file(error, sys.argv[1:]), chosen(requested(sys.argv[1:]))))
         finally:
             sys.stdout.flush()
     except KeyboardInterrupt:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import os
 import signal
 import sys
@@ -15,10 +14,11 @@ from typing import Annotated
 
 import typer
 
+from tailrace.cli import terminal
 from tailrace.cli.last_words import last_words
 from tailrace.cli.ready import ReadyFile
 from tailrace.cli.renewal import Renewal, certificates, copies
-from tailrace.cli.terminal import LiveTable, Output, log_to_stderr
+from tailrace.cli.terminal import LiveTable, Output, chosen, log_to_stderr
 from tailrace.config.file import load
 from tailrace.progress.lease import Holder
 from tailrace.startup.api_server import Pods
@@ -69,7 +69,12 @@ def run(
     yes: Annotated[
         bool, typer.Option("--yes", help="Replace a running driver without asking; off a terminal, nobody is asked.")
     ] = False,
-    output: Annotated[Output, typer.Option("--output", help="text, or json: one object per event.")] = Output.TEXT,
+    output: Annotated[
+        Output,
+        typer.Option(
+            "--output", "-o", callback=chosen, help="Text for people; or one JSON object or YAML document per event."
+        ),
+    ] = Output.TEXT,
 ) -> None:
     """Run a pipeline. Ctrl-C or SIGTERM finishes the batch in progress, then exits.
 
@@ -145,8 +150,7 @@ def _asked(table: LiveTable) -> Callable[[Holder], bool]:
 
 
 def _as_json(event: Event) -> None:
-    sys.stdout.write(json.dumps(event.as_dict()) + "\n")
-    sys.stdout.flush()
+    terminal.emit(event.as_dict())
 
 
 def _as_rows(table: LiveTable) -> Emit:

@@ -2,7 +2,7 @@
 
 Data goes to stdout and progress to stderr, so that a pipe carries nothing but data. Live tables appear only on a
 terminal; elsewhere the same rows come as plain lines. rich honours NO_COLOR by itself, and is imported only where
-something is drawn.
+something is drawn. A program may ask for JSON or YAML: the same object either way.
 """
 
 from __future__ import annotations
@@ -32,20 +32,50 @@ _SHOWN = 15  # rows of a live table
 
 
 class Output(StrEnum):
-    """The format of the result: for people or for programs."""
+    """The format of the result: for people or for programs. Commands see only TEXT and JSON; see `chosen`."""
 
     TEXT = "text"
+    TABLE = "table"
     JSON = "json"
+    YAML = "yaml"
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="Write the result as text or as JSON.")]
+@dataclass
+class _Writing:
+    """How this process writes, as its command line asks: set once, before a command runs."""
+
+    yaml: bool = False
+    quiet: bool = False
+
+
+_writing = _Writing()
+
+
+def chosen(output: Output) -> Output:
+    """Note in which notation `emit` writes; return TEXT or JSON, the two that commands tell apart."""
+    _writing.yaml = output is Output.YAML
+    return Output.JSON if output in {Output.JSON, Output.YAML} else Output.TEXT
+
+
+def be_quiet(quiet: bool) -> None:
+    """Write no progress and no advice from now on; results and errors are still written."""
+    _writing.quiet = quiet
+
+
+OutputOption = Annotated[
+    Output,
+    typer.Option(
+        "--output", "-o", callback=chosen, help="Write the result for people (text or table) or for programs."
+    ),
+]
 
 
 def requested(arguments: Sequence[str]) -> Output:
     """Return the output format a command line asks for, even if the rest of it is invalid."""
     for before, each in zip(("", *arguments), arguments, strict=False):
-        if each in {"--output=json", "-ojson"} or (before in {"--output", "-o"} and each == "json"):
-            return Output.JSON
+        for output in (Output.JSON, Output.YAML):
+            if each in {f"--output={output}", f"-o{output}"} or (before in {"--output", "-o"} and each == output):
+                return output
     return Output.TEXT
 
 
@@ -73,13 +103,31 @@ def say(text: str = "") -> None:
 
 
 def emit(result: Mapping[str, Any]) -> None:
-    """Write the result as one JSON object on one line."""
-    say(json.dumps(result, ensure_ascii=False, default=str))
+    """Write the result as one JSON object on one line, or as one YAML document with the same keys."""
+    text = json.dumps(result, ensure_ascii=False, default=str)
+    if not _writing.yaml:
+        say(text)
+        return
+    import yaml
+
+    # By way of JSON: both notations then have the same values, whatever types the result has.
+    say("---\n" + yaml.safe_dump(json.loads(text), sort_keys=False, allow_unicode=True, width=sys.maxsize).rstrip())
+
+
+def mark(word: str, style: str, line: str) -> None:
+    """Write a line of the result that begins with a word, coloured on a terminal."""
+    if not sys.stdout.isatty():
+        say(word + line)
+        return
+    from rich.text import Text
+
+    console(sys.stdout).print(Text.assemble((word, style), line), soft_wrap=True)
 
 
 def note(text: str) -> None:
-    """Write a line of progress or advice to stderr."""
-    _styled(sys.stderr, text, "dim")
+    """Write a line of progress or advice to stderr, unless --quiet was given."""
+    if not _writing.quiet:
+        _styled(sys.stderr, text, "dim")
 
 
 def done(line: str, then: str = "") -> None:
@@ -90,7 +138,7 @@ def done(line: str, then: str = "") -> None:
 
 
 def fail(error: TailraceError, output: Output) -> int:
-    """Show an error, as JSON on stdout or as text on stderr, and return the exit code."""
+    """Show an error, on stdout for programs or as text on stderr, and return the exit code."""
     if output is Output.JSON:
         emit(error.as_dict())
     else:
@@ -142,7 +190,7 @@ class LiveTable:
 
     def __init__(self, columns: Sequence[str], *, quiet: bool = False, stream: TextIO | None = None) -> None:
         self._columns = list(columns)
-        self._quiet = quiet
+        self._quiet = quiet or _writing.quiet
         self._stream = sys.stderr if stream is None else stream
         self._rows: deque[list[str]] = deque(maxlen=_SHOWN)
         self._live: Live | None = None

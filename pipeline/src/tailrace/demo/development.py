@@ -18,6 +18,7 @@ from tailrace.admin.rejected import text_of
 from tailrace.config import Format, Pipeline
 from tailrace.config.file import Loaded, load
 from tailrace.demo.feed import Message, create_topics, feed
+from tailrace.demo.kept_session import KeptSession
 from tailrace.driver.shutdown import Stop
 from tailrace.errors import TailraceError
 from tailrace.kafka.rejected_headers import HEADER_DETAIL, HEADER_REASON
@@ -28,7 +29,7 @@ from tailrace.status.events import Emit
 SAMPLES = "samples.py"
 SERVERS = "TAILRACE_KAFKA__BOOTSTRAP_SERVERS"
 _WATCHED = frozenset({".py", ".yaml", ".yml", ".avsc", ".json"})
-_LOOK = 0.2
+_LOOK = 0.1
 _SHOWN = 5  # records a second that are shown
 _LONGEST = 160  # characters of a record
 
@@ -55,6 +56,7 @@ class Development:
     fail: Callable[[TailraceError], None]
     rate: float = 10.0
     ended: threading.Event = field(default_factory=threading.Event)
+    kept: KeptSession = field(default_factory=KeptSession)
     _stop: Stop | None = None
     _fed: set[str] = field(default_factory=set)
     _shown: set[str] = field(default_factory=set)
@@ -67,6 +69,12 @@ class Development:
 
     def serve(self, emit: Emit) -> None:
         """Run the pipeline, and again with each change, until it is ended."""
+        try:
+            self._serve(emit)
+        finally:
+            self.kept.close()
+
+    def _serve(self, emit: Emit) -> None:
         while not self.ended.is_set():
             seen, self._stop = changed(self.file.parent), Stop()
             if self.ended.is_set():  # by a signal between the two lines above
@@ -76,6 +84,7 @@ class Development:
             try:
                 self._once(emit, self._stop)
             except TailraceError as error:
+                self.kept.failed(error)
                 self.fail(error)
                 self.say("waiting for a change")
                 self._stop.event.wait()
@@ -88,7 +97,7 @@ class Development:
         create_topics(self.servers, [*pipeline.source.topics, *pipeline.sink.named], 2)
         self._feed(loaded)
         self._tail(pipeline)
-        self.run(pipeline, loaded.folder, emit=emit, stop=stop)
+        self.run(pipeline, loaded.folder, emit=emit, stop=stop, spark=self.kept.of(pipeline, emit, stop))
 
     def _watch(self, seen: Mapping[Path, float], stop: Stop) -> None:
         while not stop.event.wait(_LOOK):

@@ -339,6 +339,23 @@ def test_state_keeps_its_beginning_while_the_figures_move(board: Board, clock: C
     assert [text.partition(":")[0] for text in said] == ["starting → well", "well → stuck", "stuck → well"]
 
 
+def test_liveness_probe_spares_a_driver_that_waits_for_brokers(board: Board, clock: Clock) -> None:
+    """Its alert fires all the same; once the brokers answer, it has the usual time for a batch."""
+    board.heard(Started("p", "run", 0))
+    board.heard(Ready("p", "run"))
+    board.lag(lag(clock, 10))
+    board.heard(BrokersAway("timed out"))
+    clock.now += 590
+    assert board.stalled()
+    assert health(board).status == 200
+    board.heard(BrokersBack())
+    board.lag(lag(clock, 10))
+    clock.now += 40
+    assert health(board).status == 200
+    clock.now += 40
+    assert health(board).status == 503
+
+
 def test_standby_names_the_driver_that_leads(board: Board) -> None:
     """A person who opened the wrong page finds the right one."""
     board.heard(StandingBy("p", "run", {"run": "ab12", "host": "10.1.2.3"}, ()))

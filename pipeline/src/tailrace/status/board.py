@@ -114,6 +114,7 @@ class Board:
                     self._away(event.what)
                 case BrokersBack():
                     self._away("")
+                    self._busy = self._behind = None  # from now on a batch has the usual time
                 case ExecutorsWanted():
                     self.executors(event.wanted, self._executors[1] if self._executors else 0)
             self.health()

@@ -47,8 +47,8 @@ def page() -> Answer:
 
 
 def health(board: Board) -> Answer:
-    """Answer a liveness probe: 503 if a restart may help."""
-    why = board.stalled()
+    """Answer a liveness probe: 503 if a restart may help; it does not while brokers are away (`kafka.patience`)."""
+    why = "" if board.status()["away"] else board.stalled()
     return Answer.text(f"stalled: {why}", 503) if why else Answer.text("ok")
 
 

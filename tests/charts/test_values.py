@@ -81,7 +81,7 @@ def test_values_file_and_schema_have_the_same_keys() -> None:
         ({"kafka": {"mode": "kraft"}}, ("/kafka/mode", "'strimzi', 'external'")),
         ({"kafak": {}}, ("'kafak'",)),
         ({"pipelineDefaults": {"config": {"sink": {"tpic": "a"}}}}, ("/config/sink", "'tpic'")),
-        ({"pipelineDefaults": {"config": {"kafka": {}}}}, ("/config", "'kafka'")),
+        ({"pipelineDefaults": {"config": {"kafka": {"options": {}}}}}, ("/config/kafka", "'options'")),
         ({"pipelineDefaults": {"config": {"sink": {"options": {"acsk": "1"}}}}}, ("/config/sink/options", "'acsk'")),
         ({"pipelineDefaults": {"config": {"batch": {"max_records": 0}}}}, ("/config/batch/max_records", "minimum")),
         ({"pipelineDefaults": {"executors": {"instances": 0}}}, ("/executors/instances", "minimum")),

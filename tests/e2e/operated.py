@@ -143,8 +143,7 @@ def resource(pipeline: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def spec() -> dict[str, Any]:
     """Return the spec of the dev environment's pipeline; a small machine runs two tasks at a time."""
-    [found] = _dev()["pipelines"]
-    made: dict[str, Any] = {key: value for key, value in found.items() if key != "name"}
+    made: dict[str, Any] = _dev()["pipelines"]["tweets"]
     made["config"]["sink"]["partitions"] = 2
     made["progressDeadlineSeconds"] = 120
     return made

@@ -70,7 +70,7 @@ class Release:
         """Install or upgrade, with the values of the dev environment and of these tests."""
         files = (CHART / "environments" / "dev.yaml", ROOT / "tests" / "e2e" / "values.yaml")
         values = [f"--values={file}" for file in files]
-        values += ["--set=pipelines[0].config.sink.partitions=2"]  # a small machine runs two tasks at a time
+        values += ["--set=pipelines.tweets.config.sink.partitions=2"]  # a small machine runs two tasks at a time
         return cluster.helm(act, NAME, str(CHART), "-n", self.namespace, *values, *arguments, check=check)
 
     def kubectl(self, *arguments: str, check: bool = True, told: str | None = None) -> str:

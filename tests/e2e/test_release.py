@@ -155,7 +155,7 @@ def test_upgrade_keeps_exactly_once_while_records_flow(running: Release, upgrade
 
 def test_executors_scale_with_the_backlog(running: Release) -> None:
     """One is enough without a backlog; a backlog of more than a few seconds adds another."""
-    at = "--set=pipelines[0].config.executors"
+    at = "--set=pipelines.tweets.config.executors"
     limits = [f"{at}.{limit}" for limit in ("min=1", "max=2", "backlog=2s", "settle=30s")]
     running.helm("upgrade", "--wait", "--timeout=15m", *limits)
     running.settled()
@@ -201,7 +201,7 @@ def test_old_driver_outlives_an_upgrade_that_cannot_work(running: Release) -> No
     old, selected = running.driver(), f"deploy/{NAME}-tweets"
     kept = running.kubectl("get", selected, "-o", "jsonpath={.spec.template.spec.volumes[0].configMap.name}")
     with running.feeding():
-        running.helm("upgrade", "--set=pipelines[0].config.process.function=nowhere.py:nothing")
+        running.helm("upgrade", "--set=pipelines.tweets.config.process.function=nowhere.py:nothing")
         running.until(lambda: "TR-102" in _logs(running), "the new driver to miss its function")
         running.kill(old, "driver", "tailrace run")
         running.until(lambda: releases.restarts(running.pod(old)) > 0, "the old driver's container to restart")
@@ -280,7 +280,7 @@ def test_wrong_value_fails_at_install_and_is_named(release: Release) -> None:
     """An unknown key and a contradictory value both fail, and nothing is created."""
     before = release.kubectl("get", "all", "-o", "name")
     for wrong, named in (
-        ("pipelines[0].config.sink.topc=x", "topc"),
+        ("pipelines.tweets.config.sink.topc=x", "topc"),
         ("kafka.strimzi.replication=3", "kafka.strimzi.replication is 3"),
     ):
         output = cluster.helm(

@@ -38,6 +38,33 @@ tailrace.dev/pipeline: {{ .name | quote }}
 {{- end }}
 {{- end -}}
 
+{{/* The pipelines and the topics to create, each with its name, as JSON. Every template reads them here. */}}
+{{- define "tailrace.pipelines" -}}
+{{- include "tailrace.named" (dict "at" "pipelines" "given" .Values.pipelines) -}}
+{{- end -}}
+
+{{- define "tailrace.topics" -}}
+{{- include "tailrace.named" (dict "at" "kafka.topics" "given" .Values.kafka.topics) -}}
+{{- end -}}
+
+{{/* The entries of a map by name, as a list; null removes one. A list, as version 0.1 had it, is taken as it is. */}}
+{{- define "tailrace.named" -}}
+{{- if kindIs "map" .given -}}
+{{- $made := list -}}
+{{- range $name, $each := .given -}}
+{{- if kindIs "map" $each -}}
+{{- if ne $name (default $name $each.name) -}}
+{{- fail (printf "\n\n%s.%s has the name %s.\nNext: remove its `name`; the key in the map is its name." $.at $name $each.name) -}}
+{{- end -}}
+{{- $made = append $made (merge (dict "name" $name) $each) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $made -}}
+{{- else -}}
+{{- toJson .given -}}
+{{- end -}}
+{{- end -}}
+
 {{/* A pipeline merged with the defaults, as JSON. */}}
 {{- define "tailrace.pipeline" -}}
 {{- mergeOverwrite (deepCopy .root.Values.pipelineDefaults) (deepCopy .p) | toJson -}}

@@ -87,11 +87,11 @@ class Builder:
         return copies
 
     def _values(self, key: Key, revision: Revision, running: bool) -> Object:
-        entry = {**revision.spec, "name": key.name, "enabled": running}
+        entry = {**revision.spec, "enabled": running}
         kafka = dict(self.platform.values.get("kafka") or {})
         # A Pipeline names topics that exist; whether they do is found out at the brokers.
         kafka["existingTopics"] = sorted({*self.platform.topics, *_topics(revision.spec)} - _made(kafka))
-        return {**self.platform.values, "kafka": kafka, "pipelines": [entry]}
+        return {**self.platform.values, "kafka": kafka, "pipelines": {key.name: entry}}
 
     def _render(self, key: Key, values: Mapping[str, Any]) -> Iterable[Object]:
         with tempfile.TemporaryDirectory() as folder:
@@ -134,7 +134,8 @@ def _shared(made: Object) -> bool:
 
 
 def _made(kafka: Mapping[str, Any]) -> set[str]:
-    return {str(each["name"]) for each in kafka.get("topics") or ()}
+    topics = kafka.get("topics") or {}
+    return set(topics) if isinstance(topics, dict) else {str(each["name"]) for each in topics}
 
 
 def _topics(spec: Mapping[str, Any]) -> set[str]:

@@ -19,7 +19,8 @@ Schema = dict[str, Any]
 
 # Keys that the chart itself writes, because other objects have to agree with them; the values must not repeat them.
 WRITTEN: dict[str, tuple[str, ...]] = {
-    "Pipeline": ("pipeline", "kafka"),
+    "Pipeline": ("pipeline",),
+    "Kafka": ("bootstrap.servers", "options"),
     "Ledger": ("topic", "partitions"),
     "Metrics": ("enabled", "host", "port", "gateways"),
 }
@@ -50,7 +51,6 @@ def config() -> Schema:
     """Build the definitions of a pipeline's `config`, under that name, and of its sections."""
     schema = Pipeline.model_json_schema(by_alias=True)
     sections = {"Pipeline": schema, **schema.pop("$defs")}
-    del sections["Kafka"]  # the chart writes all of it
     return {"config" if name == "Pipeline" else name: _section(name, each) for name, each in sections.items()}
 
 

@@ -81,11 +81,11 @@ class Project:
         for section in (config["source"], config["sink"]):
             if str(section.get("schema", "")).endswith(".avsc"):
                 section["schema"] = f"{_IN_IMAGE}{section['schema']}"
-        topics = [{"name": f"{self.name}-{side}", "partitions": 4} for side in ("in", "out")]
+        topics = {f"{self.name}-{side}": {"partitions": 4} for side in ("in", "out")}
         image = {"driver": {"repository": self.name, "tag": "1"}}
         values = {
             "kafka": {"topics": topics},
-            "pipelines": [{"name": self.name, "image": image, "config": config}],
+            "pipelines": {self.name: {"image": image, "config": config}},
         }
         head = (
             "# CHART is charts/tailrace of Tailrace's repository, or the place of your own registry, oci://…\n"

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -34,20 +35,51 @@ def python() -> list[Component]:
 
 
 def jar(path: Path) -> Component:
-    """Describe a jar by its Maven properties, or else by its file name."""
+    """Describe a jar by its own Maven properties, or else by its file name, with the libraries bundled in it."""
     name, _, version = path.stem.rpartition("-")
-    group = None
     with zipfile.ZipFile(path) as archive:
-        written = [
-            each for each in archive.namelist() if re.fullmatch(r"META-INF/maven/[^/]+/[^/]+/pom.properties", each)
-        ]
-        if len(written) == 1:
-            lines = archive.read(written[0]).decode(errors="replace").splitlines()
-            said = dict(line.split("=", 1) for line in lines if "=" in line)
-            group, name, version = said.get("groupId"), said.get("artifactId", name), said.get("version", version)
-    url = f"pkg:maven/{group}/{name}@{version}" if group else f"pkg:generic/{path.name}"
+        libraries = [each for each in map(partial(library, archive), sorted(archive.namelist())) if each]
+        stated = licences(archive)
+    own = [each for each in libraries if path.stem in {each["name"], f"{each['name']}-{each['version']}"}]
+    if not own and len(libraries) == 1:
+        own = libraries
+    made = own[0] if own else component(f"pkg:generic/{path.name}", name or path.stem, version)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return {**component(url, name or path.stem, version), "hashes": [{"alg": "SHA-256", "content": digest}]}
+    bundled = [each for each in libraries if each is not made]
+    return {
+        **made,
+        **({"licenses": stated} if stated else {}),
+        "hashes": [{"alg": "SHA-256", "content": digest}],
+        # One library may be bundled in several jars, and a reference has to be unique.
+        **(
+            {"components": [{**each, "bom-ref": f"{made['bom-ref']}#{each['purl']}"} for each in bundled]}
+            if bundled
+            else {}
+        ),
+    }
+
+
+def library(archive: zipfile.ZipFile, entry: str) -> Component | None:
+    """Describe the library whose Maven properties this entry of a jar holds; None for other entries."""
+    found = re.fullmatch(r"META-INF/maven/([^/]+)/([^/]+)/pom.properties", entry)
+    if not found:
+        return None
+    lines = archive.read(entry).decode(errors="replace").splitlines()
+    said = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)}
+    group, name = said.get("groupId", found[1]), said.get("artifactId", found[2])
+    version = said.get("version", "")
+    return component(f"pkg:maven/{group}/{name}@{version}", name, version)
+
+
+def licences(archive: zipfile.ZipFile) -> list[dict[str, Any]]:
+    """Return the licence that a jar's manifest states."""
+    try:
+        manifest = archive.read("META-INF/MANIFEST.MF").decode(errors="replace")
+    except KeyError:
+        return []
+    lines = re.sub(r"\r?\n ", "", manifest).splitlines()  # a long value continues on the next line
+    stated = [line.partition(": ")[2] for line in lines if line.startswith("Bundle-License: ")]
+    return [{"license": {"name": each.strip()}} for each in stated if each.strip()]
 
 
 def component(url: str, name: str, version: str) -> Component:

@@ -175,12 +175,39 @@ def test_json_output_is_read_back_as_records(tmp_path: Path) -> None:
     assert samples.read(file, "in", 1) == [record]
 
 
-def test_unreadable_record_names_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"value_base64": "é"}', "ValueError"),
+        ('{"value": 1, "headers": [{"value": "a"}]}', "KeyError: 'key'"),
+        ('{"value": 1, "headers": 3}', "TypeError"),
+        ('{"value": 1, "partition": 4294967296}', "partition is 4294967296"),
+    ],
+)
+def test_unreadable_record_names_its_line(tmp_path: Path, line: str, why: str) -> None:
     """The file may have thousands."""
     file = tmp_path / "records.jsonl"
-    file.write_text('{"id": 1}\n{"value_base64": "é"}\n')
-    with pytest.raises(ConfigInvalid, match=r"records\.jsonl:2: "):
+    file.write_text(f'{{"id": 1}}\n{line}\n')
+    with pytest.raises(ConfigInvalid, match=rf"records\.jsonl:2: .*{why}"):
         samples.read(file, "in", 10)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def other(): pass", "no attribute 'records'"),
+        ("def records(): return 3", "'int' object is not iterable"),
+        ("def records(): yield 'k', b'v'", "'k' is str, not bytes"),
+        ("import nowhere", "No module named 'nowhere'"),
+    ],
+)
+def test_mistake_in_samples_is_explained(tmp_path: Path, text: str, why: str) -> None:
+    """Without a traceback, and with what the file has to define."""
+    file = tmp_path / "samples.py"
+    file.write_text(text)
+    with pytest.raises(ConfigInvalid, match=why) as caught:
+        samples.read(file, "in", 10)
+    assert "records" in caught.value.then
 
 
 @pytest.mark.parametrize(

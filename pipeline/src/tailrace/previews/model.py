@@ -136,7 +136,8 @@ class Preview:
             dropped = sum(not (each.written or each.rejected or each.raised) for each in self.outcomes)
             counts += [f"{dropped} dropped by the function"] * bool(dropped)
         counts += [f"{len(self.raised)} would stop the pipeline"] * bool(self.raised)
-        return f"{self.pipeline}: {len(self.outcomes)} records of {self.origin}: {', '.join(counts)}"
+        records = "1 record" if len(self.outcomes) == 1 else f"{len(self.outcomes)} records"
+        return f"{self.pipeline}: {records} of {self.origin}: {', '.join(counts)}"
 
     @property
     def written(self) -> pd.DataFrame:

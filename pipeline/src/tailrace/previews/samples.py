@@ -29,8 +29,7 @@ def read(path: Path, topic: str, count: int) -> list[Message]:
     """Return the first records of a file; those that name no topic are of `topic`, in partition 0, one offset each."""
     now = int(time.time() * 1000)
     if path.suffix == ".py":
-        pairs = itertools.islice(of_project(path), count)
-        return [Message(topic, 0, number, now, key, value) for number, (key, value) in enumerate(pairs)]
+        return [Message(topic, 0, number, now, *pair) for number, pair in enumerate(_pairs(path, count))]
     try:
         lines = [line for line in path.read_bytes().splitlines() if line.strip()]
     except OSError as error:
@@ -46,6 +45,22 @@ def of_project(path: Path) -> Iterator[tuple[bytes | None, bytes | None]]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     pairs: Iterator[tuple[bytes | None, bytes | None]] = iter(module.records())
+    return pairs
+
+
+def _pairs(path: Path, count: int) -> list[tuple[bytes | None, bytes | None]]:
+    """Return the first pairs of a project's samples, or say what is wrong with the file."""
+    try:
+        pairs = [(key, value) for key, value in itertools.islice(of_project(path), count)]
+        for each in itertools.chain.from_iterable(pairs):
+            if not isinstance(each, bytes | None):
+                raise TypeError(f"{each!r} is {type(each).__name__}, not bytes")
+    except Exception as error:  # the user's code may raise anything
+        raise ConfigInvalid(
+            f"{path}: {type(error).__name__}: {error}",
+            kept=_KEPT,
+            then="define a function `records` that yields (key, value) as bytes or None",
+        ) from error
     return pairs
 
 
@@ -84,16 +99,16 @@ def _record(line: bytes, where: str, topic: str, number: int, now: int) -> Messa
     try:
         return Message(
             str(found.get("topic", topic)),
-            int(found.get("partition", 0)),
-            int(found.get("offset", number)),
-            int(found.get("timestamp", now)),
+            _number(found, "partition", 0, 2**31),
+            _number(found, "offset", number, 2**63),
+            _number(found, "timestamp", now, 2**53),
             _bytes(found, "key"),
             _bytes(found, "value"),
             _headers(found.get("headers")),
         )
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise ConfigInvalid(
-            f"{where}: the record cannot be read: {error}",
+            f"{where}: the record cannot be read: {type(error).__name__}: {error}",
             kept=_KEPT,
             then='write it as {"key": "…", "value": "…"}',
         ) from None
@@ -105,6 +120,13 @@ def _object(line: bytes) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+def _number(found: dict[str, Any], name: str, usual: int, limit: int) -> int:
+    number = int(found.get(name, usual))
+    if not 0 <= number < limit:
+        raise ValueError(f"{name} is {number}, which Kafka does not have")
+    return number
 
 
 def _bytes(found: dict[str, Any], name: str) -> bytes | None:

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tailrace
+from support.registry import schema_registry
 from tailrace.cli.main import app
 from tailrace.errors import ConfigInvalid, FunctionFailed, OptionRefused
 from tailrace.kafka.reader import Message, Range
@@ -148,6 +149,19 @@ def test_exception_that_no_single_record_causes_ends_the_preview(pipeline: Pipel
     with pytest.raises(FunctionFailed, match="too many") as caught:
         pipeline.of("1", "2")
     assert caught.value.kept == "nothing was written"
+
+
+def test_preview_asks_no_registry_about_the_sink(pipeline: Pipeline) -> None:
+    """A registry that is asked for the id of a new schema registers it."""
+    fields = [{"name": "value", "type": "bytes"}]
+    (pipeline.folder / "out.avsc").write_text(json.dumps({"type": "record", "name": "Out", "fields": fields}))
+    with schema_registry() as registry:
+        sink = {"format": "avro", "schema": "out.avsc", "registry": {"url": registry.url}}
+        pipeline.write("repeated", sink=sink)
+        found = pipeline.of("1")
+        assert registry.asked == []
+    assert [each.value for _, each in found.all_written] == [b"\x021"]  # a length and the byte, without an id
+    assert any("without the schema's id" in note for note in found.notes)
 
 
 def test_lines_of_a_file_are_records_or_values(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -136,7 +136,8 @@ def cli() -> str:
     parts = ["# The commands", GENERATED.format(source="tailrace.cli"), COMMANDS_INTRODUCTION.rstrip(), exits()]
     for name in COMMANDS:
         parts += [f"## tailrace {name}", _help(name)]
-        parts += [part for sub in _subcommands(name) for part in (f"### tailrace {name} {sub}", _help(name, sub))]
+        for words in _subcommands([name], load(name)):
+            parts += [f"### tailrace {' '.join(words)}", _help(*words)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -210,8 +211,12 @@ def _help(*words: str) -> str:
     return f"```text\n{shown.output.strip()}\n```"
 
 
-def _subcommands(name: str) -> list[str]:
-    return list(getattr(load(name), "commands", {}))
+def _subcommands(words: list[str], command: Any) -> Iterator[list[str]]:
+    """Yield the words of each command below a command."""
+    for name, inner in getattr(command, "commands", {}).items():
+        if not getattr(inner, "commands", {}):
+            yield [*words, name]
+        yield from _subcommands([*words, name], inner)
 
 
 def listed(words: Iterable[str]) -> str:

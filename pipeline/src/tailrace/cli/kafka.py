@@ -1,4 +1,4 @@
-"""`tailrace kafka`: a real Kafka in the foreground, to try things with, until Ctrl-C."""
+"""`tailrace kafka`: a real Kafka in the foreground, to try things with, until Ctrl-C; and records of any Kafka."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tailrace.cli import kafka_records, kafka_topic
 from tailrace.cli.terminal import Output, OutputOption, emit, note, say
 from tailrace.errors import KafkaFailed
 
@@ -23,8 +24,15 @@ TOPIC = re.compile(r"(?P<name>[A-Za-z0-9._-]{1,249})(:(?P<partitions>[1-9]\d{0,3
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_EVERY = 0.5  # seconds
 
+app = typer.Typer(invoke_without_command=True, add_completion=False, rich_markup_mode=None)
+app.add_typer(kafka_topic.app, name="topic")
+app.command()(kafka_records.produce)
+app.command()(kafka_records.consume)
 
+
+@app.callback()
 def kafka(
+    context: typer.Context,
     port: Annotated[
         int,
         typer.Option("--port", "-p", min=1, max=65_535, help="Port of the first broker; the others use the next ones."),
@@ -39,10 +47,12 @@ def kafka(
     ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Run a real Kafka on this machine until Ctrl-C.
+    """Run a real Kafka on this machine until Ctrl-C. The commands work on any Kafka, and start none.
 
     Without --folder its data is removed at the end. With --output json its address is printed once it is ready.
     """
+    if context.invoked_subcommand is not None:
+        return
     wanted = topics(topic or ())
     from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
@@ -122,6 +132,10 @@ def show(started: EmbeddedKafka, have: Mapping[str, int], wanted: Mapping[str, i
         say(f"topic {name}: {_count(partitions, 'partition')}{asked}")
     note(f"data and logs are in {started.folder}{'' if started.options.folder else ', removed at the end'}")
     note(f"next: tailrace doctor -b {address}, in another terminal")
+    topic = next(iter(have), "NAME")
+    if topic not in have:
+        note(f"next: tailrace kafka topic create {topic} -b {address}")
+    note(f"next: tailrace kafka produce -t {topic} -b {address}, or consume: write lines as records, or show some")
     if any(broker.port == USUAL_PORT for broker in started.brokers):
         note("next: tailrace run FILE; its configuration does not have to name the brokers")
     else:

@@ -11,7 +11,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -40,7 +40,7 @@ _ALL = {
     "dev": Command("tailrace.cli.dev", "dev", "Run a pipeline beside your editor, on its own Kafka."),
     "preview": Command("tailrace.cli.preview", "preview", "Show what a pipeline makes of records; write nothing."),
     "demo": Command("tailrace.cli.demo", "demo", "Show exactly once: a real Kafka, a pipeline, the proof."),
-    "kafka": Command("tailrace.cli.kafka", "kafka", "Run a real Kafka on this machine, to try things with."),
+    "kafka": Command("tailrace.cli.kafka", "app", "Run a real Kafka on this machine, to try things with."),
     "run": Command("tailrace.cli.run", "run", "Run a pipeline."),
     "status": Command("tailrace.cli.status", "status", "Show what a running pipeline is doing, live."),
     "verify": Command("tailrace.cli.verify", "verify", "Count the records lost or duplicated between two topics."),
@@ -87,7 +87,7 @@ def load(name: str) -> Any:
     if isinstance(found, typer.Typer):
         group = typer.main.get_group(found)
         group.name = name
-        for each in group.commands.values():
+        for each in _runnable(group):
             each.params.append(_quiet())
         return group
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -95,6 +95,15 @@ def load(name: str) -> Any:
     alone = typer.main.get_command(single)
     alone.params.append(_quiet())
     return alone
+
+
+def _runnable(command: Any) -> Iterator[Any]:
+    """Yield the commands that do something: those of a group, and a group that also runs by itself."""
+    inner = getattr(command, "commands", {})
+    if not inner or command.invoke_without_command:
+        yield command
+    for each in inner.values():
+        yield from _runnable(each)
 
 
 def _quiet() -> Any:

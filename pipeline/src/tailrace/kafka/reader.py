@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
@@ -153,6 +154,45 @@ def read_one(kafka: Kafka, topic: str, partition: int, offset: int, *, limit: fl
         return None
     wanted = {partition: Range(offset, offset + 1)}
     return next(_records(_options(kafka, Isolation.READ_COMMITTED), topic, wanted, limit), None)
+
+
+@contextmanager
+def follow(kafka: Kafka, topic: str, *, newest: bool, wait: float, limit: float = LIMIT) -> Iterator[Iterator[Message]]:
+    """Yield the committed records of a topic, from its beginning or from now on.
+
+    They end when every partition has been read to its end, and then `wait` seconds have brought nothing.
+    """
+    cluster = Cluster(kafka)
+    places = [(topic, number) for number in range(cluster.require([topic], "topic")[topic])]
+    first = (cluster.latest if newest else cluster.earliest)(places)
+    consumer = Consumer(_options(kafka, Isolation.READ_COMMITTED))
+    try:
+        consumer.assign([TopicPartition(*each, first[each]) for each in places])
+        yield _followed(consumer, topic, {number for _, number in places}, wait, limit)
+    finally:
+        consumer.close()
+
+
+def _followed(consumer: Consumer, topic: str, waiting: set[int], wait: float, limit: float) -> Iterator[Message]:
+    heard = time.monotonic()
+    while waiting or time.monotonic() - heard < wait:
+        for raw in consumer.consume(_FETCHED, _WAIT):
+            number, _ = _progress(raw, topic)
+            if number is None:
+                continue
+            if raw.error() is None:
+                yield _message(raw)
+                heard = time.monotonic()  # the time that the caller takes does not count
+            elif number in waiting:  # the end, not just of what was fetched
+                waiting.discard(number)
+                heard = time.monotonic()
+        if waiting and time.monotonic() - heard > limit:
+            left = ", ".join(f"{topic}-{number}" for number in sorted(waiting)[:5])
+            raise KafkaFailed(
+                f"reading {topic!r}: nothing came for {limit:g} s from {left}",
+                kept="nothing was written",
+                then="tailrace doctor -b HOST:PORT",
+            )
 
 
 def _options(kafka: Kafka, isolation: Isolation) -> dict[str, Any]:

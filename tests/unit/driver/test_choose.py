@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.driver.choose import PART_SECONDS, Width, allot, choose
+from tailrace.driver.choose import PART_SECONDS, Width, allot, bounded, choose, reached
 from tailrace.progress.plan import Place, Range
 
 places = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 20))
@@ -71,6 +71,41 @@ def test_small_backlogs_are_read_completely_before_large_ones_get_more(waiting: 
     short = [taken[place] for place in waiting if taken[place] < waiting[place]]
     assert not short or max(short) - min(short) <= 1
     assert not short or all(count <= max(short) + 1 for count in taken.values())
+
+
+@given(
+    st.dictionaries(places, st.tuples(st.integers(0, 50), st.integers(0, 200), st.integers(0, 200)), max_size=10),
+    st.dictionaries(places, st.integers(1, 500), max_size=5),
+    st.integers(1, 300),
+    widths,
+)
+def test_bounded_run_reads_up_to_its_bound_and_no_further(
+    backlog: dict[Place, tuple[int, int, int]], added: dict[Place, int], limit: int, width: Width
+) -> None:
+    """Batch after batch, whatever the topics hold beyond the bound, and whatever partitions are added meanwhile."""
+    positions = {place: start for place, (start, _, _) in backlog.items()}
+    until = {place: start + inside for place, (start, inside, _) in backlog.items()}
+    ends = added | {place: sum(each) for place, each in backlog.items()}
+    begun = dict(positions)
+    positions = dict.fromkeys(added, 0) | positions
+    read: list[tuple[Place, int]] = []
+    for batch in range(10_000):
+        parts = choose(positions, bounded(ends, until), limit, batch, width)
+        if not parts:
+            break
+        assert not reached(positions, until)
+        read += offsets(parts)
+        positions |= {each.place: each.end for part in parts for each in sorted(part)}
+    assert reached(positions, until)
+    assert sorted(read) == sorted((place, offset) for place in until for offset in range(begun[place], until[place]))
+
+
+def test_bound_is_not_reached_while_a_place_is_behind_it_or_unknown() -> None:
+    """A broker that shows fewer records for a moment does not end the run."""
+    until = {("a", 0): 5, ("a", 1): 0}
+    assert not reached({("a", 1): 0}, until)
+    assert not reached({("a", 0): 4, ("a", 1): 0}, until)
+    assert reached({("a", 0): 5}, until)
 
 
 def test_small_batch_has_one_sink_partition_and_large_one_fills_the_slots() -> None:

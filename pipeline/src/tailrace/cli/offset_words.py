@@ -24,12 +24,12 @@ def assignment(text: str) -> tuple[Place, int]:
     return (found[1], int(found[2])), int(found[3])
 
 
-def moment(text: str) -> datetime:
+def moment(text: str, option: str = "--to-time") -> datetime:
     """Return a time; one without a zone is UTC."""
     try:
         found = datetime.fromisoformat(text)
     except ValueError as error:
         raise OptionRefused(
-            f"--to-time {text!r} is not a time ({error})", kept=UNCHANGED, then="write it as 2026-11-20T10:00:00Z"
+            f"{option} {text!r} is not a time ({error})", kept=UNCHANGED, then="write it as 2026-11-20T10:00:00Z"
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +25,9 @@ from tailrace.startup.api_server import Pods
 from tailrace.startup.successor import resign
 from tailrace.status.event_lines import line
 from tailrace.status.events import BatchWritten, Emit, Event, to_each
+
+if TYPE_CHECKING:
+    from tailrace.driver.shutdown import Stop
 
 _SAME = 0.5  # seconds within which two signals are one
 
@@ -89,8 +92,39 @@ def run(
         loaded = load(file)
     ready = ReadyFile(ready_file)
     log_to_stderr()
-    from tailrace.startup.run import Stop  # imports Spark, which --help should not wait for
-    from tailrace.startup.run import run as drive
+    from tailrace.startup.run import run as drive  # imports Spark, which --help should not wait for
+
+    stop = stops_on_signals()
+
+    def renewed(reason: str) -> None:
+        if by_successor:
+            resign(Pods.around(os.environ), os.environ.get("POD_NAME", ""), stop, reason)
+        else:
+            stop(reason)
+
+    files = certificates(loaded.pipeline) + (copies(secrets) if secrets is not None else ())
+    with last_words(error_file), ready, Renewal(files if until_renewed else (), renewed):
+        if output is Output.JSON:
+            emit = to_each(as_json, ready.heard)
+            drive(loaded.pipeline, loaded.folder, batch=batch, standby=standby, emit=emit, stop=stop)
+            return
+        with LiveTable(("batch", "in", "limit", "out", "rejected", "skipped", "seconds", "commit ms", "lag")) as table:
+            emit = to_each(as_rows(table), ready.heard)
+            replaces = None if yes or not _on_a_terminal() else _asked(table)
+            drive(
+                loaded.pipeline,
+                loaded.folder,
+                batch=batch,
+                standby=standby,
+                emit=emit,
+                stop=stop,
+                replaces=replaces,
+            )
+
+
+def stops_on_signals() -> Stop:
+    """Return a stop that SIGTERM and Ctrl-C request; a second one hurries it."""
+    from tailrace.driver.shutdown import Stop
 
     stop, first = Stop(), [0.0]
 
@@ -107,31 +141,7 @@ def run(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-
-    def renewed(reason: str) -> None:
-        if by_successor:
-            resign(Pods.around(os.environ), os.environ.get("POD_NAME", ""), stop, reason)
-        else:
-            stop(reason)
-
-    files = certificates(loaded.pipeline) + (copies(secrets) if secrets is not None else ())
-    with last_words(error_file), ready, Renewal(files if until_renewed else (), renewed):
-        if output is Output.JSON:
-            emit = to_each(_as_json, ready.heard)
-            drive(loaded.pipeline, loaded.folder, batch=batch, standby=standby, emit=emit, stop=stop)
-            return
-        with LiveTable(("batch", "in", "limit", "out", "rejected", "skipped", "seconds", "commit ms", "lag")) as table:
-            emit = to_each(_as_rows(table), ready.heard)
-            replaces = None if yes or not _on_a_terminal() else _asked(table)
-            drive(
-                loaded.pipeline,
-                loaded.folder,
-                batch=batch,
-                standby=standby,
-                emit=emit,
-                stop=stop,
-                replaces=replaces,
-            )
+    return stop
 
 
 def _on_a_terminal() -> bool:
@@ -149,11 +159,14 @@ def _asked(table: LiveTable) -> Callable[[Holder], bool]:
     return replaces
 
 
-def _as_json(event: Event) -> None:
+def as_json(event: Event) -> None:
+    """Print an event as one JSON document."""
     terminal.emit(event.as_dict())
 
 
-def _as_rows(table: LiveTable) -> Emit:
+def as_rows(table: LiveTable) -> Emit:
+    """Return what shows events to people: batches as rows, the others as lines."""
+
     def emit(event: Event) -> None:
         if isinstance(event, BatchWritten):
             table.row(

@@ -51,6 +51,19 @@ def choose(
     return group(ranges, parts)
 
 
+def bounded(ends: Mapping[Place, int], until: Mapping[Place, int]) -> dict[Place, int]:
+    """Return the ends up to which a bounded run may read; a place without a bound is not read."""
+    return {place: min(end, until.get(place, 0)) for place, end in ends.items()}
+
+
+def reached(positions: Mapping[Place, int], until: Mapping[Place, int]) -> bool:
+    """Return whether everything before the bound has been read.
+
+    Positions count offsets, so it does not matter whether the last ones hold records.
+    """
+    return all(positions.get(place, 0) >= end for place, end in until.items())
+
+
 def allot(waiting: Mapping[Place, int], limit: int, batch: int) -> dict[Place, int]:
     """Share `limit` records equally between the waiting places; what one does not need goes to the others."""
     left, level = limit, 0

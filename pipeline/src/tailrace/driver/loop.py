@@ -16,7 +16,7 @@ from tailrace import crash_points, errors
 from tailrace.config import OnDataLoss
 from tailrace.crash_points import Point
 from tailrace.driver.brokers import Brokers
-from tailrace.driver.choose import choose
+from tailrace.driver.choose import bounded, choose, reached
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine
 from tailrace.driver.faulty import Tolerant, told
@@ -86,6 +86,11 @@ class Loop:
         """The number of the last planned batch; -1 before the first."""
         return self.plan.batch if self.plan is not None else -1
 
+    @property
+    def _until(self) -> TopicPartitions | None:
+        """Where a backfill ends; each plan repeats it, because the ledger keeps only the last one."""
+        return dict(self.plan.until) if isinstance(self.plan, Plan) and self.plan.until is not None else None
+
     # -- the loop ----------------------------------------------------------------------------------
 
     def begin(self, ids: Mapping[str, str]) -> None:
@@ -94,9 +99,12 @@ class Loop:
         self.pace.begin(self.positions)
 
     def stream(self, *, until_read: bool = False) -> None:
-        """Deliver batches until a stop is requested; with `until_read`, until all records that exist now are read."""
+        """Deliver batches until a stop is requested; with `until_read`, until all records that exist now are read.
+
+        A plan with a bound ends the run where the bound is reached.
+        """
         pipeline, stop = self.context.pipeline, self.context.stop
-        target: TopicPartitions | None = None
+        target = dict(self._until) if self._until is not None else None
         since, pauses = time.monotonic(), 0
         try:
             while not stop.event.is_set():
@@ -112,7 +120,7 @@ class Loop:
                     if pipeline.batch.trigger:
                         stop.event.wait(max(0.0, begun + pipeline.batch.trigger - time.monotonic()))
                     continue
-                if target is not None:
+                if target is not None and (self._until is None or reached(self.positions, target)):
                     break
                 self._tick()
                 if time.monotonic() - since > IDLE_AFTER:
@@ -148,7 +156,7 @@ class Loop:
         with self._phases.timed("choose"):
             self._admit(seen)
             self._ends = seen.ends
-            ends = seen.ends if target is None else {p: min(e, target.get(p, 0)) for p, e in seen.ends.items()}
+            ends = seen.ends if target is None else bounded(seen.ends, target)
             cut = self.engine.cut
             width = self.pace.width(self.engine.slots, bounded=not cut.shuffles)
             parts = choose(self.positions, ends, self.pace.limit, number, width)
@@ -176,6 +184,7 @@ class Loop:
             delivery=context.pipeline.sink.delivery,
             rules=self._rules,
             code=self._code,
+            until=self._until,
         )
         with self._phases.timed("ledger"):
             context.ledger.write(plan, self.positions)
@@ -282,6 +291,8 @@ class Loop:
 
     def _report(self, plan: Plan, written: list[Written], limit: int | None) -> None:
         ends = self._ahead.ends if self._ahead is not None else self._ends
+        if plan.until is not None:
+            ends = bounded(ends, plan.until)
         lag = sum(max(0, ends.get(place, offset) - offset) for place, offset in plan.ends.items())
         seconds = self._phases.seconds["deliver"]
         self.context.emit(BatchWritten.of(plan, written, seconds=seconds, lag=lag, limit=limit))

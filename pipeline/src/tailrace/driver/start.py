@@ -72,7 +72,12 @@ def _checked(context: Context, loop: Loop, stored: TopicPartitions, again: froze
     """Return the positions, moved if they are out of range and the pipeline allows it; report what was moved."""
     pipeline = context.pipeline
     kept = {place: offset for place, offset in stored.items() if place[0] not in again}
-    positions, notes = source.within(pipeline, kept, context.cluster)
+    # What a backfill has read to its bound may be deleted from the topic since.
+    until = loop.plan.until if isinstance(loop.plan, Plan) else None
+    read = {} if until is None else {place: offset for place, offset in kept.items() if offset >= until.get(place, 0)}
+    left = {place: offset for place, offset in kept.items() if place not in read}
+    positions, notes = source.within(pipeline, left, context.cluster)
+    positions |= read
     for topic in sorted(again):
         notes.append(f"{topic} was deleted and created again; reading it from its beginning")
     for note in notes:

@@ -65,6 +65,8 @@ class OffsetsOutOfRange(KafkaError):
     created again. Tailrace never skips silently. With `source.on_data_loss: reset` the pipeline continues where
     `auto.offset.reset` says (earliest or latest), and reports each gap with its offsets; with `stop` (the
     default) it stops here, and the decision is yours.
+
+    `tailrace backfill` also refuses a range whose beginning may have been deleted; `--partial` accepts what is left.
     """
 
     code = "TR-205"

@@ -80,6 +80,7 @@ class Plan:
     rules: str = ""  # digest of what decides verdicts: format, schema, conditions
     code: str = ""  # digest of the function's files and arguments
     done: bool = False  # every sink partition is written
+    until: Mapping[Place, int] | None = None  # where a backfill ends, fixed before its first batch
     inherited: str = ""  # the digest of a version 0.1 plan that is finished in this form; never stored
 
     @property
@@ -109,6 +110,7 @@ class Plan:
 
     def to_bytes(self) -> bytes:
         """Serialize the plan for the ledger: JSON, compressed if it is large."""
+        bound = {} if self.until is None else {"until": _nested(self.until)}
         text = json.dumps(
             {
                 "version": VERSION,
@@ -130,6 +132,7 @@ class Plan:
                 "code": self.code,
                 "done": self.done,
                 "digest": self.digest,
+                **bound,
             },
             separators=(",", ":"),
         ).encode()
@@ -146,9 +149,7 @@ class Plan:
                 topics=dict(data["topics"]),
                 parts=tuple(_ranges(part) for part in data["parts"]),
                 outputs=data["outputs"],
-                ends={
-                    (topic, int(number)): end for topic, ends in data["ends"].items() for number, end in ends.items()
-                },
+                ends=_flat(data["ends"]),
                 shuffles=data["shuffles"],
                 judges=data["judges"],
                 cut=tuple(data["cut"]),
@@ -159,6 +160,7 @@ class Plan:
                 rules=data["shape"],
                 code=data["code"],
                 done=data["done"],
+                until=_flat(data["until"]) if "until" in data else None,
             )
             digest = data["digest"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -196,6 +198,10 @@ def _nested(places: Mapping[Place, Any]) -> dict[str, dict[str, Any]]:
     for (topic, number), value in sorted(places.items()):
         nested.setdefault(topic, {})[str(number)] = value
     return nested
+
+
+def _flat(nested: Mapping[str, Mapping[str, int]]) -> dict[Place, int]:
+    return {(topic, int(number)): end for topic, ends in nested.items() for number, end in ends.items()}
 
 
 def _ranges(part: Mapping[str, Mapping[str, Any]]) -> tuple[Range, ...]:

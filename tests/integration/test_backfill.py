@@ -1,0 +1,176 @@
+"""`tailrace backfill` delivers a range of the past into another topic, once, next to the pipeline."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from support.drivers import count, kill_tree, written_file
+from support.pipelines import Bench
+from support.threads import Deliver, Line, Tearing, first_part_only, recreated, run_in_threads
+from tailrace import errors
+from tailrace.admin.backfill import Extent, Request, begin, derived, extent
+from tailrace.config import Pipeline
+from tailrace.driver.thread_engine import ThreadEngine
+from tailrace.kafka.cluster import Cluster
+from tailrace.progress.ledger import Ledger
+from tailrace.status.events import ignored
+from tailrace.testing import Record, consume, produce, wait_until
+
+pytestmark = pytest.mark.integration
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+LIMIT = 250.0  # seconds, on a busy machine
+
+
+def fill(kafka: str, topic: str, partitions: int, each: int) -> list[bytes]:
+    """Write three hours of records to each partition, and return those of the second hour, sorted."""
+    wanted = []
+    for hour in range(3):
+        at = int((NOON + timedelta(hours=hour)).timestamp() * 1000)
+        for partition in range(partitions):
+            values = [b"%d-%d-%05d" % (hour, partition, number) for number in range(each)]
+            produce(kafka, topic, [Record(value, partition=partition, timestamp=at) for value in values])
+            wanted += values if hour == 1 else []
+    return sorted(wanted)
+
+
+def request(into: str, **options: Any) -> Request:
+    """Return a request for the second hour."""
+    return Request(NOON + timedelta(hours=1), NOON + timedelta(hours=2), into, **options)
+
+
+def settled(pipeline: Pipeline, asked: Request) -> Extent:
+    """Return the range of a backfill, recorded if it was not."""
+    cluster = Cluster(pipeline.kafka)
+    with Ledger.of(pipeline) as ledger:
+        found = extent(pipeline, asked, cluster, ledger)
+        if not found.begun:
+            begin(pipeline, found, cluster, ledger)
+            found = extent(pipeline, asked, cluster, ledger)
+        return found
+
+
+@pytest.fixture
+def one(line: Callable[..., Line]) -> Line:
+    """Return a pipeline of two partitions."""
+    return line(2)
+
+
+def run_backfill(one: Line, pipeline: Pipeline, how: Deliver | None = None) -> None:
+    """Run the derived pipeline in threads."""
+
+    def engine() -> ThreadEngine:
+        if how is None:
+            return ThreadEngine(pipeline, one.folder, "run")
+        return Tearing(pipeline, one.folder, "run", how)
+
+    run_in_threads(pipeline, one.folder, "run", engine, ignored, until_read=True)
+
+
+def into(one: Line) -> str:
+    """Create a topic to backfill into."""
+    return one.topics("into", 2)
+
+
+def test_interrupted_backfill_continues_its_range_exactly_once(one: Line) -> None:
+    """Records that arrive meanwhile, even inside the range, change nothing; nor do restarts after its end."""
+    wanted, topic = fill(one.kafka, one.source, 2, 50), into(one)
+    one.run()
+    before = one.values()
+    asked = request(topic)
+    pipeline = derived(one.pipeline(batch={"max_records": 30}), asked, datetime.now(UTC))
+    assert settled(pipeline, asked).offsets == 100
+    with pytest.raises(errors.QueryFailed):
+        run_backfill(one, pipeline, first_part_only)
+    late = int(asked.since.timestamp() * 1000)
+    produce(one.kafka, one.source, [Record(b"late", partition=0, timestamp=late)])
+    run_backfill(one, pipeline)
+    assert one.values(topic) == wanted
+    assert one.values() == before
+    assert settled(pipeline, asked).finished
+    run_backfill(one, pipeline)
+    assert one.values(topic) == wanted
+    one.run()
+    assert one.values() == sorted([*before, b"late"])
+
+
+def test_records_before_the_bound_may_be_deleted_once_they_are_read(one: Line) -> None:
+    """Retention deletes the old records of a backfill first; a restart must not miss them."""
+    wanted, topic = fill(one.kafka, one.source, 2, 50), into(one)
+    asked = request(topic)
+    pipeline = derived(one.pipeline(batch={"max_records": 30}), asked, datetime.now(UTC))
+    settled(pipeline, asked)
+    run_backfill(one, pipeline)
+    place = TopicPartition(one.source, 0, 150)
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.delete_records([place])[place].result(30)
+    run_backfill(one, pipeline)
+    assert one.values(topic) == wanted
+
+
+def test_range_that_retention_may_have_cut_is_refused_unless_the_rest_is_accepted(one: Line) -> None:
+    """An offset that is left says nothing of those before it, but an older record does."""
+    fill(one.kafka, one.source, 2, 50)
+    topic = into(one)
+    place = TopicPartition(one.source, 1, 60)
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.delete_records([place])[place].result(30)
+    asked = request(topic)
+    pipeline = derived(one.pipeline(batch={"max_records": 30}), asked, datetime.now(UTC))
+    with pytest.raises(errors.OffsetsOutOfRange, match=rf"{one.source}-1 from 60"):
+        settled(pipeline, asked)
+    assert settled(pipeline, request(topic, partial=True)).offsets == 90
+
+
+def test_backfill_of_a_topic_that_was_created_again_is_refused(line: Callable[..., Line]) -> None:
+    """The offsets of the range mean nothing in another topic."""
+    one = line(1)
+    fill(one.kafka, one.source, 1, 5)
+    topic = into(one)
+    asked = request(topic)
+    pipeline = derived(one.pipeline(batch={"max_records": 30}), asked, datetime.now(UTC))
+    settled(pipeline, asked)
+    recreated(one)
+    fill(one.kafka, one.source, 1, 5)
+    with pytest.raises(errors.PlanOfAnother):
+        run_backfill(one, pipeline)
+    assert one.values(topic) == []
+
+
+@pytest.mark.slow
+@pytest.mark.takes(30)
+def test_killed_backfill_is_finished_by_the_same_command(bench: Callable[..., Bench]) -> None:
+    """A kill -9 of the whole tree in mid-range loses and repeats nothing; a third start writes nothing."""
+    one = bench(partitions=2)
+    wanted = fill(one.kafka, one.source, 2, 2000)
+    topic = one.topics("into", 2)
+    file = written_file(one, batch={"max_records": 200})
+    log = one.folder / "events"
+    call = [
+        sys.executable, "-m", "tailrace.cli.main", "backfill", str(file), "--from", "2026-01-02T13:00Z",
+        "--to", "2026-01-02T14:00Z", "--into", topic, "--output", "json",
+    ]  # fmt: skip
+    with log.open("wb") as out, Path(f"{log}.err").open("wb") as err:
+        process = subprocess.Popen(call, stdout=out, stderr=err, start_new_session=True)
+    wait_until(lambda: count(log, "written") >= 3 or process.poll() is not None, "three batches", LIMIT)
+    assert process.poll() is None, Path(f"{log}.err").read_text()
+    kill_tree(process)
+    process.wait(30)
+    assert 0 < len(consume(one.kafka, topic)) < len(wanted)
+    for starts in range(2):
+        again = subprocess.run(call, capture_output=True, text=True, timeout=LIMIT, check=False)
+        assert again.returncode == 0, again.stdout + again.stderr
+        last = json.loads(again.stdout.splitlines()[-1])
+        assert (last["finished"], last["left"]) == (True, 0)
+        assert ("written" in again.stdout) == (starts == 0)
+        assert sorted(each.value or b"" for each in consume(one.kafka, topic)) == wanted

@@ -1,0 +1,89 @@
+"""What a backfill is derived from, and which requests are refused before anything is read."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tailrace import errors
+from tailrace.admin.backfill import Request, derived, refuse_cut
+from tailrace.config import OnDataLoss, Pipeline
+
+NOW = datetime(2026, 11, 25, tzinfo=UTC)
+ASKED = Request(datetime(2026, 11, 22, 10, tzinfo=UTC), datetime(2026, 11, 22, 12, tzinfo=UTC), "again")
+
+
+def pipeline(**sections: Any) -> Pipeline:
+    """Return a pipeline with these sections changed."""
+    base: dict[str, Any] = {
+        "pipeline": "orders",
+        "source": {"topics": ["in"], "format": "raw", "on_data_loss": "reset"},
+        "sink": {"topic": "out", "format": "raw"},
+        "rejected": "bad",
+        "offsets": {"store": "file", "path": "offsets.json"},
+    }
+    return Pipeline.model_validate(base | sections)
+
+
+def test_backfill_shares_nothing_with_its_pipeline_that_either_writes() -> None:
+    """Its name decides its ids, groups and rejected topic; its offsets stay out of the pipeline's store."""
+    found = derived(pipeline(), ASKED, NOW)
+    assert found.pipeline == f"orders-backfill-{ASKED.digest}"
+    assert (found.sink.topic, found.sink.allowed) == ("again", ("again",))
+    assert found.rejected_topic == f"{found.pipeline}.rejected"
+    assert found.offsets.store == "kafka"
+    assert found.source.on_data_loss is OnDataLoss.STOP
+    assert Pipeline.model_validate(found.model_dump(by_alias=True)) == found
+
+
+def test_name_depends_on_the_range_and_the_topic_and_fits() -> None:
+    """The same request continues the same backfill, in whatever zone its times are written."""
+    names = {
+        derived(pipeline(), dataclasses.replace(ASKED, **change), NOW).pipeline
+        for change in ({}, {"into": "other"}, {"until": NOW}, {"since": datetime(2026, 11, 22, 9, tzinfo=UTC)})
+    }
+    assert len(names) == 4
+    same = dataclasses.replace(ASKED, since=datetime.fromisoformat("2026-11-22T11:00+01:00"))
+    assert same.digest == ASKED.digest
+    long = derived(pipeline(pipeline="p" * 100), ASKED, NOW)
+    assert len(long.pipeline) == 100
+
+
+@pytest.mark.parametrize(
+    ("sections", "change"),
+    [
+        ({}, {"into": "in"}),
+        ({}, {"into": "out"}),
+        ({}, {"into": "bad"}),
+        ({"ledger": {"topic": "notes"}}, {"into": "notes"}),
+        ({}, {"rejected": "out"}),
+        ({}, {"rejected": "again"}),
+        ({}, {"rejected": "in"}),
+        ({"source": {"pattern": "a.*", "format": "raw"}}, {}),
+        ({"source": {"pattern": "orders-.*", "format": "raw"}}, {}),
+        ({}, {"until": ASKED.since}),
+        ({}, {"until": datetime(2026, 11, 26, tzinfo=UTC)}),
+        ({"checkpoint": "state"}, {}),
+        ({"sink": {"format": "raw"}}, {}),
+        ({"sink": {"topic": "out", "topics": ["more"], "format": "raw"}}, {}),
+    ],
+)
+def test_request_that_cannot_be_done_right_is_refused(sections: dict[str, Any], change: dict[str, Any]) -> None:
+    """Neither may the pipeline read what the backfill writes, nor the backfill write where the pipeline does."""
+    with pytest.raises((errors.OptionRefused, errors.ConfigInvalid)):
+        derived(pipeline(**sections), dataclasses.replace(ASKED, **change), NOW)
+
+
+def test_rejected_records_may_share_the_topic_of_the_pipeline() -> None:
+    """Then `tailrace rejected` lists both."""
+    assert derived(pipeline(), dataclasses.replace(ASKED, rejected="bad"), NOW).rejected_topic == "bad"
+
+
+def test_range_is_whole_if_an_older_record_is_left_or_nothing_was_deleted() -> None:
+    """Only a range that begins with the first record left, in a topic that lost some, may be cut."""
+    refuse_cut({("in", 0): 0, ("in", 1): 8}, {("in", 0): 0, ("in", 1): 7})
+    with pytest.raises(errors.OffsetsOutOfRange, match="in-1 from 7"):
+        refuse_cut({("in", 0): 0, ("in", 1): 7}, {("in", 0): 0, ("in", 1): 7})

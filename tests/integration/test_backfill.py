@@ -118,6 +118,16 @@ def test_records_before_the_bound_may_be_deleted_once_they_are_read(one: Line) -
     assert one.values(topic) == wanted
 
 
+def test_range_without_a_record_is_refused(one: Line) -> None:
+    """It would count as finished for ever, also if its records arrive late."""
+    asked = request(into(one))
+    pipeline = derived(one.pipeline(), asked, datetime.now(UTC))
+    with pytest.raises(errors.OptionRefused, match="hold no record"):
+        settled(pipeline, asked)
+    fill(one.kafka, one.source, 2, 5)
+    assert settled(pipeline, asked).offsets == 10
+
+
 def test_range_that_retention_may_have_cut_is_refused_unless_the_rest_is_accepted(one: Line) -> None:
     """An offset that is left says nothing of those before it, but an older record does."""
     fill(one.kafka, one.source, 2, 50)

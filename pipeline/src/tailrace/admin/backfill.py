@@ -148,7 +148,15 @@ def resolved(pipeline: Pipeline, request: Request, cluster: Cluster) -> Extent:
     first = cluster.earliest(places)
     if not request.partial:
         refuse_cut(start, first)
-    return Extent(start, {place: max(end[place], start[place]) for place in places}, begun=False)
+    found = Extent(start, {place: max(end[place], start[place]) for place in places}, begun=False)
+    if not found.offsets:  # recorded, it would count as finished for ever, whatever arrives later
+        raise OptionRefused(
+            f"{len(places)} partitions of {', '.join(sorted({topic for topic, _ in places}))} hold no record from "
+            f"{request.since.isoformat()} to {request.until.isoformat()}",
+            kept=_NOTHING,
+            then="choose another --from and --to, by the times of the records",
+        )
+    return found
 
 
 def refuse_cut(start: Positions, first: Positions) -> None:

@@ -95,7 +95,6 @@ def _report(pipeline: Pipeline, found: Extent, output: Output, *, dry_run: bool)
         done(
             f"finished: {pipeline.pipeline} has delivered its range of {len(found.until)} partitions to "
             f"{pipeline.sink.topic}; rejected records are in {pipeline.rejected_topic}",
-            "tailrace explain sink",
         )
         return
     if dry_run:

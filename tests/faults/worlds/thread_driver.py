@@ -6,7 +6,6 @@ It prints the events of `tailrace run --output json`, stops on SIGTERM as that d
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import uuid
 from pathlib import Path
@@ -17,6 +16,7 @@ from tailrace.config import file
 from tailrace.driver.shutdown import Stop
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.errors import TailraceError
+from tailrace.signals import on_signals
 from tailrace.status.events import Event
 
 
@@ -24,7 +24,7 @@ def main(path: str) -> int:
     """Run the pipeline until SIGTERM."""
     crash_points.root()
     stop = Stop()
-    signal.signal(signal.SIGTERM, lambda *_: stop("SIGTERM"))
+    on_signals(stop)
     loaded = file.load(Path(path))
     pipeline, folder, run = loaded.pipeline, loaded.folder, uuid.uuid4().hex[:12]
     try:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -12,6 +10,7 @@ import typer
 from tailrace.cli.terminal import Output, fail, log_to_stderr, note, say
 from tailrace.config.file import load
 from tailrace.errors import TailraceError
+from tailrace.signals import on_signals
 from tailrace.status.event_lines import line
 from tailrace.status.events import BatchWritten, Event
 
@@ -37,11 +36,7 @@ def dev(
     with EmbeddedKafka() as kafka:
         session = Development(file.resolve(), kafka.bootstrap_servers, run, say, _fail, rate)
 
-        def on_signal(number: int, frame: FrameType | None) -> None:
-            session.end(f"{signal.Signals(number).name} was received")
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, on_signal)
+        on_signals(session.end)
         note(f"Kafka is at {kafka.bootstrap_servers}; Ctrl-C ends it")
         session.serve(_told)
     note("ended; the data of this Kafka is removed")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import datetime
 import os
-import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +18,7 @@ from tailrace.cli.renewal import Renewal, certificates, copies
 from tailrace.cli.terminal import LiveTable, Output, chosen, log_to_stderr
 from tailrace.config.file import load
 from tailrace.progress.lease import Holder
+from tailrace.signals import on_signals
 from tailrace.startup.api_server import Pods
 from tailrace.startup.successor import resign
 from tailrace.status.event_lines import line
@@ -28,8 +26,6 @@ from tailrace.status.events import BatchWritten, Emit, Event, to_each
 
 if TYPE_CHECKING:
     from tailrace.driver.shutdown import Stop
-
-_SAME = 0.5  # seconds within which two signals are one
 
 
 def run(
@@ -126,21 +122,8 @@ def stops_on_signals() -> Stop:
     """Return a stop that SIGTERM and Ctrl-C request; a second one hurries it."""
     from tailrace.driver.shutdown import Stop
 
-    stop, first = Stop(), [0.0]
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        name, now = signal.Signals(number).name, time.monotonic()
-        if not stop.event.is_set():
-            first[0] = now
-            stop(f"{name} was received")
-            return
-        if now - first[0] < _SAME:  # `timeout` signals its child, and then its whole group
-            return
-        stop.hurry(f"{name} was received twice")
-        signal.signal(number, signal.SIG_DFL)  # a third one ends the process, even if it is stuck
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+    stop = Stop()
+    on_signals(stop, stop.hurry)
     return stop
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from tailrace.config import Kafka
 from tailrace.errors import KafkaFailed
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
+from tailrace.signals import on_signals
 
 TICK = 0.01  # seconds between two turns of the pacing loop
 BURST = 2_000  # maximum records in one turn
@@ -143,8 +143,7 @@ def main(
     parser.add_argument("--while-stdin", action="store_true", help="stop when standard input is closed")
     chosen = parser.parse_args(arguments)
     stop = threading.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stop.set())
+    on_signals(lambda _: stop.set())
     if chosen.while_stdin:
         threading.Thread(target=_stop_with_stdin, args=(stop,), daemon=True).start()
     if chosen.create_topics:

@@ -7,7 +7,6 @@ writes `offsets/N` before batch N and `commits/N` after it.
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.java_client import spark_options
 from tailrace.progress.stream_plan import offsets_of
+from tailrace.signals import on_signals
 from tailrace.spark_stream import spark_source
 from tailrace.stages.assembly import Assembly
 from tailrace.stages.decode import decode
@@ -166,8 +166,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run until SIGTERM."""
     file, checkpoint = Path(arguments[0]), Path(arguments[1])
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    on_signals(lambda _: stop.set())
     loaded = load(file)
     pipeline = loaded.pipeline
     try:

@@ -37,6 +37,7 @@ from tailrace.gateway.counting import Counting
 from tailrace.gateway.schemas import RECORDS, completed
 from tailrace.gateway.statistics import Statistics
 from tailrace.gateway.writing import Deliveries
+from tailrace.signals import on_signals
 from tailrace.telemetry import metrics
 from tailrace.telemetry.gateway_settings import Watched
 from tailrace.telemetry.measure import Measures
@@ -254,7 +255,7 @@ def main(folder: Path, pid: int) -> int:
         except psutil.NoSuchProcess:
             return 0
         host = Host(folder, Watched.here())
-        signal.signal(signal.SIGTERM, lambda *_: host.stop())
+        on_signals(lambda _: host.stop(), numbers=(signal.SIGTERM,))
         gc.collect()
         gc.freeze()
         host.serve(executor)

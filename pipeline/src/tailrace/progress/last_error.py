@@ -54,7 +54,7 @@ def _text(error: Mapping[str, Any]) -> str:
 
 
 def write(ledger: Ledger, pipeline: Pipeline, error: errors.TailraceError, run: str, at: float, lines: Lines) -> None:
-    """Write the error that ends this run; raise KafkaError if the brokers do not accept it."""
+    """Write the error that ends this run; raise an error if the brokers do not accept it."""
     if not isinstance(error, _HOPELESS):
         text = packed(error.as_dict() | {"run": run, "at": at}, lines)
         ledger.note(errors_group(pipeline.pipeline), text, _WRITE_LIMIT)

@@ -189,7 +189,7 @@ def _outlast(
             at = time.time()
             board.failed(reported.as_dict() | {"run": context.run, "at": at})
             if not patience.outlasts(reported, context.emit):
-                with contextlib.suppress(errors.KafkaError):  # the error itself matters more
+                with contextlib.suppress(errors.TailraceError):  # the error itself matters more
                     last_error.write(context.ledger, context.pipeline, reported, context.run, at, board.lines())
                 raise reported from error
             patience.refuse_successor(context.ledger)

@@ -28,8 +28,10 @@ def moment(text: str, option: str = "--to-time") -> datetime:
     """Return a time; one without a zone is UTC."""
     try:
         found = datetime.fromisoformat(text)
-    except ValueError as error:
+    except ValueError:
         raise OptionRefused(
-            f"{option} {text!r} is not a time ({error})", kept=UNCHANGED, then="write it as 2026-11-20T10:00:00Z"
+            f"{option} {text!r} is not a time",
+            kept=UNCHANGED,
+            then=f"write it in ISO 8601, UTC unless a zone is given: {option} 2026-11-20T10:00:00Z",
         ) from None
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

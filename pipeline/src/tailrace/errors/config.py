@@ -61,9 +61,11 @@ class SchemaInvalid(ConfigError):
 
 
 class OptionRefused(ConfigError):
-    """A Kafka option may not be set here.
+    """A Kafka option may not be set here, or an option on the command line has a value that cannot be used.
 
-    Tailrace passes on the Kafka options for throughput and for the connection. It refuses the options that
+    On the command line, the message names the option and the value, and the next command has an example.
+
+    Of Kafka's options, Tailrace passes on those for throughput and for the connection. It refuses the options that
     would break exactly-once delivery (for example `acks` other than `all`, `enable.idempotence=false`,
     `transactional.id`) and those that it sets itself. `tailrace explain kafka.options` lists those that it passes on
     there; `source.options` and `sink.options` have their own.

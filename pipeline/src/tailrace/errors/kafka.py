@@ -14,8 +14,11 @@ class KafkaError(TailraceError):
 class BrokerUnreachable(KafkaError):
     """No broker answered at the bootstrap address.
 
-    Nothing was read or written. Check the address, the listener's protocol (`security.protocol`) and whether
-    the brokers' advertised addresses are reachable from here; `tailrace doctor FILE` tries each in turn.
+    Nothing was read or written. At the start, the message has the reason for each address: its host name cannot be
+    resolved, the connection was refused, there was no connection (a firewall, for example), or the listener expects
+    TLS. An address that accepts a connection but answers no request is often a listener with another
+    `security.protocol`, or no broker at all. Check also whether the brokers' advertised addresses are reachable from
+    here; `tailrace doctor FILE` tries each in turn.
     """
 
     code = "TR-201"

@@ -22,6 +22,7 @@ from confluent_kafka.admin import OffsetSpec as OffsetSpec  # type: ignore[attr-
 
 from tailrace import errors
 from tailrace.config import Kafka
+from tailrace.kafka import reach
 from tailrace.kafka.clients import ANSWER_LIMIT, SHORT_TRY, TopicPartitions, client_options, persist
 from tailrace.kafka.errors import STRANGER, UNKNOWN_TOPIC, code_of, denied, is_denied, is_retriable, stranger, translate
 from tailrace.kafka.rights import Operation, on_group, on_topic
@@ -55,18 +56,19 @@ class Cluster:
         """Return every topic, with its number of partitions."""
         address = self._kafka.bootstrap_servers
         try:
-            found = self._admin.list_topics(timeout=ANSWER_LIMIT).topics
+            listed = self._admin.list_topics(timeout=ANSWER_LIMIT).topics
         except KafkaException as error:
             self._admin.poll(0)  # the client reports the reason only here
             if self._refusals:
                 what = f"the brokers at {address} do not let us in: {self._refusals[-1].str()}"
                 raise stranger(what, "nothing was read or written") from error
+            found = reach.findings(self._kafka)
             raise errors.BrokerUnreachable(
-                f"no broker answered at {address} within {ANSWER_LIMIT:.0f} s ({error.args[0].str()})",
+                f"no broker answered at {address} within {ANSWER_LIMIT:.0f} s ({'; '.join(map(str, found))})",
                 kept="nothing was read or written",
-                then="check kafka.bootstrap.servers, then: tailrace doctor FILE",
+                then=f"{reach.advice(found)}, then: tailrace doctor FILE",
             ) from error
-        return {name: len(topic.partitions) for name, topic in found.items() if topic.error is None}
+        return {name: len(topic.partitions) for name, topic in listed.items() if topic.error is None}
 
     def require(self, wanted: Iterable[str], what: str, to: Operation = Operation.READ) -> dict[str, int]:
         """Return each topic's partition count; an error names the closest existing topic, or the missing right."""

@@ -193,6 +193,26 @@ class TestOptions:
             with pytest.raises(ValidationError, match="does not take the Kafka option"):
                 section.model_validate({**more, "options": {name: "x"}})
 
+    @pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM", "plain", "hunter2"])
+    def test_sasl_mechanism_that_the_clients_lack_is_refused(self, mechanism: str) -> None:
+        """With OAUTHBEARER, librdkafka would report no more than that no broker answers."""
+        options = {"security.protocol": "SASL_SSL", "sasl.mechanism": mechanism}
+        with pytest.raises(ValidationError, match=r"must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; OAUTH") as raised:
+            Kafka(options=options)
+        assert "hunter2" not in str(raised.value)
+
+    @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+    @pytest.mark.parametrize("protocol", ["SASL_SSL", "sasl_plaintext"])
+    def test_sasl_mechanism_that_both_clients_have_is_taken(self, mechanism: str, protocol: str) -> None:
+        """librdkafka reads the protocol in either case."""
+        options = {"security.protocol": protocol, "sasl.mechanism": mechanism}
+        assert Kafka(options=options).options == options
+
+    def test_unknown_security_protocol_is_refused(self) -> None:
+        """The message names those that exist."""
+        with pytest.raises(ValidationError, match="must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"):
+            Kafka(options={"security.protocol": "TLS"})
+
     def test_all_unknown_options_are_named_at_once(self) -> None:
         """The message does not stop at the first one."""
         with pytest.raises(ValidationError, match=r"option 'a', 'b'; it takes"):

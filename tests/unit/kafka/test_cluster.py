@@ -73,3 +73,10 @@ def test_topic_is_created_although_the_client_replaces_its_connection_meanwhile(
     monkeypatch.setattr(cluster, "hides", lambda topic: False)
     assert cluster.ensure("ledger", 8, -1, {}) == 8
     assert answers == []
+
+
+def test_options_that_the_client_refuses_are_an_error_of_the_configuration() -> None:
+    """The name of a file that does not exist, for example."""
+    options = {"security.protocol": "SSL", "ssl.ca.location": "/no/such/ca.crt"}
+    with pytest.raises(errors.ConfigInvalid, match=r"refuses kafka\.options.*ssl\.ca\.location"):
+        Cluster(Kafka(options=options))

@@ -6,7 +6,14 @@ import re
 
 from pydantic import Field, field_validator
 
-from tailrace.config.kafka_options import CONNECTION_OPTIONS, REGISTRY_OPTIONS, KafkaOptions, Options, check_options
+from tailrace.config.kafka_options import (
+    CONNECTION_OPTIONS,
+    REGISTRY_OPTIONS,
+    KafkaOptions,
+    Options,
+    check_connection,
+    check_options,
+)
 from tailrace.config.section import Seconds, Section
 
 # An IPv6 address is in brackets; a listener's protocol may stand in front.
@@ -46,7 +53,9 @@ class Kafka(Section):
     @field_validator("options")
     @classmethod
     def _options(cls, options: KafkaOptions) -> KafkaOptions:
-        return check_options(options, CONNECTION_OPTIONS, "kafka.options")
+        check_options(options, CONNECTION_OPTIONS, "kafka.options")
+        check_connection(options)
+        return options
 
 
 class Registry(Section):

@@ -7,6 +7,7 @@ delivery guarantee, so these lists say what is allowed rather than what is forbi
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -69,6 +70,10 @@ SECRET_OPTION = re.compile(
 )
 
 
+SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
 class Delivery(StrEnum):
     """The delivery guarantee."""
 
@@ -92,6 +97,27 @@ def check_options(options: KafkaOptions, allowed: frozenset[str], what: str) -> 
     if unknown:
         raise OptionsUnknown(what, unknown, allowed)
     return options
+
+
+def check_connection(options: KafkaOptions) -> None:
+    """Raise ValueError for a way to authenticate that the clients do not have.
+
+    librdkafka accepts OAUTHBEARER without a token, and then reports no more than that no broker answers. Its default
+    mechanism is GSSAPI, with which the wheels of confluent-kafka are not built.
+    """
+    protocol = options.get("security.protocol", "PLAINTEXT")
+    if protocol.upper() not in SECURITY_PROTOCOLS:
+        raise ValueError(f"security.protocol must be {_or(SECURITY_PROTOCOLS)}")
+    mechanism = options.get("sasl.mechanism")
+    if mechanism is not None and mechanism not in SASL_MECHANISMS:
+        raise ValueError(
+            f"sasl.mechanism must be {_or(SASL_MECHANISMS)}; OAUTHBEARER, GSSAPI and AWS_MSK_IAM are not supported, "
+            "and a client certificate needs no mechanism, with security.protocol SSL"
+        )
+
+
+def _or(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def contradictions(options: KafkaOptions, delivery: Delivery) -> None:

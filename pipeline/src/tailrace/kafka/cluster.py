@@ -45,7 +45,15 @@ class Cluster:
         self._admin = self._client()
 
     def _client(self) -> AdminClient:
-        return AdminClient(client_options(self._kafka) | {"error_cb": _listener(self._refusals)})
+        try:
+            return AdminClient(client_options(self._kafka) | {"error_cb": _listener(self._refusals)})
+        except KafkaException as error:
+            raise errors.ConfigInvalid(
+                f"the Kafka client refuses kafka.options: {error.args[0].str()}",
+                kept="nothing was read or written",
+                then="correct the option that it names, or set sasl.mechanism if it is missing; "
+                "`tailrace explain kafka.options` lists the options",
+            ) from error
 
     @property
     def admin(self) -> AdminClient:

@@ -68,3 +68,32 @@ def test_the_failed_batch_is_named_if_the_users_code_failed() -> None:
     """The message says where its records are, so that they can be inspected."""
     found = failure(RuntimeError(TRACE.format(end="ValueError: x")), PIPELINE, "batch 7, of in-0:12-24")
     assert found.what.endswith("; in batch 7, of in-0:12-24")
+
+
+@pytest.mark.parametrize(
+    ("text", "folder"),
+    [
+        (
+            "java.io.FileNotFoundException: /scratch/blockmgr-1/0c/temp (No space left on device)",
+            "/scratch/blockmgr-1/0c/temp",
+        ),
+        ("java.nio.file.FileSystemException: /state/1.delta: No space left on device", "/state/1.delta"),
+        ("org.apache.spark.SparkException: x\nCaused by: java.io.IOException: No space left on device", "/my/scratch"),
+    ],
+)
+def test_full_disk_is_named_with_its_folder(text: str, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java often leaves the folder out; then those that Spark writes to are named."""
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    pipeline = PIPELINE.model_copy(update={"spark": {"spark.local.dir": "/my/scratch"}})
+    found = failure(RuntimeError(text), pipeline)
+    assert isinstance(found, errors.QueryFailed)
+    assert folder in found.what.partition(" is full: ")[0]
+    assert "free space" in found.then
+
+
+def test_function_that_fills_a_disk_is_still_the_functions_error() -> None:
+    """Its own line says more than Spark's folders."""
+    end = "OSError: [Errno 28] No space left on device: '/data/out.bin'"
+    found = failure(RuntimeError(TRACE.format(end=end)), PIPELINE)
+    assert isinstance(found, errors.FunctionFailed)
+    assert "/data/out.bin" in found.what

@@ -7,7 +7,9 @@ in that text distinguishes Tailrace's own errors from those of the user's functi
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import tempfile
 
 from tailrace import errors
 from tailrace.config import Pipeline
@@ -25,6 +27,8 @@ _KEPT = "the batch's open transactions were aborted; the batch is read again at 
 _LOST_DATA = re.compile(
     r"([^\n]*(?:are gone|some data may have been missed|data may have been lost)[^\n]*)", re.IGNORECASE
 )
+_FULL = "No space left on device"
+_FULL_PATH = re.compile(rf"(/[^\s:()]+)[^\n/]*{_FULL}")
 _FUNCTION = ("PythonException", "ArithmeticException", "RuntimeException: [", "NumberFormatException",
              "DateTimeException", "ArrayIndexOutOfBoundsException", "USER_RAISED_EXCEPTION", "PythonUDFException",
              "SparkUpgradeException")  # fmt: skip
@@ -80,6 +84,12 @@ def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors
             kept="everything that was delivered; nothing more was read",
             then="restore the folder as it was; if it is gone, so is the state: `tailrace explain TR-307`",
         )
+    if _FULL in text and "PythonException" not in text:  # Python's own error has the path, and the line of the function
+        return errors.QueryFailed(
+            f"{_full(text, pipeline)} is full: {_first(text, _FULL)}{batch and f'; in {batch}'}",
+            kept=_KEPT,
+            then="free space there, or set spark.local.dir to a larger folder, then start the pipeline again",
+        )
     if any(sign in text for sign in _FUNCTION):
         return errors.FunctionFailed(
             f"function {pipeline.process.function!r}: {_cause(text)}{batch and f'; in {batch}'}",
@@ -121,6 +131,16 @@ def _refused(text: str) -> errors.TailraceError | None:
         lacking = Right(Operation.READ, Resource.GROUP, SPARK_GROUPS, prefix=True)
         return denied(f"reading as group {group[1]!r} was denied", [lacking], _KEPT)
     return None if stranger is None else not_let_in(f"the source's consumer was not let in: {stranger[1]}", _KEPT)
+
+
+def _full(text: str, pipeline: Pipeline) -> str:
+    """Name the folder that is full; Java often leaves it out, and then it is one of those that Spark writes to."""
+    named = _FULL_PATH.search(text)
+    if named is not None:
+        return f"the disk of {named[1]}"
+    scratch = os.environ.get("SPARK_LOCAL_DIRS") or pipeline.spark.get("spark.local.dir", tempfile.gettempdir())
+    checkpoint = "" if pipeline.checkpoint == "ledger" else f" or of the checkpoint ({pipeline.checkpoint})"
+    return f"the disk of spark.local.dir ({scratch}){checkpoint}, on the driver or an executor,"
 
 
 def _cause(text: str) -> str:

@@ -326,14 +326,22 @@ class TestDescribe:
 
     def test_pipeline_made_in_python(self) -> None:
         """There is one line for each problem, and no file."""
-        with pytest.raises(ValidationError) as caught:
+        with pytest.raises(ConfigInvalid) as caught:
             Pipeline.model_validate(
                 {"pipeline": "a", "source": {"topics": ["a"], "partitions": "x"}, "sink": {"topc": "b"}}
             )
-        assert describe(caught.value).split("\n") == [
-            "source.partitions: 'x' is not a whole number",
-            "sink.topc: unknown key; did you mean 'topic'?",
+        assert caught.value.what.split("\n") == [
+            "2 problems",
+            "  source.partitions: 'x' is not a whole number",
+            "  sink.topc: unknown key; did you mean 'topic'?",
         ]
+        assert "tailrace explain configuration" in caught.value.then
+
+    @pytest.mark.parametrize("given", [None, [], "a.yaml", {}])
+    def test_no_pipeline_at_all(self, given: object) -> None:
+        """What is no mapping, or an empty one, is refused in the same way."""
+        with pytest.raises(ConfigInvalid, match="explain configuration"):
+            Pipeline.model_validate(given)
 
     def test_part_of_a_pipeline(self) -> None:
         """A section made on its own is checked for its own keys."""
@@ -343,7 +351,7 @@ class TestDescribe:
 
     def test_secret_is_shown_neither_by_tailrace_nor_by_pydantic(self) -> None:
         """Pydantic's own message would show its input."""
-        with pytest.raises(ValidationError) as caught:
+        with pytest.raises(ConfigInvalid) as caught:
             Pipeline.model_validate(
                 {
                     "pipeline": "a",
@@ -352,5 +360,4 @@ class TestDescribe:
                     "kafka": {"options": {"sasl.pasword": SECRET, "sasl.password": [SECRET]}},
                 }
             )
-        assert SECRET not in describe(caught.value)
         assert SECRET not in str(caught.value)

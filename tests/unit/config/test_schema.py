@@ -25,6 +25,7 @@ from tailrace.config import (
     Source,
     redact,
 )
+from tailrace.errors import ConfigInvalid
 
 
 def pipeline(**changes: Any) -> Pipeline:
@@ -44,7 +45,7 @@ class TestNames:
     @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a.b", "a_b", "a b", "ä", "a" * 101, "a\n"])
     def test_bad_names_are_refused(self, name: str) -> None:
         """A dot, for one, would let one pipeline's ids begin with another's."""
-        with pytest.raises(ValidationError):
+        with pytest.raises(ConfigInvalid):
             pipeline(pipeline=name)
 
     def test_rejected_topic_derives_from_the_name(self) -> None:
@@ -58,19 +59,19 @@ class TestTopics:
 
     def test_source_that_is_the_sink_is_refused(self) -> None:
         """It would read its own output forever."""
-        with pytest.raises(ValidationError, match="source and sink are both 'orders'"):
+        with pytest.raises(ConfigInvalid, match="source and sink are both 'orders'"):
             pipeline(sink={"topic": "orders"})
 
     @pytest.mark.parametrize("topic", ["copy.rejected", LEDGER_TOPIC])
     def test_own_topics_are_refused_as_source(self, topic: str) -> None:
         """The rejected topic and the ledger are written by the pipeline."""
-        with pytest.raises(ValidationError, match="the pipeline writes to"):
+        with pytest.raises(ConfigInvalid, match="the pipeline writes to"):
             pipeline(source={"topics": ["orders", topic]})
 
     @pytest.mark.parametrize("changes", [{"sink": {"topic": LEDGER_TOPIC}}, {"rejected": LEDGER_TOPIC}])
     def test_ledger_takes_no_records(self, changes: dict[str, Any]) -> None:
         """It holds plans and markers only."""
-        with pytest.raises(ValidationError, match="is the ledger"):
+        with pytest.raises(ConfigInvalid, match="is the ledger"):
             pipeline(**changes)
 
     @pytest.mark.parametrize("source", [{}, {"topics": []}, {"topics": ["a"], "pattern": "b.*"}])
@@ -140,7 +141,7 @@ class TestProcess:
     )
     def test_function_on_arrow_batches_excludes_what_needs_spark(self, process: dict[str, Any], words: str) -> None:
         """A function on DataFrames, and a shuffle."""
-        with pytest.raises(ValidationError, match=words):
+        with pytest.raises(ConfigInvalid, match=words):
             pipeline(process={"arrow": "job.py:f"} | process)
 
 
@@ -232,7 +233,7 @@ class TestOptions:
     def test_settings_of_spark_begin_with_spark(self) -> None:
         """A typo would otherwise be a setting that nothing reads."""
         assert pipeline(spark={"spark.executor.cores": 2}).spark == {"spark.executor.cores": "2"}
-        with pytest.raises(ValidationError, match=r"'executor.cores' is not a Spark setting"):
+        with pytest.raises(ConfigInvalid, match=r"'executor.cores' is not a Spark setting"):
             pipeline(spark={"executor.cores": 2})
 
 
@@ -265,7 +266,7 @@ class TestSchema:
 
     def test_unknown_keys_are_refused(self) -> None:
         """This holds for each section and at the top."""
-        with pytest.raises(ValidationError):
+        with pytest.raises(ConfigInvalid):
             pipeline(sourc={})
         with pytest.raises(ValidationError):
             Sink.model_validate({"topc": "a"})

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from tailrace.config import Executors, Pipeline
 from tailrace.driver.scaler import Scaler
 from tailrace.driver.scaling import Bounds, Scaling, Seen
+from tailrace.errors import ConfigInvalid
 
 BOUNDS = Bounds(least=1, most=8, backlog=60.0, settle=300.0)
 PIPELINE = {"pipeline": "copies", "source": {"topics": ["in"]}, "sink": {"topic": "out", "format": "raw"}}
@@ -95,5 +96,5 @@ def test_contradicting_settings_are_refused() -> None:
     """Examples are a maximum below the minimum, and executors that are threads of the driver."""
     with pytest.raises(ValidationError, match=r"executors\.max is 1, less than executors\.min, which is 2"):
         Executors(min=2, max=1)
-    with pytest.raises(ValidationError, match="executors that are pods"):
+    with pytest.raises(ConfigInvalid, match="executors that are pods"):
         Pipeline.model_validate({**PIPELINE, "executors": {"max": 2}})

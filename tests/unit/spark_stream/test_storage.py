@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 
 from tailrace.config import Pipeline
+from tailrace.errors import ConfigInvalid
 from tailrace.spark_stream.storage import SCRATCH, hidden, on_s3, settings
 
 ENDPOINT = "spark.hadoop.fs.s3a.endpoint"
@@ -40,7 +40,7 @@ def test_a_valid_checkpoint_is_accepted(place: str) -> None:
 )
 def test_an_invalid_checkpoint_is_refused(place: str, words: str) -> None:
     """Other schemes, a bucket without a prefix, and credentials in the address are refused, with a valid form."""
-    with pytest.raises(ValidationError, match="checkpoint") as refused:
+    with pytest.raises(ConfigInvalid, match="checkpoint") as refused:
         pipeline(place)
     assert words in str(refused.value)
     assert "SECRET" not in str(refused.value)

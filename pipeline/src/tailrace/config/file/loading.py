@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from tailrace.config import Pipeline
 from tailrace.config.file.environment import Substitution, apply, overrides
 from tailrace.config.file.places import Place, section_at
-from tailrace.config.file.problems import Fault, faults, shown, unknown_options
+from tailrace.config.file.problems import Fault, faults, shown, together, unknown_options
 from tailrace.config.file.tree import SyntaxFault, Walk, compose
 from tailrace.errors import ConfigInvalid
 
@@ -62,7 +62,7 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Loaded:
     # A place already reported needs no second message from the schema.
     settled = {fault.place for _, fault in walk.faults if fault.place not in set_by}
     try:
-        pipeline = Pipeline.model_validate(data)
+        pipeline = Pipeline(**data)
     except ValidationError as error:
         found = [*faults(error, texts=texts), *unknown_options(data)]
         for fault in dict.fromkeys(found):
@@ -147,7 +147,7 @@ def _unreadable(path: Path, what: str) -> ConfigInvalid:
 
 def _invalid(path: Path, problems: list[_Problem]) -> ConfigInvalid:
     lines = [str(problem) for problem in sorted(problems)]
-    what = lines[0] if len(lines) == 1 else "\n".join([f"{len(lines)} problems", *(f"  {line}" for line in lines)])
+    what = together(lines)
     return ConfigInvalid(
         what,
         kept="nothing was read from or written to Kafka",

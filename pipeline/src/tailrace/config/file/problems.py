@@ -7,7 +7,7 @@ is a number, a word out of a list or the like: text may be a secret, and is neve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from tailrace.config import OptionsUnknown, Pipeline, Section
 from tailrace.config.file.places import ALLOWED_OPTIONS, Place, dotted, is_secret, keys, nearest, section_at
+from tailrace.errors import ConfigInvalid
 
 SHOWN_LENGTH = 60
 
@@ -169,7 +170,22 @@ def unknown(what: str, name: str, known: list[str]) -> str:
     return f"unknown {what}; did you mean {meant!r}?"
 
 
+def together(lines: Sequence[str]) -> str:
+    """Return one problem, or several with their number, as an error says them."""
+    return lines[0] if len(lines) == 1 else "\n".join([f"{len(lines)} problems", *(f"  {line}" for line in lines)])
+
+
+def refusal(error: ValidationError, data: object) -> ConfigInvalid:
+    """Return the error for a pipeline made in Python, with every problem in it."""
+    found = [*faults(error), *(unknown_options(data) if isinstance(data, Mapping) else ())]
+    return ConfigInvalid(
+        together([str(fault) for fault in dict.fromkeys(found)]),
+        kept="nothing was read from or written to Kafka",
+        then="correct the configuration; `tailrace explain configuration` lists every key",
+    )
+
+
 def describe(error: ValidationError) -> str:
-    """Describe the errors of a `Pipeline(...)`, or of one of its sections, made in Python: one per line."""
+    """Describe the errors of `Pipeline(...)`, or of one of its sections, made in Python: one per line."""
     parts: dict[str, type[Section]] = {kind.__name__: kind for kind in Section.__subclasses__()}
     return "\n".join(str(fault) for fault in faults(error, parts.get(error.title, Pipeline)))

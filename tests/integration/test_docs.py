@@ -28,8 +28,10 @@ FILE = re.compile(r"`([\w.]+)`:\n\n```(?:python|yaml)\n(.*?)^```$", re.MULTILINE
 # A command, then the text up to the next block, in which the first indented lines are what it prints.
 COMMAND = re.compile(r"^```sh\n(.*?)^```$(.*?)(?=^```|\Z)", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"(?:^ {4}.*\n)+", re.MULTILINE)
-# Parts that differ each time: times, durations, and which records are newest.
-VARIES = re.compile(r"^\d+:\d+ .*$|\d+\.\d+|^next: .*$|\d+ ok, \d+ warn", re.MULTILINE)
+# Parts that differ each time: times, durations, which records are newest, and the port if another process has it.
+VARIES = re.compile(
+    r"^\d+:\d+ .*$|^port \d+ is taken: .*$|:97[67]\d/|\d+\.\d+|^next: .*$|\d+ ok, \d+ warn", re.MULTILINE
+)
 
 
 def section(page: str, heading: str) -> str:

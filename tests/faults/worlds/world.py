@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
+from tailrace.config import LEDGER_PARTITIONS
 from tailrace.crash_points import DRIVER, GATEWAY, READER, Point
 
 
@@ -207,6 +208,8 @@ def draw(seed: int, place: Place | None = None) -> World:
     per_batch = chance.choice((200, 1000, 5000, 20_000, *([50_000] if where is Place.THREADS else [])))
     batches = chance.randint(4, 10)
     dropin = where is Place.DROPIN
+    if dropin:  # such a job has a sink partition for each source partition, and its ledger has no more than these
+        partitions = min(partitions, LEDGER_PARTITIONS)
     encoding = Encoding.RAW if dropin else chance.choice(tuple(Encoding))
     work = chance.choice(_works(where, encoding))
     strikes = _strikes(chance, where, encoding, work)

@@ -22,6 +22,7 @@ from faults.worlds.mutants import MUTANTS, SOURCE, Mutant
 from faults.worlds.oracle import Outcome, judge
 from faults.worlds.records import ABORTED, FACTOR, FILLER, FUNCTIONS, PAD, values, wanted
 from faults.worlds.world import Crash, Encoding, Input, Knobs, Place, Strike, Work, World, draw
+from tailrace.config import LEDGER_PARTITIONS
 from tailrace.config.file import load
 
 PLAIN = World(
@@ -66,6 +67,11 @@ def test_every_kind_of_world_is_drawn() -> None:
     assert len({each.at for world in worlds for each in world.crashes}) > 20
     assert any(not each.crashes and not each.strikes for each in worlds) is False
     assert any(0 in each.counts for each in worlds)
+
+
+def test_job_that_only_writes_has_no_more_partitions_than_its_ledger() -> None:
+    """It has a sink partition for each source partition, so its first batch would be refused for ever."""
+    assert all(len(draw(seed, Place.DROPIN).counts) <= LEDGER_PARTITIONS for seed in range(300))
 
 
 def test_every_world_has_a_pipeline_that_tailrace_accepts(tmp_path: Path) -> None:

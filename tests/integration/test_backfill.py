@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from support.drivers import count, kill_tree, written_file
@@ -126,6 +126,33 @@ def test_range_without_a_record_is_refused(one: Line) -> None:
         settled(pipeline, asked)
     fill(one.kafka, one.source, 2, 5)
     assert settled(pipeline, asked).offsets == 10
+
+
+def test_range_with_an_open_transaction_is_refused_until_that_ends(one: Line) -> None:
+    """Its records, and those committed behind it, belong to the range, but cannot be read yet."""
+    asked, at = request(into(one)), int((NOON + timedelta(hours=1)).timestamp() * 1000)
+    later = int((NOON + timedelta(hours=2)).timestamp() * 1000)
+    producer = Producer({"bootstrap.servers": one.kafka, "transactional.id": f"open-{one.source}"})
+    producer.init_transactions(30)
+    produce(one.kafka, one.source, [Record(b"before", partition=0, timestamp=at)])
+    producer.begin_transaction()
+    producer.produce(one.source, b"open", partition=0, timestamp=at)
+    producer.flush(30)
+    produce(one.kafka, one.source, [Record(b"behind", partition=0, timestamp=at)])
+    produce(one.kafka, one.source, [Record(b"after", partition=0, timestamp=later)])
+    pipeline = derived(one.pipeline(), asked, datetime.now(UTC))
+    with pytest.raises(errors.OptionRefused, match="open transaction"):
+        settled(pipeline, asked)
+    producer.commit_transaction(30)
+    wait_until(
+        lambda: (
+            Cluster(pipeline.kafka).latest([(one.source, 0)], True) == Cluster(pipeline.kafka).latest([(one.source, 0)])
+        ),
+        "the end of the transaction",
+    )
+    settled(pipeline, asked)
+    run_backfill(one, pipeline)
+    assert one.values(asked.into) == [b"before", b"behind", b"open"]
 
 
 def test_range_that_retention_may_have_cut_is_refused_unless_the_rest_is_accepted(one: Line) -> None:

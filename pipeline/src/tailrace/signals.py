@@ -36,7 +36,8 @@ def on_signals(stop: Act, hurry: Act | None = None, numbers: Sequence[signal.Sig
             acts.put((stop, f"{name} was received"))
         elif hurry is not None and now - first[0] >= _SAME:
             acts.put((hurry, f"{name} was received twice"))
-            signal.signal(number, signal.SIG_DFL)
+            for each in numbers:
+                signal.signal(each, signal.SIG_DFL)
 
     def act() -> None:
         while True:

@@ -31,7 +31,7 @@ def pipeline(**sections: Any) -> Pipeline:
 def test_backfill_shares_nothing_with_its_pipeline_that_either_writes() -> None:
     """Its name decides its ids, groups and rejected topic; its offsets stay out of the pipeline's store."""
     found = derived(pipeline(), ASKED, NOW)
-    assert found.pipeline == f"orders-backfill-{ASKED.digest}"
+    assert found.pipeline == f"orders-backfill-{ASKED.digest('orders')}"
     assert (found.sink.topic, found.sink.allowed) == ("again", ("again",))
     assert found.rejected_topic == f"{found.pipeline}.rejected"
     assert found.offsets.store == "kafka"
@@ -47,9 +47,10 @@ def test_name_depends_on_the_range_and_the_topic_and_fits() -> None:
     }
     assert len(names) == 4
     same = dataclasses.replace(ASKED, since=datetime.fromisoformat("2026-11-22T11:00+01:00"))
-    assert same.digest == ASKED.digest
+    assert same.digest("orders") == ASKED.digest("orders")
     long = derived(pipeline(pipeline="p" * 100), ASKED, NOW)
     assert len(long.pipeline) == 100
+    assert derived(pipeline(pipeline="p" * 99), ASKED, NOW).pipeline != long.pipeline
 
 
 @pytest.mark.parametrize(

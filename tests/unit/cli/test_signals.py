@@ -53,7 +53,7 @@ time.sleep(0.7)
 send("SIGTERM")
 if not stop.hurried.wait(30):
     sys.exit(9)
-send("SIGTERM")
+send("SIGINT")
 time.sleep(30)
 """)
-    assert ended.returncode == -15, ended.stderr
+    assert ended.returncode == -2, ended.stderr

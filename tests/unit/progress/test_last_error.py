@@ -33,6 +33,13 @@ def test_long_error_is_shortened_to_what_the_brokers_accept(what: str) -> None:
     assert (found["error"], found["run"], found["at"], found["next"]) == ("TR-401", "ab12", 1.5, error("")["next"])
 
 
+def test_half_a_character_is_replaced() -> None:
+    """It may come out of a record's bytes, and must not hide the error that it is part of."""
+    found = unpacked(packed(error("ValueError: \ud800")))
+    assert found is not None
+    assert found["what"] == "ValueError: ?"
+
+
 def test_as_many_last_lines_of_the_log_are_kept_as_fit() -> None:
     """The newest say most about how the run ended."""
     lines = [(float(number), "note", "é" * 100) for number in range(60)]

@@ -13,7 +13,7 @@ from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.driver.shutdown import Stop
 from tailrace.startup.patience import Patience
-from tailrace.status.events import Event
+from tailrace.status.events import BrokersAway, Event
 
 PIPELINE = Pipeline.model_validate(
     {"pipeline": "p", "kafka": {"patience": 60}, "source": {"topics": ["in"]}, "sink": {"topic": "out"}}
@@ -59,6 +59,14 @@ def test_brokers_that_come_back_are_outlasted() -> None:
     assert one.outlasts(AWAY, events.append)
     assert said(events) == ["away", "back"]
     assert 30 < stop.now < 60
+
+
+def test_brokers_that_a_batch_missed_are_said_to_be_back() -> None:
+    """They may answer before the batch has failed; nothing else of the next run knows that they were away."""
+    one, _, events = patience(lambda now: True)
+    one.heard(BrokersAway("no broker answers"))
+    assert one.outlasts(errors.CommitInDoubt("a commit"), events.append)
+    assert said(events) == ["back"]
 
 
 def test_patience_ends() -> None:

@@ -356,6 +356,16 @@ def test_liveness_probe_spares_a_driver_that_waits_for_brokers(board: Board, clo
     assert health(board).status == 503
 
 
+def test_liveness_probe_spares_no_driver_for_longer_than_its_patience(board: Board, clock: Clock) -> None:
+    """Whatever was missed: brokers that are said to be away for ever must not keep a stuck driver alive."""
+    board.heard(Started("p", "run", 0))
+    board.heard(Ready("p", "run"))
+    board.lag(lag(clock, 10))
+    board.heard(BrokersAway("timed out"))
+    clock.now += board.pipeline.kafka.patience + board.pipeline.metrics.stalled + 1
+    assert health(board).status == 503
+
+
 def test_standby_names_the_driver_that_leads(board: Board) -> None:
     """A person who opened the wrong page finds the right one."""
     board.heard(StandingBy("p", "run", {"run": "ab12", "host": "10.1.2.3"}, ()))

@@ -19,11 +19,11 @@ from tailrace.driver.choose import reached
 from tailrace.driver.recovery import check_new
 from tailrace.errors import ConfigInvalid, OffsetsOutOfRange, OptionRefused, PlanOfAnother
 from tailrace.kafka import source
-from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.cluster import Cluster, OffsetSpec
 from tailrace.kafka.rights import Operation
 from tailrace.kafka.topics import topic_ids
 from tailrace.progress.ledger import Ledger
-from tailrace.progress.plan import BatchId, Plan
+from tailrace.progress.plan import BatchId, Place, Plan
 from tailrace.progress.positions import Positions, named
 
 _NOTHING = "nothing was read or written"
@@ -41,10 +41,11 @@ class Request:
     rejected: str | None = None
     partial: bool = False  # whether to accept that the topic may no longer hold the beginning of the range
 
-    @property
-    def digest(self) -> str:
-        """What tells this range and topic from others."""
-        text = f"{self.since.astimezone(UTC).isoformat()} {self.until.astimezone(UTC).isoformat()} {self.into}"
+    def digest(self, pipeline: str) -> str:
+        """Return what tells this range and topic from others; long names of pipelines are cut, so they count too."""
+        text = (
+            f"{pipeline} {self.since.astimezone(UTC).isoformat()} {self.until.astimezone(UTC).isoformat()} {self.into}"
+        )
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -66,7 +67,7 @@ class Extent:
 def derived(pipeline: Pipeline, request: Request, now: datetime) -> Pipeline:
     """Return the pipeline that does the backfill; refuse what would be wrong."""
     refuse(pipeline, request, now)
-    name = f"{pipeline.pipeline[: _LONGEST - 18].rstrip('-')}-backfill-{request.digest}"
+    name = f"{pipeline.pipeline[: _LONGEST - 18].rstrip('-')}-backfill-{request.digest(pipeline.pipeline)}"
     sink = pipeline.sink.model_copy(update={"topic": request.into, "topics": [request.into]})
     found = pipeline.model_copy(
         update={
@@ -143,8 +144,8 @@ def extent(pipeline: Pipeline, request: Request, cluster: Cluster, ledger: Ledge
 def resolved(pipeline: Pipeline, request: Request, cluster: Cluster) -> Extent:
     """Ask the topics which offsets the times mean; refuse a range that may have lost its beginning."""
     places = source.partitions_of(pipeline, cluster)
+    end = bound(pipeline, request, cluster, places)
     start = at_time(pipeline, cluster, places, request.since.timestamp())
-    end = at_time(pipeline, cluster, places, request.until.timestamp())
     first = cluster.earliest(places)
     if not request.partial:
         refuse_cut(start, first)
@@ -157,6 +158,28 @@ def resolved(pipeline: Pipeline, request: Request, cluster: Cluster) -> Extent:
             then="choose another --from and --to, by the times of the records",
         )
     return found
+
+
+def bound(pipeline: Pipeline, request: Request, cluster: Cluster, places: list[Place]) -> Positions:
+    """Return where the range ends; refuse one that is not stable yet.
+
+    Behind an open transaction nothing can be read, and its own records may belong to the range: an end there would
+    leave them out without a word.
+    """
+    found = cluster.offsets(places, OffsetSpec.for_timestamp(int(request.until.timestamp() * 1000)))
+    last = cluster.latest(places)
+    end = {place: offset if offset >= 0 else last[place] for place, offset in found.items()}
+    stable = source.ends(pipeline, places, cluster)
+    waiting = sorted(place for place in places if stable[place] < end[place])
+    if waiting:
+        shown = ", ".join(f"{named(place)} at {stable[place]}" for place in waiting[:_SHOWN])
+        raise OptionRefused(
+            f"an open transaction of another producer lies before the end of the range in {len(waiting)} partitions "
+            f"({shown}), so its records cannot be read yet",
+            kept=_NOTHING,
+            then="repeat the command when it has ended, or choose an earlier --to",
+        )
+    return end
 
 
 def refuse_cut(start: Positions, first: Positions) -> None:

@@ -50,7 +50,8 @@ def packed(error: Mapping[str, Any], lines: Lines = (), most: int = MAX_METADATA
 
 
 def _text(error: Mapping[str, Any]) -> str:
-    return json.dumps(error, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(error, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace").decode()  # half a character, in a record's text, has no bytes
 
 
 def write(ledger: Ledger, pipeline: Pipeline, error: errors.TailraceError, run: str, at: float, lines: Lines) -> None:

@@ -34,11 +34,14 @@ class Patience:
         self._since: float | None = None  # the first failure since a batch was delivered
         self._pause = _FIRST
         self._began = time.time()
+        self._away = False  # whether it was said that brokers are away, and not that they are back
 
     def heard(self, event: Event) -> None:
-        """Begin anew with each batch that is delivered."""
+        """Begin anew with each batch that is delivered, and keep what was said of the brokers."""
         if isinstance(event, BatchWritten):
             self._since, self._pause = None, _FIRST
+        elif isinstance(event, BrokersAway | BrokersBack):
+            self._away = isinstance(event, BrokersAway)
 
     def outlasts(self, error: errors.TailraceError, emit: Emit) -> bool:
         """Wait until the brokers answer; return False if the error has another reason, or it takes too long."""
@@ -48,9 +51,9 @@ class Patience:
         told = False
         while self._clock() - self._since < self._limit and not self._stop.event.is_set():
             if self._answered():
-                if told:
+                if told or self._away:
                     emit(BrokersBack())
-                elif isinstance(error, errors.KafkaFailed):
+                if not told and isinstance(error, errors.KafkaFailed):
                     return False
                 return not self._stop.event.wait(self._paused())
             if not told:

@@ -47,8 +47,11 @@ def page() -> Answer:
 
 
 def health(board: Board) -> Answer:
-    """Answer a liveness probe: 503 if a restart may help; it does not while brokers are away (`kafka.patience`)."""
-    why = "" if board.status()["away"] else board.stalled()
+    """Answer a liveness probe: 503 if a restart may help; it does not while the driver outlasts absent brokers."""
+    seen, pipeline = board.status(), board.pipeline
+    away, most = seen["away"], pipeline.kafka.patience + pipeline.metrics.stalled
+    outlasts = away is not None and seen["now"] - away["since"] <= most
+    why = "" if outlasts else seen["stalled"]
     return Answer.text(f"stalled: {why}", 503) if why else Answer.text("ok")
 
 

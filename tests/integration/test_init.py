@@ -9,6 +9,9 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -33,12 +36,37 @@ def test_new_project_passes_its_own_test(tmp_path: Path, kind: Kind, arrow: bool
     assert "1 passed" in done.stdout
 
 
-def _development(folder: Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start `tailrace dev` in a project's folder."""
+@dataclass
+class Development:
+    """A `tailrace dev` in a project's folder, and its log."""
+
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def shown(self, text: str) -> bool:
+        """Return whether the log has a text; raise if the process has ended."""
+        if self.process.poll() is not None:
+            raise RuntimeError(self.log.read_text())
+        return text in self.log.read_text()
+
+    def end(self) -> None:
+        """End it as Ctrl-C does."""
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(LIMIT) == 0
+
+
+@contextmanager
+def development(folder: Path, log: Path) -> Iterator[Development]:
+    """Run `tailrace dev` in a project's folder, and end it in any case."""
     command = [sys.executable, "-m", "tailrace.cli.main", "dev", "--rate", "50"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "TAILRACE_METRICS__ENABLED": "false"}
     with log.open("wb") as out:
-        return subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, env=environment, start_new_session=True)
+        process = subprocess.Popen(command, cwd=folder, stdout=out, stderr=out, env=environment, start_new_session=True)
+    try:
+        yield Development(process, log)
+    finally:
+        kill_tree(process)
+        process.wait(30)
 
 
 @pytest.mark.takes(20)
@@ -48,29 +76,18 @@ def test_development_reloads_an_arrow_function_in_the_same_session(tmp_path: Pat
     Project("orders", Kind.JSON, arrow=True).write(folder)
     function, log = folder / "functions.py", tmp_path / "log"
     good = function.read_text()
-    process = _development(folder, log)
-
-    def shown(text: str) -> bool:
-        if process.poll() is not None:
-            raise RuntimeError(log.read_text())
-        return text in log.read_text()
-
-    try:
-        wait_until(lambda: shown('"total":'), "an output", LIMIT)
+    with development(folder, log) as dev:
+        wait_until(lambda: dev.shown('"total":'), "an output", LIMIT)
         function.write_text(good.replace('"total"', '"sum"'))
-        wait_until(lambda: shown('"sum":'), "an output of the new function", LIMIT)
+        wait_until(lambda: dev.shown('"sum":'), "an output of the new function", LIMIT)
         function.write_text(good.replace("def totals", "def total"))
-        wait_until(lambda: shown("did you mean 'total'?"), "the mistake to be explained", LIMIT)
+        wait_until(lambda: dev.shown("did you mean 'total'?"), "the mistake to be explained", LIMIT)
         function.write_text(good.replace('"total"', '"price"'))
-        wait_until(lambda: shown('"price":'), "an output of the mended function", LIMIT)
+        wait_until(lambda: dev.shown('"price":'), "an output of the mended function", LIMIT)
         found = re.search(r"Kafka is at (\S+);", log.read_text())
         assert found is not None
         ids = [json.loads(each.value or b"")["id"] for each in consume(found[1], "orders-out")]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(LIMIT) == 0
-    finally:
-        kill_tree(process)
-        process.wait(30)
+        dev.end()
     assert log.read_text().count("starting Spark") == 1
     assert [number for number, times in Counter(ids).items() if times > 1] == []
     settled = max(ids) - 50  # those of the last second may still be on their way
@@ -85,25 +102,14 @@ def test_development_shows_what_an_edit_changes(tmp_path: Path) -> None:
     Project("orders").write(folder)
     function, log = folder / "functions.py", tmp_path / "log"
     good = function.read_text()
-    process = _development(folder, log)
-
-    def shown(text: str) -> bool:
-        if process.poll() is not None:
-            raise RuntimeError(log.read_text())
-        return text in log.read_text()
-
-    try:
-        wait_until(lambda: shown("orders-out: order-"), "an output", LIMIT)
-        wait_until(lambda: shown(" not JSON (not json: "), "a rejected record", LIMIT)
+    with development(folder, log) as dev:
+        wait_until(lambda: dev.shown("orders-out: order-"), "an output", LIMIT)
+        wait_until(lambda: dev.shown(" not JSON (not json: "), "a rejected record", LIMIT)
         function.write_text(good.replace('F.col("count")', 'F.col("cout")'))
-        wait_until(lambda: shown("changed: functions.py"), "the change to be noticed", LIMIT)
-        wait_until(lambda: shown("waiting for a change"), "the mistake to be explained", LIMIT)
-        assert shown("functions.py:totals raised AnalysisException")
+        wait_until(lambda: dev.shown("changed: functions.py"), "the change to be noticed", LIMIT)
+        wait_until(lambda: dev.shown("waiting for a change"), "the mistake to be explained", LIMIT)
+        assert dev.shown("functions.py:totals raised AnalysisException")
         function.write_text(good.replace('"total"', '"sum"'))
-        wait_until(lambda: shown('"sum":'), "an output of the new function", LIMIT)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(LIMIT) == 0
-    finally:
-        kill_tree(process)
-        process.wait(30)
+        wait_until(lambda: dev.shown('"sum":'), "an output of the new function", LIMIT)
+        dev.end()
     assert "ended; the data of this Kafka is removed" in log.read_text()

@@ -13,13 +13,13 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tailrace.admin.offsets import at_time
+from tailrace.admin.offsets import at_time, first_since
 from tailrace.config import Offsets, OnDataLoss, Pipeline
 from tailrace.driver.choose import reached
 from tailrace.driver.recovery import check_new
 from tailrace.errors import ConfigInvalid, OffsetsOutOfRange, OptionRefused, PlanOfAnother
 from tailrace.kafka import source
-from tailrace.kafka.cluster import Cluster, OffsetSpec
+from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.rights import Operation
 from tailrace.kafka.topics import topic_ids
 from tailrace.progress.ledger import Ledger
@@ -166,9 +166,7 @@ def bound(pipeline: Pipeline, request: Request, cluster: Cluster, places: list[P
     Behind an open transaction nothing can be read, and its own records may belong to the range: an end there would
     leave them out without a word.
     """
-    found = cluster.offsets(places, OffsetSpec.for_timestamp(int(request.until.timestamp() * 1000)))
-    last = cluster.latest(places)
-    end = {place: offset if offset >= 0 else last[place] for place, offset in found.items()}
+    end = first_since(cluster, places, request.until.timestamp())
     stable = source.ends(pipeline, places, cluster)
     waiting = sorted(place for place in places if stable[place] < end[place])
     if waiting:

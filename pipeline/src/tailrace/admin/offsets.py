@@ -167,10 +167,17 @@ def ends_of(pipeline: Pipeline, cluster: Cluster, places: Iterable[Place], earli
 
 def at_time(pipeline: Pipeline, cluster: Cluster, places: Iterable[Place], seconds: float) -> Positions:
     """Return each partition's first offset at or after that time; its end if no record is that recent."""
+    found = first_since(cluster, places, seconds)
+    last = source.ends(pipeline, found, cluster)
+    return {place: min(offset, last[place]) for place, offset in found.items()}
+
+
+def first_since(cluster: Cluster, places: Iterable[Place], seconds: float) -> Positions:
+    """Return each partition's first offset at or after that time, even behind an open transaction, or the log's end."""
     asked = list(places)
     found = cluster.offsets(asked, OffsetSpec.for_timestamp(int(seconds * 1000)))
-    last = source.ends(pipeline, asked, cluster)
-    return {place: min(offset, last[place]) if offset >= 0 else last[place] for place, offset in found.items()}
+    last = cluster.latest(asked)
+    return {place: offset if offset >= 0 else last[place] for place, offset in found.items()}
 
 
 def earlier(before: Mapping[Place, int], found: Mapping[Place, int]) -> Positions:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tailrace.cli.offset_words import moment
-from tailrace.cli.run import as_json, as_rows, stops_on_signals
+from tailrace.cli.run import COLUMNS, as_json, as_rows, stops_on_signals
 from tailrace.cli.terminal import LiveTable, Output, OutputOption, done, emit, log_to_stderr, table
 from tailrace.config.file import load
 
@@ -53,7 +53,7 @@ def backfill(
 
     stop = stops_on_signals()
     if output is Output.TEXT:
-        with LiveTable(("batch", "in", "limit", "out", "rejected", "skipped", "seconds", "commit ms", "lag")) as live:
+        with LiveTable(COLUMNS) as live:
             drive(pipeline, loaded.folder, batch=True, emit=as_rows(live), stop=stop)
     else:
         drive(pipeline, loaded.folder, batch=True, emit=as_json, stop=stop)

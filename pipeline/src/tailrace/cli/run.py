@@ -27,6 +27,18 @@ from tailrace.status.events import BatchWritten, Emit, Event, to_each
 if TYPE_CHECKING:
     from tailrace.driver.shutdown import Stop
 
+COLUMNS = (
+    "batch",
+    "in",
+    "limit",
+    "out",
+    "rejected",
+    "skipped",
+    "seconds",
+    "commit ms",
+    "lag",
+)  # of the rows of `as_rows`
+
 
 def run(
     file: Annotated[Path, typer.Argument(help="The pipeline's configuration, a YAML file.")],
@@ -104,7 +116,7 @@ def run(
             emit = to_each(as_json, ready.heard)
             drive(loaded.pipeline, loaded.folder, batch=batch, standby=standby, emit=emit, stop=stop)
             return
-        with LiveTable(("batch", "in", "limit", "out", "rejected", "skipped", "seconds", "commit ms", "lag")) as table:
+        with LiveTable(COLUMNS) as table:
             emit = to_each(as_rows(table), ready.heard)
             replaces = None if yes or not _on_a_terminal() else _asked(table)
             drive(

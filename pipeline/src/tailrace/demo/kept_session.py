@@ -40,9 +40,10 @@ class KeptSession:
     def of(self, pipeline: Pipeline, emit: Emit, stop: Stop) -> SparkSession | None:
         """Return a session for a run of the pipeline; None if the run must start its own."""
         settings = (pipeline.pipeline, pipeline.spark, pipeline.metrics)
-        if not reloads(pipeline) or settings != self._settings:
+        kept = reloads(pipeline)
+        if not kept or settings != self._settings:
             self.close()
-        if not reloads(pipeline):
+        if not kept:
             return None
         if self._spark is None:
             emit(Starting(pipeline.pipeline))

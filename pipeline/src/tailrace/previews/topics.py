@@ -19,6 +19,7 @@ from tailrace.errors import OptionRefused
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.reader import Message, Range, read_ranges
+from tailrace.progress.plan import Place
 
 NEWEST: Final = "newest"
 OLDEST: Final = "oldest"
@@ -27,8 +28,6 @@ _FORMS = f"{NEWEST}, {OLDEST}, TOPIC:PARTITION:OFFSET, a time such as 2026-11-20
 _PLACE = re.compile(r"([A-Za-z0-9._-]+):(\d{1,9}):(\d{1,18})")
 _WINDOWS = (1, 4, 16, 64, 256)  # offsets of a partition that are read for each record that is wanted
 _SILENCE = 10.0  # seconds without any record
-
-Place = tuple[str, int]
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,7 @@ EVERYTHING = {
                 "batch": {"drain": 30.5},
                 "process": {"function": "upper.py:upper"},
                 "spark": {"spark.sql.shuffle.partitions": 4},
+                "metrics": {"samples": 3},
             },
             "files": {"upper.py": "def upper(rows):\n    return rows\n"},
             "secretEnv": {"REGISTRY_KEY": {"secret": "registry-key", "key": "key"}},

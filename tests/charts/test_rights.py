@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import yaml
 
 from support.helm import CHART, Resource, named, of_kind, render, revision
 from tailrace.config import Pipeline
-from tailrace.kafka.rights import needed
+from tailrace.kafka.rights import for_samples, needed
 
 README = (CHART / "README.md").read_text(encoding="utf-8")
 
@@ -44,14 +45,17 @@ def test_every_right_in_kafka_is_explained_by_a_use(everything: list[Resource]) 
     assert given == explained
 
 
-def test_user_has_the_rights_that_the_library_needs(resources: list[Resource]) -> None:
+@pytest.mark.parametrize("samples", [0, 5])
+def test_user_has_the_rights_that_the_library_needs(environment: str, samples: int) -> None:
     """The rights that `tailrace doctor` checks, those to read configurations, and no other."""
+    resources = render(environment, {"pipelines": {"tweets": {"config": {"metrics": {"samples": samples}}}}})
     users = of_kind(resources, "KafkaUser")
     assert users
     for user in users:
         configuration = revision(resources, user["metadata"]["name"])["data"]["pipeline.yaml"]
         pipeline = Pipeline.model_validate(yaml.safe_load(configuration))
-        wanted = {(each.resource.value, each.name, each.prefix, each.operation.value) for each in needed(pipeline)}
+        rights = [*needed(pipeline), *for_samples(pipeline)]
+        wanted = {(each.resource.value, each.name, each.prefix, each.operation.value) for each in rights}
         given = {
             (KINDS[place["type"]], place.get("name", ""), place.get("patternType") == "prefix", operation)
             for acl in user["spec"]["authorization"]["acls"]

@@ -24,7 +24,7 @@ from tailrace.gateway.markers import MarkerReader
 from tailrace.gateway.producers import SinkProducer
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
-from tailrace.kafka.rights import Operation, needed, on_topic, to_create
+from tailrace.kafka.rights import Operation, for_samples, needed, on_topic, to_create
 from tailrace.progress.ledger import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.startup.run import run
@@ -63,9 +63,9 @@ class Case:
         }
         return Pipeline.model_validate(base | sections)
 
-    def file(self) -> Path:
+    def file(self, **sections: Any) -> Path:
         """Write the pipeline to a file."""
-        data = self.pipeline().model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        data = self.pipeline(**sections).model_dump(mode="json", by_alias=True, exclude_defaults=True)
         file = self.folder / "pipeline.yaml"
         file.write_text(yaml.safe_dump(data))
         return file
@@ -169,6 +169,25 @@ def test_missing_right_is_named_with_the_command_that_grants_it(secured: Make, n
     delivered = case.read(case.sink)
     assert delivered == [b'{"id":1}']
     assert case.read(pipeline.rejected_topic) == [BAD]
+
+
+def test_doctor_warns_of_samples_that_the_principal_may_not_read(secured: Make) -> None:
+    """The pipeline works without them, so the check does not fail; it names each right and its command."""
+    case = secured()
+    pipeline = case.pipeline(metrics={"samples": 3})
+    case.make_own_topics()
+    case.security.allow(case.principal, needed(pipeline))
+    rights = for_samples(pipeline)
+    assert [right.name for right in rights] == [case.sink, pipeline.rejected_topic]
+
+    def checks() -> list[dict[str, str]]:
+        return [check for check in doctor(case.file(metrics={"samples": 3}))["checks"] if check["name"] == "samples"]
+
+    warned = checks()
+    assert [(check["state"], check["hint"]) for check in warned] == [("warn", right.command) for right in rights]
+    assert all(f"lacking: {right}" in check["found"] for check, right in zip(warned, rights, strict=True))
+    case.security.allow(case.principal, rights)
+    assert [check["state"] for check in checks()] == ["ok", "ok"]
 
 
 def doctor(file: Path) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import importlib.metadata
 import re
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -33,7 +33,16 @@ from tailrace.kafka import certificate
 from tailrace.kafka.clients import ANSWER_LIMIT, client_options, committed, persist
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import translate
-from tailrace.kafka.rights import Operation, Resource, Right, on_group, on_groups, on_topic, on_transactions
+from tailrace.kafka.rights import (
+    Operation,
+    Resource,
+    Right,
+    for_samples,
+    on_group,
+    on_groups,
+    on_topic,
+    on_transactions,
+)
 from tailrace.progress.marker import markers_group, offsets_group
 
 _GIBIBYTE = 1024**3
@@ -182,6 +191,9 @@ class Brokers:
                 yield self._asked("message size", sizes, right, State.WARN)
         yield self._ledger(pipeline)
         yield self._own("rejected topic", pipeline.rejected_topic, -1, -1, AclOperation.WRITE)
+        for topic in (right.name for right in for_samples(pipeline) if right.name in self._topics):
+            check = self._topic("samples", topic, AclOperation.READ)
+            yield replace(check, state=State.WARN) if check.state is State.FAIL else check
         offsets, markers = offsets_group(pipeline.pipeline), markers_group(pipeline.pipeline)
         for name, group, right in (
             ("group", offsets, on_group(offsets)),

@@ -106,6 +106,14 @@ def needed(pipeline: Pipeline, sources: Sequence[str] = ()) -> tuple[Right, ...]
     return tuple(found)
 
 
+def for_samples(pipeline: Pipeline) -> tuple[Right, ...]:
+    """Return the additional rights to show records on the status page; without them the pipeline works all the same."""
+    if not pipeline.metrics.samples:
+        return ()
+    topics = dict.fromkeys([*pipeline.sink.named, pipeline.rejected_topic])
+    return tuple(on_topic(Operation.READ, topic) for topic in topics)
+
+
 def to_create(pipeline: Pipeline) -> tuple[Right, ...]:
     """Return the additional rights it needs if its own topics do not exist yet."""
     return tuple(on_topic(Operation.CREATE, topic) for topic in (pipeline.ledger.topic, pipeline.rejected_topic))

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.served import free_port
+
 AVRO = {"topics": ["a"], "format": "avro", "schema": "a.avsc"}
 AVRO_SINK = {"topic": "b", "format": "avro", "schema": "a.avsc"}
 REGISTRY = {"registry": {"url": "http://127.0.0.1:1"}}
@@ -24,11 +26,12 @@ def tailrace(folder: Path, *arguments: str, **environment: str) -> subprocess.Co
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("command", [["kafka"], ["dev"], ["demo", "--for", "1s"]])
+@pytest.mark.parametrize("command", [["kafka", "--port", "PORT"], ["dev"], ["demo", "--for", "1s"]])
 def test_command_without_java_names_the_page_with_the_ways_to_get_it(command: list[str], tmp_path: Path) -> None:
     """No traceback: the project's own error, and nothing was started."""
     (tmp_path / "pipeline.yaml").write_text("pipeline: copy\nsource: {topics: [a]}\nsink: {topic: b, format: raw}\n")
-    done = tailrace(tmp_path, *command, PATH=str(tmp_path))
+    words = [str(free_port()) if word == "PORT" else word for word in command]  # 9092 may be another Kafka's
+    done = tailrace(tmp_path, *words, PATH=str(tmp_path))
     assert done.returncode == 6
     assert "TR-501 Java missing: JAVA_HOME is not set, and `java` is not on the PATH" in done.stderr
     assert "kept safe: nothing was started" in done.stderr

@@ -13,6 +13,8 @@ SLOW ?=
 LONG ?=
 HELM ?= helm
 DIST ?= dist
+KEY ?=
+KEYRING ?=
 FAULTS_ARGS ?=
 QUICK ?=
 ONLY ?=
@@ -28,11 +30,12 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## List the commands
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
-$(STAMP): requirements/dev.txt requirements/uv.txt pipeline/pyproject.toml operators/pyproject.toml
+$(STAMP): requirements/dev.txt requirements/build.txt requirements/uv.txt pipeline/pyproject.toml operators/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Tailrace needs Python 3.11 or newer, and $(PYTHON) is " + sys.version.split()[0] + ". Next: make PYTHON=python3.11 setup") if sys.version_info < (3, 11) else None'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/uv.txt
-	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes --requirement requirements/dev.txt
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes --requirement requirements/build.txt
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --no-build-isolation --require-hashes --requirement requirements/dev.txt
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable pipeline --editable operators
 	@touch $@
 
@@ -64,11 +67,12 @@ charts-schema: $(STAMP) ## Regenerate the schema of the chart's values, and the 
 	$(BIN)/python -m tailrace_operator.chart charts/values.schema.yaml charts/tailrace/values.yaml > charts/tailrace/values.schema.json
 	$(BIN)/python -m tailrace_operator.crd charts/tailrace/values.schema.json > charts/tailrace-crds/templates/pipelines.yaml
 
-# HELM is the program. With REGISTRY=oci://HOST/FOLDER the package is pushed there too; log in with `helm registry login`.
-charts-package: ## Package the charts into dist; REGISTRY=oci://… pushes them
+# HELM is the program. With KEY and KEYRING, a key of GnuPG's and its exported file, each package is signed. With
+# REGISTRY=oci://HOST/FOLDER the packages are pushed there too; log in with `helm registry login`.
+charts-package: ## Package the charts into DIST (dist); KEY=… KEYRING=… sign them, REGISTRY=oci://… pushes them
 	for chart in tailrace tailrace-crds tailrace-operator; do \
-	  $(HELM) package charts/$$chart --destination dist && \
-	  $(if $(REGISTRY),$(HELM) push dist/$$chart-$$(sed -n 's/^version: //p' charts/$$chart/Chart.yaml).tgz $(REGISTRY),true) || exit 1; \
+	  $(HELM) package charts/$$chart --destination $(DIST) $(if $(KEY),--sign --key '$(KEY)' --keyring '$(KEYRING)') && \
+	  $(if $(REGISTRY),$(HELM) push $(DIST)/$$chart-$$(sed -n 's/^version: //p' charts/$$chart/Chart.yaml).tgz $(REGISTRY),true) || exit 1; \
 	done
 
 # Wheels are built from the source archives, so that nothing of this folder gets in by accident. The commit's time makes
@@ -80,8 +84,9 @@ package: $(STAMP) ## Build the wheels and source archives of both packages into 
 	done
 	@ls $(DIST)/*.whl $(DIST)/*.tar.gz
 
-# The jars come from this machine's cache, so that the build does not need Maven Central. DOCKER_BUILD takes options.
-images: images-jars ## Build the images with Docker, and print their sizes
+# The jars come from this machine's cache, so that the build does not need Maven Central. images/build.py lists the
+# variables.
+images: images-jars ## Build the images with Docker, and record what each is made of in build/images
 	$(BIN)/python images/build.py
 
 # Without KUBECONFIG, kind creates a cluster. E2E_LOAD is a command that loads images, its arguments, onto the nodes.
@@ -134,6 +139,7 @@ lock: $(STAMP) ## Regenerate the locked requirements
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements/dev.in --output-file requirements/dev.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/runtime.in --output-file requirements/runtime.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/operator.in --output-file requirements/operator.txt
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/build.in --output-file requirements/build.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/zookeeper.in --output-file requirements/zookeeper.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header requirements/audit.in --output-file requirements/audit.txt
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --constraints requirements/dev.txt requirements/site.in --output-file requirements/site.txt

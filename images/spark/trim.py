@@ -51,13 +51,13 @@ def slim(jar: Path, library: str) -> None:
     """Rewrite the jar with only this native library."""
     made = jar.with_suffix(".slim")
     with zipfile.ZipFile(jar) as full, zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as less:
-        names = full.namelist()
-        if library not in names:
+        entries = full.infolist()
+        if library not in full.namelist():
             sys.exit(f"{jar.name} has no {library}: stateful pipelines would not start")
-        for name in names:
-            native = name.startswith("librocksdbjni") and "/" not in name
-            if not native or name == library:
-                less.writestr(name, full.read(name))
+        for entry in entries:  # with its time, so that each build makes the same jar
+            native = entry.filename.startswith("librocksdbjni") and "/" not in entry.filename
+            if not native or entry.filename == library:
+                less.writestr(entry, full.read(entry))
     made.replace(jar)
 
 

@@ -12,12 +12,15 @@ from support.helm import ENVIRONMENTS, SHARED, Resource, render
 _rendered: dict[str, list[Resource]] = {}
 
 
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the schemas once."""
+# A folder for each version of Strimzi whose definitions are at hand.
+DEFINITIONS: list[Path | None] = [each for each in sorted((SHARED / "strimzi").glob("crds*")) if each.is_dir()]
+
+
+@pytest.fixture(scope="session", params=DEFINITIONS or [None], ids=lambda each: each.name if each else "none")
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the schemas once for each version of Strimzi."""
     folder = tmp_path_factory.mktemp("schemas")
-    definitions = SHARED / "strimzi" / "crds"
-    schemas.write(folder, definitions if definitions.is_dir() else None)
+    schemas.write(folder, request.param)
     return folder
 
 

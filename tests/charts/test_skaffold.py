@@ -78,47 +78,114 @@ def test_sources_of_each_image_are_in_the_repository() -> None:
                 assert any(file == source or file.startswith(f"{source.rstrip('/')}/") for file in listed), source
 
 
-def sources(artifact: Any) -> list[str]:
-    """Return what an image's Dockerfile copies, and the Dockerfile: what Skaffold watches for it."""
-    dockerfile = artifact["docker"]["dockerfile"]
+def copied(dockerfile: str) -> list[str]:
+    """Return what a Dockerfile copies from the repository."""
     text = (ROOT / dockerfile).read_text(encoding="utf-8")
-    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE)
-    return [dockerfile, *(each.rstrip("/") for line in copied for each in line.split())]
+    lines = re.findall(r"^COPY (?!--from)(.+) \S+$", text, re.MULTILINE)
+    return [each.rstrip("/") for line in lines for each in line.split()]
 
 
-def rebuilt(file: str) -> list[str]:
-    """Return the images that Skaffold builds again after an edit of this file; a synchronised one needs no build."""
-    found: list[str] = []
-    for artifact in CONFIG["build"]["artifacts"]:
-        built_on = {each["image"] for each in artifact.get("requires", [])}
-        rules = artifact.get("sync", {}).get("manual", [])
-        synced = any(Path(file).match(rule["src"]) for rule in rules)
-        watched = any(file == source or file.startswith(f"{source}/") for source in sources(artifact))
-        if built_on & set(found) or (watched and not synced):
-            found.append(artifact["image"])
+def admitted(file: str, dockerfile: str) -> bool:
+    """Tell whether the Dockerfile's ignore file lets a file into its build: the last pattern that matches decides."""
+    text = (ROOT / f"{dockerfile}.dockerignore").read_text(encoding="utf-8")
+    found = True
+    for line in (line for line in text.splitlines() if not line.startswith("#")):
+        pattern = re.escape(line.removeprefix("!").rstrip("/")).replace(r"\*\*/", "(.*/)?").replace(r"\*", "[^/]*")
+        if re.fullmatch(f"{pattern}(/.*)?", file):
+            found = line.startswith("!")
     return found
 
 
+def watched(file: str, dockerfile: str) -> bool:
+    """Tell whether Skaffold watches a file for an image: the Dockerfile, and what it copies unless it is ignored."""
+    named = any(file == source or file.startswith(f"{source}/") for source in copied(dockerfile))
+    return file == dockerfile or (named and admitted(file, dockerfile))
+
+
+def effect(file: str) -> tuple[list[str], list[str], bool]:
+    """Return the images that Skaffold builds after an edit, those it copies the file into, and whether it deploys.
+
+    It ignores the rules of an image on which others are built, and an image watches what those below it watch.
+    """
+    artifacts = {each["image"]: each for each in CONFIG["build"]["artifacts"]}
+    below = {name: [each["image"] for each in made.get("requires", [])] for name, made in artifacts.items()}
+    needed = {each for names in below.values() for each in names}
+    built, synced = list[str](), list[str]()
+    for name, artifact in artifacts.items():
+        chain = [name]
+        for each in chain:
+            chain += below[each]
+        if not any(watched(file, artifacts[each]["docker"]["dockerfile"]) for each in chain):
+            continue
+        rules = [] if name in needed else artifact.get("sync", {}).get("manual", [])
+        (synced if any(Path(file).match(rule["src"]) for rule in rules) else built).append(name)
+    release = next(each for each in releases() if each["namespace"] == "tailrace-dev")
+    deployed = file.startswith(f"{release['chartPath']}/") or file in release["valuesFiles"]
+    return built, synced, deployed or bool(built)
+
+
+DRIVERS = ["tailrace-driver", "tailrace-example"]
+OURS = ["tailrace-driver", "tailrace-executor", "tailrace-example"]
+ALL = ["tailrace-spark", *OURS]
+
+
 @pytest.mark.parametrize(
-    ("file", "images"),
+    ("file", "built", "synced", "deployed"),
     [
-        ("pipeline/examples/tweets/tweets.py", []),
-        ("pipeline/src/tailrace/driver/loop.py", ["tailrace-driver", "tailrace-executor", "tailrace-example"]),
-        ("images/example/Dockerfile", ["tailrace-example"]),
-        ("images/executor/executor", ["tailrace-executor"]),
-        (
-            "requirements/runtime.txt",
-            ["tailrace-spark", "tailrace-driver", "tailrace-executor", "tailrace-example"],
-        ),
-        ("charts/tailrace/values.yaml", []),
-        ("tests/charts/test_skaffold.py", []),
-        ("docs/index.md", []),
+        # A function: into the running driver, which starts again with it.
+        ("pipeline/examples/tweets/tweets.py", [], ["tailrace-example"], False),
+        ("pipeline/examples/tweets/tweet.avsc", [], ["tailrace-example"], False),
+        # On Kubernetes the pipeline's configuration is in the values.
+        ("pipeline/examples/tweets/pipeline.yaml", [], [], False),
+        ("charts/tailrace/environments/dev.yaml", [], [], True),
+        ("charts/tailrace/templates/pipeline-deployment.yaml", [], [], True),
+        # Code that executors run, code of the driver alone, and code that neither image has.
+        ("pipeline/src/tailrace/gateway/daemon.py", OURS, [], True),
+        ("pipeline/src/tailrace/driver/loop.py", OURS, [], True),
+        ("pipeline/src/tailrace/startup/run.py", DRIVERS, [], True),
+        ("pipeline/src/tailrace/cli/run.py", DRIVERS, [], True),
+        ("pipeline/src/tailrace/testing/embedded.py", [], [], False),
+        ("pipeline/src/tailrace/cli/demo.py", [], [], False),
+        ("pipeline/src/tailrace/jars/spark.txt", OURS, [], True),
+        ("pipeline/pyproject.toml", OURS, [], True),
+        ("requirements/runtime.txt", ALL, [], True),
+        ("requirements/build.txt", ALL, [], True),
+        ("requirements/dev.txt", [], [], False),
+        ("requirements/operator.txt", [], [], False),
+        ("images/example/Dockerfile", ["tailrace-example"], [], True),
+        ("images/executor/executor", ["tailrace-executor"], [], True),
+        ("images/spark/Dockerfile", ALL, [], True),
+        ("images/operator/Dockerfile", [], [], False),
+        ("operators/src/tailrace_operator/decide.py", [], [], False),
+        ("tests/charts/test_skaffold.py", [], [], False),
+        ("docs/index.md", [], [], False),
+        ("CHANGELOG.md", [], [], False),
     ],
 )
-def test_edit_rebuilds_what_depends_on_it_and_nothing_else(file: str, images: list[str]) -> None:
+def test_edit_rebuilds_what_depends_on_it_and_nothing_else(
+    file: str, built: list[str], synced: list[str], deployed: bool
+) -> None:
     """An edited function is copied into its driver. Once it also rebuilt the driver's image, whose new pod undid it."""
     assert (ROOT / file).is_file()
-    assert rebuilt(file) == images
+    assert effect(file) == (built, synced, deployed)
+
+
+@pytest.mark.parametrize("image", [path.parent.name for path in sorted((ROOT / "images").glob("*/Dockerfile"))])
+def test_ignore_file_of_an_image_admits_what_its_dockerfile_copies_and_nothing_else(image: str) -> None:
+    """Each file that Git knows is in the build's context if the Dockerfile copies it; but not what it then removes."""
+    dockerfile = f"images/{image}/Dockerfile"
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    removed = re.findall(r"site-packages/tailrace\s*&& rm -rf ([^&]+?)\s*&&", text_of(dockerfile))
+    gone = [f"pipeline/src/tailrace/{each}" for words in removed for each in words.split() if not each.startswith("/")]
+    for file in listed:
+        named = any(file == source or file.startswith(f"{source}/") for source in copied(dockerfile))
+        left = file.endswith(".gitignore") or any(file == each or file.startswith(f"{each}/") for each in gone)
+        assert admitted(file, dockerfile) == (named and not left), file
+
+
+def text_of(dockerfile: str) -> str:
+    """Return a Dockerfile with its continued lines joined."""
+    return (ROOT / dockerfile).read_text(encoding="utf-8").replace("\\\n", " ")
 
 
 def test_releases_render_with_the_built_images() -> None:

@@ -75,7 +75,7 @@ def test_topics_have_no_owner_and_nothing_is_shared() -> None:
     assert of_kind(made.objects, "KafkaUser")
     assert of_kind(made.objects, "PodMonitor")
     assert not of_kind(made.objects, "Kafka", "KafkaNodePool", "PrometheusRule")
-    assert len(of_kind(made.objects, "ConfigMap")) == 1
+    assert [each["metadata"]["name"] for each in of_kind(made.objects, "ConfigMap")][1:] == ["orders-live"]
 
 
 def test_suspended_pipeline_has_no_driver_but_everything_else() -> None:
@@ -120,7 +120,7 @@ def test_pipeline_of_the_page_is_built_on_the_platform_of_the_page() -> None:
     )
     made = builder.build(found, Revision("abc", found.spec), True)
     assert made.deployment["metadata"]["name"] == "orders"
-    [configuration] = of_kind(made.objects, "ConfigMap")
+    [configuration] = [each for each in of_kind(made.objects, "ConfigMap") if "pipeline.yaml" in each["data"]]
     assert "def large" in configuration["data"]["large.py"]
 
 

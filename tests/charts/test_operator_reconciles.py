@@ -29,6 +29,7 @@ class Api:
         self.objects: dict[str, list[Object]] = {}
         self.applied: list[str] = []
         self.statuses: list[Object] = []
+        self.told: list[str] = []
 
     def uid(self, key: Key) -> str:
         """Return the Pipeline's."""
@@ -47,6 +48,10 @@ class Api:
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Nothing is deleted here."""
         raise AssertionError(f"{kind} {name}")
+
+    def tell(self, event: Object) -> None:
+        """Keep an Event."""
+        self.told.append(f"{event['reason']}: {event['message']}")
 
     def write_status(self, body: Object) -> None:
         """Keep a status."""

@@ -224,7 +224,7 @@ def test_synchronised_files_reach_the_folder_that_the_driver_reads() -> None:
     [deployment] = of_kind(made, "Deployment")
     [driver] = deployment["spec"]["template"]["spec"]["containers"]
     assert {"name": "editable", "mountPath": rule["dest"]} in driver["volumeMounts"]
-    [configuration] = of_kind(made, "ConfigMap")
+    [configuration] = [each for each in of_kind(made, "ConfigMap") if "pipeline.yaml" in each["data"]]
     assert f"function: {rule['dest']}/tweets.py:hashtags" in configuration["data"]["pipeline.yaml"]
     dockerfile = (ROOT / artifact["docker"]["dockerfile"]).read_text(encoding="utf-8")
     assert f" {rule['dest']}/\n" in dockerfile

@@ -45,7 +45,8 @@
   "pipeline" $p.name
   "kafka" (include "tailrace.kafka.section" $root | fromYaml)
   "ledger" (dict "topic" $root.Values.kafka.ledger.topic "partitions" (int $root.Values.kafka.ledger.partitions))
-  "spark" (merge (include "tailrace.spark" . | fromJson) $lost)
+  "spark" (merge (omit (include "tailrace.spark" . | fromJson) "spark.executor.instances") $lost)
+  "executors" (dict "file" "/etc/tailrace/live/executors")
 -}}
 {{- $http := $root.Values.http -}}
 {{- $metrics := ternary (dict "enabled" true "host" $http.host "port" (int $http.port) "gateways" (int $http.executorPort)) (dict "enabled" false) $http.enabled -}}

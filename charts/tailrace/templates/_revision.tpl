@@ -20,7 +20,7 @@ each release's manifest, so that Helm keeps them, removes the oldest, and leaves
 {{- end -}}
 {{- $found := dict -}}
 {{- range (lookup "v1" "ConfigMap" .root.Release.Namespace "").items -}}
-{{- if include "tailrace.has" (dict "labels" .metadata.labels "own" $own) -}}
+{{- if and (include "tailrace.has" (dict "labels" .metadata.labels "own" $own)) (not (hasKey .metadata.labels "tailrace.dev/live")) -}}
 {{- if or (hasKey .metadata.labels "tailrace.dev/revision") (hasKey $used .metadata.name) -}}
 {{- $_ := set $found (printf "%s %s" .metadata.creationTimestamp .metadata.name) . -}}
 {{- end -}}

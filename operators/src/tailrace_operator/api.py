@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from typing import Any
@@ -15,8 +16,17 @@ from tailrace.errors import ConfigInvalid
 from tailrace_operator.model import MANAGER, Key, Object
 from tailrace_operator.platform import KINDS, OPTIONAL
 
+log = logging.getLogger(__name__)
+
 _LIMIT = 20.0  # seconds for one request
-_VERSIONS = {**KINDS, "ControllerRevision": "apps/v1", "ReplicaSet": "apps/v1", "Pod": "v1", "Job": "batch/v1"}
+_VERSIONS = {
+    **KINDS,
+    "ControllerRevision": "apps/v1",
+    "ReplicaSet": "apps/v1",
+    "Pod": "v1",
+    "Job": "batch/v1",
+    "Event": "v1",
+}
 _VERSIONS |= dict.fromkeys((KIND, OPERATION), f"{GROUP}/{VERSION}")
 
 
@@ -113,6 +123,17 @@ class ApiServer:
         except (NotFoundError, ApiException) as error:
             if error.status not in (404, 409):  # deleted meanwhile, or made anew
                 raise
+
+    def tell(self, event: Object) -> None:
+        """Make an Event; one that is refused or lost stops nothing, because the status says the same."""
+        self._count("event")
+        about = event["metadata"]
+        try:
+            self._client.create(
+                self._resource("Event"), body=event, namespace=about["namespace"], _request_timeout=_LIMIT
+            )
+        except ApiException as error:
+            log.debug("%s: no Event: %s", about["namespace"], error.reason)
 
     def _resource(self, kind: str) -> Any:
         """Return what the client knows about a kind; None of another operator's that is not there."""

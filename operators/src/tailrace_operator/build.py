@@ -19,11 +19,13 @@ import yaml
 from tailrace.config.file import load
 from tailrace.config.resource import KIND, OWNER
 from tailrace.errors import ConfigInvalid, InvariantBroken
-from tailrace_operator.model import APPLIED, REVISION, Key, Object, Resource, Revision
+from tailrace_operator.changes import Effect, combined, part
+from tailrace_operator.model import APPLIED, LIVE, REVISION, TEMPLATE, Key, Object, Resource, Revision
 from tailrace_operator.objects import owner
 from tailrace_operator.platform import KINDS, TOPIC, Platform
 from tailrace_operator.revisions import digest
 
+TAKEN_LIVE = "tailrace.dev/live"  # the label of the ConfigMap that a running driver reads again and again
 _CLUSTER = "strimzi.io/cluster"
 _LIMIT = 60.0  # seconds for Helm, which needs a fifth of one
 _KEPT = "what runs was left as it is"
@@ -41,6 +43,11 @@ class Built:
         """The driver's."""
         [found] = [each for each in self.objects if each["kind"] == "Deployment"]
         return found
+
+    @property
+    def template(self) -> str:
+        """A digest of the driver's pod template: if it changes, Kubernetes replaces the driver."""
+        return digest(self.deployment["spec"]["template"])
 
 
 class Builder:
@@ -61,9 +68,13 @@ class Builder:
         """Return the objects of a revision; without a driver if it is not to run."""
         objects = tuple(_owned(each, resource) for each in self._rendered(resource, revision, running))
         made = Built(objects, digest([*objects, revision.name]))
-        made.deployment["metadata"].setdefault("annotations", {}).update(
-            {REVISION: revision.name, APPLIED: made.digest}
-        )
+        notes = {
+            REVISION: revision.name,
+            APPLIED: made.digest,
+            TEMPLATE: made.template,
+            LIVE: json.dumps(part(resource.spec, Effect.LIVE), sort_keys=True),
+        }
+        made.deployment["metadata"].setdefault("annotations", {}).update(notes)
         return made
 
     def forget(self, key: Key) -> None:
@@ -72,11 +83,12 @@ class Builder:
             self._made.pop(each, None)
 
     def _rendered(self, resource: Resource, revision: Revision, running: bool) -> list[Object]:
-        values = self._values(resource.key, revision, running)
+        spec = combined(revision.spec, resource.spec)
+        values = self._values(resource.key, spec, running)
         place = resource.key, digest(values)
         if place not in self._made:
             made = tuple(self._render(resource.key, values))
-            _check(made, revision)
+            _check(made, spec)
             recent = self._last.setdefault(resource.key, set())
             if len(recent) > 3:
                 self.forget(resource.key)
@@ -86,11 +98,11 @@ class Builder:
         copies: list[Object] = json.loads(json.dumps(self._made[place]))
         return copies
 
-    def _values(self, key: Key, revision: Revision, running: bool) -> Object:
-        entry = {**revision.spec, "enabled": running}
+    def _values(self, key: Key, spec: Mapping[str, Any], running: bool) -> Object:
+        entry = {**spec, "enabled": running}
         kafka = dict(self.platform.values.get("kafka") or {})
         # A Pipeline names topics that exist; whether they do is found out at the brokers.
-        kafka["existingTopics"] = sorted({*self.platform.topics, *_topics(revision.spec)} - _made(kafka))
+        kafka["existingTopics"] = sorted({*self.platform.topics, *_topics(spec)} - _made(kafka))
         return {**self.platform.values, "kafka": kafka, "pipelines": {key.name: entry}}
 
     def _render(self, key: Key, values: Mapping[str, Any]) -> Iterable[Object]:
@@ -130,7 +142,7 @@ def _owned(made: Object, resource: Resource) -> Object:
 
 def _shared(made: Object) -> bool:
     """Return whether an object is none of a pipeline's: dashboards are ConfigMaps, too."""
-    return made["kind"] == "ConfigMap" and "tailrace.dev/revision" not in made["metadata"]["labels"]
+    return made["kind"] == "ConfigMap" and not made["metadata"]["labels"].keys() & {"tailrace.dev/revision", TAKEN_LIVE}
 
 
 def _made(kafka: Mapping[str, Any]) -> set[str]:
@@ -146,13 +158,13 @@ def _topics(spec: Mapping[str, Any]) -> set[str]:
     return {str(each) for each in {*found, *(more.get("read") or ()), *(more.get("write") or ())} if each}
 
 
-def _check(made: Iterable[Object], revision: Revision) -> None:
+def _check(made: Iterable[Object], spec: Mapping[str, Any]) -> None:
     """Raise ConfigInvalid for a configuration that its driver would refuse: the schema of values does not say all."""
-    found = [each for each in made if each["kind"] == "ConfigMap"]
+    found = [each for each in made if each["kind"] == "ConfigMap" and TAKEN_LIVE not in each["metadata"]["labels"]]
     if len(found) != 1:
         raise InvariantBroken(f"the chart rendered {len(found)} configurations of one pipeline", kept=_KEPT)
-    secrets = dict.fromkeys(revision.spec.get("secretEnv") or {}, "secret")
-    given = {name: str(value) for name, value in (revision.spec.get("env") or {}).items()}
+    secrets = dict.fromkeys(spec.get("secretEnv") or {}, "secret")
+    given = {name: str(value) for name, value in (spec.get("env") or {}).items()}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pipeline.yaml"
         file.write_text(found[0]["data"]["pipeline.yaml"], encoding="utf-8")

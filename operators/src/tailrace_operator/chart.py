@@ -22,6 +22,7 @@ WRITTEN: dict[str, tuple[str, ...]] = {
     "Pipeline": ("pipeline",),
     "Kafka": ("bootstrap.servers", "options"),
     "Ledger": ("topic", "partitions"),
+    "Executors": ("file",),
     "Metrics": ("enabled", "host", "port", "gateways"),
 }
 OPTIONS = {"Source": SOURCE_OPTIONS, "Sink": SINK_OPTIONS, "Offsets": STORE_OPTIONS}

@@ -1,6 +1,6 @@
 """What a reconcile works with: the resource, its revisions, what runs, and what was decided. Values, without behaviour.
 
-A revision is a spec without the switches that do not change what runs; its name is a digest of it. It is kept in a
+A revision is the part of a spec whose change needs another driver; its name is a digest of it. It is kept in a
 ControllerRevision, so that a rollback needs nothing but the cluster.
 """
 
@@ -18,7 +18,9 @@ Object = dict[str, Any]
 MANAGER = "tailrace-operator"  # the field manager of everything that is applied
 REVISION = f"{GROUP}/revision"  # of a Deployment: the revision it was made of
 APPLIED = f"{GROUP}/applied"  # of a Deployment: a digest of all objects it was applied with
-SWITCHES = ("suspend", "paused")  # keys of a spec that are no part of a revision
+TEMPLATE = f"{GROUP}/template"  # of a Deployment: a digest of its pod template
+LIVE = f"{GROUP}/live"  # of a Deployment: what its spec said with keys that need no other driver, as JSON
+WHY = f"{GROUP}/hand-over-because"  # of a Deployment: why its pod template changed last
 
 
 @dataclass(frozen=True, order=True)
@@ -84,6 +86,9 @@ class Rollout:
     ready: int
     message: str = ""
     owned: bool = True  # False: something else made a Deployment of this name
+    template: str = ""  # a digest of its pod template
+    live: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""  # its pod template changed last
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class Report:
     lag: int | None = None
     rates: Mapping[str, float] = field(default_factory=dict)
     batch: Mapping[str, Any] = field(default_factory=dict)
+    executors: int | None = None  # present
 
 
 class Ended(StrEnum):

@@ -13,7 +13,10 @@ from tailrace_operator import operate, revisions
 from tailrace_operator.cache import Found
 from tailrace_operator.model import (
     APPLIED,
+    LIVE,
     REVISION,
+    TEMPLATE,
+    WHY,
     Key,
     Object,
     Operation,
@@ -100,6 +103,9 @@ def rollout(body: Mapping[str, Any]) -> Rollout:
         ready=int(status.get("readyReplicas", 0)),
         message=str(progressing.get("message", "")),
         owned=OWNER in (about.get("labels") or {}),
+        template=notes.get(TEMPLATE, ""),
+        live=json.loads(notes.get(LIVE, "{}")),
+        why=notes.get(WHY, ""),
     )
 
 
@@ -152,4 +158,5 @@ def report(body: Mapping[str, Any]) -> Report:
         lag=lag.get("records"),
         rates={name: value for name, value in (body.get("rates") or {}).items() if value is not None},
         batch=body.get("batch") or {},
+        executors=(body.get("executors") or {}).get("present"),
     )

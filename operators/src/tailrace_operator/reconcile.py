@@ -22,11 +22,11 @@ from typing import Protocol
 
 from tailrace.config.resource import KIND, OPERATION
 from tailrace.errors import ConfigInvalid
-from tailrace_operator import apply, observe, operate, revisions
+from tailrace_operator import apply, observe, operate, revisions, tell
 from tailrace_operator.build import Builder
 from tailrace_operator.cache import LABELS, Cache
 from tailrace_operator.decide import decide
-from tailrace_operator.model import Choice, Ended, JobState, Key, Object, Revision, Seen
+from tailrace_operator.model import WHY, Choice, Ended, JobState, Key, Object, Revision, Seen
 from tailrace_operator.objects import with_status
 from tailrace_operator.status import status
 
@@ -46,6 +46,9 @@ class Api(apply.Cluster, Protocol):
 
     def write_status(self, body: Object) -> None:
         """Replace the status of a Pipeline or an operation."""
+
+    def tell(self, event: Object) -> None:
+        """Make an Event, if that is permitted."""
 
 
 class Reconciler:
@@ -117,12 +120,21 @@ class Reconciler:
         if self._api.uid(key) != seen.resource.uid:  # nothing is made for a Pipeline that is gone
             self._cache.drop(key)
             return seen
-        kept = int(choice.run.spec.get("revisions", _KEPT))
+        told = tell.news(seen, choice.run, built, choice.rolled_back)
+        if why := tell.because(seen, choice.run, built):
+            built.deployment["metadata"]["annotations"][WHY] = why
+        kept = int(seen.resource.spec.get("revisions", _KEPT))
         body = apply.apply(self._api, key, built, kept)
+        if told is not None:
+            self._tell(seen, told)
         self._cache.put("Deployment", body)
         rollout = observe.rollout(body)
         self._applied[key] = (built.digest, rollout.generation, time.monotonic())
         return replace(seen, rollout=rollout)
+
+    def _tell(self, seen: Seen, told: tell.News) -> None:
+        log.info("%s: %s", seen.resource.key, told.message)
+        self._api.tell(tell.event(seen.resource, told))
 
     def _is_applied(self, seen: Seen, digest: str) -> bool:
         """Return whether these objects were applied not long ago, and nobody has changed the Deployment since."""

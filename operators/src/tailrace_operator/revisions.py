@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from tailrace.config.resource import DIGEST, FAILED, KIND, OWNER, STABLE
-from tailrace_operator.model import SWITCHES, Object, Resource, Revision
+from tailrace_operator.changes import Effect, part
+from tailrace_operator.model import Object, Resource, Revision
 from tailrace_operator.objects import owner
 
 _KEPT = 10  # more than anybody rolls back to, and few enough to read
@@ -23,7 +24,7 @@ def digest(data: object) -> str:
 
 def wanted(resource: Resource, known: Sequence[Revision]) -> Revision:
     """Return the revision that the spec asks for: the newest from now on, even if it was there before."""
-    spec = {key: value for key, value in resource.spec.items() if key not in SWITCHES}
+    spec = part(resource.spec, Effect.HAND_OVER)
     name = digest(spec)
     newest = max((each.number for each in known), default=0)
     found = next((each for each in known if each.name == name), None)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from tailrace_operator.changes import why
 from tailrace_operator.decide import newest
 from tailrace_operator.model import Choice, Hold, Object, Progress, Revision, Seen
 from tailrace_operator.observe import STANDBY
@@ -82,7 +83,8 @@ def _progressing(seen: Seen, choice: Choice) -> Condition:
         return Condition("Progressing", False, "Complete")
     if seen.rollout.progress is Progress.LATE:
         return Condition("Progressing", False, "ProgressDeadlineExceeded", _text(seen.rollout.message))
-    return Condition("Progressing", True, "RollingOut", _text(seen.rollout.message))
+    because = f"because of {seen.rollout.why}; " if seen.rollout.why else ""
+    return Condition("Progressing", True, "RollingOut", _text(because + seen.rollout.message))
 
 
 def _rolled_back(choice: Choice) -> Condition:
@@ -132,7 +134,7 @@ def status(seen: Seen, choice: Choice, now: str) -> Object:
         "lastStable": _stable(seen, choice),
         "drivers": len(seen.pods),
         "conditions": [_written(each, before.get(each.type, {}), seen.resource.generation, now) for each in found],
-        "history": [_line(each, choice) for each in seen.revisions[-_HISTORY:]],
+        "history": _history(seen, choice),
     }
     if report is not None:
         made["lag"] = report.lag
@@ -153,11 +155,17 @@ def _stable(seen: Seen, choice: Choice) -> str:
     return found[-1] if found else ""
 
 
-def _line(revision: Revision, choice: Choice) -> Object:
+def _history(seen: Seen, choice: Choice) -> list[Object]:
+    before = [None, *seen.revisions]
+    return [_line(each, was, choice) for was, each in zip(before, seen.revisions, strict=False)][-_HISTORY:]
+
+
+def _line(revision: Revision, before: Revision | None, choice: Choice) -> Object:
     failed = revision.failed or (choice.failed[1] if choice.failed and choice.failed[0] == revision.name else "")
     made = {
         "revision": revision.name,
         "number": revision.number,
+        "changed": ", ".join(why(before.spec, revision.spec)) if before is not None else "",
         "stableSince": revision.stable,
         "failed": _text(failed),
     }

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from pydantic import ValidationError
 
 from tailrace.config import Executors, Pipeline
+from tailrace.driver import executor_file
 from tailrace.driver.scaler import Scaler
 from tailrace.driver.scaling import Bounds, Scaling, Seen
 from tailrace.errors import ConfigInvalid
+from tailrace.status.events import Event
 
 BOUNDS = Bounds(least=1, most=8, backlog=60.0, settle=300.0)
 PIPELINE = {"pipeline": "copies", "source": {"topics": ["in"]}, "sink": {"topic": "out", "format": "raw"}}
@@ -98,3 +102,63 @@ def test_contradicting_settings_are_refused() -> None:
         Executors(min=2, max=1)
     with pytest.raises(ConfigInvalid, match="executors that are pods"):
         Pipeline.model_validate({**PIPELINE, "executors": {"max": 2}})
+    with pytest.raises(ConfigInvalid, match="executors that are pods"):
+        Pipeline.model_validate({**PIPELINE, "executors": {"file": "/run/executors"}})
+
+
+class Backend:
+    """What a session asks of Spark's scheduler, for two executors."""
+
+    def __init__(self) -> None:
+        self.spark = MagicMock()
+        context = self.spark.sparkContext
+        self._scheduler = context._jsc.sc.return_value
+        self._scheduler.getExecutorIds.return_value.mkString.return_value = "1 2"
+        context._jvm.org.apache.spark.api.python.PythonUtils.toSeq.side_effect = tuple
+
+    @property
+    def requested(self) -> list[int]:
+        """The numbers that were requested."""
+        return [each.args[0] for each in self._scheduler.requestTotalExecutors.call_args_list]
+
+    @property
+    def released(self) -> list[str]:
+        """The executors that were released."""
+        return [name for each in self._scheduler.killExecutors.call_args_list for name in each.args[0]]
+
+
+def fed(tmp_path: Path, text: str, **executors: int) -> tuple[Path, Pipeline]:
+    """Return a file that asks for executors, and a pipeline that reads it."""
+    file = tmp_path / "executors"
+    file.write_text(text, encoding="utf-8")
+    spark = {"spark.master": "k8s://https://api"}
+    made = Pipeline.model_validate({**PIPELINE, "spark": spark, "executors": {"file": str(file), **executors}})
+    return file, made
+
+
+def test_changed_file_changes_the_number_of_a_running_driver(tmp_path: Path) -> None:
+    """More are requested, fewer release the youngest, and nonsense changes nothing."""
+    file, made = fed(tmp_path, "2\n")
+    assert executor_file.instances(made) == 2
+    clock = itertools.count(10.0, 10.0)
+    scaler, backend, events = Scaler(made, lambda: next(clock)), Backend(), list[Event]()
+    for text, wanted in (("2", 2), ("4", 4), ("none", 4), ("0", 4), ("1", 1)):
+        file.write_text(text, encoding="utf-8")
+        scaler.look(backend.spark, events.append)
+        assert scaler.wanted == wanted
+    file.unlink()
+    scaler.look(backend.spark, events.append)
+    assert (backend.requested, backend.released, scaler.wanted) == ([4, 1], ["2"], 1)
+    assert [each.as_dict()["wanted"] for each in events] == [4, 1]
+
+
+def test_scaling_continues_from_the_number_in_the_file(tmp_path: Path) -> None:
+    """Within its bounds."""
+    file, made = fed(tmp_path, "2", min=1, max=4)
+    clock = itertools.count(10.0, 10.0)
+    scaler, backend = Scaler(made, lambda: next(clock)), Backend()
+    file.write_text("9", encoding="utf-8")
+    scaler.look(backend.spark, lambda event: None)
+    assert (scaler.wanted, backend.requested) == (4, [4])
+    scaler.look(backend.spark, lambda event: None)
+    assert backend.requested == [4]

@@ -61,9 +61,9 @@ def status(name: NameArgument, namespace: NamespaceOption = None, output: Output
     names = ("type", "status", "reason", "lastTransitionTime", "message")
     table(("condition", "is", "reason", "since", "why"), [[each.get(key) for key in names] for each in conditions])
     say()
-    keys = ("revision", "number", "stableSince", "failed")
+    keys = ("revision", "number", "changed", "stableSince", "failed")
     rows = [[each.get(key) for key in keys] for each in found.get("history", ())]
-    table(("revision", "number", "stable since", "failed"), rows)
+    table(("revision", "number", "changed", "stable since", "failed"), rows)
     error = found.get("lastError")
     if error:
         say()

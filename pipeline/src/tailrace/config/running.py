@@ -101,6 +101,13 @@ class Executors(Section):
         description="How long a starting driver waits for its first executor before it gives up: seconds, or 15m. A "
         "cluster autoscaler may have to add a node first.",
     )
+    file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="File that holds the number of executors, instead of `spark.executor.instances`. It is read at the "
+        "start and every second, so the number changes without a restart; with `max` it is the number from which "
+        "scaling continues.",
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

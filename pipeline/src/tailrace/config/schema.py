@@ -114,8 +114,10 @@ class Pipeline(Section):
             raise ValueError("offsets.path must contain {topic}: each of the pipeline's topics needs a node of its own")
         if self.offsets.from_ in {f"tailrace.{self.pipeline}", f"tailrace.{self.pipeline}.markers"}:
             raise ValueError(f"offsets.from must be another job's group; {self.offsets.from_!r} is the pipeline's own")
-        if self.executors.max is not None and not self.spark.get("spark.master", "").startswith("k8s://"):
-            raise ValueError("executors.max needs executors that are pods, but spark.master is not k8s://…")
+        if not self.spark.get("spark.master", "").startswith("k8s://"):
+            for key in ("max", "file"):
+                if getattr(self.executors, key) is not None:
+                    raise ValueError(f"executors.{key} needs executors that are pods, but spark.master is not k8s://…")
         if self.process.on_error is OnError.REJECT and self.checkpoint != "ledger":
             raise ValueError(
                 "process.on_error: reject needs `checkpoint: ledger`: what a stateful function has already counted "

@@ -49,6 +49,10 @@ class Scaling:
     rate: float | None = None  # records per second with the wanted number; None: not measured yet
     calm: float | None = None
 
+    def set(self, count: int) -> Scaling:
+        """Return the decision after a person asked for a number; scaling continues from there."""
+        return Scaling(self.bounds, self.bounds.within(count))
+
     def after(self, seen: Seen) -> Scaling:
         """Return the decision after one more observation."""
         complete = seen.present >= self.wanted

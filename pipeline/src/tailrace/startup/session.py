@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tailrace import errors, jars
 from tailrace.config import Format, Pipeline
+from tailrace.driver import executor_file
 from tailrace.driver.scaler import executor_ids
 from tailrace.driver.shutdown import Stop
 from tailrace.gateway import daemon
@@ -66,6 +67,8 @@ def session(pipeline: Pipeline, *, connector: bool = False) -> SparkSession:
         **EXACT,
         "spark.shuffle.reduceLocality.enabled": "false",
     }
+    if pipeline.executors.file is not None:
+        settings[executor_file.INSTANCES] = str(executor_file.instances(pipeline))
     if pipeline.metrics.enabled:  # the executors' Python processes can be watched
         settings[f"spark.executorEnv.{gateway_settings.ENV}"] = str(gateway_settings.Watched.of(pipeline))
     avro = Format.AVRO in (pipeline.source.format, pipeline.sink.format)

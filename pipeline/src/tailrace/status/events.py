@@ -205,7 +205,7 @@ class BrokersBack(_Event):
 
 @dataclass(frozen=True)
 class ExecutorsWanted(_Event):
-    """The number of executors changes because of the waiting records."""
+    """The number of executors changes: because of the waiting records, or because a file asks for another."""
 
     event = "executors"
     wanted: int

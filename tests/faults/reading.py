@@ -29,14 +29,16 @@ Parse = Callable[[list[bytes]], Array]  # values to their heads
 
 LIMIT = 120.0  # seconds without progress towards the end
 _MANY = 10_000
+_IDLE_MS = 500  # for which a reader that reads all the time waits for records: each fetch costs a broker CPU
 
 
 class Reader:
     """One consumer of all partitions of a topic, from their beginnings; `finish` picks up new partitions."""
 
     def __init__(
-        self, bootstrap: str, topic: str, keep: Callable[[list[Message]], None], isolation: str = "read_committed"
-    ) -> None:
+        self, bootstrap: str, topic: str, keep: Callable[[list[Message]], object], isolation: str = "read_committed",
+        wait_ms: int = 50,
+    ) -> None:  # fmt: skip
         self._bootstrap = bootstrap
         self.topic = topic
         self._keep = keep
@@ -51,7 +53,7 @@ class Reader:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "error",
                 "check.crcs": True,
-                "fetch.wait.max.ms": 50,
+                "fetch.wait.max.ms": wait_ms,
                 "reconnect.backoff.max.ms": 500,
                 "log_level": 0,
             }
@@ -130,14 +132,14 @@ class Heads:
         self._parts: dict[int, list[Array]] = defaultdict(list)
         self.count = 0
 
-    def __call__(self, messages: list[Message]) -> None:
-        """Add these messages."""
-        found: dict[int, list[bytes]] = defaultdict(list)
-        for message in messages:
-            found[message.partition() or 0].append(message.value() or bytes(HEAD.itemsize))
-        for number, values in found.items():
-            self._parts[number].append(self._parse(values))
+    def __call__(self, messages: list[Message]) -> Array:
+        """Add these messages; return their heads."""
+        found = self._parse([message.value() or bytes(HEAD.itemsize) for message in messages])
+        places = np.fromiter((message.partition() or 0 for message in messages), dtype=np.int64, count=len(messages))
+        for number in np.unique(places).tolist():
+            self._parts[number].append(found[places == number])
         self.count += len(messages)
+        return found
 
     @property
     def seen(self) -> dict[int, Array]:
@@ -168,7 +170,7 @@ class Watching:
 
     def __init__(self, bootstrap: str, topic: str, parse: Parse = heads) -> None:
         self.kept = Heads(parse)
-        self._reader = Reader(bootstrap, topic, self.kept)
+        self._reader = Reader(bootstrap, topic, self.kept, wait_ms=_IDLE_MS)
         self._end = threading.Event()
         self._error: Exception | None = None
         self._thread = threading.Thread(target=self._read, name=f"watching {topic}", daemon=True)

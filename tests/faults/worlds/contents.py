@@ -10,6 +10,7 @@ from functools import partial
 
 from confluent_kafka import Message
 
+from faults.checker import Array
 from faults.reading import Heads
 from faults.worlds.encodings import body, broken, encoded, heads_of
 from faults.worlds.records import FACTOR, PAD, key_of
@@ -29,24 +30,24 @@ class Contents(Heads):
         self.wrong = 0
         self.examples: list[str] = []
 
-    def __call__(self, messages: list[Message]) -> None:
+    def __call__(self, messages: list[Message]) -> Array:
         """Keep the heads, and check the rest."""
-        super().__call__(messages)
-        for message in messages:
-            problem = self._problem(message)
+        heads = super().__call__(messages)
+        for message, head in zip(messages, heads.tolist(), strict=True):
+            problem = self._problem(message, *head)
             if problem:
                 self.wrong += 1
                 if len(self.examples) < _SHOWN:
                     where = f"{message.topic()}-{message.partition()} offset {message.offset()}"
                     self.examples.append(f"{where}: {problem}")
+        return heads
 
-    def _problem(self, message: Message) -> str:
+    def _problem(self, message: Message, bad: int, partition: int, number: int) -> str:
         value, name = message.value() or b"", message.key() or b""
-        (head,) = heads_of(self._world, [value])
-        bad, partition, number = head.tolist()
         input_number = number if self._rejected or self._world.work is Work.NONE else number // FACTOR
-        if name != key_of(self._world, input_number):
-            return f"the key {name!r} instead of {key_of(self._world, input_number)!r}"
+        known = key_of(self._world, input_number)
+        if name != known:
+            return f"the key {name!r} instead of {known!r}"
         wanted = self._value(bad, partition, number)
         if body(self._world, value) != wanted:
             return f"the value {value!r} instead of {wanted!r}"

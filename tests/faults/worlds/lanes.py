@@ -25,6 +25,8 @@ from support.kafkaproxy import ProxiedKafka
 from tailrace.testing.embedded import EmbeddedOptions
 
 FRESH = 40  # worlds on one Kafka
+# An append wakes the fetch of its partition, which costs CPU for each partition of its fetcher. Idle ones cost little.
+_FETCHERS = {"num.replica.fetchers": "4", "replica.fetch.wait.max.ms": "1000"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Tally:
 @contextmanager
 def brokers() -> Iterator[ProxiedKafka]:
     """Run the three brokers that worlds share."""
-    options = EmbeddedOptions(brokers=3, heap=HEAP, settings={**SETTINGS, **CLEANING})
+    options = EmbeddedOptions(brokers=3, heap=HEAP, settings={**SETTINGS, **CLEANING, **_FETCHERS})
     with ProxiedKafka(options, apart=True) as kafka:
         yield kafka
 

@@ -25,7 +25,8 @@ FILLER = 1 << 36
 FILLER_KEY = b"filler"
 _FILLERS = 5
 _UNTIL_FILLERS = 200
-_PER_TRANSACTION = 500
+# Records of a transaction in the input. A large world has larger ones: most of its time would go to its input.
+_PER_TRANSACTION, _TRANSACTIONS = 500, 100
 PAD = "x" * 40
 # The records of source partition 0 at which a function raises that does so.
 RAISES = (15, 700, 701)
@@ -36,9 +37,6 @@ import struct
 
 import pyarrow as pa
 from pydantic import BaseModel
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BinaryType, LongType, StringType, StructField, StructType
 
 HEAD = struct.Struct(">BHQ")
 FACTOR = 3
@@ -94,6 +92,9 @@ def arrow(batches, work, encoding, raises=False):
 
 
 def frame(rows, work, encoding, raises=False):
+    from pyspark.sql import SparkSession, functions as F  # a driver without Spark starts sooner without it
+    from pyspark.sql.types import ArrayType, BinaryType
+
     key = F.col("kafka.key").alias("key")
     if raises and encoding != "raw":
         rows = rows.withColumn("n", F.expr(f"if(p = 0 AND n IN {RAISES}, 1 DIV 0, n)"))
@@ -164,7 +165,7 @@ def feed(world: World, bootstrap: str, topic: str, counts: Mapping[int, int], be
         start = before.get(partition, 0)
         numbers = numbered(world, start, start + count).tolist()
         every = list(zip(numbers, values(world, partition, start, start + count), strict=True))
-        size = _PER_TRANSACTION if transactional else max(1, count)
+        size = max(_PER_TRANSACTION, sum(world.counts) // _TRANSACTIONS) if transactional else max(1, count)
         for index, part in enumerate(every[at : at + size] for at in range(0, count, size)):
             if transactional:
                 producer.begin_transaction()

@@ -16,6 +16,7 @@ from typing import Any
 
 from faults.scenario import Context
 from faults.worlds.act import act
+from faults.worlds.history import checker
 from faults.worlds.lanes import Tally, brokers, groups, in_lanes, mutants_in_lanes
 from faults.worlds.mutants import MUTANTS
 from faults.worlds.oracle import Outcome
@@ -43,7 +44,10 @@ def main(arguments: Sequence[str]) -> int:
     archive.use()
     seeds = range(chosen.seed, chosen.seed + chosen.count * chosen.step, chosen.step)
     worlds = [World.parse(line) for line in chosen.world or ()] or [draw(seed, chosen.place) for seed in seeds]
-    sys.stdout.write(f"{len(worlds)} worlds from seed {worlds[0].seed}\n")
+    told = (
+        "" if checker() is not None else "; no Go, or no Porcupine: the histories of ledger and markers are not checked"
+    )
+    sys.stdout.write(f"{len(worlds)} worlds from seed {worlds[0].seed}{told}\n")
     sys.stdout.flush()
     began = time.monotonic()
     if chosen.lanes > 1 and chosen.mutants is not None:
@@ -93,6 +97,7 @@ def _one(world: World, kafka: EmbeddedKafka, folder: Path, file: Path | None) ->
     took = time.monotonic() - began
     what = f"{world.place}, {world.encoding}, {world.work}, {len(world.counts)} partitions, {world.input}"
     faults = ", ".join([*world.strikes, *(f"{each.at}@{each.batch}" for each in world.crashes)]) or "no fault"
+    faults += "; a backfill" if world.backfill is not None else ""
     kept = "kept" if outcome.good else "BROKEN"
     sys.stdout.write(f"{kept} {world.seed}: {what}; {faults}: {outcome}; {starts} starts, {took:.0f} s\n")
     sys.stdout.flush()

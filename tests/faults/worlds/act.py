@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
 
 from faults.proof import plans, wrong_markers, wrong_ranges
 from faults.reading import differences, exists, read_into, watching
 from faults.scenario import Context
 from faults.scenarios.brokers import in_sync
 from faults.transactions import beyond, open_after
+from faults.worlds.backfills import Backfill, feed_span
 from faults.worlds.contents import Contents, found_wrong
 from faults.worlds.encodings import IN_SCHEMA, heads_of
+from faults.worlds.history import Checked, check, checker
 from faults.worlds.oracle import Outcome, judge
 from faults.worlds.pipeline import Driven, Outside, Stuck
 from faults.worlds.strikes import strike
@@ -25,10 +31,11 @@ from tailrace.kafka.cluster import Cluster
 
 # Settings of the cluster that make a compacted topic lose records soon, and keep Kafka's own topics complete.
 CLEANING = {
-    "log.cleaner.enable": "true", "log.cleaner.backoff.ms": "300", "log.cleaner.min.compaction.lag.ms": str(2**63 - 1),
+    "log.cleaner.enable": "true", "log.cleaner.backoff.ms": "1000",
+    "log.cleaner.dedupe.buffer.size": str((1 << 20) + 1), "log.cleaner.min.compaction.lag.ms": str(2**63 - 1),
 }  # fmt: skip
 _COMPACTED: dict[str, object] = {
-    "cleanup_policy": "compact,delete", "segment_ms": 100, "min_cleanable_dirty_ratio": 0.01,
+    "cleanup_policy": "compact,delete", "segment_ms": 300, "min_cleanable_dirty_ratio": 0.01,
     "min_compaction_lag_ms": 0,
 }  # fmt: skip
 
@@ -57,8 +64,9 @@ def act(world: World, context: Context, package: Path | None = None) -> tuple[Ou
         stuck = ""
         try:
             parts = len(world.strikes) + 1
-            one.feed(1 / parts)
+            span = feed_span(one, 1 / parts)
             one.start()
+            one.start_backfill(span)
             for number, kind in enumerate(world.strikes, start=2):
                 strike(one, kind)
                 one.feed(number / parts)
@@ -68,7 +76,17 @@ def act(world: World, context: Context, package: Path | None = None) -> tuple[Ou
             stuck = str(error)[:1000]
         finally:
             one.close()
-        return judged(one, stuck), one.starts
+        outcome = judged(one, stuck)
+    again = () if one.backfill is None else (one.backfill.sink, one.backfill.rejected)
+    _delete(context.bootstrap, (*topics, one.ledger, *again))
+    return outcome, one.starts
+
+
+def _delete(bootstrap: str, topics: Iterable[str]) -> None:
+    """Delete a world's topics: each fetch of a replica costs CPU for every partition that its broker follows."""
+    for deleted in AdminClient({"bootstrap.servers": bootstrap}).delete_topics(list(topics)).values():
+        with suppress(KafkaException):  # there may be no ledger
+            deleted.result(30)
 
 
 def judged(one: Driven, stuck: str) -> Outcome:
@@ -87,18 +105,34 @@ def judged(one: Driven, stuck: str) -> Outcome:
     markers = [] if unmarked else wrong_markers(bootstrap, one.name, one.ledger, last, planned[last].sinks)
     unread = stuck or last < 0 or LOSSES.intersection(one.world.strikes)
     ranges = [] if unread else wrong_ranges(planned, _ends(one))
+    program = checker()
+    history = check(program, one.history) if program is not None else Checked()
     outcome = judge(one.world, one.counts, output.seen, rejected.seen, one.gaps)
+    outcome = outcome.plus(_judged_backfill(one.backfill, one)) if one.backfill is not None else outcome
     return replace(
         outcome,
-        wrong=wrong,
+        wrong=outcome.wrong + wrong,
         unsteady=unsteady,
-        lingering=len(lingering),
+        lingering=outcome.lingering + len(lingering),
         ids=len(beyond(bootstrap, one.name, ever)),
         markers=len(markers),
         plans=len(ranges),
+        histories=len(history.broken),
         stuck=stuck,
-        examples=(*outcome.examples, *examples, *markers[:2], *ranges[:2]),
+        examples=(*outcome.examples, *examples, *markers[:2], *ranges[:2], *history.broken[:2]),
     )
+
+
+def _judged_backfill(backfill: Backfill, one: Driven) -> Outcome:
+    """Compare what a backfill wrote with the records of its range, of which each must come out again, once."""
+    bootstrap, span = one.context.bootstrap, backfill.span
+    lingering = open_after(bootstrap, backfill.name)
+    output = read_into(Contents(one.world, one.source, rejected=False), bootstrap, backfill.sink)
+    rejected = read_into(Contents(one.world, one.source, rejected=True), bootstrap, backfill.rejected)
+    wrong, examples = found_wrong([output, rejected])
+    outcome = judge(one.world, span.ends, output.seen, rejected.seen, starts=span.starts)
+    every = tuple(f"backfill: {each}" for each in (*outcome.examples, *examples))
+    return replace(outcome, records=0, wrong=wrong, lingering=len(lingering), examples=every)
 
 
 def _ends(one: Driven) -> dict[int, int]:

@@ -76,6 +76,12 @@ MUTANTS = (
     Mutant("one-record-skipped", "driver/loop.py", "each.end for part", "each.end + (number % 4 == 3) for part"),
     Mutant("one-record-read-twice", "driver/loop.py", "each.end for part", "each.end - (number % 4 == 3) for part"),
     Mutant("sixth-range-dropped", "driver/choose.py", "tuple(sorted(each)) for", "tuple(sorted(each))[:5] for"),
+    Mutant(
+        "backfill-beyond-its-range",
+        "driver/choose.py",
+        "min(end, until.get(place, 0))",
+        "min(end, until.get(place, 0) + 1)",
+    ),
     Mutant("new-partitions-read-from-their-end", "driver/loop.py", "cluster.earliest(", "cluster.latest("),
     Mutant(
         "rejected-records-dropped",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from faults.worlds.records import ABORTED, FILLER, wanted
 from faults.worlds.world import Work, World
 
 # What is counted at the end of a world besides its records, and must be 0.
-COUNTS = ("lost", "duplicated", "reordered", "wrong", "unsteady", "lingering", "ids", "markers", "plans")
+COUNTS = ("lost", "duplicated", "reordered", "wrong", "unsteady", "lingering", "ids", "markers", "plans", "histories")
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class Outcome:
     ids: int = 0  # transactional ids beyond one for each sink partition and the driver's
     markers: int = 0  # markers that are wrong
     plans: int = 0  # ranges in the ledger that leave a gap, overlap, or are missing at the end
+    histories: int = 0  # of the ledger and the markers: those that no order of what the drivers did explains
     stuck: str = ""  # what was waited for in vain, or the error that ended a driver
     examples: tuple[str, ...] = ()
 
@@ -36,6 +37,11 @@ class Outcome:
     def good(self) -> bool:
         """Whether every promise was kept."""
         return not self.stuck and not any(getattr(self, name) for name in COUNTS)
+
+    def plus(self, other: Outcome) -> Outcome:
+        """Add the counts and examples of another topic's outcome."""
+        counts = {name: getattr(self, name) + getattr(other, name) for name in ("records", *COUNTS)}
+        return replace(self, **counts, examples=(*self.examples, *other.examples))
 
     def __str__(self) -> str:
         parts = [f"{self.records} records"]
@@ -53,8 +59,14 @@ class Gap:
     end: int
 
 
-def judge(world: World, counts: Mapping[int, int], output: Seen, rejected: Seen, gaps: Iterable[Gap] = ()) -> Outcome:
-    """Compare; `counts` are the records of each source partition in the end. What is in a gap may be missing."""
+def judge(
+    world: World, counts: Mapping[int, int], output: Seen, rejected: Seen, gaps: Iterable[Gap] = (),
+    starts: Mapping[int, int] | None = None,
+) -> Outcome:  # fmt: skip
+    """Compare; `counts` are the records of each source partition in the end. What is in a gap may be missing.
+
+    With `starts`, nothing may come out of the records before these.
+    """
     lost = duplicated = 0
     again = world.knobs.at_least_once
     examples: list[str] = []
@@ -62,6 +74,7 @@ def judge(world: World, counts: Mapping[int, int], output: Seen, rejected: Seen,
     for name, seen, place in (("output", output, 0), ("rejected", rejected, 1)):
         for partition, count in counts.items():
             want = wanted(world, partition, count)[place]
+            want[: (starts or {}).get(partition, 0) * (len(want) // max(count, 1))] = False
             times, beyond = _times(seen, partition, len(want), again)
             more = np.flatnonzero((times > 0) & ~want if again else times > want)
             needed = want & ~_deleted(gaps, partition, len(want) // max(count, 1), len(want))

@@ -19,8 +19,11 @@ import yaml
 from faults.reading import Watching
 from faults.scenario import Context
 from faults.scenarios.clock import Clock
+from faults.worlds.backfills import Backfill, BackfillEnded, Span, import_path
 from faults.worlds.configuration import configuration, dropin
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA
+from faults.worlds.excuses import excuses
+from faults.worlds.history import HISTORY
 from faults.worlds.oracle import Gap
 from faults.worlds.records import FUNCTIONS, feed, wanted
 from faults.worlds.world import BROKER_STRIKES, NETWORK_STRIKES, Input, Place, Strike, Work, World
@@ -32,18 +35,12 @@ from tailrace import crash_points
 from tailrace.demo.batches import Batches
 from tailrace.demo.driver import Driver
 from tailrace.errors import (
-    BrokerUnreachable,
-    CheckpointFailed,
     CutChanged,
     DriverFenced,
     InvariantBroken,
-    KafkaFailed,
-    NotAuthorized,
     OffsetsOutOfRange,
     PlanOfAnother,
     SourceChanged,
-    TailraceError,
-    TopicUnknown,
 )
 
 LIMIT = 120.0  # seconds without a batch or a start
@@ -55,6 +52,7 @@ _LOGIN = {
 _LOST = (OffsetsOutOfRange, SourceChanged, PlanOfAnother)  # refusals of a pipeline whose input was deleted
 _WAYS_ON = ("on_data_loss: reset", "start the pipeline again")
 _NUDGE = 3.0  # seconds
+_PROXIED = NETWORK_STRIKES | {Strike.SLOW}
 
 
 class Stuck(Exception):
@@ -83,11 +81,13 @@ class Driven:
         self.counts: dict[int, int] = dict.fromkeys(range(len(world.counts)), 0)
         self.starts = 0
         self.chance = random.Random(world.seed + 1)
-        self._folder = context.folder / self.name
-        self._folder.mkdir(parents=True)
-        self._marks = self._folder / "crashes"
+        self.folder = context.folder / self.name
+        self.folder.mkdir(parents=True)
+        self._marks, self.history = self.folder / "crashes", self.folder / "history.jsonl"
         self.settings: dict[str, Any] = {}
-        self._path = os.pathsep.join(map(str, filter(None, (package, Path(__file__).parents[2]))))
+        self._path = import_path(package)
+        self.backfill: Backfill | None = None
+        self.address = ""  # of the driver's status page and metrics, if it serves them
         self._batches = Batches()
         self._drivers: list[Driver] = []
         self.expected = False  # whether the driver's end is our doing
@@ -96,18 +96,18 @@ class Driven:
         self.outside = outside
         self.gaps: list[Gap] = []  # what was deleted from the input before it was read
         self.base: dict[int, int] = {}  # of each source partition: the number of its record at offset 0
-        self._clock = Clock(self._folder) if Strike.CLOCK in world.strikes else None
+        self._clock = Clock(self.folder) if Strike.CLOCK in world.strikes else None
         self._deployed = 0
         self.change_code()
         for schema, name in ((IN_SCHEMA, "in.avsc"), (OUT_SCHEMA, "out.avsc")):
-            (self._folder / name).write_text(json.dumps(schema))
+            (self.folder / name).write_text(json.dumps(schema))
 
     @property
     def _servers(self) -> str:
-        """The brokers' addresses, through the proxy if the network is to fail, or a right to be withdrawn."""
+        """The brokers' addresses; through the proxy if the network or a broker's answers need it, or a right."""
         if Strike.RIGHTS in self.world.strikes:
             return self.proxied.guarded_servers
-        if NETWORK_STRIKES.isdisjoint(self.world.strikes):
+        if _PROXIED.isdisjoint(self.world.strikes):
             return self.context.bootstrap
         return self.proxied.proxied_servers
 
@@ -130,13 +130,13 @@ class Driven:
 
     def change_code(self) -> None:
         """Write the function's file; each time it is another text that does the same."""
-        (self._folder / "work.py").write_text(f"{FUNCTIONS}\nDEPLOYED = {self._deployed}\n")
+        (self.folder / "work.py").write_text(f"{FUNCTIONS}\nDEPLOYED = {self._deployed}\n")
         self._deployed += 1
 
     def _file(self) -> Path:
         if self.world.place is Place.DROPIN:
             given = dropin(self.world, self._servers, self.name, self.source, self.sink, self.ledger)
-            file = self._folder / "job.json"
+            file = self.folder / "job.json"
             file.write_text(json.dumps(given))
             return file
         url = self.outside.schemas.url if self.outside.schemas is not None else ""
@@ -149,7 +149,7 @@ class Driven:
         data |= {"rejected": self.rejected, "ledger": {"topic": self.ledger, "partitions": partitions}}
         for section, values in self.settings.items():
             data[section] |= values
-        file = self._folder / "pipeline.yaml"
+        file = self.folder / "pipeline.yaml"
         file.write_text(yaml.safe_dump(data))
         return file
 
@@ -163,16 +163,21 @@ class Driven:
             crash_points.Crash(crash_points.Point(each.at), each.batch, times=each.times) for each in self.world.crashes
         ]
         environment = crash_points.crashes(self._marks, *planned) if planned else {}
-        environment |= {"PYTHONUNBUFFERED": "1", "PYTHONPATH": self._path}
+        environment |= {"PYTHONUNBUFFERED": "1", "PYTHONPATH": self._path, HISTORY: str(self.history)}
         if self._clock is not None:
             environment |= self._clock.environment
         if self.outside.store is not None:
             environment |= reach(self.outside.store.endpoint)
-        self._drivers.append(Driver(["-m", *command], environment, self._folder))
+        self._drivers.append(Driver(["-m", *command], environment, self.folder))
         self.expected, self._struck = False, self._happened
         self._batches.ended()
         self.starts += 1
         return self._drivers[-1]
+
+    def start_backfill(self, span: Span | None) -> None:
+        """Start the world's backfill, if it has one, of a range that is in the source."""
+        if self.world.backfill is not None and span is not None and span.records:
+            self.backfill = Backfill(self, span, self.world.backfill, self._path)
 
     @property
     def driver(self) -> Driver:
@@ -190,9 +195,15 @@ class Driven:
         if heard is not None:
             self._heard = time.monotonic()
             self._batches.apply(heard.event)
+            self.address = str(heard.event.get("url", self.address))
         elif code is not None:
             self._check_end(code)
             self.start()
+        if self.backfill is not None:
+            try:
+                self.backfill.step()
+            except BackfillEnded as error:
+                raise Stuck(str(error)) from error
 
     def _check_end(self, code: int) -> None:
         """Raise Stuck if the driver had no reason to end: no strike, no crash point, and no broker that was away."""
@@ -202,29 +213,19 @@ class Driven:
         struck = any(each in BROKER_STRIKES for each in self.world.strikes)
         if struck and self.world.place is Place.DROPIN and self.starts < _MOST_STARTS:
             return  # Spark's source ends a query in many ways when a broker is away
-        reasons: tuple[type[TailraceError], ...] = ()
-        if struck:
-            reasons += BrokerUnreachable, KafkaFailed
-        if Strike.REGISTRY in self.world.strikes:
-            reasons += (KafkaFailed,)
-        if Strike.RIGHTS in self.world.strikes:
-            reasons += (NotAuthorized,)
-        if Strike.STORE in self.world.strikes:
-            reasons += (CheckpointFailed,)
-        if Strike.RECREATE in self.world.strikes:
-            reasons += (TopicUnknown,)  # between its deletion and its creation
         if self.gaps and isinstance(error, _LOST) and any(way in error.then for way in _WAYS_ON):
             self.settings.setdefault("source", {})["on_data_loss"] = "reset"
             return
-        if self.starts >= _MOST_STARTS or not isinstance(error, reasons):
+        if self.starts >= _MOST_STARTS or not isinstance(error, excuses(self.world)):
             raise Stuck(f"the driver ended by itself with {code}: {error}".replace("\n", " "))
 
     def follow(self, until: Any, what: str) -> None:
         """Take events until the condition holds."""
-        ends, before = time.monotonic() + LIMIT, (0, -1, 0)
+        ends, before = time.monotonic() + LIMIT, (0, -1, 0, 0)
         while not until():
             self.step()
-            now = (self.starts, self._batches.written, self.watch.kept.count)
+            again = self.backfill.starts + self.backfill.batches if self.backfill is not None else 0
+            now = (self.starts, self._batches.written, self.watch.kept.count, again)
             if now != before:
                 before, ends = now, time.monotonic() + LIMIT
             if time.monotonic() > ends:
@@ -271,9 +272,10 @@ class Driven:
 
         def over() -> bool:
             there = counted and self.watch.kept.count >= outputs and (self._batches.idle or not rejected)
-            return there or (self._batches.idle and time.monotonic() - self._heard > QUIET)
+            over = there or (self._batches.idle and time.monotonic() - self._heard > QUIET)
+            return over and (self.backfill is None or self.backfill.over)
 
-        self.follow(over, f"{outputs} outputs")
+        self.follow(over, f"{outputs} outputs{' and the backfill' if self.backfill is not None else ''}")
 
     def work(self, what: str) -> None:
         """Follow until one more batch is delivered, or there is nothing to do."""
@@ -332,6 +334,8 @@ class Driven:
     def close(self) -> None:
         """Leave no process behind, and no network that is slow."""
         self.proxied.proxy.heal()
+        if self.backfill is not None:
+            self.backfill.close()
         for each in self._drivers:
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 os.kill(each.pid, signal.SIGCONT)

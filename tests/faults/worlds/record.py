@@ -37,9 +37,10 @@ KINDS: Mapping[str, Callable[[World], Iterable[str]]] = {
     "input": lambda world: [world.input],
     "strike": lambda world: world.strikes,
     "crash point": lambda world: [each.at for each in world.crashes],
-    "setting": lambda world: [
-        each.name.replace("_", " ") for each in fields(Knobs) if getattr(world.knobs, each.name) != each.default
-    ],
+    "setting": lambda world: (
+        [each.name.replace("_", " ") for each in fields(Knobs) if getattr(world.knobs, each.name) != each.default]
+        + ["backfill"] * (world.backfill is not None)
+    ),
 }
 
 
@@ -81,7 +82,7 @@ def text(lines: Sequence[Line]) -> str:
 
 def _ran(worlds: Sequence[Line]) -> list[str]:
     found = [each["outcome"] for each in worlds]
-    totals = ", ".join(f"{sum(each[name] for each in found):,} {name}" for name in COUNTS)
+    totals = ", ".join(f"{sum(each.get(name, 0) for each in found):,} {name}" for name in COUNTS)
     stuck, records = sum(bool(each["stuck"]) for each in found), sum(each["records"] for each in found)
     hours = sum(each["seconds"] for each in worlds) / 3600
     ran = f"{len(worlds):,} worlds over {records:,} records in {hours:.1f} hours"

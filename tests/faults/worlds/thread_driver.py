@@ -1,41 +1,65 @@
 """A driver without Spark, as a process that can be killed: `python -m faults.worlds.thread_driver FILE`.
 
+With two times and two topics it does a backfill, as `tailrace backfill` does with Spark.
+
 It prints the events of `tailrace run --output json`, stops on SIGTERM as that does, and ends with an error's exit code.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 
+from faults.worlds import history
 from support.threads import run_in_threads
 from tailrace import crash_points
-from tailrace.config import file
+from tailrace.admin.backfill import Request, begin, derived, extent
+from tailrace.config import Pipeline, file
 from tailrace.driver.shutdown import Stop
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.errors import TailraceError
+from tailrace.kafka.cluster import Cluster
+from tailrace.progress.ledger import Ledger
 from tailrace.signals import on_signals
 from tailrace.status.events import Event
 
 
-def main(path: str) -> int:
-    """Run the pipeline until SIGTERM."""
+def main(path: str, *backfill: str) -> int:
+    """Run the pipeline until SIGTERM, or a backfill to its end."""
     crash_points.root()
+    if history.HISTORY in os.environ:
+        history.record(Path(os.environ[history.HISTORY]))
     stop = Stop()
     on_signals(stop)
     loaded = file.load(Path(path))
     pipeline, folder, run = loaded.pipeline, loaded.folder, uuid.uuid4().hex[:12]
     try:
+        if backfill:
+            pipeline = begun(pipeline, *backfill)
         run_in_threads(
-            pipeline, folder, run, lambda: ThreadEngine(pipeline, folder, run), emit, stop=stop, until_read=False
-        )
+            pipeline, folder, run, lambda: ThreadEngine(pipeline, folder, run), emit, stop=stop,
+            until_read=bool(backfill),
+        )  # fmt: skip
     except TailraceError as error:
         sys.stdout.write(json.dumps(error.as_dict()) + "\n")
         sys.stdout.flush()
         return error.exit_code
     return 0
+
+
+def begun(pipeline: Pipeline, since: str, until: str, into: str, rejected: str) -> Pipeline:
+    """Return the pipeline of a backfill, whose range is in the ledger."""
+    request = Request(datetime.fromisoformat(since), datetime.fromisoformat(until), into, rejected)
+    found, cluster = derived(pipeline, request, datetime.now(UTC)), Cluster(pipeline.kafka)
+    with Ledger.of(found) as ledger:
+        range_ = extent(found, request, cluster, ledger)
+        if not range_.begun:
+            begin(found, range_, cluster, ledger)
+    return found
 
 
 def emit(event: Event) -> None:
@@ -45,4 +69,4 @@ def emit(event: Event) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -91,6 +91,7 @@ class Strike(StrEnum):
 _MAY_RAISE = frozenset({Work.SAME, Work.EXPLODE, Work.FILTER, Work.JOIN})
 NETWORK_STRIKES = frozenset({Strike.CUT, Strike.OUTAGE, Strike.SILENCE})
 LOSSES = frozenset({Strike.LOSE, Strike.RECREATE})
+DELETIONS = LOSSES | {Strike.TRIM}
 # A supervisor restarts a driver that ends because a broker is away.
 BROKER_STRIKES = NETWORK_STRIKES | {
     Strike.BROKER, Strike.FREEZE, Strike.FULL, Strike.ROLLING, Strike.SLOW, Strike.SPLIT, Strike.FEW,
@@ -142,6 +143,8 @@ class World:
     crashes: tuple[Crash, ...]
     process_partitions: int | None = None
     knobs: Knobs = Knobs()
+    # The crashes of a backfill that runs next to the pipeline; None: there is no backfill.
+    backfill: tuple[Crash, ...] | None = None
 
     @property
     def line(self) -> str:
@@ -155,6 +158,8 @@ class World:
         data["counts"] = tuple(data["counts"])
         data["strikes"] = tuple(Strike(each) for each in data["strikes"])
         data["crashes"] = tuple(Crash(**each) for each in data["crashes"])
+        again = data.get("backfill")
+        data["backfill"] = None if again is None else tuple(Crash(**each) for each in again)
         data["knobs"] = Knobs(**data.get("knobs", {}))
         kinds = {"place": Place, "work": Work, "encoding": Encoding, "input": Input}
         return cls(**data | {name: kind(data[name]) for name, kind in kinds.items()})
@@ -163,6 +168,8 @@ class World:
         """Return worlds that lack one thing each: if one fails as well, it shows the failure better."""
         found = [replace(self, strikes=(*self.strikes[:n], *self.strikes[n + 1 :])) for n in range(len(self.strikes))]
         found += [replace(self, crashes=(*self.crashes[:n], *self.crashes[n + 1 :])) for n in range(len(self.crashes))]
+        if self.backfill is not None:
+            found += [replace(self, backfill=left) for left in (None, ()) if left != self.backfill]
         if len(self.counts) > 1:
             found.append(replace(self, counts=self.counts[: (len(self.counts) + 1) // 2]))
         if max(self.counts) > 200:
@@ -236,7 +243,16 @@ def draw(seed: int, place: Place | None = None) -> World:
         crashes=crashes,
         process_partitions=spread,
         knobs=Knobs() if dropin else _knobs(chance, read, strikes, per_batch, may_raise=may_raise),
+        # Drawn last, so that a seed's other choices are those that it had before there were backfills.
+        backfill=None if dropin or work is Work.DISTINCT else _backfill(chance, strikes),
     )
+
+
+def _backfill(chance: random.Random, strikes: tuple[Strike, ...]) -> tuple[Crash, ...] | None:
+    """Draw a backfill and its crashes, for one pipeline in eight whose input is not deleted meanwhile."""
+    if chance.random() >= 1 / 8 or DELETIONS.intersection(strikes):
+        return None
+    return _crashes(chance, 3, chance.choice((0, 1, 1, 2)), False)
 
 
 def _strikes(chance: random.Random, where: Place, encoding: Encoding, work: Work) -> tuple[Strike, ...]:

@@ -21,7 +21,7 @@ from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA, body, heads_of
 from faults.worlds.mutants import MUTANTS, SOURCE, Mutant
 from faults.worlds.oracle import Outcome, judge
 from faults.worlds.records import ABORTED, FACTOR, FILLER, FUNCTIONS, PAD, values, wanted
-from faults.worlds.world import Crash, Encoding, Input, Knobs, Place, Strike, Work, World, draw
+from faults.worlds.world import DELETIONS, Crash, Encoding, Input, Knobs, Place, Strike, Work, World, draw
 from tailrace.config import LEDGER_PARTITIONS
 from tailrace.config.file import load
 
@@ -92,6 +92,24 @@ def test_every_world_has_a_pipeline_that_tailrace_accepts(tmp_path: Path) -> Non
     assert accepted > 400
 
 
+def test_line_of_a_world_from_before_backfills_is_replayed_without_one() -> None:
+    """The lines of earlier records stay usable."""
+    data = json.loads(PLAIN.line)
+    del data["backfill"]
+    assert World.parse(json.dumps(data)) == PLAIN
+
+
+def test_backfill_is_drawn_only_where_its_range_stays_and_its_function_has_no_state() -> None:
+    """Elsewhere `tailrace backfill` refuses, and rightly so."""
+    found = [each for each in map(draw, range(400)) if each.backfill is not None]
+    assert len(found) > 20
+    assert {len(each.backfill or ()) for each in found} >= {0, 1, 2}
+    for each in found:
+        assert each.place is not Place.DROPIN
+        assert each.work is not Work.DISTINCT
+        assert not DELETIONS.intersection(each.strikes)
+
+
 def test_each_smaller_world_lacks_one_thing() -> None:
     """So a failure can be followed to what it needs."""
     world = replace(PLAIN, strikes=(Strike.KILL, Strike.GROW), crashes=(Crash("plan_sent", 2),), work=Work.EXPLODE)
@@ -129,6 +147,24 @@ def test_a_repeated_output_is_found() -> None:
     """It comes at the end, but is not out of order: its first place counts."""
     found = judged(PLAIN, lambda seen: np.append(seen, seen[:1]))
     assert (found.lost, found.duplicated, found.reordered) == (0, 1, 0)
+
+
+def test_backfill_that_leaves_its_range_is_found() -> None:
+    """What comes before its range is as wrong as what is missing in it."""
+    world = replace(PLAIN, work=Work.EXPLODE)
+    output, rejected = made(world)
+    starts = {0: 10, 1: 0, 2: 5}
+    inside = {
+        number: heads[
+            heads["number"].astype(np.int64) >= np.array([starts[each] * FACTOR for each in heads["partition"]])
+        ]
+        for number, heads in output.items()
+    }
+    assert judge(world, COUNTS, inside, rejected, starts=starts).good
+    assert judge(world, COUNTS, output, rejected, starts=starts).duplicated > 0
+    assert judge(world, COUNTS, {**inside, 0: inside[0][1:]}, rejected, starts=starts).lost == 1
+    both = Outcome(records=9, lost=1).plus(Outcome(lost=2, wrong=1, examples=("backfill: one",)))
+    assert (both.records, both.lost, both.wrong, both.examples) == (9, 3, 1, ("backfill: one",))
 
 
 def test_an_aborted_record_is_found() -> None:

@@ -20,6 +20,7 @@ QUICK ?=
 ONLY ?=
 WORLDS ?=
 WORLD ?=
+SOAK ?=
 
 # Compiling PySpark and its kind anew takes each of a driver's processes a second or more.
 unexport PYTHONDONTWRITEBYTECODE
@@ -51,9 +52,11 @@ test: setup ## Run the tests, the integration tests on a real Kafka (SLOW=1: tho
 	$(if $(SLOW)$(LONG),,$(BIN)/python -m pytest tests/unit --numprocesses $(TEST_PROCESSES) --dist loadfile $(TEST_ARGS))
 	$(BIN)/python -m pytest tests/integration --numprocesses $(TEST_PROCESSES) -m "$(if $(LONG),slow or long,$(if $(SLOW),slow,not slow and not long))" $(TEST_ARGS)
 
-faults: setup ## Break every part and count the records that come out (an hour; QUICK=1: minutes; WORLDS=15: at random)
+faults: setup ## Break every part and count the records that come out (an hour; QUICK=1: minutes; WORLDS=15: at random; SOAK=120: minutes of strikes)
 	PYTHONPATH=tests $(BIN)/python -m support.prepare
-ifneq ($(WORLDS)$(WORLD),)
+ifneq ($(SOAK),)
+	PYTHONPATH=tests $(BIN)/python -m faults.worlds.soak --minutes $(SOAK) $(FAULTS_ARGS)
+else ifneq ($(WORLDS)$(WORLD),)
 	PYTHONPATH=tests $(BIN)/python -m faults.worlds $(if $(WORLD),--world '$(WORLD)',--count $(WORLDS)) $(FAULTS_ARGS)
 else
 	$(if $(wildcard tests/faults/test_*.py),$(BIN)/python -m pytest tests/faults $(TEST_ARGS))

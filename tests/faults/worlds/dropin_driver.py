@@ -58,6 +58,8 @@ def started(spark: SparkSession, given: dict[str, Any], folder: Path) -> Streami
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", given["bootstrap"])
         .option("kafka.isolation.level", "read_committed")
+        # Otherwise each partition of each batch waits half a second (docs/decisions/0026).
+        .option("kafka.fetch.max.wait.ms", 5)
         .option("subscribe", given["source"])
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", given["max_records"])

@@ -6,7 +6,7 @@ of its input plus its place among the outputs of that input, so that no two outp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from confluent_kafka import Producer
@@ -27,6 +27,7 @@ _FILLERS = 5
 _UNTIL_FILLERS = 200
 # Records of a transaction in the input. A large world has larger ones: most of its time would go to its input.
 _PER_TRANSACTION, _TRANSACTIONS = 500, 100
+_ABORTED = 50  # records of each partition in a transaction that is aborted
 PAD = "x" * 40
 # The records of source partition 0 at which a function raises that does so.
 RAISES = (15, 700, 701)
@@ -161,31 +162,50 @@ def feed(world: World, bootstrap: str, topic: str, counts: Mapping[int, int], be
 
     if transactional:
         producer.init_transactions(60)
-    for partition, count in counts.items():
-        start = before.get(partition, 0)
-        numbers = numbered(world, start, start + count).tolist()
-        every = list(zip(numbers, values(world, partition, start, start + count), strict=True))
-        size = max(_PER_TRANSACTION, sum(world.counts) // _TRANSACTIONS) if transactional else max(1, count)
-        for index, part in enumerate(every[at : at + size] for at in range(0, count, size)):
-            if transactional:
-                producer.begin_transaction()
-            if world.input is Input.ABORTED and index % 2:
-                for number, _ in part[:50]:
+    for index, transaction in enumerate(transactions(world, counts, before)):
+        if transactional:
+            producer.begin_transaction()
+        if world.input is Input.ABORTED and index % 2 == 0:
+            for partition, records in transaction:
+                for number, _ in records[:_ABORTED]:
                     write(partition, number, aborted(world, partition, number))
-                producer.flush(60)
-                producer.abort_transaction(60)
-                producer.begin_transaction()
-            for place, (number, value) in enumerate(part):
+            producer.flush(60)
+            producer.abort_transaction(60)
+            producer.begin_transaction()
+        for partition, records in transaction:
+            for place, (number, value) in enumerate(records):
                 write(partition, number, value)
                 if world.input is Input.COMPACTED and place % _UNTIL_FILLERS == 0:
                     for filler in range(FILLER + number * _FILLERS, FILLER + (number + 1) * _FILLERS):
                         write(partition, filler, framed(world, encoded(world, partition, filler, PAD)))
-            if transactional:
-                producer.commit_transaction(60)
+        if transactional:
+            producer.commit_transaction(60)
     wait_until(lambda: producer.flush(1) == 0, f"the input of {topic} to be acknowledged", 120)
     failed = [each for each in failed if "purge" not in each.lower()]
     if failed:
         raise RuntimeError(f"{len(failed)} records for {topic} were refused: {failed[0]}")
+
+
+Records = list[tuple[int, bytes]]  # numbers and values
+
+
+def transactions(
+    world: World, counts: Mapping[int, int], before: Mapping[int, int]
+) -> Iterator[list[tuple[int, Records]]]:
+    """Split the records of each partition into transactions; a small rest of a partition shares one with the next."""
+    size = max(_PER_TRANSACTION, sum(world.counts) // _TRANSACTIONS)
+    filling: list[tuple[int, Records]] = []
+    for partition, count in counts.items():
+        start = before.get(partition, 0)
+        numbers = numbered(world, start, start + count).tolist()
+        every = list(zip(numbers, values(world, partition, start, start + count), strict=True))
+        for at in range(0, count, size):
+            filling.append((partition, every[at : at + size]))
+            if sum(len(records) for _, records in filling) >= size:
+                yield filling
+                filling = []
+    if filling:
+        yield filling
 
 
 def key_of(world: World, number: int) -> bytes:

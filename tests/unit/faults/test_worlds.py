@@ -20,7 +20,7 @@ from faults.worlds.configuration import configuration
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA, body, heads_of
 from faults.worlds.mutants import MUTANTS, SOURCE, Mutant
 from faults.worlds.oracle import Outcome, judge
-from faults.worlds.records import ABORTED, FACTOR, FILLER, FUNCTIONS, PAD, values, wanted
+from faults.worlds.records import ABORTED, FACTOR, FILLER, FUNCTIONS, PAD, transactions, values, wanted
 from faults.worlds.world import DELETIONS, Crash, Encoding, Input, Knobs, Place, Strike, Work, World, draw
 from tailrace.config import LEDGER_PARTITIONS
 from tailrace.config.file import load
@@ -108,6 +108,17 @@ def test_backfill_is_drawn_only_where_its_range_stays_and_its_function_has_no_st
         assert each.place is not Place.DROPIN
         assert each.work is not Work.DISTINCT
         assert not DELETIONS.intersection(each.strikes)
+
+
+def test_transactions_of_the_input_share_out_its_records_in_order() -> None:
+    """A transaction of each partition alone would make hundreds of them, which cost more than all else in a world."""
+    world = replace(PLAIN, counts=(1200, 3, 0, 400, 700))
+    found = list(transactions(world, dict(enumerate(world.counts)), {0: 10}))
+    for partition, count in enumerate(world.counts):
+        start = 10 if partition == 0 else 0
+        numbers = [number for each in found for of, records in each if of == partition for number, _ in records]
+        assert numbers == list(range(start, start + count))
+    assert [sum(len(records) for _, records in each) for each in found] == [500, 500, 603, 500, 200]
 
 
 def test_each_smaller_world_lacks_one_thing() -> None:

@@ -232,8 +232,9 @@ def _sections(schema: Schema, definitions: Mapping[str, Schema], place: str) -> 
     for each in fields(schema, definitions, place):
         kind = each.type
         if each.section is not None:
-            kind = f"[section](#{each.path.replace('.', '')})"
-            inner += _sections(each.section, definitions, each.path)
+            inside = each.path if each.type == "section" else f"{each.path}.NAME"
+            kind = each.type.replace("section", f"[section](#{inside.replace('.', '').lower()})")
+            inner += _sections(each.section, definitions, inside)
         rows.append(f"| `{each.name}` | {kind} | {each.default} | {_cell(each.meaning)} |")
     title = f"## {place}" if place else "## At the top"
     table = ["| key | type | default | meaning |", "|---|---|---|---|", *rows]

@@ -104,7 +104,10 @@ def watched_words(
     file = written_file(
         one,
         source={"topics": [one.source], "format": "json", "schema": "at TIMESTAMP, word STRING"},
-        process={"function": "words.py:count"},
+        process={
+            "function": "words.py:count",
+            "validate": {"short": {"condition": "length(word) < 4", "severity": "warn"}},
+        },
         sink={"topic": one.sink, "format": "json", "idle": idle},
         checkpoint=f"file://{folder / 'state'}",
         batch={"target": 5.0},

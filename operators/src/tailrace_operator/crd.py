@@ -309,6 +309,8 @@ def _free(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
 
 def _nullable(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
     branches = [each for each in schema["anyOf"] if each.get("type") != "null"]
+    if {"type": "string"} in branches and any("$ref" in each for each in branches):  # text that stands for a section
+        return dict(ANYTHING)
     if len(branches) != 1 or len(branches) == len(schema["anyOf"]):
         raise InvariantBroken(
             "the resource's schema has a union of more than one type, which Kubernetes cannot express",

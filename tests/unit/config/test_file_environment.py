@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.configs import SMALLEST, loaded, problems
-from tailrace.config import Delivery, Format
+from tailrace.config import Delivery, Format, Rule, Severity
 from tailrace.config.file import load, variables
 from tailrace.config.file.environment import KUBERNETES
 
@@ -36,7 +36,7 @@ class TestEnvironment:
             ("TAILRACE_SPARK__SPARK_EXECUTOR_MEMORY", "1g", "spark", {"spark.executor.memory": "1g"}),
             ("TAILRACE_SPARK__spark_a_someThing", "1", "spark", {"spark.a.someThing": "1"}),
             ("TAILRACE_PROCESS__ARGUMENTS__MIN_COUNT", "5", "process.arguments", {"min_count": 5}),
-            ("TAILRACE_PROCESS__VALIDATE__WHOLE", "a: b", "process.validate_", {"whole": "a: b"}),
+            ("TAILRACE_PROCESS__VALIDATE__WHOLE", "a: b", "process.validate_", {"whole": Rule(condition="a: b")}),
         ],
     )
     def test_variable_sets_its_key(self, name: str, value: str, path: str, expected: object) -> None:
@@ -45,6 +45,24 @@ class TestEnvironment:
         for part in path.split("."):
             found = getattr(found, part)
         assert found == expected
+
+    def test_variable_sets_a_key_of_a_rule(self) -> None:
+        """The rule's name has `_` for any other sign; a rule that is only a condition gets a severity."""
+        text = SMALLEST + (
+            "process: {validate: {known-price: {condition: x, severity: stop, ratio: 0.1}, is there: y, other: z}}\n"
+        )
+        found = loaded(
+            text,
+            {
+                "TAILRACE_PROCESS__VALIDATE__KNOWN_PRICE__RATIO": "1",
+                "TAILRACE_PROCESS__VALIDATE__IS_THERE__SEVERITY": "warn",
+            },
+        ).pipeline.process.validate_
+        assert found == {
+            "known-price": Rule(condition="x", severity=Severity.STOP, ratio=1),
+            "is there": Rule(condition="y", severity=Severity.WARN),
+            "other": Rule(condition="z"),
+        }
 
     def test_variable_wins_over_the_file(self) -> None:
         """A wrong value in the file does not matter if a variable replaces it."""

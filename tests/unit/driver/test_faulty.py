@@ -15,6 +15,7 @@ from tailrace.driver.engine import NO_FAULTS, Cut, Faults
 from tailrace.driver.faulty import WAYS, Fault, Part, Tolerant, by_place, search, split, told
 from tailrace.gateway import Written
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
+from tailrace.stages.rules import Judged
 
 SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 40)), min_size=1, max_size=12)
 
@@ -90,6 +91,12 @@ class Raising:
         known = {offset for each in faults.values() for offset in each}
         left = {offset for _, offset in offsets(part)} & self.bad - known
         return "function 'f.py:f': ValueError: no" if left else None
+
+    def judge(self, plan: Plan, faults: Faults = NO_FAULTS) -> Judged:
+        """Count the records, with one rule that none breaks; raise as deliver does."""
+        if self.probe(plan, plan.ranges, faults, 0):
+            raise errors.QueryFailed("DIVIDE_BY_ZERO")
+        return plan.records - sum(map(len, faults.values())), 0
 
     def cancel(self) -> None:
         """Do nothing."""
@@ -210,3 +217,10 @@ def test_faults_are_grouped_by_partition() -> None:
     """A task looks up its own."""
     faults = [Fault(("in", 0), 1, "a"), Fault(("in", 1), 1, "b"), Fault(("in", 0), 2, "c")]
     assert by_place(faults) == {("in", 0): {1: "a", 2: "c"}, ("in", 1): {1: "b"}}
+
+
+def test_record_at_which_a_condition_raises_is_blamed_while_rules_are_counted() -> None:
+    """It is named as it is when the batch is delivered; with `reject` it is left out, and the others are counted."""
+    with pytest.raises(errors.FunctionFailed, match="at in-0, offset 13, in batch 7"):
+        tolerant(Raising(13)).judge(PLAN)
+    assert tolerant(Raising(13), on_error="reject").judge(PLAN) == (999, 0)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tailrace.driver.frame_analysis import Analysis, Planning, analyse
 from tailrace.driver.leaf import one_row_per_task
-from tailrace.driver.spark_engine import answers, kept_job
+from tailrace.driver.spark_jobs import answers, kept_job
 from tailrace.errors import ConfigInvalid, FunctionInvalid, InvariantBroken
 
 TASKS = 3

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tailrace.driver.spark_engine import answers, kept_job
+from tailrace.driver.spark_jobs import answers, kept_job
 
 TASKS = 3
 CALL = "c"  # Py4J's command for a method call; looking up a class by name is another command

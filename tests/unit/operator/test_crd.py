@@ -147,7 +147,7 @@ def test_free_maps_keep_their_keys(config: dict[str, Any]) -> None:
     """Kubernetes prunes what the schema does not know, so each map declares its contents."""
     process = config["properties"]["process"]["properties"]
     assert process["arguments"]["x-kubernetes-preserve-unknown-fields"] is True
-    assert process["validate"]["additionalProperties"] == {"type": "string"}
+    assert process["validate"]["additionalProperties"] == {"x-kubernetes-preserve-unknown-fields": True}
     assert config["properties"]["spark"]["additionalProperties"] == {"type": "string"}
 
 

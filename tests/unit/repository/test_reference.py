@@ -79,7 +79,7 @@ def test_every_error_is_on_the_page(generate: ModuleType) -> None:
 def test_links_of_the_page_resolve(generate: ModuleType) -> None:
     """Each section that a table names has its heading."""
     text = generate.configuration()
-    headings = {line[3:].replace(".", "") for line in text.split("\n") if line.startswith("## ")}
+    headings = {line[3:].replace(".", "").lower() for line in text.split("\n") if line.startswith("## ")}
     links = {part.split(")")[0] for part in text.split("](#")[1:]}
     assert links
     assert links <= headings

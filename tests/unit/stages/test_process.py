@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from support.rules import rules
 from support.spark import AT_MS, headers_of, in_order, records
 from tailrace.config import Sink, Source
 from tailrace.errors import ConfigInvalid, FunctionInvalid, FunctionMissing, TopicUnknown
@@ -150,7 +151,7 @@ def test_a_batch_in_place_of_a_stream_is_refused(spark: SparkSession) -> None:
 def test_a_record_that_fails_a_condition_gets_its_name(spark: SparkSession) -> None:
     """The first condition that fails is the reason, null fails a condition, and earlier reasons are kept."""
     values = [b'{"n":1,"text":"a"}', b'{"n":-1,"text":"a"}', b'{"text":"a"}', b'{"n":1}', b'{"n":-1}', b"bad"]
-    conditions = {"positive": "n > 0", "has text": "length(text) > 0 AND kafka.partition = 3"}
+    conditions = rules({"positive": "n > 0", "has text": "length(text) > 0 AND kafka.partition = 3"})
     rows = in_order(validate(decode(records(spark, values), JSON, Path()), conditions))
     assert [(row["_reason"], row["_stage"]) for row in rows] == [
         (None, None),
@@ -161,6 +162,41 @@ def test_a_record_that_fails_a_condition_gets_its_name(spark: SparkSession) -> N
         ("not json", None),
     ]
     assert rows[1]["_detail"] == "n > 0"
+
+
+def test_record_that_breaks_a_warning_is_accepted(spark: SparkSession) -> None:
+    """It is noted as broken, also next to a rule that rejects the record, if that comes later."""
+    values = [b'{"n":1,"text":"a"}', b'{"n":-1,"text":"a"}', b'{"n":1}', b'{"n":-1}', b"bad", b'{"n":-5}']
+    checked = rules(
+        {
+            "large": {"condition": "n > -3", "severity": "stop", "ratio": 0.5},
+            "text": {"condition": "text IS NOT NULL", "severity": "warn"},
+            "positive": "n > 0",
+            "tiny": {"condition": "n < 1", "severity": "warn"},
+        }
+    )
+    rows = in_order(validate(decode(records(spark, values), JSON, Path()), checked))
+    assert [(row["_reason"], row["_tailrace_broken"]) for row in rows] == [
+        (None, [3]),
+        ("positive", [2]),
+        (None, [1, 3]),
+        ("positive", [1, 2]),
+        ("not json", None),
+        ("large", [0]),
+    ]
+
+
+def test_condition_is_not_asked_about_what_an_earlier_one_rejects(spark: SparkSession) -> None:
+    """A condition may rely on those before it: the division by zero is never computed."""
+    checked = rules(
+        {
+            "counted": "n > 0",
+            "share": {"condition": "10 div n > 2", "severity": "warn"},
+            "large": "100 div n > 2",
+        }
+    )
+    rows = in_order(validate(decode(records(spark, [b'{"n":0}', b'{"n":5}']), JSON, Path()), checked))
+    assert [(row["_reason"], row["_tailrace_broken"]) for row in rows] == [("counted", [0]), (None, [1])]
 
 
 def test_the_frame_is_unchanged_without_conditions(spark: SparkSession) -> None:
@@ -174,7 +210,7 @@ def test_a_condition_that_cannot_be_evaluated_is_named(spark: SparkSession, cond
     """SQL that does not parse, does not resolve or is not a condition is refused before anything runs."""
     frame = decode(records(spark, []), JSON, Path())
     with pytest.raises(ConfigInvalid) as raised:
-        validate(frame, {"fine": "n > 0", "wrong": condition})
+        validate(frame, rules(fine="n > 0", wrong=condition))
     assert "'wrong'" in str(raised.value)
 
 

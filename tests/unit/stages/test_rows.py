@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from support.rules import rules
 from support.spark import AT_MS, headers_of, records
 from tailrace.config import Source
 from tailrace.kafka.rejected_headers import DETAIL_LENGTH
@@ -39,7 +40,7 @@ def test_a_rejected_row_says_why_from_where_and_when(spark: SparkSession) -> Non
 
 def test_the_function_sees_no_hidden_column(spark: SparkSession) -> None:
     """It gets the good rows, with their fields and `kafka`."""
-    frame = accepted(validate(decode(records(spark, [b'{"n":1}', b"bad"]), SOURCE, Path()), {"some": "n > 0"}))
+    frame = accepted(validate(decode(records(spark, [b'{"n":1}', b"bad"]), SOURCE, Path()), rules(some="n > 0")))
     assert frame.columns == ["n", "kafka"]
     assert [row["n"] for row in frame.collect()] == [1]
 
@@ -47,7 +48,7 @@ def test_the_function_sees_no_hidden_column(spark: SparkSession) -> None:
 def test_each_row_is_accepted_or_rejected(spark: SparkSession) -> None:
     """No row is in both, and every row is in one."""
     values = [b'{"n":1}', b"bad", None, b'{"n":-1}', b"{}", b'{"n":"x"}', b'{"n":2}']
-    decoded = validate(decode(records(spark, values), SOURCE, Path()), {"positive": "n > 0"})
+    decoded = validate(decode(records(spark, values), SOURCE, Path()), rules(positive="n > 0"))
     good = {row["kafka"]["offset"] for row in accepted(decoded).collect()}
     bad = {int(headers_of(row)["tailrace.source.offset"] or b"") for row in rejected(decoded, "decode").collect()}
     assert (good, bad) == ({0, 6}, {1, 2, 3, 4, 5})
@@ -55,7 +56,7 @@ def test_each_row_is_accepted_or_rejected(spark: SparkSession) -> None:
 
 def test_a_row_that_fails_a_condition_names_the_stage_and_the_condition(spark: SparkSession) -> None:
     """The stage is the condition's, not decode."""
-    decoded = validate(decode(records(spark, [b'{"n":-1}', b"bad"]), SOURCE, Path()), {"positive": "n > 0"})
+    decoded = validate(decode(records(spark, [b'{"n":-1}', b"bad"]), SOURCE, Path()), rules(positive="n > 0"))
     found = {row["value"]: headers_of(row) for row in rejected(decoded, "decode").collect()}
     negative, bad = found[b'{"n":-1}'], found[b"bad"]
     assert (negative["tailrace.stage"], bad["tailrace.stage"]) == (b"process", b"decode")

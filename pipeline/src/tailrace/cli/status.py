@@ -224,6 +224,9 @@ def _figures(state: Status) -> list[str]:
     ]
     if totals["reasons"]:
         lines.append("rejected: " + ", ".join(f"{number:,} {why}" for why, number in sorted(totals["reasons"].items())))
+    broken = [each for each in totals.get("rules", ()) if each["broken"]]  # a driver of version 0.1 has none
+    if broken:
+        lines.append("broken rules: " + ", ".join(map(_rule, broken)))
     if state.get("planning"):
         planning = state["planning"]
         why = f": {', '.join(planning['reasons'])}" if planning["reasons"] else ""
@@ -231,6 +234,11 @@ def _figures(state: Status) -> list[str]:
     if state["executors"]:
         lines.append(f"executors: {state['executors']['present']} of {state['executors']['wanted']}")
     return lines
+
+
+def _rule(each: Mapping[str, Any]) -> str:
+    share = each["broken"] / max(1, each["checked"])
+    return f"{each['rule']} ({each['severity']}) by {each['broken']:,} of {each['checked']:,}, {share:.2%}"
 
 
 def spans(numbers: Sequence[int]) -> str:

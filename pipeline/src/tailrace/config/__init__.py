@@ -20,6 +20,7 @@ from tailrace.config.kafka_options import (
 )
 from tailrace.config.offsets import Offsets, StoreKind
 from tailrace.config.process import OnError, Process
+from tailrace.config.rules import Rule, Severity
 from tailrace.config.running import LEDGER_PARTITIONS, LEDGER_TOPIC, Batch, Executors, Ledger, Metrics
 from tailrace.config.schema import Pipeline
 from tailrace.config.section import Section
@@ -53,7 +54,9 @@ __all__ = [
     "Process",
     "Registry",
     "Reset",
+    "Rule",
     "Section",
+    "Severity",
     "Sink",
     "Source",
     "StoreKind",

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from tailrace.config.rules import Rules
 from tailrace.config.section import Section
 
 
@@ -31,11 +32,12 @@ class Process(Section):
         "`file.py:name` or `package.module:name`; it runs without the JVM.",
     )
     arguments: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments for `function` or `arrow`.")
-    validate_: dict[str, str] = Field(
+    validate_: Rules = Field(
         default_factory=dict,
         alias="validate",
-        description="Named SQL conditions that a decoded record must meet; a record that fails one is rejected with "
-        "its name as the reason.",
+        description="Named rules that a decoded record must satisfy, in the order in which they are checked. A rule is "
+        "an SQL condition, or a mapping with a severity; a record that breaks a rule is rejected with the rule's name "
+        "as the reason, unless its severity is `warn`.",
     )
     on_error: OnError = Field(
         default=OnError.STOP,

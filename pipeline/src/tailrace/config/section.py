@@ -44,6 +44,6 @@ class Section(BaseModel):
     def _number(cls, value: object, info: ValidationInfo) -> object:
         # Python counts true as 1, and YAML reads `yes` as true.
         annotation = cls.model_fields[info.field_name or ""].annotation
-        if isinstance(value, bool) and annotation in {int, int | None, float}:
+        if isinstance(value, bool) and annotation in {int, int | None, float, float | None}:
             raise ValueError("takes a number, not true or false")
         return value

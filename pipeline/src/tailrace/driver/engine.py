@@ -12,6 +12,7 @@ from typing import Protocol
 
 from tailrace.gateway import Written
 from tailrace.progress.plan import Place, Plan, Range, SinkPartition
+from tailrace.stages.rules import Judged
 
 Faults = Mapping[Place, Mapping[int, str]]  # offsets of records at which the function raises, and what it raised
 NO_FAULTS: Faults = {}
@@ -54,6 +55,9 @@ class Engine(Protocol):
         `owners` wrote each sink partition last. Ranges of the topics in `gone` no longer exist, and are not read.
         Records in `faults` are rejected without asking the function.
         """
+
+    def judge(self, plan: Plan, faults: Faults = NO_FAULTS) -> Judged:
+        """Apply the rules to the records of a batch that is not planned yet, and write nothing; return the counts."""
 
     def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults, lane: int) -> str | None:
         """Process these ranges of a batch and write nothing; return why that fails, if it does.

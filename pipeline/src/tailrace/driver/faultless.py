@@ -34,7 +34,11 @@ def without(
         marked = list(_marked(batch, faults))
         if marked:
             where = [number for number, _ in marked]
-            take(rejected(batch, origin(batch), where, [RAISED] * len(where), [why for _, why in marked], stage=NAME))
+            take(
+                rejected(
+                    batch, origin(batch), where, [RAISED] * len(where), [why for _, why in marked], [NAME] * len(where)
+                )
+            )
             taken = set(where)
             batch = batch.filter(pa.array([number not in taken for number in range(batch.num_rows)]))
         yield batch.select(columns)

@@ -20,6 +20,7 @@ from tailrace.driver.engine import Engine, Faults
 from tailrace.driver.spark_errors import failure
 from tailrace.gateway import Written
 from tailrace.progress.plan import Place, Plan, Range, SinkPartition
+from tailrace.stages.rules import Judged
 
 WAYS = 8  # parts of a part that failed
 _LIMIT = 300.0  # seconds for one search
@@ -100,13 +101,27 @@ class Tolerant:
                     return self.engine.deliver(plan, owners, gone)
                 return self.engine.deliver(plan, owners, gone, by_place(self.rejected))
             except Exception as error:
-                found = self._blamed(plan, gone, error)
-                if not found:
-                    raise
-                refused = self._refusal(plan, [*self.rejected, *found])
-                if refused is not None:
-                    raise refused from error
-                self.rejected += found
+                self._reject(plan, gone, error)
+
+    def _reject(self, plan: Plan, gone: frozenset[str], error: Exception) -> None:
+        """Reject the records that an error came from; raise it, or what it means, if that cannot be."""
+        found = self._blamed(plan, gone, error)
+        if not found:
+            raise error
+        refused = self._refusal(plan, [*self.rejected, *found])
+        if refused is not None:
+            raise refused from error
+        self.rejected += found
+
+    def judge(self, plan: Plan) -> Judged:
+        """Count the rules over a batch that is not planned yet; see `Engine.judge`."""
+        self._cancelled = False
+        self.rejected = []
+        while True:
+            try:
+                return self.engine.judge(plan, by_place(self.rejected))
+            except Exception as error:
+                self._reject(plan, frozenset(), error)
 
     def cancel(self) -> None:
         """Give up the batch in progress."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tailrace import crash_points, errors
 from tailrace.config import OnDataLoss
@@ -30,6 +31,7 @@ from tailrace.gateway import Written
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.progress.stream_plan import AnyPlan
+from tailrace.stages.rules import check, stopping
 from tailrace.status.events import (
     BatchPlanned,
     BatchWritten,
@@ -39,6 +41,8 @@ from tailrace.status.events import (
     Stopped,
 )
 from tailrace.status.snapshots import Finished
+
+T = TypeVar("T")
 
 IDLE_AFTER = 1.0  # seconds without a batch before the last one is recorded as done
 _TICK = 0.2  # seconds between checks of everything other than the batch
@@ -186,6 +190,7 @@ class Loop:
             code=self._code,
             until=self._until,
         )
+        self._check_rules(plan)
         with self._phases.timed("ledger"):
             context.ledger.write(plan, self.positions)
         self.plan, self.delivered, self.number = plan, False, None
@@ -198,6 +203,14 @@ class Loop:
         context.watcher.finished(self._done(plan, written, seconds=spent))
         crash_points.at(Point.BATCH_RETURNED, number)
         return True
+
+    def _check_rules(self, plan: Plan) -> None:
+        """Refuse a batch in which too many records break a rule; it is not planned yet, so nothing of it is open."""
+        rules = self.context.pipeline.process.validate_
+        if stopping(rules):
+            with self._phases.timed("rules"):
+                judged = self._await(self._threads.submit(self._tolerant.judge, plan), plan)
+            check(rules, judged, plan.batch, shown(plan))
 
     def _admit(self, seen: Seen) -> None:
         """Apply the changes in the source since the last look."""
@@ -258,7 +271,7 @@ class Loop:
             )
         )
 
-    def _await(self, job: Future[list[Written]], plan: Plan) -> list[Written]:
+    def _await(self, job: Future[T], plan: Plan) -> T:
         """Wait for the batch in progress; meanwhile look ahead, and give the batch up if a stop cannot wait."""
         stop, drain = self.context.stop, self.context.pipeline.batch.drain
         stopped: float | None = None
@@ -295,7 +308,8 @@ class Loop:
             ends = bounded(ends, plan.until)
         lag = sum(max(0, ends.get(place, offset) - offset) for place, offset in plan.ends.items())
         seconds = self._phases.seconds["deliver"]
-        self.context.emit(BatchWritten.of(plan, written, seconds=seconds, lag=lag, limit=limit))
+        rules = self.context.pipeline.process.validate_
+        self.context.emit(BatchWritten.of(plan, written, rules, seconds=seconds, lag=lag, limit=limit))
 
     # -- between batches -----------------------------------------------------------------------------
 
@@ -324,5 +338,9 @@ class Loop:
 
 def described(plan: AnyPlan) -> str:
     """Name the batch and the ranges of its records."""
-    shown = ", ".join(map(str, plan.ranges[:_SHOWN]))
-    return f"batch {plan.batch}, of {shown}{', …' if len(plan.ranges) > _SHOWN else ''}"
+    return f"batch {plan.batch}, of {shown(plan)}"
+
+
+def shown(plan: AnyPlan) -> str:
+    """Name the first ranges of a batch."""
+    return ", ".join(map(str, plan.ranges[:_SHOWN])) + (", …" if len(plan.ranges) > _SHOWN else "")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -14,22 +15,24 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace import errors
 from tailrace.config import Format, OnError, Pipeline
-from tailrace.driver import batch_property, frame
+from tailrace.driver import frame
 from tailrace.driver.engine import NO_FAULTS, Cut, Faults
 from tailrace.driver.frame_analysis import Analysis, Planning, analyse
 from tailrace.driver.leaf import one_row_per_task
 from tailrace.driver.needed_columns import needed, telling
+from tailrace.driver.rule_counts import RuleCounter
 from tailrace.driver.spark_errors import failure
+from tailrace.driver.spark_jobs import answers, job, kept_job
 from tailrace.driver.task_reports import reports
-from tailrace.driver.tasks import PROPERTY, WARMING, BatchInfo, Tasks
+from tailrace.driver.tasks import WARMING, BatchInfo, Tasks
 from tailrace.gateway import ReadDone, Written
 from tailrace.gateway.answers import RESULT, written_of
 from tailrace.progress.plan import Plan, Range, SinkPartition
 from tailrace.stages.arrow_stages import ArrowSpec, unsupported
 from tailrace.stages.assembly import Assembly
+from tailrace.stages.rules import Judged
 
 _SLOTS_EVERY = 1.0  # seconds between queries for the number of slots
-_PROPERTIES = (PROPERTY, "spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
 
 
 def in_arrow(pipeline: Pipeline) -> bool:
@@ -53,18 +56,20 @@ class SparkEngine:
         self._group = f"tailrace-{run}"
         self._answers: Accumulator[list[Written]] = reports(spark)
         self._reads: Accumulator[list[tuple[int, ReadDone]]] = reports(spark)
+        self._judged: Accumulator[list[tuple[int, Judged]]] = reports(spark)
         self._kept: dict[int, DataFrame] = {}
         self._jobs: dict[int, Any] = {}  # the RDDs of kept frames
         self._slots = (0.0, 1)
         self.observed: Mapping[str, Mapping[str, float]] = {}
         self._spec = ArrowSpec.of(pipeline, assembly.folder) if in_arrow(pipeline) else None
+        self._rules = RuleCounter(spark, assembly, run, self._spec, self._group)
         if self._spec is not None:
             self.analysis = Analysis(Planning.KEPT, (), (), None)
             self._tasks = Tasks.of(pipeline, self._spec.columns, shuffles=False, judges=False)
             self._cut = Cut()
             return
         judges = assembly.may_reject
-        self._tasks = Tasks.of(pipeline, frame.COLUMNS, shuffles=False, judges=judges)
+        self._tasks = Tasks.of(pipeline, frame.COLUMNS, shuffles=False, judges=judges, judged=self._judged)
         records = frame.leaf(spark, self._tasks, 1)
         reading = frame.rows(assembly, records, self._tasks.judge)
         self.analysis = analyse(reading, records)
@@ -73,7 +78,13 @@ class SparkEngine:
             _refuse_rejecting(pipeline)
             answers = self._answers if judges else None
             self._tasks = Tasks.of(
-                pipeline, frame.COLUMNS, shuffles=True, judges=judges, answers=answers, reads=self._reads
+                pipeline,
+                frame.COLUMNS,
+                shuffles=True,
+                judges=judges,
+                answers=answers,
+                reads=self._reads,
+                judged=self._judged,
             )
         if self.analysis.planning is Planning.KEPT:  # a frame that is planned again may use other columns
             self._tasks = replace(self._tasks, columns=needed(reading, records))
@@ -128,7 +139,7 @@ class SparkEngine:
     ) -> list[Written]:
         """See `Engine.deliver`."""
         self._check(plan)
-        self._answers.value, self._reads.value = [], []
+        self._answers.value, self._reads.value, self._judged.value = [], [], []
         planned = self._frame(len(plan.parts))  # before the job is set up: the function may run jobs of its own
         with self._job(plan, BatchInfo.of(plan, self._run, owners, gone, faults)):
             found = self._collect(planned, len(plan.parts))
@@ -151,7 +162,15 @@ class SparkEngine:
                 read_size=sum(each.size for each in reads),
                 lost=tuple(str(lost) for each in reads for lost in each.lost),
             )
+        for part, judged in dict(self._judged.value).items():  # a repeated task counts once
+            place = SinkPartition(plan.outputs + part if self._cut.shuffles else part)
+            if not written[place].skipped:
+                written[place] = replace(written[place], judged=judged)
         return [written[number] for number in sorted(written)]
+
+    def judge(self, plan: Plan, faults: Faults = NO_FAULTS) -> Judged:
+        """See `Engine.judge`."""
+        return self._rules.count(plan, faults)
 
     def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults, lane: int) -> str | None:
         """See `Engine.probe`.
@@ -201,17 +220,8 @@ class SparkEngine:
             then="start with the settings of the last run once (`tailrace run FILE --batch`), then change them",
         )
 
-    @contextlib.contextmanager
-    def _job(self, plan: Plan, info: BatchInfo) -> Iterator[None]:
-        """Pass the batch to the job's tasks through local properties."""
-        context: Any = self._spark.sparkContext
-        context.setJobGroup(self._group, f"batch {plan.batch}: {plan.records} offsets", interruptOnCancel=True)
-        context.setLocalProperty(PROPERTY, batch_property.text_of(info))
-        try:
-            yield
-        finally:
-            for name in _PROPERTIES:
-                context.setLocalProperty(name, None)
+    def _job(self, plan: Plan, info: BatchInfo) -> AbstractContextManager[None]:
+        return job(self._spark.sparkContext, info, self._group, f"batch {plan.batch}: {plan.records} offsets")
 
     def cancel(self) -> None:
         """See `Engine.cancel`."""
@@ -227,21 +237,6 @@ def _refuse_rejecting(pipeline: Pipeline) -> None:
             kept="nothing was read or written",
             then="set process.on_error: stop; or catch the exception in the function",
         )
-
-
-def kept_job(frame: DataFrame) -> Any:
-    """Return the RDD behind a frame: an SQL execution would rebuild it for each batch."""
-    return frame._jdf.queryExecution().toRdd().toJavaRDD()
-
-
-def answers(job: Any) -> list[bytes]:
-    """Run a kept job whose tasks yield a row of one binary column each.
-
-    Rows are read by index: iterating over a Java list ends with an exception, and Py4J looks for its class in every
-    jar.
-    """
-    rows = job.collect()
-    return [bytes(rows.get(number).getBinary(0)) for number in range(rows.size())]
 
 
 def _observed(frame: DataFrame) -> dict[str, dict[str, float]]:

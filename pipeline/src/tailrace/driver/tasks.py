@@ -32,6 +32,7 @@ from tailrace.kafka.clients import client_options
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.stages.arrow_rows import RECORD
 from tailrace.stages.arrow_stages import ArrowSpec, stages_of
+from tailrace.stages.rules import Judged, aside, tally, total
 
 if TYPE_CHECKING:
     Batches = Iterator[pa.RecordBatch]
@@ -133,6 +134,8 @@ class Tasks:
     # With a shuffle, reading tasks cannot return rows; they report here what they have written and read.
     answers: Accumulator[list[Written]] | None
     reads: Accumulator[list[tuple[int, ReadDone]]] | None
+    judged: Accumulator[list[tuple[int, Judged]]] | None
+    rules: int
     consumer: dict[str, Any] = field(repr=False)
     producer: dict[str, Any] = field(repr=False)
     end: InputEnd = field(default_factory=InputEnd)
@@ -147,6 +150,7 @@ class Tasks:
         judges: bool,
         answers: Accumulator[list[Written]] | None = None,
         reads: Accumulator[list[tuple[int, ReadDone]]] | None = None,
+        judged: Accumulator[list[tuple[int, Judged]]] | None = None,
     ) -> Tasks:
         """Build the tasks from the configuration."""
         connection = client_options(pipeline.kafka)
@@ -164,6 +168,8 @@ class Tasks:
             columns=columns,
             answers=answers,
             reads=reads,
+            judged=judged,
+            rules=len(pipeline.process.validate_),
             consumer=connection | pipeline.source.options,
             producer=connection | pipeline.sink.options,
         )
@@ -238,19 +244,25 @@ class Tasks:
     def judge(self, batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
         """Hand rejected rows to the gateway; yield for each row whether it was accepted.
 
-        A row is null where the record was accepted, so accepted records cost next to nothing here.
+        A row is null where the record was accepted and breaks no rule, so such records cost next to nothing here.
         """
         info, part, attempt = here()
         task = self.assignment(info, info.outputs + part, verdicts=True) if self.shuffles else None
         handing = client.Handing(task or Judging(attempt, info.batch, part))
         if info.batch == WARMING or info.probe:
-            yield from (each.is_null() for each in batches)
+            yield from (aside(each)[0] for each in batches)
             return
+        judged: list[Judged] = []
         try:
             for each in batches:
-                if each.null_count < len(each):
-                    handing.add(as_rows(each.drop_null()))
-                yield each.is_null()
+                accepted, rejected, broken = aside(each)
+                if len(rejected):
+                    handing.add(as_rows(rejected))
+                if self.rules:
+                    judged.append(tally(broken, len(each), self.rules))
+                yield accepted
+            if self.judged is not None and judged:
+                self.judged.add([(part, total(judged))])
             written = handing.end()
             if self.answers is not None:
                 self.answers.add([written])
@@ -270,14 +282,17 @@ class Tasks:
                 time.sleep(_HOLD)
                 yield answer(Written(SinkPartition(number), skipped=True))
                 return
-            aside: list[pa.RecordBatch] = []
+            taken: list[pa.RecordBatch] = []
             read = client.read(attempt, self.request(info, number), info.batch, number)
-            made = itertools.chain(rows(stages, self.records(info, number, read, aside.append)), aside)
+            judged: list[Judged] = []
+            records = self.records(info, number, read, taken.append)
+            made = itertools.chain(rows(stages, records, judged.append), taken)
             if info.probe:
                 collections.deque(made, maxlen=0)
                 yield answer(Written(SinkPartition(number), skipped=True))
                 return
-            yield answer(client.Client().write(self.assignment(info, number, attempt), made))
+            written = client.Client().write(self.assignment(info, number, attempt), made)
+            yield answer(written if written.skipped else replace(written, judged=total(judged)))
 
         return task
 

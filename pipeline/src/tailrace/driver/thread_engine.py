@@ -26,6 +26,7 @@ from tailrace.gateway.attempts import Attempts
 from tailrace.gateway.writing import Deliveries
 from tailrace.progress.plan import Plan, Range, SinkPartition
 from tailrace.stages.arrow_stages import ArrowSpec, stages_of
+from tailrace.stages.rules import Judged, total
 
 _TRIES = 4  # as many as Spark gives a task
 
@@ -104,23 +105,38 @@ class ThreadEngine:
 
     def _attempt(self, info: BatchInfo, number: int) -> Written:
         done = ReadDone()
-        made = self._rows(info, number, done)
+        judged: list[Judged] = []
+        made = self._rows(info, number, done, judged)
         written = self.deliveries.write(self._tasks.assignment(info, number), made)
-        return replace(written, read=done.records, read_size=done.size, lost=tuple(map(str, done.lost)))
+        read = replace(written, read=done.records, read_size=done.size, lost=tuple(map(str, done.lost)))
+        return read if read.skipped else replace(read, judged=total(judged))
 
-    def _rows(self, info: BatchInfo, number: int, done: ReadDone) -> Iterator[Any]:
-        """Return a part's rows, the rejected ones among them."""
+    def _rows(self, info: BatchInfo, number: int, done: ReadDone, judged: list[Judged]) -> Iterator[Any]:
+        """Return a part's rows, the rejected ones among them; `judged` gets the counts of the rules."""
         aside: list[Any] = []
-        records = self._tasks.records(
-            info, number, self.deliveries.read(self._tasks.request(info, number), done), aside.append
-        )
-        return itertools.chain(rows(stages_of(self._spec), self._checked(records)), aside)
+        records = self._records(info, number, done, aside)
+        return itertools.chain(rows(stages_of(self._spec), records, judged.append), aside)
+
+    def _records(self, info: BatchInfo, number: int, done: ReadDone, aside: list[Any]) -> Iterator[Any]:
+        read = self.deliveries.read(self._tasks.request(info, number), done)
+        return self._checked(self._tasks.records(info, number, read, aside.append))
+
+    def judge(self, plan: Plan, faults: Faults = NO_FAULTS) -> Judged:
+        """See `Engine.judge`."""
+        self._cancelled = False
+        info = BatchInfo.of(plan, self._run, {}, frozenset(), faults)
+        stages = stages_of(self._spec)
+
+        def judged(number: int) -> Judged:
+            return total(stages.judge(each)[2] for each in self._records(info, number, ReadDone(), []))
+
+        return total(self._threads.map(judged, range(len(plan.parts))))
 
     def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults, lane: int) -> str | None:
         """See `Engine.probe`."""
         info = BatchInfo.of(plan, self._run, {}, frozenset(), faults).probing(part, lane)
         try:
-            collections.deque(self._rows(info, 0, ReadDone()), maxlen=0)
+            collections.deque(self._rows(info, 0, ReadDone(), []), maxlen=0)
         except errors.RunError as error:
             return error.what
         return None

@@ -78,6 +78,7 @@ from tailrace.errors.run import (
     FunctionFailed,
     InvariantBroken,
     QueryFailed,
+    RuleBroken,
     RunError,
 )
 
@@ -127,6 +128,7 @@ __all__ = [
     "QueryFailed",
     "RecordTooLarge",
     "RecordsDiffer",
+    "RuleBroken",
     "RunError",
     "SchemaInvalid",
     "SinkColumnsInvalid",

@@ -73,3 +73,24 @@ class DrainUnfinished(RunError):
 
     code = "TR-404"
     title = "drain incomplete"
+
+
+class RuleBroken(RunError):
+    """More records of a batch break a rule of `process.validate` than the rule's `ratio` allows.
+
+    The rule has `severity: stop`. Usually a producer has changed what it sends, and the pipeline stops instead of
+    moving everything to the rejected topic. The batch was counted before it was planned: none of its records was
+    delivered or rejected, and the offsets stay where they were. The message names the rule, the counts and the ratio.
+
+    Look at such records with `tailrace preview FILE --from TOPIC:PARTITION:OFFSET`. Then choose one:
+
+    - The rule is wrong: mend its condition, or give it `severity: warn` or `reject`, and start again.
+    - The records are wrong, and the producer is mended: let them go to the rejected topic. Set the rule's `ratio: 1`
+      until they are read; for one run the variable `TAILRACE_PROCESS__VALIDATE__NAME__RATIO=1` does that, where NAME is
+      the rule's name with `_` for every other sign. Later `tailrace rejected replay FILE` sends them again.
+    - The records are worth nothing: skip them with `tailrace offsets set FILE`, to the offset where good ones begin.
+      A stateful pipeline has only the first two choices.
+    """
+
+    code = "TR-406"
+    title = "rule broken"

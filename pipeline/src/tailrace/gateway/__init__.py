@@ -58,6 +58,7 @@ class Written:
     gateway: str = ""  # the gateway process that wrote it
     address: str = ""  # where that gateway serves its metrics
     reasons: Mapping[str, int] = field(default_factory=dict)  # rejected records by reason
+    judged: tuple[int, ...] = ()  # records that the rules have judged, then how many of them broke each rule
     read: int = 0  # records that were read for it
     read_size: int = 0  # bytes of their keys and values
     lost: tuple[str, ...] = ()  # planned ranges that no longer existed; `on_data_loss: reset` only

@@ -32,6 +32,7 @@ from tailrace.kafka.reader import Message
 from tailrace.previews.evaluation import Engine, batch
 from tailrace.previews.model import Row
 from tailrace.stages.assembly import Assembly
+from tailrace.stages.rules import aside
 from tailrace.startup.run import assemble
 from tailrace.startup.session import session
 
@@ -59,9 +60,9 @@ class _Leaf:
         """Report rejected rows; yield for each row whether it was accepted."""
         found: list[dict[str, Any]] = []
         for each in batches:
-            if each.null_count < len(each):
-                found += as_rows(each.drop_null()).to_pylist()
-            yield each.is_null()
+            accepted, rejected, _ = aside(each)
+            found += as_rows(rejected).to_pylist()
+            yield accepted
         self.rejected.add([(_number(), found)])
 
 

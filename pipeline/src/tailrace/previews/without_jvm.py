@@ -26,7 +26,7 @@ def engine(pipeline: Pipeline, folder: Path, records: Sequence[Message]) -> Engi
         return [of_part([records[number] for number in part]) for part in parts]
 
     def of_part(chosen: Sequence[Message]) -> list[Row]:
-        made = arrow_rows.rows(stages, iter([batch(chosen).select(spec.columns)]))
+        made = arrow_rows.rows(stages, iter([batch(chosen).select(spec.columns)]), lambda judged: None)
         return list(chain.from_iterable(map(rows, made)))
 
     return Engine(process)

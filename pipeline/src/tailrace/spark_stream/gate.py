@@ -8,7 +8,7 @@ by the first record that it reads.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +27,9 @@ from tailrace.gateway.schemas import as_rows
 from tailrace.kafka.clients import client_options
 from tailrace.progress.plan import BatchId, Range, SinkPartition
 from tailrace.progress.stream_plan import StreamPlan
-from tailrace.stages.rows import KAFKA, aside
+from tailrace.stages import rows
+from tailrace.stages.rows import KAFKA
+from tailrace.stages.rules import Judged, aside, tally, total
 
 PROPERTY = "tailrace.stream"
 _GATE = "_gate"
@@ -71,6 +73,7 @@ class Gate:
     ledger: str
     rejected: str
     idle: float
+    rules: int
     answers: Accumulator[list[Written]] | None
     options: dict[str, Any] = field(repr=False)
 
@@ -82,6 +85,7 @@ class Gate:
             ledger=pipeline.ledger.topic,
             rejected=pipeline.rejected_topic,
             idle=pipeline.sink.idle,
+            rules=len(pipeline.process.validate_),
             answers=answers,
             options=client_options(pipeline.kafka) | pipeline.sink.options,
         )
@@ -110,6 +114,7 @@ class Gate:
         """Hand rejected rows to the gateway; yield whether each row was accepted."""
         range_: int | None = None
         handing: client.Handing | None = None
+        judged: list[Judged] = []
         try:
             for each in batches:
                 if not len(each):
@@ -121,14 +126,16 @@ class Gate:
                     range_, handing = number, client.Handing(self.assignment(info, number))
                 elif number != range_:
                     raise InvariantBroken(f"batch {info.batch}: one task reads {info.reads[number]} and another range")
-                rejected = each.field("aside")
-                if rejected.null_count < len(each):
-                    handing.add(as_rows(rejected.drop_null()))
-                yield rejected.is_null()
+                accepted, rejected, broken = aside(each.field("aside"))
+                if len(rejected):
+                    handing.add(as_rows(rejected))
+                if self.rules:
+                    judged.append(tally(broken, len(each), self.rules))
+                yield accepted
             if handing is not None:
                 written = handing.end()
                 if self.answers is not None:
-                    self.answers.add([written])
+                    self.answers.add([written if written.skipped else replace(written, judged=total(judged))])
         finally:
             if handing is not None:
                 handing.close()
@@ -161,4 +168,4 @@ def gated(decoded: DataFrame, gate: Gate) -> DataFrame:
 def _judged(decoded: DataFrame) -> Column:
     record = F.col(KAFKA)
     names = ("topic", "partition", "offset")
-    return F.struct(aside(decoded, "decode").alias("aside"), *(record[name].alias(name) for name in names))
+    return F.struct(rows.aside(decoded, "decode").alias("aside"), *(record[name].alias(name) for name in names))

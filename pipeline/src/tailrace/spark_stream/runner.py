@@ -10,13 +10,14 @@ from pyspark.sql import DataFrame, SparkSession
 from tailrace import crash_points, errors
 from tailrace.crash_points import Point
 from tailrace.driver.context import Context
-from tailrace.driver.loop import described
+from tailrace.driver.loop import described, shown
 from tailrace.driver.phases import Phases
+from tailrace.driver.rule_counts import RuleCounter
 from tailrace.driver.spark_errors import failure, overtaken
 from tailrace.gateway import Written
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
-from tailrace.progress.plan import BatchId, Range, SinkPartition
+from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.progress.stream_plan import StreamPlan, assign, offsets_of
 from tailrace.spark_stream import spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
@@ -25,6 +26,7 @@ from tailrace.spark_stream.judging import check_reads, deliver_judged
 from tailrace.spark_stream.rate_control import RateControl
 from tailrace.spark_stream.sink import BatchWrite, deliver
 from tailrace.spark_stream.turns import Turns
+from tailrace.stages.rules import check, stopping
 from tailrace.status.events import BatchPlanned, BatchWritten, Warned
 from tailrace.status.snapshots import Finished
 
@@ -41,6 +43,7 @@ class Runner:
         self._gate = gate
         self._warned = False  # whether sink.partitions was reported to have no effect
         self._phases = Phases()
+        self._rules = RuleCounter(spark, context.assembly, context.run)
         self._plan: StreamPlan | None = None
         self._log: Checkpoint | None = None
         self._query = ""
@@ -126,6 +129,7 @@ class Runner:
             )
             if number != self.last + 1:
                 raise errors.InvariantBroken(f"batch {number} follows batch {self.last}")
+            self._check_rules(plan)
             with self._phases.timed("ledger"):
                 self._context.ledger.write(plan, self.positions)
             self._plan = plan
@@ -141,6 +145,16 @@ class Runner:
                 self._control.learn(plan, time.monotonic() - begun)
         self._context.watcher.finished(self._finished(plan, written, replay))
         crash_points.at(Point.BATCH_RETURNED, number)
+
+    def _check_rules(self, plan: StreamPlan) -> None:
+        """Refuse a batch in which too many records break a rule; it is not planned yet, so nothing of it is open."""
+        rules = self._context.pipeline.process.validate_
+        if not stopping(rules) or not plan.ranges:
+            return
+        read = Plan(plan.pipeline, plan.batch, "", {}, tuple((each,) for each in plan.ranges), 0, {})
+        with self._phases.timed("rules"):
+            judged = self._rules.count(read)
+        check(rules, judged, plan.batch, shown(plan))
 
     def _finished(self, plan: StreamPlan, written: list[Written], replay: bool) -> Finished:
         return Finished(
@@ -179,7 +193,8 @@ class Runner:
         self._owners |= {each.partition: each.gateway for each in written}
         limit = None if replay else self._control.limit
         seconds, lag = self._phases.seconds["deliver"], self._lag(offsets_of(plan.entry))
-        self._context.emit(BatchWritten.of(plan, written, seconds=seconds, lag=lag, limit=limit))
+        rules = self._context.pipeline.process.validate_
+        self._context.emit(BatchWritten.of(plan, written, rules, seconds=seconds, lag=lag, limit=limit))
         return written
 
     def _bounded(self, plan: StreamPlan) -> None:

@@ -77,13 +77,13 @@ def rejected(
     where: Sequence[int],
     reasons: Sequence[str],
     details: Sequence[str],
-    stage: str = "decode",
+    stages: Sequence[str],
 ) -> pa.RecordBatch:
     """Build the rows for rejected records: the original bytes, and headers that say why and from where."""
     chosen = pa.array(where, pa.int64())
     headers = [
         [*(each["headers"] or []), *_reason_headers(stage, reason, detail, each)]
-        for each, reason, detail in zip(kafka.take(chosen).to_pylist(), reasons, details, strict=True)
+        for each, stage, reason, detail in zip(kafka.take(chosen).to_pylist(), stages, reasons, details, strict=True)
     ]
     return _laid_out(
         len(where),

@@ -11,28 +11,33 @@ import hashlib
 import inspect
 import pickle
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tailrace.config import Pipeline, Sink
+from tailrace.config import Pipeline, Rule, Sink
 from tailrace.errors import ConfigInvalid, SinkColumnsInvalid
 from tailrace.stages.arrow_function import ABORTED, Batches, Shipped, run
-from tailrace.stages.arrow_rows import HEADERS, RECORD, column, finished, milliseconds, origin, plain, rejected
+from tailrace.stages.arrow_rows import HEADERS, ORIGIN, RECORD, column, finished, milliseconds, origin, plain, rejected
+from tailrace.stages.condition_values import Condition
+from tailrace.stages.conditions import Unsupported
 from tailrace.stages.encode import check_columns, has_origin, value_names
 from tailrace.stages.formats import KEPT
 from tailrace.stages.formats.base import SinkFormat, SourceFormat, invalid
 from tailrace.stages.formats.json_write import texts
 from tailrace.stages.formats.known import sink_format, source_format
 from tailrace.stages.formats.raw_format import RawSink, RawSource
+from tailrace.stages.process import NAME as PROCESS
 from tailrace.stages.rows import KAFKA
+from tailrace.stages.rules import Judged
 
 _UNCHANGED = ("key", "value", "headers", "timestamp")
 _UTC = frozenset({"UTC", "Etc/UTC", "Z", "GMT"})
@@ -45,7 +50,7 @@ def unsupported(pipeline: Pipeline) -> str:
     process = pipeline.process
     if process.function is not None:
         return "process.function works on DataFrames"
-    if process.validate_:
+    if process.validate_ and process.arrow is None:
         return "process.validate is SQL"
     if process.partitions is not None:
         return "process.partitions shuffles"
@@ -67,6 +72,7 @@ class ArrowSpec:
     settings: Sink = field(compare=False, repr=False)
     function: Shipped | None = field(compare=False, repr=False)
     arguments: dict[str, Any] = field(compare=False, repr=False)
+    rules: dict[str, Rule] = field(compare=False, repr=False)
 
     @classmethod
     def of(cls, pipeline: Pipeline, folder: Path) -> ArrowSpec:
@@ -84,7 +90,8 @@ class ArrowSpec:
             function = Shipped.of(process.arrow, folder, process.arguments)
         else:
             check(_unchanged_schema(source.fields), settings, sink)
-        parts = (source, sink.prepared(), settings, function, process.arguments)
+        conditions(process.validate_, source.fields)
+        parts = (source, sink.prepared(), settings, function, process.arguments, process.validate_)
         return cls(hashlib.sha256(pickle.dumps((pipeline.source, *parts))).hexdigest()[:16], *parts)
 
     @property
@@ -96,6 +103,24 @@ class ArrowSpec:
     def columns(self) -> tuple[str, ...]:
         """Return the columns of Kafka's records that the stages need."""
         return _UNCHANGED if self.copies else tuple(RECORD.names)
+
+
+def conditions(rules: Mapping[str, Rule], fields: StructType | None) -> dict[str, Condition]:
+    """Return the rules' conditions, checked against the fields of a value; raise ConfigInvalid if one needs Spark."""
+    decoded = [pa.field("value", pa.binary())] if fields is None else list(to_arrow_schema(fields, timezone="UTC"))
+    schema = pa.schema([*decoded, pa.field(KAFKA, pa.struct(ORIGIN))])
+    found = {}
+    for name, rule in rules.items():
+        try:
+            found[name] = Condition(rule.condition, schema)
+        except Unsupported as error:
+            raise ConfigInvalid(
+                f"process.validate: the condition {name!r}, {rule.condition!r}, cannot be evaluated on Arrow batches: "
+                f"{error}",
+                kept=KEPT,
+                then="write it without that, or use process.function, whose conditions Spark evaluates",
+            ) from None
+    return found
 
 
 def _unchanged_schema(fields: StructType | None) -> pa.Schema:
@@ -126,25 +151,55 @@ class ArrowStages:
         self._read = spec.source.reader() if fields is not None else None
         self._write = spec.sink.writer()
         self._call = spec.function.load() if spec.function is not None else None
+        self._rules = conditions(spec.rules, fields)
         self._checked: dict[pa.Schema, StructType] = {}
 
     def decode(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
         """Split Kafka's records into good rows, with their fields and `kafka`, and rows for the rejected topic."""
+        good, aside, _ = self.judge(batch)
+        return good, aside
+
+    def judge(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None, Judged]:
+        """Decode and apply the rules; return good rows, rows for the rejected topic, and the counts of the rules."""
         if self._spec.copies:
-            return batch, None
+            return batch, None, ()
         kafka = origin(batch)
         values = column(batch, "value")
+        wrong: dict[int, tuple[str, str, str]] = {}  # stage, reason and detail, by the record's number
         if self._read is None or self._wanted is None:
-            return _batch([values, kafka], ["value", KAFKA]), None
-        arrays, verdicts = self._read(values)
-        good = _batch([*arrays, kafka], [*self._wanted.names, KAFKA])
-        bad = [number for number, reason in enumerate(verdicts.reasons) if reason is not None]
-        if not bad:
-            return good, None
-        reasons = [verdicts.reasons[number] or "" for number in bad]
-        details = [verdicts.details[number] or "" for number in bad]
-        keep = pa.array([reason is None for reason in verdicts.reasons])
-        return good.filter(keep), rejected(batch, kafka, bad, reasons, details)
+            good = _batch([values, kafka], ["value", KAFKA])
+        else:
+            arrays, verdicts = self._read(values)
+            good = _batch([*arrays, kafka], [*self._wanted.names, KAFKA])
+            for number, reason in enumerate(verdicts.reasons):
+                if reason is not None:
+                    wrong[number] = "decode", reason, verdicts.details[number] or ""
+        good = _without(good, wrong)
+        judged: Judged = ()
+        if self._rules:
+            good, broken, judged = self._ruled(good, [each for each in range(batch.num_rows) if each not in wrong])
+            wrong |= broken
+        return good, _aside(batch, kafka, wrong), judged
+
+    def _ruled(
+        self, rows: pa.RecordBatch, numbers: list[int]
+    ) -> tuple[pa.RecordBatch, dict[int, tuple[str, str, str]], Judged]:
+        """Return the rows that no rule rejects, the rejected ones by their numbers, and the counts of the rules."""
+        wrong: dict[int, tuple[str, str, str]] = {}
+        counts = [rows.num_rows]
+        for name, rule in self._spec.rules.items():
+            met = self._rules[name](rows)
+            counts.append(rows.num_rows - (pc.sum(met).as_py() or 0))
+            if rule.rejects and counts[-1]:
+                kept = met.to_pylist()
+                wrong |= {
+                    number: (PROCESS, name, rule.condition)
+                    for number, good in zip(numbers, kept, strict=True)
+                    if not good
+                }
+                numbers = [number for number, good in zip(numbers, kept, strict=True) if good]
+                rows = rows.filter(met)
+        return rows, wrong, tuple(counts)
 
     def process(self, batches: Iterator[pa.RecordBatch]) -> Batches:
         """Yield the output of the user's function for good rows; without a function, each record unchanged."""
@@ -211,6 +266,21 @@ class ArrowStages:
 
 def _batch(columns: Sequence[pa.Array], names: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns), names=list(names))
+
+
+def _without(rows: pa.RecordBatch, wrong: Collection[int]) -> pa.RecordBatch:
+    return rows.filter(pa.array([number not in wrong for number in range(rows.num_rows)])) if wrong else rows
+
+
+def _aside(
+    records: pa.RecordBatch, kafka: pa.StructArray, wrong: Mapping[int, tuple[str, str, str]]
+) -> pa.RecordBatch | None:
+    """Return the rows for the rejected topic, in the order of the records; None if there are none."""
+    if not wrong:
+        return None
+    where = sorted(wrong)
+    stages, reasons, details = zip(*(wrong[number] for number in where), strict=True)
+    return rejected(records, kafka, where, reasons, details, stages)
 
 
 def _aborted(error: SinkColumnsInvalid) -> SinkColumnsInvalid:

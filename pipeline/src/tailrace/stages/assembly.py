@@ -39,7 +39,12 @@ class Assembly:
             text = file.read_text() if schema.endswith((".json", ".avsc")) and file.is_file() else ""
         format_ = f"{source.format}{'' if source.registry is None else ' of a registry'}"
         own = [each.read_text() for each in sources(source.format, self.folder)] if ":" in source.format else []
-        return _digest(format_, schema, text, sorted(process.validate_.items()), process.partitions, *own)
+        return _digest(format_, schema, text, self._verdicts, process.partitions, *own)
+
+    @property
+    def _verdicts(self) -> list[tuple[str, str]]:
+        """Return the rules that reject; what only warns, or when a rule stops, changes no record's verdict."""
+        return sorted((name, rule.condition) for name, rule in self.pipeline.process.validate_.items() if rule.rejects)
 
     @property
     def code(self) -> str:

@@ -20,12 +20,14 @@ from types import ModuleType
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BooleanType, StructType
 
+from tailrace.config import Rule
 from tailrace.errors import ConfigInvalid, FunctionInvalid, FunctionMissing, TailraceError
-from tailrace.stages.rows import DETAIL, KAFKA, REASON, STAGE
+from tailrace.stages.rows import BROKEN, DETAIL, KAFKA, REASON, STAGE
+from tailrace.stages.rules import UNDECODED
 
 KEPT = "nothing was read or written"
 NAME = "process"
@@ -182,30 +184,55 @@ def _described(error: BaseException, home: Path | None) -> str:
     return f"{reason} ({Path(own[-1].filename).name}, line {own[-1].lineno}: {own[-1].line})" if own else reason
 
 
-def validate(frame: DataFrame, conditions: Mapping[str, str]) -> DataFrame:
-    """Reject each good row that fails a condition, with the condition's name as the reason; null fails."""
-    if not conditions:
+def validate(frame: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
+    """Apply the rules to each decoded row; null breaks a rule.
+
+    The first rule that rejects a row gives it its name as the reason; later ones are not asked, and may rely on it. The
+    column BROKEN has the numbers of all rules that the row breaks.
+    """
+    if not rules:
         return frame
     # A row that is already rejected has no fields that a condition could check.
     failed = F.when(F.col(REASON).isNotNull(), None)
-    for name, condition in conditions.items():
+    warned = []
+    for number, (name, rule) in enumerate(rules.items()):
         try:
-            met = F.expr(condition)
+            met = F.expr(rule.condition)
             kind = frame.withColumn(_FAILED, met).schema[_FAILED].dataType
         except PySparkException as error:
-            raise _condition(name, condition, str(error).splitlines()[0]) from None
+            raise _condition(name, rule.condition, str(error).splitlines()[0]) from None
         if not isinstance(kind, BooleanType):
-            raise _condition(name, condition, f"it is {kind.simpleString()}, not boolean")
-        why = F.struct(F.lit(name).alias("reason"), F.lit(condition).alias("detail"))
-        failed = failed.when(~F.coalesce(met, F.lit(False)), why)
+            raise _condition(name, rule.condition, f"it is {kind.simpleString()}, not boolean")
+        broken = ~F.coalesce(met, F.lit(False))
+        if rule.rejects:
+            why = F.struct(
+                F.lit(number).alias("rule"), F.lit(name).alias("reason"), F.lit(rule.condition).alias("detail")
+            )
+            failed = failed.when(broken, why)
+        else:
+            ended = F.col(REASON).isNotNull() | F.coalesce(F.col(_FAILED)["rule"] < number, F.lit(False))
+            warned.append(F.when(ended, None).when(broken, number))
+    if not any(rule.rejects for rule in rules.values()):
+        failed = F.lit(None).cast("struct<rule: int, reason: string, detail: string>")
     judged = frame.withColumn(_FAILED, failed)
+    found = F.when(F.col(_FAILED).isNotNull(), F.array(F.col(_FAILED)["rule"]))
+    if warned:
+        numbers = F.array_compact(F.array(*warned, F.col(_FAILED)["rule"]))
+        found = F.when(F.size(numbers) > 0, numbers)
     return judged.withColumns(
         {
             REASON: F.coalesce(F.col(REASON), F.col(_FAILED)["reason"]),
             DETAIL: F.coalesce(F.col(DETAIL), F.col(_FAILED)["detail"]),
             STAGE: F.when(F.col(_FAILED).isNotNull(), NAME),
+            BROKEN: found,
         }
     ).drop(_FAILED)
+
+
+def broken_rules() -> Column:
+    """Return the numbers of the rules that a judged row breaks, or UNDECODED alone; null if it breaks none."""
+    undecoded = F.col(REASON).isNotNull() & F.col(BROKEN).isNull()
+    return F.when(undecoded, F.array(F.lit(UNDECODED))).otherwise(F.col(BROKEN))
 
 
 def spread_rows(frame: DataFrame, partitions: int) -> DataFrame:

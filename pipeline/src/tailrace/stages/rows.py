@@ -38,7 +38,9 @@ REASON = "_reason"
 DETAIL = "_detail"
 # Set only if a stage after decode gave the reason.
 STAGE = "_stage"
-HIDDEN = (VALUE, REASON, DETAIL, STAGE)
+# The numbers of the rules that a decoded record breaks; null if it breaks none.
+BROKEN = "_tailrace_broken"
+HIDDEN = (VALUE, REASON, DETAIL, STAGE, BROKEN)
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
@@ -108,16 +110,25 @@ def rejected(frame: DataFrame, stage: str) -> DataFrame:
 
 
 def aside(frame: DataFrame, stage: str) -> Column:
-    """Return a rejected row of a decoded frame as the gate hands it to the gateway; null for an accepted one."""
+    """Return a row of a decoded frame as the gate takes it: rejected, or with broken rules; null for any other.
+
+    A row that is accepted and breaks a rule has nothing but these rules.
+    """
     record = F.col(KAFKA)
     where = F.coalesce(F.col(STAGE), F.lit(stage)) if STAGE in frame.columns else F.lit(stage)
+    rejected = F.col(REASON).isNotNull()
+    key, value = record["key"], F.col(VALUE)
+    headers = with_headers(record["headers"], *reasons(where, record))
+    if BROKEN not in frame.columns:
+        row = F.struct(key.alias("key"), value.alias("value"), headers.alias("headers"), F.col(REASON).alias("reason"))
+        return F.when(rejected, row)
+    parts = {"key": key, "value": value, "headers": headers}
     row = F.struct(
-        record["key"].alias("key"),
-        F.col(VALUE).alias("value"),
-        with_headers(record["headers"], *reasons(where, record)).alias("headers"),
+        *(F.when(rejected, part).alias(name) for name, part in parts.items()),
         F.col(REASON).alias("reason"),
+        F.col(BROKEN).alias("broken"),
     )
-    return F.when(F.col(REASON).isNotNull(), row)
+    return F.when(rejected | F.col(BROKEN).isNotNull(), row)
 
 
 def accepted(frame: DataFrame) -> DataFrame:

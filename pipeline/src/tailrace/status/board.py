@@ -326,7 +326,7 @@ class Board:
                     "processed": self._counters.value(metrics.PROCESSED_RATE),
                 },
                 "speed": {"arriving": speed.arriving, "reading": speed.reading} if speed is not None else None,
-                "totals": totals_of(self.measures, self.pipeline.pipeline),
+                "totals": totals_of(self.measures, self.pipeline),
                 "lag": lag_of(self._lag) if self._lag is not None else None,
                 **configured(self.pipeline),
                 "gateways": self.gateways(),

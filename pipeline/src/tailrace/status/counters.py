@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tailrace.config import Pipeline
+from tailrace.stages.rules import counts
 from tailrace.status.health import Phase
 from tailrace.status.snapshots import Finished, LagSeen, Progress, totals
 from tailrace.telemetry import metrics
@@ -25,6 +26,10 @@ class Counters:
         self.set(metrics.BATCH_TARGET, pipeline.batch.target)
         self.set(metrics.DRIVER_STARTED, started)
         self.set(metrics.DRIVER_INFO, 1, run, VERSION)
+        self._rules = pipeline.process.validate_
+        for name, rule in self._rules.items():
+            for metric in (metrics.RULE_CHECKED, metrics.RULE_BROKEN):
+                self.measures.begin(metric, self._name, name, rule.severity.value)
 
     def set(self, metric: Metric, value: float, *labels: str) -> None:
         """Set a gauge of the pipeline."""
@@ -56,6 +61,9 @@ class Counters:
         self.add(metrics.SKIPPED, batch.skipped)
         self.add(metrics.FRESH, sum(each.fresh for each in batch.written))
         self.add(metrics.DELIVERED_BYTES, sum(each.size for each in batch.written))
+        for each in counts(self._rules, batch.judged):
+            self.add(metrics.RULE_CHECKED, each.checked, each.name, each.rule.severity.value)
+            self.add(metrics.RULE_BROKEN, each.broken, each.name, each.rule.severity.value)
         for name, spent in batch.phases.items():
             self.measures.observe(metrics.PHASE_SECONDS, self._name, name, value=spent)
 

@@ -33,11 +33,23 @@ def configured(pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def totals_of(measures: Measures, pipeline: str) -> dict[str, Any]:
+def totals_of(measures: Measures, pipeline: Pipeline) -> dict[str, Any]:
     """Return what a pipeline has read and delivered since its driver started."""
-    found: dict[str, Any] = {key: int(measures.value(metric, pipeline)) for key, metric in _TOTALS.items()}
+    name = pipeline.pipeline
+    found: dict[str, Any] = {key: int(measures.value(metric, name)) for key, metric in _TOTALS.items()}
     reasons = {labels[1]: int(value) for labels, value in measures.values(metrics.REJECTED_RECORDS).items()}
-    return found | {"rejected": sum(reasons.values()), "reasons": reasons}
+    return found | {"rejected": sum(reasons.values()), "reasons": reasons, "rules": _rules(measures, pipeline)}
+
+
+def _rules(measures: Measures, pipeline: Pipeline) -> list[dict[str, Any]]:
+    """Return how many records each rule has checked, and how many broke it, since the driver started."""
+    checked, broken = (measures.values(metric) for metric in (metrics.RULE_CHECKED, metrics.RULE_BROKEN))
+    found = []
+    for name, rule in pipeline.process.validate_.items():
+        labels = (pipeline.pipeline, name, rule.severity.value)
+        numbers = {"checked": int(checked.get(labels, 0)), "broken": int(broken.get(labels, 0))}
+        found.append({"rule": name, "severity": rule.severity.value, **numbers})
+    return found
 
 
 def lag_of(seen: LagSeen) -> dict[str, Any]:

@@ -6,13 +6,15 @@ object for each event. Code that handles events matches on the types, so that my
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+from tailrace.config.rules import Rules
 from tailrace.gateway import Written
 from tailrace.progress.plan import Plan
 from tailrace.progress.stream_plan import AnyPlan
+from tailrace.stages.rules import counts, total
 
 
 @dataclass(frozen=True)
@@ -102,10 +104,18 @@ class BatchWritten(_Event):
     seconds: float
     commit_ms: float
     lag: int
+    broken: Mapping[str, int] = field(default_factory=dict)  # records that broke a rule, by its name
 
     @classmethod
     def of(
-        cls, plan: AnyPlan, written: Sequence[Written], *, seconds: float, lag: int, limit: int | None
+        cls,
+        plan: AnyPlan,
+        written: Sequence[Written],
+        rules: Rules,
+        *,
+        seconds: float,
+        lag: int,
+        limit: int | None,
     ) -> BatchWritten:
         """Return the event of a plan and of what the gateways wrote for it."""
         return cls(
@@ -121,6 +131,9 @@ class BatchWritten(_Event):
             seconds=round(seconds, 3),
             commit_ms=round(max((each.commit_ms for each in written), default=0.0), 1),
             lag=lag,
+            broken={
+                each.name: each.broken for each in counts(rules, total(each.judged for each in written)) if each.broken
+            },
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tailrace.gateway import Written
 from tailrace.kafka.clients import TopicPartitions
+from tailrace.stages.rules import Judged, total
 from tailrace.telemetry import metrics
 
 
@@ -51,6 +52,11 @@ class Finished:
             for reason, number in each.reasons.items():
                 found[reason] = found.get(reason, 0) + number
         return found
+
+    @property
+    def judged(self) -> Judged:
+        """Count the records that the rules have judged, and how many of them broke each rule."""
+        return total(each.judged for each in self.written)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _BOUNDED: Final = {
     "pipeline": metrics.PIPELINES,
     "reason": metrics.REASONS,
+    "rule": metrics.REASONS,
     "observation": metrics.REASONS,
     "counter": metrics.REASONS,
     "operator": metrics.REASONS,

@@ -64,15 +64,17 @@ LABELS: Final = {
     + ", ".join(f"`{each}`" for each in RETIREMENTS)
     + ". Of records: why they were rejected, "
     "as in the header `tailrace.reason`.",
-    "phase": "Of a batch: `look`, `choose`, `ledger` (the plan's transaction), `deliver`; in a stateful pipeline "
-    "Spark's own names (`latestOffset`, `queryPlanning`, `walCommit`, `addBatch`, `commitOffsets`), and Tailrace's "
-    "parts of `addBatch`: `cut`, `ledger`, `deliver`, `after`. "
+    "phase": "Of a batch: `look`, `choose`, `rules` (counting for a rule with `severity: stop`), `ledger` (the plan's "
+    "transaction), `deliver`; in a stateful pipeline Spark's own names (`latestOffset`, `queryPlanning`, `walCommit`, "
+    "`addBatch`, `commitOffsets`), and Tailrace's parts of `addBatch`: `cut`, `rules`, `ledger`, `deliver`, `after`. "
     "Of a driver: `starting`, `standby`, `leading`, `stopping`.",
     "process": "`driver` and `driver-jvm`; `gateway`, `executor-jvm` and `workers` (the Python workers of an executor, "
     "together).",
     "collector": "The JVM's own name for the garbage collector.",
     "generation": "The generation of Python's collector: 0, 1 or 2.",
     "broker": "The broker's id; `coordinator`: transaction requests; `bootstrap`: the first connection.",
+    "rule": "The name of a rule of `process.validate`.",
+    "severity": "What happens to a record that breaks the rule: `reject`, `warn` or `stop`.",
     "quantile": "`0.5`, `0.99` or `1`, over the producers' last `metrics.statistics` interval.",
     "state": "The state, as librdkafka names it.",
     "topic": "A source topic.",
@@ -130,6 +132,10 @@ CONSUMED_RECORDS = _counter("consumed_records", "Records read from the source, i
 CONSUMED_BYTES = _counter("consumed_bytes", "Bytes of keys and values read from the source.")
 PRODUCED_RECORDS = _counter("produced_records", "Records delivered to the sink topics.")
 REJECTED_RECORDS = _counter("rejected_records", "Records delivered to the rejected topic.", "reason")
+RULE_CHECKED = _counter(
+    "rule_checked_records", "Records of delivered batches that a rule has checked.", "rule", "severity"
+)
+RULE_BROKEN = _counter("rule_broken_records", "Records of delivered batches that broke a rule.", "rule", "severity")
 DELIVERED_BYTES = _counter("delivered_bytes", "Bytes of keys and values delivered, including rejected records.")
 SKIPPED = _counter("skipped_sink_partitions", "Sink partitions skipped because a marker said they were delivered.")
 FRESH = _counter("fresh_producers", "Sink partitions written with a newly created producer.")
@@ -264,7 +270,8 @@ DRIVER: Final = (
     DRIVER_INFO, DRIVER_PHASE, DRIVER_STARTED, READY, STALLED, BROKERS_AWAY,
     BATCH, BATCHES, BATCH_FINISHED, BATCH_SECONDS, PHASE_SECONDS, BATCH_RECORDS, BATCH_LIMIT, BATCH_TARGET,
     SINK_PARTITIONS, INPUT_RATE, PROCESSED_RATE,
-    CONSUMED_RECORDS, CONSUMED_BYTES, PRODUCED_RECORDS, REJECTED_RECORDS, DELIVERED_BYTES, SKIPPED, FRESH,
+    CONSUMED_RECORDS, CONSUMED_BYTES, PRODUCED_RECORDS, REJECTED_RECORDS, RULE_CHECKED, RULE_BROKEN, DELIVERED_BYTES,
+    SKIPPED, FRESH,
     LAG, LAG_SECONDS, LAG_CHECKED, UNSTABLE, UNSTABLE_SECONDS, GAPS, WATERMARK, STATE_ROWS, STATE_BYTES, STATE_DROPPED,
     OBSERVED, OBSERVED_SUM,
     EXECUTORS_WANTED, EXECUTORS_PRESENT, LEDGER_RETENTION, LEDGER_WRITTEN, DRIVER_WARNINGS,

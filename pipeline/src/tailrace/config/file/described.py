@@ -68,7 +68,8 @@ def _below(schema: Schema, definitions: Mapping[str, Schema], place: str) -> Ite
     for each in fields(schema, definitions, place):
         yield each
         if each.section is not None:
-            yield from _below(each.section, definitions, each.path)
+            below = f"{each.path}.NAME" if each.type != "section" else each.path
+            yield from _below(each.section, definitions, below)
 
 
 def fields(schema: Schema, definitions: Mapping[str, Schema], place: str) -> Iterator[Described]:
@@ -82,8 +83,9 @@ def fields(schema: Schema, definitions: Mapping[str, Schema], place: str) -> Ite
             yield Described(place, name, "section", "needed" if needed else "optional", text, section)
             continue
         default, text = "needed" if needed else _default(field), field.get("description", "")
+        named = _section(field.get("additionalProperties") or {}, definitions)
         options = allowed.get(f"{place}.{name}", ())
-        yield Described(place, name, _type(field, definitions), default, text, None, options)
+        yield Described(place, name, _type(field, definitions), default, text, named, options)
 
 
 def _default(field: Schema) -> str:
@@ -93,6 +95,8 @@ def _default(field: Schema) -> str:
 
 
 def _section(field: Schema, definitions: Mapping[str, Schema]) -> Schema | None:
+    if not isinstance(field, Mapping):
+        return None
     for each in (field, *field.get("anyOf", [])):
         found = definitions.get(each.get("$ref", "").rsplit("/", 1)[-1], {})
         if "properties" in found:
@@ -110,6 +114,8 @@ def _type(field: Schema, definitions: Mapping[str, Schema]) -> str:
     if field["type"] == "array":
         return f"list of {_type(field['items'], definitions)}"
     if field["type"] == "object":
+        if "properties" in field:
+            return "section"
         values = field.get("additionalProperties")
         return f"name → {_type(values, definitions)}" if isinstance(values, Mapping) and values else "name → any value"
     plain = {"string": "text", "integer": "whole number", "number": "number", "boolean": "`true` or `false`"}
@@ -117,7 +123,9 @@ def _type(field: Schema, definitions: Mapping[str, Schema]) -> str:
 
 
 def _range(field: Schema) -> str:
-    low, high = field.get("minimum"), field.get("maximum")
+    low, high, above = field.get("minimum"), field.get("maximum"), field.get("exclusiveMinimum")
+    if above is not None and high is not None:
+        return f", more than {above} and at most {high}"
     if low is not None and high is not None:
         return f", {low} to {high}"
     return f", at least {low}" if low is not None else f", at most {high}" if high is not None else ""

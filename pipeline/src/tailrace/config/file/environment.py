@@ -29,6 +29,7 @@ from tailrace.config.file.places import (
 )
 
 REFERENCE = re.compile(r"\$(\$)?\{([^}]*)\}")
+RULES = ("process", "validate")  # where text may stand for a section
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # Kubernetes sets variables in each pod for the services around it; those of a service called tailrace look like our
 # keys. A service's name cannot end with a dash, so Kubernetes' variables never have two underscores there.
@@ -102,6 +103,8 @@ def apply(data: dict[str, Any], override: Override) -> list[Place]:
         if inner.get(part) is None:
             inner[part] = {}
             made.append(override.place[:depth])
+        elif isinstance(inner[part], str) and override.place[:depth] == (*RULES, part):
+            inner[part] = {"condition": inner[part]}
         inner = inner[part]
         if not isinstance(inner, dict):
             return made  # The file has no mapping there; the schema will say so.
@@ -121,7 +124,13 @@ def _place(name: str, data: Mapping[str, Any]) -> tuple[Place, Kind] | Refused:
         below = "__".join(parts[index + 1 :])
         if key.is_map and not below:
             return Refused(name, f"{dotted(place)} has keys of its own; set those, as {variable(*place)}__…")
-        if key.section is not None:
+        if key.kind is Kind.SECTIONS and key.section is not None:
+            rule, _, last = below.rpartition("__")
+            inner = _key(key.section, last) if rule else None
+            if inner is not None:
+                return (*place, _option(rule, place, key, data), inner.name), inner.kind
+            return (*place, _option(below, place, key, data)), Kind.TEXT
+        if key.kind is Kind.SECTION and key.section is not None:
             section = key.section
         elif key.is_map:
             return (*place, _option(below, place, key, data)), key.kind
@@ -137,15 +146,16 @@ def _key(section: type[Section], part: str) -> Key | None:
 
 def _option(name: str, place: Place, key: Key, data: Mapping[str, Any]) -> str:
     dots = key.kind is Kind.OPTIONS
+    other = {Kind.OPTIONS: r"\.", Kind.SECTIONS: r"\W"}.get(key.kind)  # what a variable's name writes as _
 
     def folded(option: str) -> str:
-        return option.replace(".", "_").lower() if dots else option.lower()
+        return re.sub(other, "_", option).lower() if other else option.lower()
 
     written: Any = data
     for part in place:
         written = written.get(part) if isinstance(written, dict) else None
     known = [*(written if isinstance(written, dict) else ()), *sorted(ALLOWED_OPTIONS.get(place, ()))]
-    spelt = next((option for option in known if folded(option) == name.lower()), None)
+    spelt = next((option for option in known if folded(option) == folded(name)), None)
     # Variables are usually all capitals; in a name that has lower-case letters, capitals are deliberate.
     own = name.lower() if name.isupper() else name
     return spelt or (own.replace("_", ".") if dots else own)

@@ -22,8 +22,10 @@ from tailrace.config import (
     KafkaOptions,
     Options,
     Pipeline,
+    Rule,
     Section,
 )
+from tailrace.config.rules import Rules
 
 Place = tuple[str | int, ...]
 
@@ -57,6 +59,7 @@ class Kind(Enum):
     SECTION = auto()
     OPTIONS = auto()  # option → text, where the option's name has dots
     TEXTS = auto()  # name → text
+    SECTIONS = auto()  # name → a section, or text that stands for one
     FREE = auto()  # name → anything
     TEXT = auto()
     OTHER = auto()
@@ -74,7 +77,7 @@ class Key:
     @property
     def is_map(self) -> bool:
         """Whether the key takes keys of its own."""
-        return self.kind in {Kind.SECTION, Kind.OPTIONS, Kind.TEXTS, Kind.FREE}
+        return self.kind in {Kind.SECTION, Kind.OPTIONS, Kind.TEXTS, Kind.SECTIONS, Kind.FREE}
 
 
 @cache
@@ -89,6 +92,8 @@ def keys(section: type[Section]) -> dict[str, Key]:
 
 
 def _kind(annotation: Any) -> tuple[Kind, type[Section] | None]:
+    if annotation == Rules:
+        return Kind.SECTIONS, Rule
     sections = [each for each in (annotation, *get_args(annotation)) if _is_section(each)]
     if sections:
         return Kind.SECTION, sections[0]
@@ -113,13 +118,16 @@ def key_of(section: type[Section], name: str) -> Key | None:
 
 def section_at(place: Place, root: type[Section] = Pipeline) -> type[Section] | None:
     """Return the section at `place`, if there is one."""
-    section = root
+    section, named = root, False
     for part in place:
+        if named:  # the name of one of several sections
+            named = False
+            continue
         key = keys(section).get(str(part))
         if key is None or key.section is None:
             return None
-        section = key.section
-    return section
+        section, named = key.section, key.kind is Kind.SECTIONS
+    return None if named else section
 
 
 def dotted(place: Place) -> str:
@@ -149,7 +157,7 @@ def variable(*names: str) -> str:
 def variables(section: type[Section] = Pipeline, above: tuple[str, ...] = ()) -> Iterator[str]:
     """Yield every environment variable that sets a key; a map's stands for all that add `__` and a name to it."""
     for key in keys(section).values():
-        if key.section is not None:
+        if key.kind is Kind.SECTION and key.section is not None:
             yield from variables(key.section, (*above, key.name))
         else:
             yield variable(*above, key.name)

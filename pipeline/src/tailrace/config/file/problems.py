@@ -116,6 +116,7 @@ WORDS: dict[str, Callable[[Given], str]] = {
     "not_a_size": lambda given: f"{given.shown} is not a size; write 500kB, 64MB or 1GiB, or a number of bytes",
     "finite_number": lambda given: f"{given.shown} is not a finite number",
     "greater_than_equal": lambda given: f"{given.shown} is too small; the minimum is {given.context.get('ge')}",
+    "greater_than": lambda given: f"{given.shown} is too small; it must be more than {given.context.get('gt')}",
     "less_than_equal": lambda given: f"{given.shown} is too large; the maximum is {given.context.get('le')}",
     "string_too_short": lambda _: "is empty",
     "string_too_long": lambda given: f"is too long; the maximum is {given.context.get('max_length')} characters",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -129,9 +129,11 @@ class Walk:
             if not isinstance(node, yaml.MappingNode):
                 self._fault(line, place, "not a value, a list or a mapping")
                 return None
-            if key is not None and key.section is not None:
-                return self.section(node, key.section, place)
             inner = OPTION if key is not None and key.kind in {Kind.OPTIONS, Kind.TEXTS} else None
+            if key is not None and key.section is not None:
+                if key.kind is Kind.SECTION:
+                    return self.section(node, key.section, place)
+                inner = replace(key, kind=Kind.SECTION)
             return {name: self._value(each, (*place, name), inner) for name, each in self._pairs(node, place)}
         finally:
             self._open.discard(id(node))

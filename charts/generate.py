@@ -116,7 +116,8 @@ PIPELINE = Dashboard(
                       "docs/runbooks/rejected-ratio.md"),
                 Panel("Broken rules", PER_SECOND,
                       one(rate(metrics.RULE_BROKEN, "rule", "severity"), "{{pipeline}} {{rule}} ({{severity}})"),
-                      "Records that broke a rule of process.validate, also those that are delivered with a warning."),
+                      "Records that broke a rule of process.validate, also those that are delivered with a warning. "
+                      "docs/runbooks/rule-broken.md"),
                 Panel("Broken rules, share", SHARE,
                       one(f"sum by (pipeline, rule) (rate({of(metrics.RULE_BROKEN)}{RANGE})) / "
                           f"sum by (pipeline, rule) (rate({of(metrics.RULE_CHECKED)}{RANGE}))",

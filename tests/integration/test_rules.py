@@ -175,3 +175,24 @@ def test_stopped_pipeline_has_no_open_batch(line: MakeLine) -> None:
     with Ledger.of(pipeline) as ledger:
         now = look(pipeline, Cluster(pipeline.kafka), ledger, open_store(pipeline, one.folder))
     assert (now.state, replace(now, markers={}).undelivered) == ("stopped", [])
+
+
+@pytest.mark.takes(15)
+def test_rule_stops_a_stateful_pipeline_before_anything_of_the_batch(bench: MakeBench) -> None:
+    """Spark plans its batches, and brings the same one again; a mended ratio lets it pass, each record once."""
+    one = bench()
+    one.send([*GOOD, *bad(8)], 0)
+    one.write("first.py", "def first(frame):\n    return frame.dropDuplicates(['n']).select('n')\n")
+    sections: dict[str, Any] = {
+        "source": {**SOURCE, "partitions": None},
+        "sink": {"format": "json"},
+        "checkpoint": f"file://{one.folder / 'state'}",
+    }
+    function = {"function": "first.py:first"}
+    problem = stopped(one, process={**function, "validate": RULES}, **sections)
+    assert "8 of 18 records" in problem.what
+    assert (one.values(), one.rejected()) == ([], [])
+    events = one.run(process={**function, "validate": {**RULES, "priced": {**RULES["priced"], "ratio": 1}}}, **sections)
+    assert numbers(one.values()) == list(range(1, 11))
+    assert len(one.rejected()) == 8
+    assert [each["broken"] for each in events_of(events, "written")] == [{"priced": 8}]

@@ -73,7 +73,7 @@ def test_refusal_names_rule_ratio_counts_and_ways_out() -> None:
         "500 of 2,000 records",
         "0.25",
         "0.1",
-        "'price IS NOT NULL'",
+        "`price IS NOT NULL`",
         "batch 7",
         "orders-0:0-2000",
     ):

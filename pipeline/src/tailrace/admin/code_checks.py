@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from tailrace.admin.checks import Check, fail, ok, warn
 from tailrace.config import Format, Pipeline
 from tailrace.errors import SchemaInvalid, TailraceError
 from tailrace.stages.arrow_function import Shipped
+from tailrace.stages.arrow_stages import conditions, decoded_schema
+from tailrace.stages.condition_values import unknown_column
 from tailrace.stages.formats.known import sink_format, source_format
 from tailrace.stages.process import accepts, load
 
@@ -19,6 +22,8 @@ def code(pipeline: Pipeline, folder: Path) -> Iterator[Check]:
         yield _source(pipeline, folder)
     if pipeline.sink.format not in (Format.RAW, Format.JSON):
         yield _sink(pipeline, folder)
+    if pipeline.process.validate_:
+        yield _rules(pipeline, folder)
     if pipeline.process.function is not None or pipeline.process.arrow is not None:
         yield _function(pipeline, folder)
 
@@ -44,6 +49,27 @@ def _sink(pipeline: Pipeline, folder: Path) -> Check:
     except TailraceError as error:
         return fail("sink schema", error.what, error.then)
     return ok("sink schema", f"{pipeline.sink.format}, {pipeline.sink.schema_ or 'no file'}")
+
+
+def _rules(pipeline: Pipeline, folder: Path) -> Check:
+    rules = pipeline.process.validate_
+    what = f"{len(rules)} rule{'' if len(rules) == 1 else 's'}"
+    try:
+        fields = source_format(pipeline.source, folder, jvm=False).fields
+    except TailraceError:
+        return warn("rules", f"{what}; the source schema tells which fields they have", "correct the source schema")
+    if pipeline.process.arrow is not None:
+        try:
+            conditions(rules, fields)
+        except TailraceError as error:
+            return fail("rules", error.what, error.then)
+    schema = decoded_schema(fields)
+    for name, rule in rules.items():
+        wrong = unknown_column(rule.condition, schema)
+        if wrong:
+            return fail("rules", f"process.validate.{name}: {wrong}", "correct the condition, or the source schema")
+    severities = Counter(rule.severity.value for rule in rules.values())
+    return ok("rules", ", ".join(f"{number} {severity}" for severity, number in sorted(severities.items())))
 
 
 def _function(pipeline: Pipeline, folder: Path) -> Check:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from tailrace.previews.model import Outcome, Preview, Rejected, Written
     from tailrace.status.events import Event
 
-_COLUMNS = ("record", "key", "value", "becomes", "key", "value")
+_COLUMNS = ("record", "key", "value", "becomes", "key", "value", "warned by")
+_BECOMES, _WARNED = 3, 6
 
 
 def preview(
@@ -62,20 +63,34 @@ def _told(event: Event) -> None:
 
 def _show(found: Preview, size: int) -> None:
     matched = not found.unmatched
-    sources = [line for each in found.outcomes for line in _lines(each, size, matched=matched)]
-    if not any(line[3] for line in sources):  # none of them is matched
-        sources = [line[:3] for line in sources]
-    blocks = [Block(columns=_COLUMNS[: len(sources[0])], rows=sources)] if sources else []
+    warnings = {each.name for each in found.rules if not each.rule.rejects}
+    sources = [line for each in found.outcomes for line in _lines(each, size, warnings, matched=matched)]
+    kept = [
+        number for number in range(len(_COLUMNS)) if number < _BECOMES or any(line[number].strip() for line in sources)
+    ]
+    if _BECOMES in kept:  # what a record becomes has its columns together
+        kept = sorted({*kept, *range(_BECOMES, _WARNED)})
+    columns = tuple(_COLUMNS[number] for number in kept)
+    sources = [tuple(line[number] for number in kept) for line in sources]
+    blocks = [Block(columns=columns, rows=sources)] if sources else []
     if found.others:
         others = [_becomes(each, size) for each in found.others]
         blocks.append(Block(columns=("becomes", "key", "value"), rows=others))
+    if found.rules:
+        counted = [
+            (each.name, each.rule.severity.value, each.checked, each.broken, f"{each.share:.1%}")
+            for each in found.rules
+        ]
+        blocks.append(Block(columns=("rule", "severity", "checked", "broken", "share"), rows=counted))
     show(blocks)
+    for stopping in (each for each in found.rules if each.stops):
+        note(f"the rule {stopping.name!r} would stop the pipeline at a batch of these records (TR-406)")
     for each in filter(None, (found.unmatched, *found.notes)):
         note(each)
     done(f"{found.summary}; nothing was written")
 
 
-def _lines(outcome: Outcome, size: int, *, matched: bool) -> Iterator[tuple[str, ...]]:
+def _lines(outcome: Outcome, size: int, warnings: Collection[str], *, matched: bool) -> Iterator[tuple[str, ...]]:
     """Yield a line for each record that a source becomes; the source is only on the first."""
     topic, partition, offset = outcome.place
     source = (f"{topic} {partition}:{offset}", _text(outcome.source.key, size), _text(outcome.source.value, size))
@@ -85,8 +100,9 @@ def _lines(outcome: Outcome, size: int, *, matched: bool) -> Iterator[tuple[str,
         results.append(("stops the pipeline", "", outcome.raised))
     if not results:
         results.append(("dropped", "", "") if matched else ("", "", ""))
+    warned = ", ".join(name for name in outcome.broken if name in warnings) or " "
     for number, result in enumerate(results):
-        yield (*(source if number == 0 else (" ", " ", " ")), *result)
+        yield (*(source if number == 0 else (" ", " ", " ")), *result, warned if number == 0 else " ")
 
 
 def _becomes(record: Written | Rejected, size: int) -> tuple[str, str, str]:
@@ -124,12 +140,14 @@ def _document(found: Preview) -> dict[str, Any]:
                 "written": [_written(one) for one in each.written],
                 "rejected": [_rejected(one) for one in each.rejected],
                 "raised": each.raised,
+                "broken": list(each.broken),
             }
             for each in found.outcomes
         ],
         "unmatched": found.unmatched or None,
         "written": [_written(one) for one in found.others if isinstance(one, Written)],
         "rejected": [_rejected(one) for one in found.others if not isinstance(one, Written)],
+        "rules": [each.as_dict() for each in found.rules],
         "counts": {
             "records": len(found.outcomes),
             "written": len(found.all_written),

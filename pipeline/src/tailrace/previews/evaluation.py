@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -25,9 +25,13 @@ from tailrace.kafka.reader import Message
 from tailrace.previews.model import Outcome, Preview, Row, by_source, outcome
 from tailrace.progress.plan import Range
 from tailrace.stages.arrow_rows import RECORD
+from tailrace.stages.rules import UNDECODED, counts, tally
 
 # Process the records with these numbers, in parts; return the rows of each part.
 Process = Callable[[Sequence[Sequence[int]]], list[list[Row]]]
+
+# Return the numbers of the rules that each of these records breaks; UNDECODED alone if it cannot be decoded.
+Broken = Callable[[Sequence[int]], list[tuple[int, ...]]]
 
 TOGETHER = (
     "the function gives other rows for all records together than for each alone, so outputs are not matched with their "
@@ -40,6 +44,7 @@ class Engine:
     """What runs the stages, and why its rows have no known source; empty if they have."""
 
     process: Process
+    broken: Broken
     unmatched: str = ""
     notes: tuple[str, ...] = ()
 
@@ -60,16 +65,23 @@ def evaluate(pipeline: Pipeline, records: Sequence[Message], origin: str, engine
     unmatched = engine.unmatched
     if apart and Counter(chain.from_iterable(alone.values())) != Counter(whole):
         unmatched, alone = TOGETHER, {}
+    rules = pipeline.process.validate_
+    broken = dict(zip(good, engine.broken(good), strict=True)) if rules and good else {}
+    names = {
+        number: tuple(list(rules)[rule] for rule in found if rule != UNDECODED) for number, found in broken.items()
+    }
     outcomes = tuple(
         _faulty(record, faults[number], pipeline)
         if number in faults
-        else outcome(record, alone.get(number, ()), pipeline)
+        else replace(outcome(record, alone.get(number, ()), pipeline), broken=names.get(number, ()))
         for number, record in enumerate(records)
     )
+    listed = pa.array(list(broken.values()), pa.list_(pa.int32()))
+    counted = tuple(counts(rules, tally(listed, len(broken), len(rules))))
     if not unmatched:
-        return Preview(pipeline.pipeline, origin, outcomes, notes=engine.notes)
+        return Preview(pipeline.pipeline, origin, outcomes, notes=engine.notes, rules=counted)
     matched, others = by_source(outcomes, whole, pipeline)
-    return Preview(pipeline.pipeline, origin, matched, unmatched, others, engine.notes)
+    return Preview(pipeline.pipeline, origin, matched, unmatched, others, engine.notes, counted)
 
 
 def _processed(good: Sequence[int], process: Process, *, apart: bool) -> tuple[list[Row], dict[int, list[Row]]]:

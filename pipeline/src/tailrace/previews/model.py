@@ -6,7 +6,7 @@ Everything here is plain data. `tailrace.previews.evaluation` makes it, the comm
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tailrace.config import Pipeline
@@ -22,6 +22,7 @@ from tailrace.kafka.rejected_headers import (
     HEADER_TOPIC,
     PREFIX,
 )
+from tailrace.stages.rules import RuleCount
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,6 +89,7 @@ class Outcome:
     written: tuple[Written, ...] = ()
     rejected: tuple[Rejected, ...] = ()
     raised: str | None = None  # what the function raised, if that would stop the pipeline
+    broken: tuple[str, ...] = ()  # the rules that the record breaks; those after one that rejects it are not asked
 
     @property
     def place(self) -> Place:
@@ -105,6 +107,7 @@ class Preview:
     unmatched: str = ""  # why outputs are not matched with their sources; empty if they are
     others: tuple[Written | Rejected, ...] = ()  # outputs that are not matched with a source
     notes: tuple[str, ...] = ()
+    rules: tuple[RuleCount, ...] = ()
 
     @property
     def all_written(self) -> tuple[tuple[Place | None, Written], ...]:
@@ -209,7 +212,5 @@ def by_source(
             of.setdefault(each.source, []).append(each)
         else:
             others.append(each)
-    matched = [
-        Outcome(each.source, each.written, (*each.rejected, *of.get(each.place, ())), each.raised) for each in outcomes
-    ]
+    matched = [replace(each, rejected=(*each.rejected, *of.get(each.place, ()))) for each in outcomes]
     return tuple(matched), tuple(others)

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.accumulators import Accumulator
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
@@ -32,6 +32,8 @@ from tailrace.kafka.reader import Message
 from tailrace.previews.evaluation import Engine, batch
 from tailrace.previews.model import Row
 from tailrace.stages.assembly import Assembly
+from tailrace.stages.decode import decode
+from tailrace.stages.process import broken_rules, validate
 from tailrace.stages.rules import aside
 from tailrace.startup.run import assemble
 from tailrace.startup.session import session
@@ -106,14 +108,25 @@ def engine(spark: SparkSession, pipeline: Pipeline, folder: Path, records: Seque
         except Exception as error:  # whatever Spark makes of an exception in a task
             raise failure(error, pipeline) from error
 
-    return Engine(process, unmatched, (EMPTY,) if stateful else ())
+    def broken(chosen: Sequence[int]) -> list[tuple[int, ...]]:
+        parts = (batch([records[number] for number in chosen]),)
+        decoded = decode(_records(spark, _Leaf(parts, reports(spark))), pipeline.source, folder)
+        found = validate(decoded, pipeline.process.validate_).select(broken_rules()).collect()
+        return [tuple(row[0] or ()) for row in found]
+
+    return Engine(process, broken, unmatched, (EMPTY,) if stateful else ())
+
+
+def _records(spark: SparkSession, leaf: _Leaf) -> DataFrame:
+    """Return the frame of the chosen records, a task for each part."""
+    wanted = StructType([frame.RECORD[name] for name in frame.COLUMNS])
+    return one_row_per_task(spark, len(leaf.parts)).mapInArrow(leaf.read, wanted)
 
 
 def _rows(spark: SparkSession, assembly: Assembly, parts: tuple[pa.RecordBatch, ...]) -> list[list[Row]]:
     """Run a job with a task for each part, and return the rows of each."""
     leaf = _Leaf(parts, reports(spark))
-    wanted = StructType([frame.RECORD[name] for name in frame.COLUMNS])
-    records = one_row_per_task(spark, len(parts)).mapInArrow(leaf.read, wanted)
+    records = _records(spark, leaf)
     made = frame.rows(assembly, records, leaf.judge).withColumn(_PART, F.spark_partition_id()).collect()
     found: list[list[Row]] = [[] for _ in parts]
     # Behind a shuffle the number is that of a writing task; then there is one part, to which all rows belong.

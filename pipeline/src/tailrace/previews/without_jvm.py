@@ -15,6 +15,7 @@ from tailrace.kafka.reader import Message
 from tailrace.previews.evaluation import Engine, batch, rows
 from tailrace.previews.model import Row
 from tailrace.stages.arrow_stages import ArrowSpec, ArrowStages
+from tailrace.stages.rules import UNDECODED
 
 
 def engine(pipeline: Pipeline, folder: Path, records: Sequence[Message]) -> Engine:
@@ -29,4 +30,11 @@ def engine(pipeline: Pipeline, folder: Path, records: Sequence[Message]) -> Engi
         made = arrow_rows.rows(stages, iter([batch(chosen).select(spec.columns)]), lambda judged: None)
         return list(chain.from_iterable(map(rows, made)))
 
-    return Engine(process)
+    def broken(chosen: Sequence[int]) -> list[tuple[int, ...]]:
+        judged = [stages.judge(batch([records[number]]).select(spec.columns))[2] for number in chosen]
+        return [
+            tuple(rule for rule, number in enumerate(found[1:]) if number) if found[0] else (UNDECODED,)
+            for found in judged
+        ]
+
+    return Engine(process, broken)

@@ -105,17 +105,22 @@ class ArrowSpec:
         return _UNCHANGED if self.copies else tuple(RECORD.names)
 
 
+def decoded_schema(fields: StructType | None) -> pa.Schema:
+    """Return the columns of decoded records, which conditions are about."""
+    decoded = [pa.field("value", pa.binary())] if fields is None else list(to_arrow_schema(fields, timezone="UTC"))
+    return pa.schema([*decoded, pa.field(KAFKA, pa.struct(ORIGIN))])
+
+
 def conditions(rules: Mapping[str, Rule], fields: StructType | None) -> dict[str, Condition]:
     """Return the rules' conditions, checked against the fields of a value; raise ConfigInvalid if one needs Spark."""
-    decoded = [pa.field("value", pa.binary())] if fields is None else list(to_arrow_schema(fields, timezone="UTC"))
-    schema = pa.schema([*decoded, pa.field(KAFKA, pa.struct(ORIGIN))])
+    schema = decoded_schema(fields)
     found = {}
     for name, rule in rules.items():
         try:
             found[name] = Condition(rule.condition, schema)
         except Unsupported as error:
             raise ConfigInvalid(
-                f"process.validate: the condition {name!r}, {rule.condition!r}, cannot be evaluated on Arrow batches: "
+                f"process.validate: the condition {name!r}, `{rule.condition}`, cannot be evaluated on Arrow batches: "
                 f"{error}",
                 kept=KEPT,
                 then="write it without that, or use process.function, whose conditions Spark evaluates",

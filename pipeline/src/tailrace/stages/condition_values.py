@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
-from tailrace.stages.conditions import Call, Column, Literal, Node, Scalar, Unsupported, parse
+from tailrace.stages.conditions import Call, Column, Literal, Node, Scalar, Unsupported, columns, parse
 
 _EXACT: Final = 2**24  # whole numbers up to here are the same in every type of number
 _DIGITS: Final = 38  # of a decimal in Spark
@@ -35,6 +35,24 @@ class Condition:
     def __call__(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         """Return whether each row meets the condition; null counts as not."""
         return pc.fill_null(_evaluate(self._node, batch), False)
+
+
+def unknown_column(text: str, schema: pa.Schema) -> str:
+    """Return what is wrong with a column of a condition; empty if nothing is, or if only Spark can read it."""
+    try:
+        used = list(columns(parse(text)))
+    except Unsupported:
+        return ""
+    for column in used:
+        kind: pa.DataType = pa.struct(list(schema))
+        for name in column.path:
+            if not pt.is_struct(kind):
+                break
+            try:
+                kind = kind.field(_named(name, [each.name for each in kind], column)).type
+            except Unsupported as error:
+                return str(error)
+    return ""
 
 
 def _evaluate(node: Node, batch: pa.RecordBatch) -> Any:
@@ -88,7 +106,8 @@ def _named(name: str, known: Iterable[str], column: Column) -> int:
     found = [number for number, each in enumerate(fields) if each.lower() == name.lower()]
     if len(found) != 1:
         what = "is ambiguous" if found else f"is not a field; the fields are {', '.join(fields)}"
-        raise Unsupported(f"{column}: {name} {what}")
+        where = f"{column}: " if len(column.path) > 1 else ""
+        raise Unsupported(f"{where}{name} {what}")
     return found[0]
 
 

@@ -110,7 +110,7 @@ def check(rules: Mapping[str, Rule], judged: Judged, batch: int, where: str) -> 
     condition = first.rule.condition if len(first.rule.condition) <= _SHOWN else f"{first.rule.condition[:_SHOWN]}…"
     others = "".join(f"; and {_counted(each)}" for each in broken[1:])
     raise RuleBroken(
-        f"{_counted(first)}, {condition!r}{others}; in batch {batch}, of {where}",
+        f"{_counted(first)}, `{condition}`{others}; in batch {batch}, of {where}",
         kept="nothing of this batch was planned, delivered or rejected; the next start chooses a batch from the same "
         "offsets",
         then="`tailrace preview FILE` shows such records; mend the rule, or set process.validate."

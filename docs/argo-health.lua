@@ -5,7 +5,7 @@ if obj.status == nil or obj.status.phase == nil or obj.status.observedGeneration
 end
 local words = {
   Running = "Healthy", Starting = "Progressing", Upgrading = "Progressing", Suspended = "Suspended",
-  Operating = "Progressing",
+  Operating = "Progressing", Waiting = "Progressing",
   Paused = "Suspended", RolledBack = "Degraded", Failing = "Degraded", Stalled = "Degraded", Invalid = "Degraded"
 }
 health.status = words[obj.status.phase] or "Unknown"

@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 from support.helm import CHART, ROOT, Resource, helm, named, of_kind, unfit
+from tailrace_operator import gates
 from tailrace_operator.crd import crd, operation
+from tailrace_operator.model import Closed
 from tailrace_operator.platform import KINDS
 from tailrace_operator.status import Phase
 
@@ -51,7 +53,12 @@ def test_definition_outlives_its_release() -> None:
     """An uninstall would delete every Pipeline with it."""
     done = helm("template", "crds", str(CHARTS / "tailrace-crds"))
     made = [each for each in yaml.safe_load_all(done.stdout) if each]
-    assert [each["metadata"]["annotations"]["helm.sh/resource-policy"] for each in made] == ["keep", "keep"]
+    assert len(made) == 2
+    for each in made:
+        notes = each["metadata"]["annotations"]
+        assert notes["helm.sh/resource-policy"] == "keep"
+        assert notes["argocd.argoproj.io/sync-options"] == "Prune=false"
+        assert notes["kustomize.toolkit.fluxcd.io/prune"] == "disabled"
 
 
 def test_rights_are_in_the_named_namespaces_only() -> None:
@@ -62,6 +69,16 @@ def test_rights_are_in_the_named_namespaces_only() -> None:
     every = rendered()
     assert of_kind(every, "ClusterRole")
     assert not of_kind(every, "Role")
+
+
+def test_gates_look_into_further_namespaces_with_few_rights() -> None:
+    """They get objects by name, and change nothing; Secrets only if that is allowed."""
+    some = rendered(namespaces=["a"], gates={"namespaces": ["a", "kafka"]})
+    [role] = [each for each in of_kind(some, "Role") if each["metadata"]["namespace"] == "kafka"]
+    assert {verb for _, _, verb in rights(role)} == {"get"}
+    assert {name for _, name, _ in rights(role)} == {"configmaps", "secrets", "kafkausers", "kafkatopics"}
+    none = rendered(namespaces=["a"], gates={"secrets": False, "namespaces": ["kafka"]})
+    assert not {name for each in of_kind(none, "Role") for _, name, _ in rights(each)} & {"secrets"}
 
 
 def test_each_right_is_in_the_page_with_its_reason() -> None:
@@ -193,6 +210,8 @@ def test_each_reason_is_in_the_page() -> None:
         ("RolledBack", "Requested")
     }
     conditions |= {("Ready", "DriverEnded")}
+    waiting = {Closed(kind, "", "").reason for kind in gates.KINDS}
+    conditions |= {(each, why) for each in ("Ready", "Progressing", "DependenciesReady") for why in waiting}
     table = PAGE.split("| condition | reason | meaning |", 1)[1].split("\n\n", 1)[0]
     told = {tuple(row) for row in re.findall(r"^\| (\w+) \| (\w+) \|", table, re.MULTILINE)}
     assert told == conditions

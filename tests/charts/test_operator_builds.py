@@ -113,7 +113,7 @@ def test_spec_that_cannot_run_is_refused_in_words(change: dict[str, Any], words:
 def test_pipeline_of_the_page_is_built_on_the_platform_of_the_page() -> None:
     """Word by word, as a reader copies them."""
     page = (ROOT / "docs" / "operator.md").read_text(encoding="utf-8")
-    shared, pipeline = (yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    shared, pipeline, *_ = (yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
     builder = Builder(Platform(CHART, shared["platform"]), str(tool("helm")), (STRIMZI,))
     found = replace(
         resource(pipeline["spec"]), key=Key(pipeline["metadata"]["namespace"], pipeline["metadata"]["name"])
@@ -207,7 +207,7 @@ def test_what_a_revision_no_longer_has_is_removed() -> None:
         thing("ReplicaSet", "orders-a", spec={"replicas": 1, **mounting}),
         *(thing("ConfigMap", f"orders-{number}", created=f"2026-01-0{number}") for number in range(1, 6)),
     )
-    apply.apply(cluster, KEY, build(), kept=2)
+    apply.apply(cluster, KEY, build(), kept=2, pods={})
     assert ("NetworkPolicy", "orders-old") not in cluster.objects
     assert ("KafkaTopic", "orders.old") in cluster.objects
     kept = {name for kind, name in cluster.objects if kind == "ConfigMap"} & {f"orders-{n}" for n in range(1, 6)}

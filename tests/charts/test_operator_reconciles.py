@@ -30,6 +30,12 @@ class Api:
         self.applied: list[str] = []
         self.statuses: list[Object] = []
         self.told: list[str] = []
+        self.missing: set[str] = set()
+        self.replicas: list[int] = []
+
+    def find(self, kind: str, namespace: str, name: str) -> Object | None:
+        """Return an object's metadata."""
+        return None if name in self.missing else {"metadata": {"name": name}}
 
     def uid(self, key: Key) -> str:
         """Return the Pipeline's."""
@@ -38,6 +44,8 @@ class Api:
     def apply(self, body: Object) -> Object:
         """Take an object as the API server does."""
         self.applied.append(body["kind"])
+        if body["kind"] == "Deployment":
+            self.replicas.append(body["spec"]["replicas"])
         body["metadata"] |= {"uid": body["kind"], "generation": 1, "resourceVersion": str(len(self.applied))}
         return body
 
@@ -112,3 +120,48 @@ def test_what_no_watch_has_said_is_asked_for_from_time_to_time(monkeypatch: pyte
     assert (found.drivers, found.operations) == ((), ())
     api.there = ""
     assert one.reconcile(KEY) == ""
+
+
+def test_new_drivers_keep_what_they_need() -> None:
+    """Once for each new pod, and not for a Pipeline that is gone."""
+    api = Api("u")
+    one, cache = made(api)
+    one.reconcile(KEY)
+    api.applied.clear()
+    labels = {
+        "tailrace.dev/pipeline": "orders",
+        "tailrace.dev/release": "orders",
+        "tailrace.dev/component": "driver",
+    }
+
+    def pod(name: str) -> Object:
+        about = {"name": name, "namespace": "ns", "uid": name, "labels": labels, "creationTimestamp": "2026-01-01"}
+        return {"metadata": about, "status": {}}
+
+    cache.put("Pod", pod("orders-1"))
+    one.reconcile(KEY)
+    assert set(api.applied) == {"ServiceAccount", "Role", "RoleBinding", "NetworkPolicy"}
+    api.applied.clear()
+    one.reconcile(KEY)
+    assert api.applied == []
+    api.there = ""
+    cache.put("Pod", pod("orders-2"))
+    one.reconcile(KEY)
+    assert api.applied == []
+
+
+def test_driver_waits_for_its_secret_and_starts_when_it_is_there() -> None:
+    """Everything else is applied meanwhile."""
+    api = Api("u")
+    api.missing = {"db"}
+    one, cache = made(api)
+    spec = PIPELINE["spec"] | {"secretEnv": {"A": {"secret": "db", "key": "k"}}}
+    cache.pipeline(PIPELINE | {"spec": spec}, gone=False)
+    for _ in range(2):  # the second time with the status as it was before the first
+        assert one.reconcile(KEY) == "Waiting"
+    assert "NetworkPolicy" in api.applied
+    assert api.replicas[-1] == 0
+    assert api.told == ["WaitingForSecret: Secret db does not exist"]
+    api.missing.clear()
+    assert one.reconcile(KEY) == "Starting"
+    assert api.replicas[-1] == 1

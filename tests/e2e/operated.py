@@ -117,6 +117,22 @@ class Operated(Release):
         found: dict[str, Any] = json.loads(self.kubectl("get", "deployment", pipeline, "-o", "json"))
         return found
 
+    def live(self, pipeline: str = PIPELINE) -> str:
+        """Return the number of executors that a running driver is asked for."""
+        body = json.loads(self.kubectl("get", "configmap", f"{pipeline}-live", "-o", "json"))
+        return str(body["data"]["executors"])
+
+    def told(self, reason: str, pipeline: str = PIPELINE) -> str:
+        """Return the messages of a Pipeline's Events with this reason."""
+        found = cluster.items(
+            "events", self.namespace, f"--field-selector=involvedObject.name={pipeline},reason={reason}"
+        )
+        return "\n".join(str(each["message"]) for each in found)
+
+    def topics(self) -> set[str]:
+        """Return the topics that Strimzi manages."""
+        return {str(each["spec"]["topicName"]) for each in cluster.items("kafkatopics", self.namespace)}
+
     def single(self) -> bool:
         """Tell whether there is a single driver, and it is ready."""
         drivers = self.pods("driver")

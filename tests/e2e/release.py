@@ -77,11 +77,11 @@ class Release:
         """Run kubectl in the release's namespace."""
         return cluster.kubectl("-n", self.namespace, *arguments, check=check, told=told)
 
-    def pods(self, component: str, pipeline: str = "tweets") -> list[Resource]:
-        """Return a pipeline's driver or executor pods that are not terminating."""
+    def pods(self, component: str, pipeline: str = "tweets", *, ending: bool = False) -> list[Resource]:
+        """Return a pipeline's driver or executor pods; those that are terminating only if asked for."""
         select = f"tailrace.dev/component={component},tailrace.dev/pipeline={pipeline}"
         found = cluster.items("pods", self.namespace, "-l", select)
-        return [each for each in found if "deletionTimestamp" not in each["metadata"]]
+        return [each for each in found if ending or "deletionTimestamp" not in each["metadata"]]
 
     def driver(self, pipeline: str = "tweets") -> str:
         """Return the name of the only driver's pod."""

@@ -107,6 +107,39 @@ def test_spec_with_an_error_changes_nothing(running: Operated) -> None:
     assert running.driver() == driver
 
 
+def test_number_of_executors_changes_without_another_driver(running: Operated) -> None:
+    """`kubectl scale` changes the spec, and the driver that runs requests another executor; an Event says so."""
+    driver, found = running.driver(), running.deployment()["spec"]["template"]
+    with running.feeding():
+        running.kubectl("scale", f"{PLURAL}/{PIPELINE}", "--replicas=2")
+        # The kubelet updates a mounted ConfigMap within a minute or so, and at once if the pod itself changes.
+        running.until(lambda: running.live() == "2", "the ConfigMap to have the number")
+        running.kubectl("annotate", "pod", driver, "test=now")
+        running.until(lambda: running.status().get("replicas") == 2, "the status to count two executors")
+        assert running.status()["selector"].startswith("tailrace.dev/component=executor,")
+        assert len(running.pods("executor")) == 2
+        assert (running.driver(), running.deployment()["spec"]["template"]) == (driver, found)
+        running.kubectl("scale", f"{PLURAL}/{PIPELINE}", "--replicas=1")
+    running.count("scaled without another driver")
+    assert "without another driver: executors.instances" in running.told("ChangedInPlace")
+
+
+def test_new_pipeline_waits_for_its_secret(running: Operated) -> None:
+    """No pod before it is there; then the driver starts by itself. Its topic goes with it, as the spec says."""
+    waits = operated.spec() | {"secretEnv": {"KEY": {"secret": "late", "key": "k"}}, "deletionPolicy": "Delete"}
+    running.apply(waits, "waits")
+    running.phase("Waiting", "waits")
+    running.until(lambda: running.condition("Ready", "waits")["reason"] == "WaitingForSecret", "only a Secret to miss")
+    assert "Secret late does not exist" in running.condition("Ready", "waits")["message"]
+    assert not running.pods("driver", "waits")
+    assert "waits.rejected" in running.topics()
+    running.kubectl("create", "secret", "generic", "late", "--from-literal=k=v")
+    running.until(lambda: bool(running.pods("driver", "waits")), "its driver to start")
+    running.kubectl("delete", PLURAL, "waits", "--timeout=60s")
+    running.until(lambda: "waits.rejected" not in running.topics(), "its topic to be gone")
+    running.kubectl("delete", "secret", "late")
+
+
 def test_function_that_does_not_exist_is_rolled_back(running: Operated) -> None:
     """At once, because no waiting mends it; applying the same spec again changes nothing, and another one runs."""
     driver, good = running.driver(), running.status()["running"]
@@ -117,6 +150,7 @@ def test_function_that_does_not_exist_is_rolled_back(running: Operated) -> None:
         found = running.condition("RolledBack")
         assert found["reason"] == "ConfigurationRefused"
         assert "TR-102" in found["message"]
+        assert "hand-over because: config.process" in running.told("HandOver")
         running.until(running.single, "the failed driver to be gone")
         generation = running.deployment()["metadata"]["generation"]
         running.kubectl("annotate", PLURAL, PIPELINE, "again=yes", "--overwrite")
@@ -300,15 +334,25 @@ def test_operator_of_the_chart_has_the_rights_it_needs(running: Operated) -> Non
 
 
 def test_pipeline_is_deleted_without_an_operator(running: Operated) -> None:
-    """Kubernetes deletes what belongs to it; its topics stay, and a new Pipeline of this name goes on where it was."""
+    """Kubernetes deletes what belongs to it, the driver first, which keeps its user until it has finished its batch.
+
+    Its topics stay, and a new Pipeline of this name goes on where it was.
+    """
     running.operator.kill()
     running.feed("tweets", 500)
     running.count("without an operator")
     running.kubectl("delete", PLURAL, PIPELINE, "--timeout=60s")
+
+    def ended() -> bool:
+        users = [releases.name(each) for each in cluster.items("kafkausers", running.namespace)]
+        drivers = running.pods("driver", ending=True)  # asked for last: one that is left must still have its user
+        assert not drivers or PIPELINE in users
+        return not drivers
+
+    running.until(ended, "its driver to end")
     running.until(lambda: not operated.owned(running.namespace), "everything of the Pipeline to be gone")
     running.until(lambda: not running.pods("driver") and not running.pods("executor"), "its pods to be gone")
-    topics = cluster.items("kafkatopics", running.namespace)
-    assert {"tweets", "hashtags", "tweets.rejected"} <= {str(each["spec"]["topicName"]) for each in topics}
+    assert {"tweets", "hashtags", "tweets.rejected"} <= running.topics()
     running.feed("tweets", 500)
     running.operator.start()
     running.apply(operated.spec())

@@ -34,6 +34,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [streaming.tailrace.dev]
   resources: [tailracepipelines/status, tailraceoperations/status]
   verbs: [get, patch]
+- apiGroups: [streaming.tailrace.dev]
+  resources: [tailracepipelines/finalizers]
+  verbs: [update]
 - apiGroups: [apps]
   resources: [deployments, controllerrevisions]
   verbs: [get, list, watch, create, patch, delete]
@@ -69,5 +72,25 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get, list, create, patch, delete]
 - apiGroups: [kafka.strimzi.io]
   resources: [kafkatopics]
-  verbs: [get, create, patch]
+  verbs: [get, list, create, patch]
+{{ include "operator.rules.secrets" . }}
+{{- end -}}
+
+{{- define "operator.rules.secrets" -}}
+{{- if .Values.gates.secrets -}}
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
+{{- end -}}
+{{- end -}}
+
+{{/* Where Pipelines of other namespaces may wait for objects. */}}
+{{- define "operator.rules.gates" -}}
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get]
+- apiGroups: [kafka.strimzi.io]
+  resources: [kafkausers, kafkatopics]
+  verbs: [get]
+{{ include "operator.rules.secrets" . }}
 {{- end -}}

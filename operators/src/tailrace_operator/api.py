@@ -9,7 +9,7 @@ from typing import Any
 
 from kubernetes import client, config, dynamic
 from kubernetes.client.exceptions import ApiException
-from kubernetes.dynamic.exceptions import NotFoundError, ResourceNotFoundError
+from kubernetes.dynamic.exceptions import ForbiddenError, NotFoundError, ResourceNotFoundError
 
 from tailrace.config.resource import GROUP, KIND, OPERATION, VERSION
 from tailrace.errors import ConfigInvalid
@@ -19,6 +19,8 @@ from tailrace_operator.platform import KINDS, OPTIONAL
 log = logging.getLogger(__name__)
 
 _LIMIT = 20.0  # seconds for one request
+_SECRET = ("Secret", "ConfigMap")  # only whether they exist is asked, and nothing of what they hold
+_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _VERSIONS = {
     **KINDS,
     "ControllerRevision": "apps/v1",
@@ -26,6 +28,7 @@ _VERSIONS = {
     "Pod": "v1",
     "Job": "batch/v1",
     "Event": "v1",
+    "Secret": "v1",
 }
 _VERSIONS |= dict.fromkeys((KIND, OPERATION), f"{GROUP}/{VERSION}")
 
@@ -94,6 +97,20 @@ class ApiServer:
         except NotFoundError:
             return ""
         return "" if found.metadata.deletionTimestamp else str(found.metadata.uid)
+
+    def find(self, kind: str, namespace: str, name: str) -> Object | None:
+        """Return an object, of a Secret or ConfigMap only its metadata; raise PermissionError if that is refused."""
+        resource = self._resource(kind)
+        if resource is None:
+            return None
+        self._count("get")
+        more = {"header_params": {"Accept": _METADATA}} if kind in _SECRET else {}
+        try:
+            return _plain(self._client.get(resource, namespace=namespace, name=name, _request_timeout=_LIMIT, **more))
+        except NotFoundError:
+            return None
+        except ForbiddenError as error:
+            raise PermissionError(f"{kind} {namespace}/{name}: {error.reason}") from error
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object, if it is there."""

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from tailrace.config.resource import OWNER
+from tailrace_operator import owners
 from tailrace_operator.build import Built
 from tailrace_operator.model import Key, Object
+from tailrace_operator.objects import selector
 from tailrace_operator.platform import KINDS, TOPIC
 
 
@@ -28,11 +30,14 @@ class Cluster(Protocol):
         """Delete an object, if it is there."""
 
 
-def apply(cluster: Cluster, key: Key, built: Built, kept: int) -> Object:
-    """Apply all objects, remove those that are no longer part of it, and return the driver's Deployment."""
+def apply(cluster: Cluster, key: Key, built: Built, kept: int, pods: Mapping[str, str]) -> Object:
+    """Apply all objects, remove those that are no longer part of it, and return the driver's Deployment.
+
+    `pods` are the drivers' pods, with their uids: what they need outlasts them.
+    """
     deployment: Object = {}
     for body in built.objects:
-        made = cluster.apply(body)
+        made = cluster.apply(owners.kept_by(body, pods))
         if body["kind"] == "Deployment":
             deployment = made
     prune(cluster, key, built, kept)
@@ -50,7 +55,7 @@ def prune(cluster: Cluster, key: Key, built: Built, kept: int) -> None:
         gone = [each for each in found if (kind, each["metadata"]["name"]) not in wanted]
         if gone and kind == "ConfigMap":
             if mounted is None:
-                mounted = configurations(cluster.list("ReplicaSet", key.namespace, _drivers(key)))
+                mounted = configurations(cluster.list("ReplicaSet", key.namespace, selector(key, "driver")))
             gone = superfluous(gone, mounted, kept)
         for each in gone:
             cluster.delete(kind, key.namespace, each["metadata"]["name"])
@@ -71,7 +76,3 @@ def superfluous(earlier: Iterable[Object], mounted: set[str], kept: int) -> list
     free = [each for each in earlier if each["metadata"]["name"] not in mounted]
     free.sort(key=lambda each: (str(each["metadata"]["creationTimestamp"]), each["metadata"]["name"]))
     return free[: max(0, len(free) - kept)]
-
-
-def _drivers(key: Key) -> str:
-    return f"tailrace.dev/component=driver,tailrace.dev/pipeline={key.name},tailrace.dev/release={key.name}"

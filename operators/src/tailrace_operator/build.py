@@ -17,11 +17,11 @@ from typing import Any
 import yaml
 
 from tailrace.config.file import load
-from tailrace.config.resource import KIND, OWNER
+from tailrace.config.resource import OWNER
 from tailrace.errors import ConfigInvalid, InvariantBroken
+from tailrace_operator import owners
 from tailrace_operator.changes import Effect, combined, part
 from tailrace_operator.model import APPLIED, LIVE, REVISION, TEMPLATE, Key, Object, Resource, Revision
-from tailrace_operator.objects import owner
 from tailrace_operator.platform import KINDS, TOPIC, Platform
 from tailrace_operator.revisions import digest
 
@@ -102,7 +102,7 @@ class Builder:
         entry = {**spec, "enabled": running}
         kafka = dict(self.platform.values.get("kafka") or {})
         # A Pipeline names topics that exist; whether they do is found out at the brokers.
-        kafka["existingTopics"] = sorted({*self.platform.topics, *_topics(spec)} - _made(kafka))
+        kafka["existingTopics"] = sorted({*self.platform.topics, *topics(spec)} - _made(kafka))
         return {**self.platform.values, "kafka": kafka, "pipelines": {key.name: entry}}
 
     def _render(self, key: Key, values: Mapping[str, Any]) -> Iterable[Object]:
@@ -135,8 +135,8 @@ def _owned(made: Object, resource: Resource) -> Object:
     }
     if made["kind"] == TOPIC:  # shared: the ledger is that of all Pipelines, and of a Helm release
         about["labels"] = {_CLUSTER: about["labels"][_CLUSTER]}
-    else:
-        about["ownerReferences"] = [owner(KIND, resource.key.name, resource.uid)]
+    if references := owners.of_pipeline(made, resource):
+        about["ownerReferences"] = references
     return made
 
 
@@ -150,7 +150,8 @@ def _made(kafka: Mapping[str, Any]) -> set[str]:
     return set(topics) if isinstance(topics, dict) else {str(each["name"]) for each in topics}
 
 
-def _topics(spec: Mapping[str, Any]) -> set[str]:
+def topics(spec: Mapping[str, Any]) -> set[str]:
+    """Return the topics that a spec names."""
     config = spec.get("config") or {}
     source, sink = config.get("source") or {}, config.get("sink") or {}
     found = {*(source.get("topics") or ()), sink.get("topic")}

@@ -21,12 +21,28 @@ from tailrace.config import Pipeline
 from tailrace.config.resource import GROUP, KIND, OPERATION, OPERATIONS, PLURAL, VERSION
 from tailrace.errors import InvariantBroken
 from tailrace_operator.chart import WRITTEN
+from tailrace_operator.schemas import (
+    ANYTHING,
+    COLUMNS,
+    OPERATION_COLUMNS,
+    OPERATION_SCHEMA,
+    OTHERWISE,
+    RULES,
+    SCALE,
+    STATUS,
+    SWITCHES,
+    Schema,
+)
 
 SHORT_NAMES = ["tailrace", "tlr"]
 CATEGORY = "streaming"
-KEPT_BY_HELM = {"helm.sh/resource-policy": "keep"}  # to remove the definition is to delete every Pipeline
-
-Schema = dict[str, Any]
+# To remove a definition is to delete every Pipeline, so neither Helm nor Argo CD nor Flux does it.
+ANNOTATIONS = {
+    "helm.sh/resource-policy": "keep",
+    "argocd.argoproj.io/sync-options": "Prune=false",
+    "argocd.argoproj.io/sync-wave": "-2",
+    "kustomize.toolkit.fluxcd.io/prune": "disabled",
+}
 
 # Schema keywords that mean the same to Kubernetes.
 KEPT = (
@@ -41,156 +57,25 @@ DROPPED = {"title", "default", "$defs", "examples", "uniqueItems"}
 EITHER = "x-kubernetes-int-or-string"
 # Keywords translated below.
 TRANSLATED = {"$ref", "anyOf", "const", "properties", "additionalProperties", "patternProperties", "items"}
-ANYTHING: Schema = {"x-kubernetes-preserve-unknown-fields": True}
-
-# Keys of a spec that the chart's entry does not have, and those that it has and a Pipeline has otherwise.
-SWITCHES: Schema = {
-    "suspend": {
-        "type": "boolean",
-        "description": "Let no driver run. Offsets, topics and the user stay; the pipeline goes on where it was.",
-    },
-    "paused": {"type": "boolean", "description": "Let the operator change nothing; what runs goes on."},
-}
-OTHERWISE = {"name", "enabled"}
-RULES: list[Schema] = [
-    {
-        "rule": "!has(self.upgrade) || self.upgrade != 'drain' || !has(self.driver) || !has(self.driver.standbys) "
-        "|| self.driver.standbys == 0",
-        "message": "with upgrade drain no driver waits beside another: driver.standbys must be 0",
-    },
-    {
-        "rule": "has(self.config.source) && (has(self.config.source.topics) || has(self.config.source.pattern))",
-        "message": "config.source needs topics, or a pattern",
-    },
-]
-
-
-def _text(description: str) -> Schema:
-    return {"type": "string", "description": description}
-
-
-def _number(description: str) -> Schema:
-    return {"type": "integer", "format": "int64", "description": description}
-
-
-_CONDITION: Schema = {
-    "type": "object",
-    "required": ["type", "status", "reason", "lastTransitionTime"],
-    "properties": {
-        "type": _text("What it is about."),
-        "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-        "reason": _text("Why, in a word of docs/operator.md."),
-        "message": _text("Why, with values."),
-        "observedGeneration": _number("The generation of the spec that it describes."),
-        "lastTransitionTime": {"type": "string", "format": "date-time"},
-    },
-}
-
-STATUS: Schema = {
-    "type": "object",
-    "description": "What the operator observed; only the operator writes here.",
-    "properties": {
-        "observedGeneration": _number("The generation of the spec that this status describes."),
-        "phase": _text("The pipeline's state in a word."),
-        "revision": _text("The revision that the spec asks for."),
-        "running": _text("The revision that drivers are made of."),
-        "lastStable": _text("The newest revision that was seen to work, and to which a failed one goes back."),
-        "drivers": _number("Drivers' pods, those that wait for their turn included."),
-        "lag": _number("Records in the source topics not yet delivered."),
-        "rates": {"type": "object", "description": "Records per second.", "additionalProperties": {"type": "number"}},
-        "lastBatch": {"type": "object", "description": "The batch that was delivered last.", **ANYTHING},
-        "lastError": {
-            "type": "object",
-            "description": "Why the newest driver is not ready.",
-            "properties": {
-                "driver": _text("Its pod."),
-                "code": _text("The code of its error, for `tailrace explain`."),
-                "message": _text("Its last words."),
-            },
-        },
-        "conditions": {
-            "type": "array",
-            "items": _CONDITION,
-            "x-kubernetes-list-type": "map",
-            "x-kubernetes-list-map-keys": ["type"],
-        },
-        "history": {
-            "type": "array",
-            "description": "The last revisions, oldest first.",
-            "items": {"type": "object", **ANYTHING},
-        },
-    },
-}
-
-COLUMNS: list[Schema] = [
-    {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
-    {"name": "Ready", "type": "string", "jsonPath": '.status.conditions[?(@.type=="Ready")].status'},
-    {"name": "Revision", "type": "string", "jsonPath": ".status.running"},
-    {"name": "Lag", "type": "integer", "jsonPath": ".status.lag", "description": "Records not yet delivered."},
-    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-    {"name": "Error", "type": "string", "jsonPath": ".status.lastError.code"},
-]
-
-
-OPERATION_SCHEMA: Schema = {
-    "type": "object",
-    "description": "A command of `tailrace` that runs once for a Pipeline; what moves offsets runs while it rests.",
-    "required": ["spec"],
-    "properties": {
-        "spec": {
-            "type": "object",
-            "required": ["pipeline", "run"],
-            "properties": {
-                "pipeline": {"type": "string", "minLength": 1, "description": "The Pipeline's name."},
-                "run": {
-                    "type": "array",
-                    "minItems": 2,
-                    "maxItems": 50,
-                    "items": {"type": "string", "maxLength": 1000},
-                    "description": "The command, without the file: [offsets, rewind, --to-time, 2026-11-20T10:00:00Z].",
-                },
-            },
-            "x-kubernetes-validations": [
-                {"rule": "self == oldSelf", "message": "an operation runs once: make another one"},
-                {"rule": "self.run[0] in ['offsets', 'rejected']", "message": "run begins with offsets or rejected"},
-            ],
-        },
-        "status": {
-            "type": "object",
-            "properties": {
-                "phase": {"type": "string", "enum": ["Waiting", "Running", "Succeeded", "Failed"]},
-                "message": _text("Why it waits, where its output is, or why it failed."),
-                "started": {"type": "string", "format": "date-time"},
-                "finished": {"type": "string", "format": "date-time"},
-            },
-        },
-    },
-}
-
-OPERATION_COLUMNS: list[Schema] = [
-    {"name": "Pipeline", "type": "string", "jsonPath": ".spec.pipeline"},
-    {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
-    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-    {"name": "Run", "type": "string", "jsonPath": ".spec.run"},
-    {"name": "Message", "type": "string", "jsonPath": ".status.message", "priority": 1},
-]
 
 
 def crd(values: Schema) -> Schema:
     """Build the definition of the Pipeline; `values` is the schema of the chart's values."""
-    return _definition(KIND, PLURAL, SHORT_NAMES, COLUMNS, _resource(values))
+    return _definition(KIND, PLURAL, SHORT_NAMES, COLUMNS, _resource(values), status={}, scale=dict(SCALE))
 
 
 def operation() -> Schema:
     """Build the definition of the PipelineOperation."""
-    return _definition(OPERATION, OPERATIONS, ["tlrop"], OPERATION_COLUMNS, deepcopy(OPERATION_SCHEMA))
+    return _definition(OPERATION, OPERATIONS, ["tlrop"], OPERATION_COLUMNS, deepcopy(OPERATION_SCHEMA), status={})
 
 
-def _definition(kind: str, plural: str, short: list[str], columns: list[Schema], schema: Schema) -> Schema:
+def _definition(
+    kind: str, plural: str, short: list[str], columns: list[Schema], schema: Schema, **subresources: Schema
+) -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{GROUP}", "annotations": dict(KEPT_BY_HELM)},
+        "metadata": {"name": f"{plural}.{GROUP}", "annotations": dict(ANNOTATIONS)},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
@@ -207,7 +92,7 @@ def _definition(kind: str, plural: str, short: list[str], columns: list[Schema],
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "subresources": {"status": {}},
+                    "subresources": subresources,
                     "additionalPrinterColumns": deepcopy(columns),
                     "schema": {"openAPIV3Schema": schema},
                 }

@@ -159,6 +159,7 @@ class Seen:
     rollout: Rollout | None = None
     pods: tuple[Pod, ...] = ()
     leaving: int = 0  # pods that were told to end, and may still work
+    drivers: Mapping[str, str] = field(default_factory=dict)  # the uid of every pod, by name
     report: Report | None = None
     operation: Operation | None = None  # the one whose turn it is
 
@@ -169,6 +170,22 @@ class Hold(StrEnum):
     PAUSED = "Paused"
     INVALID = "Invalid"
     NAME_TAKEN = "NameTaken"
+    WAITING = "Waiting"
+
+
+@dataclass(frozen=True)
+class Closed:
+    """Something that a driver needs and that is missing, or not ready."""
+
+    kind: str
+    name: str  # with its namespace, if that is another
+    problem: str
+    asked: bool = False  # the spec names it
+
+    @property
+    def reason(self) -> str:
+        """The reason of a condition."""
+        return f"WaitingFor{self.kind}"
 
 
 @dataclass(frozen=True)
@@ -181,6 +198,7 @@ class Choice:
     resting: str = ""  # the operation for which no driver runs
     hold: Hold | None = None
     why: str = ""  # of the hold
+    waiting: tuple[Closed, ...] = ()  # what is missing; a driver that runs goes on
     rolled_back: str = ""  # why `run` is not `wanted`
     stable: str = ""  # the revision that is now known to work
     failed: tuple[str, str] | None = None  # the revision that is now known not to, and why

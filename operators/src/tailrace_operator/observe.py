@@ -55,6 +55,7 @@ def seen(
     operation: Operation | None = None,
 ) -> Seen:
     """Put together what was observed, and ask the leading driver; `port` is where drivers answer, if they do."""
+    drivers = list(drivers)
     known = sorted((revisions.parse(each) for each in records), key=lambda each: each.number)
     every = sorted((pod(each) for each in drivers), key=lambda each: (each.created, each.name))
     pods = tuple(each for each in every if not each.leaving)
@@ -66,6 +67,7 @@ def seen(
         rollout=rollout(deployment) if deployment is not None else None,
         pods=pods,
         leaving=len(every) - len(pods),
+        drivers={each["metadata"]["name"]: str(each["metadata"].get("uid", "")) for each in drivers},
         report=heard[0] if heard else None,
         operation=operation,
     )

@@ -19,6 +19,7 @@ from tailrace_operator.cache import Cache
 from tailrace_operator.model import Key
 from tailrace_operator.platform import Platform
 from tailrace_operator.reconcile import Reconciler
+from tailrace_operator.status import Phase
 from tailrace_operator.work import Work
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class Operator:
         self._api = api
         self._phases: dict[Key, str] = {}
         self._reconciler = Reconciler(self.cache, Builder(platform, helm, api.known()), api)
-        self.work = Work(self._reconciler.reconcile, self._done, threads)
+        self.work = Work(self._reconciler.reconcile, self._done, threads, soon=Phase.WAITING)
         self.metrics.waiting.set_function(lambda: self.work.waiting)
 
     def _done(self, key: Key, outcome: str, seconds: float) -> None:

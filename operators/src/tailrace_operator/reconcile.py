@@ -3,6 +3,7 @@
     observe    what the watches have seen, and what the driver says: nothing is changed
     validate   the chart and the configuration accept the spec, or say why not
     decide     which revision runs, and what was learned about revisions
+    gates      what its driver needs is there, or it waits
     build      the objects of that revision
     apply      the objects, the revision's record, and what is left over
     operate    the one-shot operation whose turn it is
@@ -22,8 +23,8 @@ from typing import Protocol
 
 from tailrace.config.resource import KIND, OPERATION
 from tailrace.errors import ConfigInvalid
-from tailrace_operator import apply, observe, operate, revisions, tell
-from tailrace_operator.build import Builder
+from tailrace_operator import apply, gates, observe, operate, owners, revisions, tell
+from tailrace_operator.build import Builder, Built
 from tailrace_operator.cache import LABELS, Cache
 from tailrace_operator.decide import decide
 from tailrace_operator.model import WHY, Choice, Ended, JobState, Key, Object, Revision, Seen
@@ -34,11 +35,11 @@ log = logging.getLogger(__name__)
 
 RESYNC = 600.0  # seconds after which all objects are applied again, whoever changed them
 NUMBERS = 30.0  # seconds between two writes of a status in which only numbers differ
-_NUMBERS = ("lag", "rates", "lastBatch")
+_NUMBERS = ("lag", "rates", "lastBatch", "replicas")
 _KEPT = 3  # the chart's default of earlier configurations
 
 
-class Api(apply.Cluster, Protocol):
+class Api(apply.Cluster, gates.Api, Protocol):
     """What a reconcile needs of the API server."""
 
     def uid(self, key: Key) -> str:
@@ -61,6 +62,9 @@ class Reconciler:
         self._applied: dict[Key, tuple[str, int, float]] = {}
         self._written: dict[Key, float] = {}
         self._refreshed: dict[Key, float] = {}
+        self._gates = gates.Gates(api)
+        self._kept: dict[Key, frozenset[str]] = {}
+        self._told: dict[Key, str] = {}
 
     def reconcile(self, key: Key) -> str:
         """Bring one Pipeline to what its spec says, and return its phase; empty if there is none of this name."""
@@ -70,7 +74,7 @@ class Reconciler:
             self._forget(key)
             return ""
         refused = self._validate(seen)
-        choice = decide(seen, refused)
+        choice = self._gated(seen, decide(seen, refused))
         seen = self._apply(seen, choice)
         self._operate(seen, choice)
         return self._report(seen, choice)
@@ -105,6 +109,12 @@ class Reconciler:
             return error.what
         return ""
 
+    def _gated(self, seen: Seen, choice: Choice) -> Choice:
+        if choice.run is None or not choice.running:
+            self._gates.forget(seen.resource.key)
+            return choice
+        return self._gates.pass_through(seen, choice, self._builder.build(seen.resource, choice.run, True))
+
     def _apply(self, seen: Seen, choice: Choice) -> Seen:
         """Apply what was chosen, unless it is there; return what is there then."""
         seen = self._record(seen, choice)
@@ -112,6 +122,7 @@ class Reconciler:
             return seen
         key, built = seen.resource.key, self._builder.build(seen.resource, choice.run, choice.running)
         if self._is_applied(seen, built.digest):
+            self._keep(seen, built)
             return seen
         if seen.rollout is None or seen.rollout.revision != choice.run.name:
             log.info(
@@ -124,13 +135,23 @@ class Reconciler:
         if why := tell.because(seen, choice.run, built):
             built.deployment["metadata"]["annotations"][WHY] = why
         kept = int(seen.resource.spec.get("revisions", _KEPT))
-        body = apply.apply(self._api, key, built, kept)
+        body = apply.apply(self._api, key, built, kept, seen.drivers)
+        self._kept[key] = frozenset(seen.drivers)
         if told is not None:
             self._tell(seen, told)
         self._cache.put("Deployment", body)
         rollout = observe.rollout(body)
         self._applied[key] = (built.digest, rollout.generation, time.monotonic())
         return replace(seen, rollout=rollout)
+
+    def _keep(self, seen: Seen, built: Built) -> None:
+        """Let new pods keep what they need until they have ended, whatever is deleted first."""
+        key = seen.resource.key
+        if set(seen.drivers) <= self._kept.get(key, frozenset()) or self._api.uid(key) != seen.resource.uid:
+            return
+        for each in owners.kept(built.objects, seen.drivers):
+            self._api.apply(each)
+        self._kept[key] = frozenset(seen.drivers)
 
     def _tell(self, seen: Seen, told: tell.News) -> None:
         log.info("%s: %s", seen.resource.key, told.message)
@@ -202,6 +223,10 @@ class Reconciler:
     def _report(self, seen: Seen, choice: Choice) -> str:
         key, made = seen.resource.key, status(seen, choice, _now())
         before = seen.resource.status
+        told = tell.waiting(before, choice)
+        if told is not None and self._told.get(key) != told.reason:  # a watch may be behind what was just written
+            self._tell(seen, told)
+        self._told[key] = choice.waiting[0].reason if choice.waiting else ""
         fixed = {name: value for name, value in made.items() if name not in _NUMBERS}
         was = {name: value for name, value in before.items() if name not in _NUMBERS}
         long_ago = time.monotonic() - self._written.get(key, float("-inf")) > NUMBERS
@@ -212,7 +237,10 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         self._builder.forget(key)
+        self._gates.forget(key)
         self._applied.pop(key, None)
+        self._kept.pop(key, None)
+        self._told.pop(key, None)
         self._written.pop(key, None)
         self._refreshed.pop(key, None)
 

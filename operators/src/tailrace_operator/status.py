@@ -13,7 +13,9 @@ from typing import Any
 
 from tailrace_operator.changes import why
 from tailrace_operator.decide import newest
+from tailrace_operator.gates import words
 from tailrace_operator.model import Choice, Hold, Object, Progress, Revision, Seen
+from tailrace_operator.objects import selector, short
 from tailrace_operator.observe import STANDBY
 
 _HISTORY = 5
@@ -32,6 +34,7 @@ class Phase(StrEnum):
     OPERATING = "Operating"  # no driver, while an operation runs
     SUSPENDED = "Suspended"
     PAUSED = "Paused"
+    WAITING = "Waiting"  # for something that the spec refers to
     INVALID = "Invalid"
 
 
@@ -47,7 +50,14 @@ class Condition:
 
 def conditions(seen: Seen, choice: Choice) -> list[Condition]:
     """Return all conditions, always in the same order."""
-    return [_accepted(choice), _ready(seen, choice), _progressing(seen, choice), _rolled_back(choice), _stalled(seen)]
+    return [
+        _accepted(choice),
+        _ready(seen, choice),
+        _progressing(seen, choice),
+        _rolled_back(choice),
+        _stalled(seen),
+        _dependencies(choice),
+    ]
 
 
 def _accepted(choice: Choice) -> Condition:
@@ -59,6 +69,8 @@ def _accepted(choice: Choice) -> Condition:
 def _ready(seen: Seen, choice: Choice) -> Condition:
     if seen.report is not None and seen.report.ready:
         return Condition("Ready", True, "Leading", "a driver reads new records")
+    if choice.waiting and not choice.running:
+        return Condition("Ready", False, choice.waiting[0].reason, short(words(choice.waiting)))
     if seen.rollout is not None and not seen.rollout.replicas:
         return Condition("Ready", False, "Suspended", "no driver is to run")
     if seen.report is not None and seen.report.phase == STANDBY:
@@ -68,13 +80,15 @@ def _ready(seen: Seen, choice: Choice) -> Condition:
     broken = newest(seen)
     if broken is not None and (broken.waiting or broken.exit_code):
         reason = broken.waiting if broken.waiting.isidentifier() else "DriverEnded"
-        return Condition("Ready", False, reason, _text(f"{broken.name}: {broken.message}"))
+        return Condition("Ready", False, reason, short(f"{broken.name}: {broken.message}"))
     if not seen.pods:
         return Condition("Ready", False, "NoDriver", "there is no driver yet")
     return Condition("Ready", False, "Starting", "a driver starts")
 
 
 def _progressing(seen: Seen, choice: Choice) -> Condition:
+    if choice.hold is Hold.WAITING:
+        return Condition("Progressing", False, choice.waiting[0].reason, short(f"what runs goes on: {choice.why}"))
     if choice.hold is not None:
         return Condition("Progressing", False, choice.hold.value, "nothing is changed")
     if choice.run is None or seen.rollout is None or seen.rollout.revision != choice.run.name:
@@ -82,9 +96,9 @@ def _progressing(seen: Seen, choice: Choice) -> Condition:
     if seen.rollout.progress is Progress.DONE:
         return Condition("Progressing", False, "Complete")
     if seen.rollout.progress is Progress.LATE:
-        return Condition("Progressing", False, "ProgressDeadlineExceeded", _text(seen.rollout.message))
+        return Condition("Progressing", False, "ProgressDeadlineExceeded", short(seen.rollout.message))
     because = f"because of {seen.rollout.why}; " if seen.rollout.why else ""
-    return Condition("Progressing", True, "RollingOut", _text(because + seen.rollout.message))
+    return Condition("Progressing", True, "RollingOut", short(because + seen.rollout.message))
 
 
 def _rolled_back(choice: Choice) -> Condition:
@@ -92,7 +106,7 @@ def _rolled_back(choice: Choice) -> Condition:
         return Condition("RolledBack", False, "NotNeeded")
     reason, _, words = choice.rolled_back.partition(": ")
     text = f"revision {choice.wanted.name} was left for {choice.run.name}: {words}"
-    return Condition("RolledBack", True, reason, _text(text))
+    return Condition("RolledBack", True, reason, short(text))
 
 
 def _stalled(seen: Seen) -> Condition:
@@ -103,8 +117,18 @@ def _stalled(seen: Seen) -> Condition:
     return Condition("Stalled", False, "Working")
 
 
+def _dependencies(choice: Choice) -> Condition:
+    if choice.waiting:
+        return Condition("DependenciesReady", False, choice.waiting[0].reason, short(words(choice.waiting)))
+    if choice.run is None or not choice.running:
+        return Condition("DependenciesReady", True, "NotNeeded", "no driver is about to start")
+    return Condition("DependenciesReady", True, "Present")
+
+
 def phase(seen: Seen, choice: Choice, found: Mapping[str, Condition]) -> Phase:
     """Return the word that says most."""
+    if choice.waiting and (choice.hold is Hold.WAITING or not choice.running):
+        return Phase.WAITING
     if choice.hold is not None:
         return Phase.PAUSED if choice.hold is Hold.PAUSED else Phase.INVALID
     if choice.resting:
@@ -133,6 +157,8 @@ def status(seen: Seen, choice: Choice, now: str) -> Object:
         "running": seen.rollout.revision if seen.rollout is not None else "",
         "lastStable": _stable(seen, choice),
         "drivers": len(seen.pods),
+        "replicas": _executors(seen),
+        "selector": selector(seen.resource.key, "executor"),
         "conditions": [_written(each, before.get(each.type, {}), seen.resource.generation, now) for each in found],
         "history": _history(seen, choice),
     }
@@ -143,9 +169,16 @@ def status(seen: Seen, choice: Choice, now: str) -> Object:
         made["lastBatch"] = {name: report.batch[name] for name in names if report.batch.get(name) is not None}
     if broken is not None and broken.message:
         code = _CODE.search(broken.message)
-        made["lastError"] = {"driver": broken.name, "message": _text(broken.message)}
+        made["lastError"] = {"driver": broken.name, "message": short(broken.message)}
         made["lastError"] |= {"code": code.group()} if code is not None else {}
     return {name: value for name, value in made.items() if value not in (None, "", {})}
+
+
+def _executors(seen: Seen) -> int | None:
+    """Return how many executors are present; as before while a driver does not answer, and none without a driver."""
+    if seen.report is not None and seen.report.executors is not None:
+        return seen.report.executors
+    return seen.resource.status.get("replicas", 0) if seen.pods else 0
 
 
 def _stable(seen: Seen, choice: Choice) -> str:
@@ -167,7 +200,7 @@ def _line(revision: Revision, before: Revision | None, choice: Choice) -> Object
         "number": revision.number,
         "changed": ", ".join(why(before.spec, revision.spec)) if before is not None else "",
         "stableSince": revision.stable,
-        "failed": _text(failed),
+        "failed": short(failed),
     }
     return {name: value for name, value in made.items() if value != ""}
 
@@ -183,8 +216,3 @@ def _written(each: Condition, before: Mapping[str, Any], generation: int, now: s
         "observedGeneration": generation,
         "lastTransitionTime": since,
     }
-
-
-def _text(words: str) -> str:
-    short = " ".join(words.split())
-    return short if len(short) <= 500 else f"{short[:497]}..."

@@ -6,13 +6,17 @@ An Event is news, and nothing depends on it: what is to be known later is in the
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from tailrace.config.resource import GROUP, KIND, VERSION
 from tailrace_operator.build import Built
 from tailrace_operator.changes import Effect, changed, part, why
-from tailrace_operator.model import MANAGER, Object, Resource, Revision, Seen
+from tailrace_operator.gates import words
+from tailrace_operator.model import MANAGER, Choice, Object, Resource, Revision, Seen
+from tailrace_operator.objects import short
 
 _PLATFORM = "the operator's platform or version"
 
@@ -60,6 +64,14 @@ def news(seen: Seen, run: Revision, built: Built, rolled_back: str) -> News | No
     return News(Reason.CHANGED, f"without another driver: {', '.join(keys)}") if keys else None
 
 
+def waiting(before: Mapping[str, Any], choice: Choice) -> News | None:
+    """Return what is to be told about something that is missing, unless the status has this reason already."""
+    known = {each["type"]: each.get("reason") for each in before.get("conditions", ())}
+    if not choice.waiting or known.get("DependenciesReady") == choice.waiting[0].reason:
+        return None
+    return News(choice.waiting[0].reason, words(choice.waiting), warning=True)
+
+
 def event(resource: Resource, told: News) -> Object:
     """Return the Event."""
     now = datetime.datetime.now(datetime.UTC)
@@ -78,7 +90,7 @@ def event(resource: Resource, told: News) -> Object:
         },
         "type": "Warning" if told.warning else "Normal",
         "reason": str(told.reason),
-        "message": " ".join(told.message.split())[:1000],
+        "message": short(told.message),
         "source": {"component": MANAGER},
         "reportingComponent": MANAGER,
         "firstTimestamp": stamp,

@@ -17,13 +17,18 @@ from tailrace_operator.model import Key
 log = logging.getLogger(__name__)
 
 EVERY = 15.0  # seconds until a Pipeline is looked at again, when nothing happens
+SOON = 8.0  # seconds at most until one that waits for something is looked at again
 SHORTEST, LONGEST = 1.0, 120.0  # seconds until what failed is tried again
 
 
 class Work:
     """Threads that reconcile what is due."""
 
-    def __init__(self, reconcile: Callable[[Key], str], done: Callable[[Key, str, float], None], threads: int) -> None:
+    def __init__(
+        self, reconcile: Callable[[Key], str], done: Callable[[Key, str, float], None], threads: int, *, soon: str = ""
+    ) -> None:
+        """Reconcile with so many threads; `soon` is the outcome after which a Pipeline is looked at again sooner."""
+        self._soon = soon
         self._reconcile = reconcile
         self._done = done
         self._condition = threading.Condition()
@@ -31,6 +36,7 @@ class Work:
         self._heap: list[tuple[float, Key]] = []
         self._busy: set[Key] = set()
         self._failures: dict[Key, int] = {}
+        self._pauses: dict[Key, float] = {}
         self._ending = False
         self._threads = [threading.Thread(target=self._run, name=f"reconcile-{n}", daemon=True) for n in range(threads)]
 
@@ -70,6 +76,10 @@ class Work:
                 phase = self._reconcile(key)
                 outcome, again = phase or "gone", EVERY if phase else None
                 self._failures.pop(key, None)
+                if phase and phase == self._soon:
+                    again = self._pauses[key] = min(self._pauses.get(key, SHORTEST / 2) * 2, SOON)
+                else:
+                    self._pauses.pop(key, None)
             except Exception as error:  # one Pipeline's trouble is not that of the others
                 failures = self._failures[key] = self._failures.get(key, 0) + 1
                 again = min(SHORTEST * 2 ** (failures - 1), LONGEST)

@@ -76,7 +76,17 @@ def test_names_do_not_collide_with_those_of_tekton() -> None:
 def test_version_is_served_with_a_status(version: dict[str, Any]) -> None:
     """The operator writes the status alone, as a subresource."""
     assert (version["name"], version["served"], version["storage"]) == ("v1alpha1", True, True)
-    assert version["subresources"] == {"status": {}}
+    assert version["subresources"]["status"] == {}
+
+
+def test_scale_is_the_number_of_executors(version: dict[str, Any], spec: dict[str, Any]) -> None:
+    """`kubectl scale` writes the key that the chart reads, and the status has the paths that it reads."""
+    scale = version["subresources"]["scale"]
+    assert scale["specReplicasPath"] == ".spec.executors.instances"
+    assert spec["properties"]["executors"]["properties"]["instances"]["type"] == "integer"
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    paths = [scale["statusReplicasPath"], scale["labelSelectorPath"]]
+    assert [status[each.removeprefix(".status.")]["type"] for each in paths] == ["integer", "string"]
 
 
 def test_columns_show_what_the_schema_has(version: dict[str, Any]) -> None:
@@ -107,7 +117,7 @@ def test_every_field_of_the_configuration_is_in_the_spec(config: dict[str, Any])
 def test_every_value_of_a_pipeline_is_in_the_spec(spec: dict[str, Any]) -> None:
     """A pipeline moves from the chart's values to a resource as it is; its name is the resource's."""
     entry = set(VALUES["$defs"]["pipeline"]["properties"]) - {"name", "enabled"}
-    assert set(spec["properties"]) == entry | {"suspend", "paused"}
+    assert set(spec["properties"]) == entry | {"suspend", "paused", "waitFor", "deletionPolicy"}
 
 
 def test_schema_is_structural(spec: dict[str, Any]) -> None:

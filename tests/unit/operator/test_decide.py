@@ -168,5 +168,6 @@ def test_condition_keeps_the_time_of_its_last_change() -> None:
     times = {each["type"]: each["lastTransitionTime"][:10] for each in second["conditions"]}
     assert times == {"Accepted": "2026-01-01", "Ready": "2026-01-01", "Progressing": "2026-01-01"} | {
         "RolledBack": "2026-01-01",
+        "DependenciesReady": "2026-01-01",
         "Stalled": "2026-01-02",
     }

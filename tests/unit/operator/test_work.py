@@ -70,6 +70,28 @@ def test_failed_reconcile_is_tried_again(desk: Desk) -> None:
     assert desk.outcomes == [(A, "error")] * 3 + [(A, "Running")]
 
 
+def test_pipeline_that_waits_is_looked_at_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it waits for sends no event; the pauses grow, so that many that wait cost little."""
+    monkeypatch.setattr(work, "SHORTEST", 0.01)
+    monkeypatch.setattr(work, "SOON", 0.05)
+    began: list[Key] = []
+
+    def reconcile(key: Key) -> str:
+        began.append(key)
+        return "Waiting" if key == A else "Running"
+
+    queue = work.Work(reconcile, lambda *_: None, 2, soon="Waiting")
+    queue.start()
+    try:
+        queue.add(A)
+        queue.add(B)
+        wait_until(lambda: began.count(A) > 4, "the one that waits to be begun several times", 10)
+        assert began.count(B) == 1
+        assert queue._pauses == {A: 0.05}
+    finally:
+        queue.stop()
+
+
 def test_pipeline_is_looked_at_again_without_an_event(monkeypatch: pytest.MonkeyPatch, desk: Desk) -> None:
     """Its driver is asked from time to time."""
     monkeypatch.setattr(work, "EVERY", 0.05)

@@ -10,9 +10,11 @@ local words = {
 }
 health.status = words[obj.status.phase] or "Unknown"
 health.message = obj.status.phase
-local failing = {Accepted = "False", RolledBack = "True", Stalled = "True", Ready = "False"}
+local failing = {
+  Accepted = "False", RolledBack = "True", Stalled = "True", Ready = "False", DependenciesReady = "False"
+}
 for _, condition in ipairs(obj.status.conditions or {}) do
-  if health.status == "Degraded" and failing[condition.type] == condition.status then
+  if (health.status == "Degraded" or obj.status.phase == "Waiting") and failing[condition.type] == condition.status then
     health.message = condition.reason .. ": " .. (condition.message or "")
     break
   end

@@ -200,6 +200,12 @@ def test_each_phase_is_in_the_page_and_known_to_argo() -> None:
     }
 
 
+def test_each_phase_is_in_the_diagram() -> None:
+    """With a way into it."""
+    diagram = PAGE.split("```mermaid\nstateDiagram-v2\n", 1)[1].split("```", 1)[0]
+    assert set(re.findall(r"--> (\w+):", diagram)) == {each.value for each in Phase}
+
+
 def test_each_reason_is_in_the_page() -> None:
     """With its condition; those that Kubernetes gives are named as its."""
     source = "".join((SOURCES / name).read_text(encoding="utf-8") for name in ("status.py", "decide.py", "model.py"))
@@ -235,6 +241,23 @@ def test_each_reason_is_in_the_page() -> None:
             },
             "Degraded",
             "Requested: slow",
+        ),
+        (
+            {
+                "phase": "Waiting",
+                "observedGeneration": 2,
+                "conditions": [
+                    {"type": "Ready", "status": "True", "reason": "Leading"},
+                    {
+                        "type": "DependenciesReady",
+                        "status": "False",
+                        "reason": "WaitingForSecret",
+                        "message": "Secret db does not exist",
+                    },
+                ],
+            },
+            "Progressing",
+            "WaitingForSecret: Secret db does not exist",
         ),
     ],
 )

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import provenance
+from tailrace.version import SEMANTIC
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ("spark", "driver", "executor", "operator", "example")  # in this order: later ones build on earlier ones
 LIMIT = 900e6
-VERSION = "0.1.0"
 # What Docker calls a processor, by the number that a program for Linux has for it.
 MACHINES = {62: "amd64", 183: "arm64"}
 _ELF = b"\x7fELF"
@@ -33,7 +33,7 @@ _ELF = b"\x7fELF"
 
 def main(asked: Sequence[str]) -> int:
     """Build the named images, or all; return 1 if one is too large or differs from those of SAME_AS."""
-    tag, wrong = os.environ.get("TAG", VERSION), list[str]()
+    tag, wrong = os.environ.get("TAG", SEMANTIC), list[str]()
     platforms = [each for each in os.environ.get("PLATFORMS", "").split(",") if each]
     tags = [tag if len(platforms) < 2 else f"{tag}-{each.split('/')[1]}" for each in platforms or [""]]
     for platform, own in zip(platforms or [""], tags, strict=True):

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from support.helm import Resource, named, of_kind, pods, refusal, render, revision
+from tailrace.version import SEMANTIC
 
 DIGEST = f"sha256:{'0a' * 32}"
 OTHER = f"sha256:{'1b' * 32}"
@@ -43,7 +44,7 @@ def test_digest_says_exactly_which_image() -> None:
     ("own", "image"),
     [
         ({"digest": OTHER}, f"tailrace-driver@{OTHER}"),
-        ({"repository": "mine"}, "mine:0.1.0"),
+        ({"repository": "mine"}, f"mine:{SEMANTIC}"),
         ({"tag": "2"}, "tailrace-driver:2"),
         ({"repository": "mine", "digest": OTHER}, f"mine@{OTHER}"),
     ],
@@ -58,7 +59,8 @@ def test_pipelines_own_image_does_not_get_the_digest_of_all(own: dict[str, str],
 def test_one_value_moves_all_images_to_another_registry() -> None:
     """As a mirror in a company's network needs it; none is forgotten."""
     given = {"global": {"imageRegistry": "mirror.example/team/"}, "objectStorage": EMBEDDED}
-    assert images(given) == ("mirror.example/team/tailrace-driver:0.1.0", "mirror.example/team/tailrace-executor:0.1.0")
+    mirror = "mirror.example/team"
+    assert images(given) == (f"{mirror}/tailrace-driver:{SEMANTIC}", f"{mirror}/tailrace-executor:{SEMANTIC}")
     made = render("dev", given)
     found = {
         container["image"]

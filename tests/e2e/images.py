@@ -17,11 +17,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from support.minio import binary
 from tailrace import jars
+from tailrace.version import SEMANTIC
 
 ROOT = Path(__file__).resolve().parents[2]
-TAG = "0.1.0"
-BUILT = (f"tailrace-e2e-broker:{TAG}", f"tailrace-e2e-store:{TAG}")
-PRODUCT = tuple(f"tailrace-{name}:{TAG}" for name in ("executor", "example", "operator"))
+BUILT = (f"tailrace-e2e-broker:{SEMANTIC}", f"tailrace-e2e-store:{SEMANTIC}")
+PRODUCT = tuple(f"tailrace-{name}:{SEMANTIC}" for name in ("executor", "example", "operator"))
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
             else:
                 shutil.copy(binary(), folder / "minio")
             options = shlex.split(os.environ.get("DOCKER_BUILD", ""))
-            argument = f"--build-arg=SPARK=tailrace-spark:{TAG}"
+            argument = f"--build-arg=SPARK=tailrace-spark:{SEMANTIC}"
             given = [argument] if name == "broker" else []
             subprocess.run(["docker", "build", *options, *given, "--tag", image, str(folder)], check=True)
 

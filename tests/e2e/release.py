@@ -18,6 +18,7 @@ from support import cluster
 from support.cluster import Resource
 from support.helm import CHART, ROOT
 from tailrace.testing import wait_until
+from tailrace.version import SEMANTIC
 
 NAME = "tailrace"
 HAND = "hand"
@@ -277,7 +278,7 @@ def hand(release: Release) -> None:
                 "containers": [
                     {
                         "name": HAND,
-                        "image": "tailrace-example:0.1.0",
+                        "image": f"tailrace-example:{SEMANTIC}",
                         "imagePullPolicy": "IfNotPresent",
                         "command": ["sleep", "infinity"],
                         # Otherwise it starves on a busy node, and the brokers time it out.

@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tailrace.version import SEMANTIC
+
 Resource = dict[str, Any]
 CLIENTS, REPLICATION, CONTROLLERS = 9093, 9091, 9090
 ADMIN, BROKER = "admin", "broker"
 DATA = "/var/lib/kafka"
 CERTIFICATES = "/etc/kafka-certificates"
-IMAGE = "tailrace-e2e-broker:0.1.0"
+IMAGE = f"tailrace-e2e-broker:{SEMANTIC}"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from tailrace.errors import ExtraMissing, all_errors
-from tailrace.version import VERSION
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = {"pipeline": "tailrace", "operators": "tailrace_operator"}
@@ -81,12 +80,6 @@ def test_each_extra_is_explained() -> None:
     text = (ROOT / "pipeline" / "README.md").read_text(encoding="utf-8")
     assert [each for each in extras if f"`{each}`" not in (ExtraMissing.__doc__ or "")] == []
     assert [each for each in extras if f"`tailrace[{each}]`" not in text] == []
-
-
-def test_both_packages_have_the_same_version() -> None:
-    """The operator needs the configuration of exactly its own version."""
-    assert {project(folder)["version"] for folder in PACKAGES} == {VERSION}
-    assert f"tailrace=={VERSION}" in project("operators")["dependencies"]
 
 
 @pytest.mark.parametrize("folder", PACKAGES)

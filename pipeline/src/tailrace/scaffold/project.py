@@ -14,7 +14,7 @@ import yaml
 
 from tailrace.errors import ConfigInvalid
 from tailrace.scaffold.schema import schema
-from tailrace.version import VERSION
+from tailrace.version import SEMANTIC
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
 _TEMPLATES = files("tailrace.scaffold").joinpath("templates")
@@ -70,7 +70,7 @@ class Project:
         text = _TEMPLATES.joinpath(f"{template}.tmpl").read_text(encoding="utf-8")
         key = "arrow" if self.arrow else "function"
         more = " order.avsc total.avsc" if self.kind is Kind.AVRO else ""
-        return filled(text, {"NAME": self.name, "KEY": key, "VERSION": VERSION, "MORE": more})
+        return filled(text, {"NAME": self.name, "KEY": key, "VERSION": SEMANTIC, "MORE": more})
 
     def _values(self, pipeline: str) -> str:
         """Return the chart's values: the same configuration, with the files where the image has them."""

@@ -1,4 +1,4 @@
-"""Generator of the reference: docs/metrics.md, and in docs/reference configuration and its schema, errors and cli.
+"""Generator of the reference: docs/metrics.md, and in docs/reference configuration, errors, cli, and two schemas.
 
 A page written by hand drifts from the code. These come from the schema, the errors' docstrings and the commands' help,
 and a test compares them with a fresh generation. `python docs/generate.py` writes them.
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import yaml
 from typer.testing import CliRunner
 
 from tailrace.cli.main import COMMANDS, app, load
@@ -20,6 +21,7 @@ from tailrace.config.file.places import ALLOWED_OPTIONS, RESERVED, dotted
 from tailrace.errors import TailraceError, all_errors
 from tailrace.scaffold.schema import schema as schema_of_a_file
 from tailrace.telemetry import metrics
+from tailrace_operator import chart
 
 HERE = Path(__file__).parent
 REFERENCE = HERE / "reference"
@@ -206,6 +208,12 @@ def pipeline_schema() -> str:
     return json.dumps(schema_of_a_file(), indent=2) + "\n"
 
 
+def values_schema() -> str:
+    """Generate values.schema.json, for a file of one's own that changes some of the chart's values."""
+    written = yaml.safe_load((HERE.parent / "charts" / "values.schema.yaml").read_text(encoding="utf-8"))
+    return json.dumps(chart.values(written, {}, "reference/values.schema.json"), indent=1, ensure_ascii=False) + "\n"
+
+
 def _help(*words: str) -> str:
     shown = CliRunner().invoke(app, [*words, "--help"], prog_name="tailrace", terminal_width=HELP_WIDTH)
     return f"```text\n{shown.output.strip()}\n```"
@@ -250,6 +258,7 @@ def main() -> None:
     REFERENCE.mkdir(exist_ok=True)
     (REFERENCE / "configuration.md").write_text(configuration(), encoding="utf-8")
     (REFERENCE / "pipeline.schema.json").write_text(pipeline_schema(), encoding="utf-8")
+    (REFERENCE / "values.schema.json").write_text(values_schema(), encoding="utf-8")
     (REFERENCE / "errors.md").write_text(errors(), encoding="utf-8")
     (REFERENCE / "cli.md").write_text(cli(), encoding="utf-8")
     (HERE / "metrics.md").write_text(metric_pages(), encoding="utf-8")

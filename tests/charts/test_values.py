@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from support.helm import CHART, ROOT, helm, refusal, render
+from support.helm import CHART, ENVIRONMENTS, ROOT, helm, refusal, render
 from tailrace.config import Pipeline, Section
+from tailrace.version import DOCUMENTATION
 from tailrace_operator import chart
 from tailrace_operator.chart import WRITTEN
 
@@ -32,6 +36,23 @@ def test_schema_matches_the_code() -> None:
     )
     made = chart.values(written, given)
     assert json.loads((CHART / "values.schema.json").read_text(encoding="utf-8")) == made
+
+
+@pytest.mark.parametrize("file", ["values.yaml", *(f"environments/{name}.yaml" for name in ENVIRONMENTS)])
+def test_values_file_names_a_schema_that_accepts_it_by_itself(file: str, tmp_path: Path) -> None:
+    """Editors complete by it; a file that changes some values need not repeat all the others."""
+    path = CHART / file
+    found = re.match(r"# yaml-language-server: \$schema=(\S+)\n", path.read_text(encoding="utf-8"))
+    assert found
+    named = (path.parent / found[1]).resolve()
+    schema = json.loads(named.read_text(encoding="utf-8"))
+    place = named.relative_to(ROOT / "docs" if file != "values.yaml" else CHART).as_posix()
+    assert schema["$id"] == f"{DOCUMENTATION}{'chart/' if file == 'values.yaml' else ''}{place}"
+    (tmp_path / "Chart.yaml").write_text("apiVersion: v2\nname: check\nversion: 0.0.1\n")
+    shutil.copy(named, tmp_path / "values.schema.json")
+    (tmp_path / "templates").mkdir()
+    assert helm("template", "t", str(tmp_path), "--values", str(path)).returncode == 0
+    assert "imagse" in helm("template", "t", str(tmp_path), "--values", str(path), values={"imagse": {}}).stderr
 
 
 def test_every_field_of_the_configuration_is_a_value() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from tailrace.config import CONNECTION_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS, STORE_OPTIONS, Pipeline
+from tailrace.version import DOCUMENTATION
 
 Schema = dict[str, Any]
 
@@ -30,9 +31,9 @@ OPTIONS = {"Source": SOURCE_OPTIONS, "Sink": SINK_OPTIONS, "Offsets": STORE_OPTI
 _TEXT: Schema = {"type": ["string", "number", "boolean"]}
 
 
-def values(written: Schema, defaults: dict[str, Any]) -> Schema:
-    """Build the complete schema from its hand-written part and the default values."""
-    made = {**_required(written, defaults), "$defs": {**written["$defs"], **config()}}
+def values(written: Schema, defaults: dict[str, Any], name: str = "chart/values.schema.json") -> Schema:
+    """Build the complete schema from its hand-written part and the default values; without any, nothing is required."""
+    made = {"$id": f"{DOCUMENTATION}{name}", **_required(written, defaults), "$defs": {**written["$defs"], **config()}}
     made["$defs"]["connectionOptions"] = _closed(CONNECTION_OPTIONS)
     return made
 

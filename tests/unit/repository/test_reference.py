@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -9,10 +10,12 @@ from types import ModuleType
 
 import pytest
 
+from publish import places
 from tailrace.config import Pipeline, Section
 from tailrace.config.file.places import ALLOWED_OPTIONS, keys
 from tailrace.errors import all_errors
 from tailrace.telemetry import metrics
+from tailrace.version import DOCUMENTATION
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -35,10 +38,13 @@ def test_page_is_up_to_date(generate: ModuleType, page: str) -> None:
     assert written == getattr(generate, page)(), f"run: python docs/generate.py, to regenerate {page}.md"
 
 
-def test_schema_is_up_to_date(generate: ModuleType) -> None:
-    """After a change of the configuration, run `python docs/generate.py`."""
-    written = (DOCS / "reference" / "pipeline.schema.json").read_text(encoding="utf-8")
-    assert written == generate.pipeline_schema(), "run: python docs/generate.py, to regenerate pipeline.schema.json"
+@pytest.mark.parametrize("name", ["pipeline", "values"])
+def test_schema_is_up_to_date(generate: ModuleType, name: str) -> None:
+    """After a change of the configuration, run `python docs/generate.py`. Its id is its place on the site."""
+    written = (DOCS / "reference" / f"{name}.schema.json").read_text(encoding="utf-8")
+    made = getattr(generate, f"{name}_schema")()
+    assert written == made, f"run: python docs/generate.py, to regenerate {name}.schema.json"
+    assert json.loads(made)["$id"] == DOCUMENTATION + places.place(f"docs/reference/{name}.schema.json")
 
 
 @pytest.mark.parametrize("page", ["configuration", "errors"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tailrace.config import Pipeline
+from tailrace.version import DOCUMENTATION
 
 TITLE = "A Tailrace pipeline"
 # A value may be taken from the environment where the file is read, so any text may stand for a number or a choice.
@@ -14,6 +15,7 @@ _VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*\}"}
 def schema() -> dict[str, Any]:
     """Return the schema, in the draft that Python's and most editors' validators know."""
     made = Pipeline.model_json_schema(by_alias=True)
+    made["$id"] = f"{DOCUMENTATION}reference/pipeline.schema.json"
     made["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     made["title"] = TITLE
     return _with_variables(made)  # type: ignore[no-any-return]

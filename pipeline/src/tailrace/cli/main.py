@@ -47,6 +47,7 @@ _ALL = {
     "rejected": Command("tailrace.cli.rejected", "app", "List, show and replay a pipeline's rejected records."),
     "offsets": Command("tailrace.cli.offsets", "app", "Show and change where a pipeline continues reading."),
     "backfill": Command("tailrace.cli.backfill", "backfill", "Read a range of the past again, into another topic."),
+    "shadow": Command("tailrace.cli.shadow", "app", "Compare a changed pipeline with the live one."),
     "doctor": Command("tailrace.cli.doctor", "doctor", "Check what a pipeline needs, one line per check."),
     "handover": Command("tailrace.cli.handover", "handover", "Wait for the pod that replaces this one."),
     "pipelines": Command("tailrace.cli.pipelines", "app", "Show and steer Pipelines on Kubernetes."),

@@ -70,7 +70,7 @@ from tailrace.errors.machine import (
     PortUnusable,
     SparkDidNotStart,
 )
-from tailrace.errors.proof import RecordsDiffer, VerifyError
+from tailrace.errors.proof import NotComparable, RecordsDiffer, VerifyError
 from tailrace.errors.root import TailraceError
 from tailrace.errors.run import (
     CheckpointFailed,
@@ -118,6 +118,7 @@ __all__ = [
     "MarkerConflict",
     "NotAuthenticated",
     "NotAuthorized",
+    "NotComparable",
     "OffsetStoreUnusable",
     "OffsetsOutOfRange",
     "OptionRefused",

@@ -1,4 +1,4 @@
-"""The error of a failed proof: the result of `verify` or `demo`, not a fault of the command."""
+"""The errors of proofs and comparisons: results of `verify`, `demo` and `shadow`, not faults of the command."""
 
 from __future__ import annotations
 
@@ -20,3 +20,17 @@ class RecordsDiffer(VerifyError):
 
     code = "TR-601"
     title = "records lost or duplicated"
+
+
+class NotComparable(VerifyError):
+    """The outputs of a pipeline and of its shadow cannot be compared now.
+
+    One of them has not delivered the inputs that the other one has, or the records to compare were deleted or are too
+    many. Both pipelines are unaffected.
+
+    Do: let both run until they have caught up (`tailrace offsets show FILE`), then repeat `tailrace shadow diff`. If
+    records were deleted or are too many, stop the shadow and begin it again.
+    """
+
+    code = "TR-602"
+    title = "outputs cannot be compared now"

@@ -57,7 +57,7 @@ class Ledger:
         self.partitions = cluster.ensure(topic, partitions, replication, LEDGER_SETTINGS, Operation.READ)
         self._check_policy(cluster)
         # A ledger that grows to _PLACES partitions moves the plan once; `latest` then searches every partition.
-        self._partition = zlib.crc32(self._name.encode()) % _PLACES if self.partitions >= _PLACES else 0
+        self._partition = self._place_of(name)
         self._prepared: Producer | None = None
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
@@ -114,6 +114,9 @@ class Ledger:
         with self._lock:
             return lost_id(producer, place, consumer.consumer_group_metadata(), _OFFSETS_LIMIT)
 
+    def _place_of(self, name: str) -> int:
+        return zlib.crc32(name.encode()) % _PLACES if self.partitions >= _PLACES else 0
+
     def _reader(self, group: str) -> Consumer:
         return Consumer(
             self._base
@@ -129,21 +132,23 @@ class Ledger:
 
     # -- plans -----------------------------------------------------------------------------------
 
-    def latest(self) -> AnyPlan | None:
-        """Return the last plan that was written.
+    def latest(self, of: str | None = None) -> AnyPlan | None:
+        """Return the last plan that was written, of this pipeline or of another one that uses the same ledger.
 
         It is in the pipeline's own partition of the ledger. If that holds none, search every partition: version 0.1
         chose another one, and the choice changes when a ledger grows from fewer partitions.
         """
         # The true ends: a reader at read_committed would stop before another pipeline's open transaction.
         earliest, latest = self._ends
+        name = of or self._name
+        own = self._place_of(name)
         consumer = self._reader(f"tailrace.{self._name}.reader")
         try:
-            found = self._latest_in(consumer, self._partition, earliest, latest)
+            found = self._latest_in(consumer, name, own, earliest, latest)
             if found is not None:
                 return found
-            others = [number for number in range(self.partitions) if number != self._partition]
-            plans = [self._latest_in(consumer, number, earliest, latest) for number in others]
+            others = [number for number in range(self.partitions) if number != own]
+            plans = [self._latest_in(consumer, name, number, earliest, latest) for number in others]
             return max(
                 (each for each in plans if each is not None), key=lambda plan: (plan.batch, plan.at), default=None
             )
@@ -151,13 +156,13 @@ class Ledger:
             consumer.assign([])
             consumer.close()
 
-    def _latest_in(self, consumer: Consumer, number: int, earliest: _Ask, latest: _Ask) -> AnyPlan | None:
+    def _latest_in(self, consumer: Consumer, name: str, number: int, earliest: _Ask, latest: _Ask) -> AnyPlan | None:
         place = (self._topic, number)
         low, high = earliest([place])[place], latest([place])[place]
         span = _LOOK_BACK
         while low < high:
             start = max(low, high - span)
-            found = self._last_in(consumer, number, start, high)
+            found = self._last_in(consumer, name, number, start, high)
             if found is not None:
                 return read(found.value(), f"{self._topic}-{number} offset {found.offset()}")
             if start == low:
@@ -165,8 +170,8 @@ class Ledger:
             span *= 8
         return None
 
-    def _last_in(self, consumer: Consumer, number: int, start: int, end: int) -> Any:
-        """Return this pipeline's last record between two offsets."""
+    def _last_in(self, consumer: Consumer, name: str, number: int, start: int, end: int) -> Any:
+        """Return a pipeline's last record between two offsets."""
         consumer.assign([TopicPartition(self._topic, number, start)])
         found = None
         limit = time.monotonic() + _READ_LIMIT
@@ -184,7 +189,7 @@ class Ledger:
                 raise translate(problem, doing, rights=[*rights, on_groups(self._name)])
             if (message.offset() or 0) >= end:
                 return found
-            if message.key() == self._name.encode() and message.value() is not None:
+            if message.key() == name.encode() and message.value() is not None:
                 found = message
         raise errors.LedgerUnusable(
             f"the ledger {self._topic}-{number} was not read to its end within {_READ_LIMIT:.0f} s",

@@ -17,6 +17,8 @@ class SchemaRegistry:
     def __init__(self) -> None:
         self.schemas: dict[int, str] = {}
         self.subjects: dict[str, list[int]] = {}
+        self.levels: dict[str, str] = {}
+        self.refused: set[str] = set()  # subjects that take no further schema
         self.asked: list[str] = []
         self.broken = False
         self.url = ""
@@ -31,7 +33,7 @@ class SchemaRegistry:
             ids.append(number)
         return number
 
-    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """Return the status and the JSON for one request."""
         self.asked.append(f"{method} {path}")
         if self.broken:
@@ -39,6 +41,14 @@ class SchemaRegistry:
         if method == "GET" and (found := re.match(r"/schemas/ids/(\d+)", path)):
             text = self.schemas.get(int(found[1]))
             return (200, {"schema": text}) if text else (404, {"error_code": 40403, "message": "Schema not found"})
+        if method == "GET" and (found := re.match(r"/subjects/([^/?]+)/versions(?:/(\d+))?(?:\?|$)", path)):
+            return self._versions(found[1], found[2])
+        if method == "GET" and (found := re.match(r"/config/([^/?]+)", path)) and found[1] in self.levels:
+            return 200, {"compatibilityLevel": self.levels[found[1]]}
+        if method == "GET" and path == "/config":
+            return 200, {"compatibilityLevel": "BACKWARD"}
+        if method == "POST" and (found := re.match(r"/compatibility/subjects/([^/?]+)/versions\?", path)):
+            return 200, {"is_compatible": found[1] not in self.refused}
         if method == "POST" and (found := re.match(r"/subjects/([^/?]+)/versions", path)):
             return 200, {"id": self.add(json.loads(body["schema"]), found[1])}
         if method == "POST" and (found := re.match(r"/subjects/([^/?]+)", path)):
@@ -46,6 +56,16 @@ class SchemaRegistry:
                 if json.loads(self.schemas[number]) == json.loads(body["schema"]):
                     return 200, {"subject": found[1], "id": number, "version": version, "schema": body["schema"]}
         return 404, {"error_code": 40401, "message": "not found"}
+
+    def _versions(self, subject: str, version: str | None) -> tuple[int, Any]:
+        """Return the versions of a subject, or one of them."""
+        ids = self.subjects.get(subject, [])
+        if version is None and ids:
+            return 200, list(range(1, len(ids) + 1))
+        if version is None or int(version) > len(ids):
+            return 404, {"error_code": 40401, "message": "Subject or version not found"}
+        number = ids[int(version) - 1]
+        return 200, {"subject": subject, "id": number, "version": int(version), "schema": self.schemas[number]}
 
 
 @contextmanager

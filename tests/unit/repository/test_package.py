@@ -23,6 +23,7 @@ OF_EXTRAS = {
     "cli/cluster.py": "operator",
     "progress/zookeeper.py": "zookeeper",
     "stages/formats/avro.py": "avro",
+    "stages/formats/avro_resolution.py": "avro",
     "stages/formats/avro_schema.py": "avro",
     "stages/formats/registry.py": "avro",
     "testing/fixtures.py": "testing",

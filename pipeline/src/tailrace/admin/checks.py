@@ -152,6 +152,11 @@ class Brokers:
         self._cluster = Cluster(kafka)
         self._topics: dict[str, int] = {}
 
+    @property
+    def topics(self) -> Iterator[str]:
+        """Return the names of the topics, once the brokers were asked."""
+        return iter(self._topics)
+
     def checks(self) -> Iterator[Check]:
         """Run each check in turn; stop if no broker answers."""
         try:

@@ -79,12 +79,17 @@ def _checks(
             yield from code(pipeline, loaded.folder)
     if base is not None or bootstrap is not None or properties is not None:
         reached = False
-        for check in Brokers(connection(bootstrap, properties, option, base), pipeline).checks():
+        brokers = Brokers(connection(bootstrap, properties, option, base), pipeline)
+        for check in brokers.checks():
             reached = reached or (check.name == "broker" and check.state is State.OK)
             yield check
         if pipeline is not None and file is not None and reached and base is not None:
             kafka = connection(bootstrap, properties, option, base)
             yield from progress(pipeline.model_copy(update={"kafka": kafka}), loaded.folder, file)
+        if pipeline is not None:
+            from tailrace.admin.schema_checks import schemas  # imports Spark's classes too
+
+            yield from schemas(pipeline, loaded.folder, brokers.topics)
     if pipeline is not None and on_s3(pipeline):
         yield from store(pipeline)
     if pipeline is not None and plan:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -17,6 +17,7 @@ import fastavro
 from tailrace.config import Registry as Settings
 from tailrace.errors import ConfigInvalid, ExtraMissing, KafkaFailed, SchemaInvalid
 from tailrace.stages.formats import KEPT
+from tailrace.stages.formats.avro_resolution import Schema
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -56,6 +57,46 @@ class Registry:
             except Exception as error:  # fastavro also lets KeyError and TypeError through
                 raise SchemaUnknown(f"schema id {number} does not parse: {error}") from None
         return self._parsed[number]
+
+    def versions(self, subject: str) -> list[int]:
+        """Return the versions of a subject that are not deleted, oldest first; empty if there is no such subject."""
+        try:
+            return sorted(self._ask(f"versions of {subject}", lambda: self._client.get_versions(subject)))
+        except SchemaUnknown:
+            return []
+
+    def version(self, subject: str, number: int) -> Schema:
+        """Return one version of a subject; raise SchemaUnknown if it is no Avro schema, or was deleted meanwhile."""
+        what = f"{subject} version {number}"
+        schema = self._ask(what, lambda: self._client.get_version(subject, number)).schema
+        if (schema.schema_type or "AVRO") != "AVRO":
+            raise SchemaUnknown(f"{what} is of type {schema.schema_type}, not AVRO")
+        known: dict[str, Any] = {}
+        self._load(schema.references or [], known)
+        try:
+            return Schema.of(schema.schema_str or "", known)
+        except Exception as error:  # fastavro also lets KeyError and TypeError through
+            raise SchemaUnknown(f"{what} does not parse: {error}") from None
+
+    def accepts(self, subject: str, text: str) -> bool:
+        """Return whether the registry would take a schema as a subject's next version; nothing is registered."""
+        from confluent_kafka.schema_registry import Schema as Text
+
+        question = partial(self._client.test_compatibility_all_versions, subject, Text(text, "AVRO"))
+        try:
+            return bool(self._ask(f"verdict on {subject}", question))
+        except SchemaUnknown:
+            return True  # the subject is new
+
+    def level(self, subject: str) -> str:
+        """Return the compatibility level of a subject: its own, or the registry's."""
+        for name in (subject, None):
+            try:
+                found = self._ask(f"compatibility of {subject}", partial(self._client.get_config, name))
+            except SchemaUnknown:
+                continue
+            return str(found.compatibility_level or found.compatibility or "BACKWARD")
+        return "BACKWARD"
 
     def _load(self, references: list[Any], known: dict[str, Any]) -> None:
         for each in references:

@@ -53,6 +53,14 @@ REJECTED: dict[bytes | None, str] = {
     b'{"l":99999999999999999999}': "wrong type",
     b'{"sh":40000}': "wrong type",
     b'{"dec":12345.6}': "wrong type",
+    b'{"dec":1.005}': "wrong type",
+    b'{"dec":"1.005"}': "wrong type",
+    b'{"dec":1.0000000000000000000000000000000000000000000000001}': "wrong type",
+    b'{"dec":1e-400}': "wrong type",
+    b'{"dec":"1,2.5"}': "wrong type",
+    b'{"dt":"2020-01-31T10:00"}': "wrong type",
+    b'{"dt":"2020-01-31 foo"}': "wrong type",
+    b'{"dt":"2020"}': "wrong type",
     b'{"b":"true"}': "wrong type",
     b'{"t":"nonsense"}': "wrong type",
     b'{"dt":"2020-01-32"}': "wrong type",
@@ -79,6 +87,11 @@ ACCEPTED: dict[bytes, dict[str, Any]] = {
     b'{"i":1,"i":2}': {"i": 2},
     b'{"d":"Infinity"}': {"d": math.inf},
     b'{"dec":1.25}': {"dec": Decimal("1.25")},
+    b'{"dec":"12.50"}': {"dec": Decimal("12.50")},
+    b'{"dec":1.5000}': {"dec": Decimal("1.50")},
+    b'{"dec":1E+2}': {"dec": Decimal("100.00")},
+    b'{"dec":0E-8}': {"dec": Decimal("0.00")},
+    b'{"dt":"2020-01-31T00:00:00.000Z"}': {"dt": date(2020, 1, 31)},
     b'{"s":{"a":1}}': {"s": '{"a":1}'},
     b'{"s":"\\ud83d\\ude00"}': {"s": "😀"},
     b'{"s":"\\\\ud83d"}': {"s": "\\ud83d"},
@@ -127,17 +140,61 @@ def test_nan_written_as_text_is_a_number(spark: SparkSession) -> None:
     assert math.isnan(row["d"])
 
 
-def test_the_detail_names_the_field_and_its_value(spark: SparkSession) -> None:
-    """For a wrong type it has the field, its type and the value, within structs too."""
-    found = judged(
-        spark, "i int, st struct<x:int>", [b'{"i":"one"}', b'{"st":{"x":"two"}}', b"[1]", b'{"i":1,"st":{"x":1}}']
-    )
-    assert found == [
-        ("wrong type", "i is not int: one"),
-        ("wrong type", "st.x is not int: two"),
-        ("wrong type", "the value is not a JSON object"),
-        (None, None),
+@pytest.mark.parametrize("more", ["", ", dec decimal(5,2)"], ids=["by Spark's parser", "by Python's"])
+def test_the_detail_names_the_field_and_its_value(spark: SparkSession, more: str) -> None:
+    """For a wrong type it has the field, its type and the value as JSON writes it, shortened, within structs too."""
+    values: dict[bytes | None, str | None] = {
+        b'{"i":"one"}': 'i is not int: "one"',
+        b'{"i":"3"}': 'i is not int: "3"',
+        b'{"i":1.5}': "i is not int: 1.5",
+        b'{"i":{"i":1,"i":2},"s":5}': "i is not int: " if more else "the value, or something within a field of it",
+        b'{"i":"' + b"x" * 200 + b'"}': 'i is not int: "' + "x" * 78 + "…",
+        b'{"st":{"x":"two"}}': 'st.x is not int: "two"',
+        b'{"st":{"x":null},"i":"a \\"b\\""}': 'i is not int: "a \\"b\\""',
+        b'{"a":[1,"x"]}': 'a is not array<int>: [1,"x"]',
+        b"[1]": "the value is not a JSON object",
+        b'{"i":1,"st":{"x":1}}': None,
+    }
+    found = judged(spark, "i int, st struct<x:int>, a array<int>, s string" + more, list(values))
+    for (_, detail), (value, wanted) in zip(found, values.items(), strict=True):
+        assert (detail is None) == (wanted is None), value
+        assert (detail or "").startswith(wanted or ""), value
+
+
+def test_the_detail_of_an_inexact_value_has_its_digits(spark: SparkSession) -> None:
+    """A number that would have to be rounded is shown as the record has it."""
+    values: list[bytes | None] = [
+        b'{"price":1.005}', b'{"price":"1.005"}', b'{"price":1.0000000000000000000001}', b'{"day":"2020-01-31 foo"}',
+    ]  # fmt: skip
+    assert judged(spark, "price decimal(10,2), day date", values) == [
+        ("wrong type", "price is not decimal(10,2): 1.005"),
+        ("wrong type", 'price is not decimal(10,2): "1.005"'),
+        ("wrong type", "price is not decimal(10,2): 1.0000000000000000000001"),
+        ("wrong type", 'day is not date: "2020-01-31 foo"'),
     ]
+
+
+def test_a_time_without_a_zone_is_of_the_sessions_zone_beside_a_decimal(spark: SparkSession) -> None:
+    """Python reads such a schema, and means the same moment as Spark's parser does."""
+    times = ("2020-07-01T12:00:00", "2020-07-01T12:00:00Z", "2020-01-01")
+    values: list[bytes | None] = [f'{{"t":"{time}"}}'.encode() for time in times]
+    before = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    try:
+        for zone in ("Europe/Berlin", "+02:30", "UTC"):
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            by_spark, by_python = (
+                [
+                    row["moment"]
+                    for row in decode(records(spark, values), source(schema), Path())
+                    .selectExpr("unix_micros(t) AS moment", "kafka")
+                    .orderBy("kafka.offset")
+                    .collect()
+                ]
+                for schema in ("t timestamp", "t timestamp, price decimal(10,2)")
+            )
+            assert by_python == by_spark, zone
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
 
 
 def test_a_missing_not_null_field_is_named(spark: SparkSession) -> None:

@@ -205,13 +205,26 @@ def test_the_frame_is_unchanged_without_conditions(spark: SparkSession) -> None:
     assert validate(frame, {}) is frame
 
 
-@pytest.mark.parametrize("condition", ["n >", "absent > 0", "n + 1", "no_such_function(n)", "count(n) > 1"])
-def test_a_condition_that_cannot_be_evaluated_is_named(spark: SparkSession, condition: str) -> None:
-    """SQL that does not parse, does not resolve or is not a condition is refused before anything runs."""
+@pytest.mark.parametrize(
+    ("condition", "cause"),
+    [
+        ("n >", "[PARSE_SYNTAX_ERROR] Syntax error at or near end of input"),
+        ("text = 'it", "[PARSE_SYNTAX_ERROR] Syntax error at or near '''"),
+        ("absent > 0", "`absent` cannot be resolved. Did you mean one of the following? ["),
+        ("n + 1", "it is int, not boolean"),
+        ("no_such_function(n)", "`no_such_function`"),
+        ("count(n) > 1", "[MISSING_GROUP_BY]"),
+    ],
+)
+def test_a_condition_that_cannot_be_evaluated_is_named(spark: SparkSession, condition: str, cause: str) -> None:
+    """SQL that does not parse, does not resolve or is not a condition is refused, in a line with Spark's reason."""
     frame = decode(records(spark, []), JSON, Path())
     with pytest.raises(ConfigInvalid) as raised:
         validate(frame, rules(fine="n > 0", wrong=condition))
-    assert "'wrong'" in str(raised.value)
+    what = raised.value.what
+    assert f"'wrong', `{condition}`, cannot be evaluated: " in what
+    assert cause in what
+    assert "\n" not in what
 
 
 def placed(frame: DataFrame) -> dict[int, int]:

@@ -38,6 +38,7 @@ from tailrace.stages.formats.raw_format import RawSink, RawSource
 from tailrace.stages.process import NAME as PROCESS
 from tailrace.stages.rows import KAFKA
 from tailrace.stages.rules import Judged
+from tailrace.stages.spark_text import first_line
 
 _UNCHANGED = ("key", "value", "headers", "timestamp")
 _UTC = frozenset({"UTC", "Etc/UTC", "Z", "GMT"})
@@ -140,7 +141,7 @@ def check(schema: pa.Schema, settings: Sink, sink: SinkFormat) -> StructType:
     try:
         found = from_arrow_schema(schema, prefer_timestamp_ntz=True)
     except (PySparkException, NotImplementedError) as error:
-        raise invalid(f"Spark has no type for them: {str(error).splitlines()[0]}") from None
+        raise invalid(f"Spark has no type for them: {first_line(error)}") from None
     check_columns(found, settings, sink)
     return found
 

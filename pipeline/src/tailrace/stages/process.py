@@ -28,6 +28,7 @@ from tailrace.config import Rule
 from tailrace.errors import ConfigInvalid, FunctionInvalid, FunctionMissing, TailraceError
 from tailrace.stages.rows import BROKEN, DETAIL, KAFKA, REASON, STAGE
 from tailrace.stages.rules import UNDECODED
+from tailrace.stages.spark_text import first_line
 
 KEPT = "nothing was read or written"
 NAME = "process"
@@ -200,7 +201,7 @@ def validate(frame: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
             met = F.expr(rule.condition)
             kind = frame.withColumn(_FAILED, met).schema[_FAILED].dataType
         except PySparkException as error:
-            raise _condition(name, rule.condition, str(error).splitlines()[0]) from None
+            raise _condition(name, rule.condition, first_line(error)) from None
         if not isinstance(kind, BooleanType):
             raise _condition(name, rule.condition, f"it is {kind.simpleString()}, not boolean")
         broken = ~F.coalesce(met, F.lit(False))
@@ -259,7 +260,7 @@ def unchanged(frame: DataFrame) -> DataFrame:
 
 def _condition(name: str, condition: str, why: str) -> ConfigInvalid:
     return ConfigInvalid(
-        f"process.validate: the condition {name!r}, {condition!r}, cannot be evaluated: {why}",
+        f"process.validate: the condition {name!r}, `{condition}`, cannot be evaluated: {why}",
         kept=KEPT,
         then="write it in Spark SQL, over the decoded fields and `kafka`",
     )

@@ -56,13 +56,15 @@ class Verdicts:
         return [pa.array(self.reasons, pa.string()), pa.array(self.details, pa.string())]
 
 
-def decode_batches(
-    batches: Batches, schema: StructType, decoder: Decoder, value: str, misfit: str
-) -> Iterator[pa.RecordBatch]:
+# A column of values to the fields' columns and a verdict on each row.
+Read = Callable[[pa.Array], tuple[list[pa.Array], Verdicts]]
+
+
+def decode_batches(batches: Batches, schema: StructType, read: Read, value: str) -> Iterator[pa.RecordBatch]:
     """Yield each batch as the fields decoded from the column `value`, the original columns, then reason and detail."""
     wanted = to_arrow_schema(schema, timezone="UTC")
     for batch in batches:
-        arrays, verdicts = decode_values(batch.column(value).to_pylist(), wanted, decoder, misfit)
+        arrays, verdicts = read(batch.column(value))
         handed_on = [batch.schema.field(index) for index in range(batch.num_columns)]
         names = pa.schema([*wanted, *handed_on, pa.field("_reason", pa.string()), pa.field("_detail", pa.string())])
         yield pa.RecordBatch.from_arrays([*arrays, *batch.columns, *verdicts.columns()], schema=names)

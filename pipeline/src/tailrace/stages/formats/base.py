@@ -25,10 +25,17 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from tailrace.config import Sink, Source
 from tailrace.errors import SinkColumnsInvalid
 from tailrace.stages.formats import KEPT
-from tailrace.stages.formats.arrow import Batches, Decoder, Misfit, Verdicts, decode_batches, decode_values, rows_of
+from tailrace.stages.formats.arrow import (
+    Batches,
+    Decoder,
+    Misfit,
+    Read,
+    Verdicts,
+    decode_batches,
+    decode_values,
+    rows_of,
+)
 
-# A column of values to the fields' columns and a verdict on each row.
-Read = Callable[[pa.Array], tuple[list[pa.Array], Verdicts]]
 # A row's fields to one record's bytes; raises Misfit.
 Encoder = Callable[[dict[str, Any]], bytes]
 # The columns of the rows to a column of bytes, and a verdict on each row unless all are good.
@@ -66,7 +73,7 @@ class SourceFormat(ABC):
         fields = self._fields()
 
         def task(batches: Batches) -> Batches:
-            return decode_batches(batches, fields, self.decoder(), value, self.misfit)
+            return decode_batches(batches, fields, self.reader(), value)
 
         added = [StructField(name, StringType()) for name in verdict]
         return prepared.mapInArrow(task, StructType([*fields.fields, *prepared.schema.fields, *added]))

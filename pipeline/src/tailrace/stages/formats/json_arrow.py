@@ -10,7 +10,7 @@ with `{`. Records that Arrow refuses, and values that it might round or read dif
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,11 +20,10 @@ import pyarrow.json
 import pyarrow.types as pt
 from pyspark.sql.types import StructType
 
-from tailrace.stages.formats.arrow import Decoder, Verdicts, decode_values
+from tailrace.stages.formats.arrow import Decoder, Read, Verdicts, decode_values
 from tailrace.stages.formats.json_records import DEEPEST, LONGEST_NUMBER, decoder, lone_surrogate, suspect
 from tailrace.stages.formats.json_schema import WRONG_TYPE
 
-Read = Callable[[pa.Array], tuple[list[pa.Array], Verdicts]]
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
@@ -75,9 +74,9 @@ class _Pieces:
         return [pa.concat_arrays(list(parts)).take(order) for parts in zip(*self.columns, strict=True)]
 
 
-def reader(schema: StructType, wanted: pa.Schema) -> Read:
-    """Return the function that decodes a column of values."""
-    decode = decoder(schema)
+def reader(schema: StructType, wanted: pa.Schema, zone: str = "UTC") -> Read:
+    """Return the function that decodes a column of values; timestamps without a time zone are of `zone`."""
+    decode = decoder(schema, zone)
     read = [pa.field(field.name, _read_as(field.type)) for field in wanted]
     if any(_has_map(field.type) for field in wanted):  # Arrow's parser reads no maps
         return lambda values: decode_values(values.to_pylist(), wanted, decode, WRONG_TYPE)

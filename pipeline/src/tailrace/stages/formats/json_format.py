@@ -1,12 +1,13 @@
 """JSON: read with a Spark schema or a pydantic model, written as Spark's `to_json` writes it.
 
-With a Spark schema the values of a pipeline with the JVM never leave it. A pydantic model validates in Python.
+With a Spark schema the values of a pipeline with the JVM never leave it, unless it has a DECIMAL or a DATE: Spark's
+parser rounds the one and cuts the other, so Python reads those. A pydantic model validates in Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,14 +16,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DateType, DecimalType, StructType
 
 from tailrace.config import Sink, Source
 from tailrace.stages.formats import json_arrow, json_model, json_records, json_schema
-from tailrace.stages.formats.arrow import Decoder
-from tailrace.stages.formats.base import Encoder, Read, SinkFormat, SourceFormat, Write, body, body_of, invalid
+from tailrace.stages.formats.arrow import Decoder, Read
+from tailrace.stages.formats.base import Encoder, SinkFormat, SourceFormat, Write, body, body_of, invalid
 from tailrace.stages.formats.ddl import struct_of
+from tailrace.stages.formats.json_values import leaves
 from tailrace.stages.formats.json_write import NoJson, texts
+from tailrace.stages.spark_text import first_line
 
 # Microseconds, and the offset from UTC: Spark's default stops at milliseconds.
 OPTIONS: Final = {
@@ -39,6 +42,7 @@ class JsonSource(SourceFormat):
 
     misfit = json_schema.WRONG_TYPE
     fields: StructType
+    zone: str = "UTC"  # of timestamps without a time zone
 
     @classmethod
     def of(cls, source: Source, folder: Path, *, jvm: bool) -> SourceFormat:
@@ -49,14 +53,17 @@ class JsonSource(SourceFormat):
 
     def decoder(self) -> Decoder:
         """Return Python's decoder, which agrees with Spark's parser."""
-        return json_records.decoder(self.fields)
+        return json_records.decoder(self.fields, self.zone)
 
     def reader(self) -> Read:
         """Return Arrow's parser where it agrees with the decoder, which reads the others."""
-        return json_arrow.reader(self.fields, to_arrow_schema(self.fields, timezone="UTC"))
+        return json_arrow.reader(self.fields, to_arrow_schema(self.fields, timezone="UTC"), self.zone)
 
     def frame(self, prepared: DataFrame, value: str, verdict: tuple[str, str]) -> DataFrame:
-        """Return what Spark's parser reads."""
+        """Return what Spark's parser reads; or Python's, for types that Spark's does not read exactly."""
+        if any(isinstance(kind, DecimalType | DateType) for kind in leaves(self.fields)):
+            zone = prepared.sparkSession.conf.get("spark.sql.session.timeZone") or self.zone
+            return super(JsonSource, replace(self, zone=zone)).frame(prepared, value, verdict)
         fields, others = self.fields, prepared.columns
         parsed = prepared.select(*others, *json_schema.parsed(fields, F.col(value)))
         judged = parsed.select(*others, json_schema.ROW, json_schema.verdict(fields, F.col(value)).alias(_VERDICT))
@@ -127,4 +134,4 @@ class JsonSink(SinkFormat):
         try:
             return rows.select(*address, F.to_json(body(rows, names), OPTIONS).cast("binary").alias("value"), *good)
         except PySparkException as error:
-            raise invalid(f"JSON has no form for them: {str(error).splitlines()[0]}") from None
+            raise invalid(f"JSON has no form for them: {first_line(error)}") from None

@@ -1,9 +1,9 @@
 """JSON with a Spark schema, one record at a time in Python, with the verdict that Spark's parser would give.
 
 The rules are those of `json_schema`: one JSON value and nothing else, each field of its type, NOT NULL honoured, no
-number beyond its type, no text that UTF-8 cannot hold. Some odd forms that Spark accepts are rejected here as a wrong
-type: years that do not have four digits or come before 1, times without a date (Spark adds today's), regions as time
-zones (`Europe/Paris`), days since 1970 as the text of a date. JSON nested too deeply for Python is rejected.
+number beyond its type, no text that UTF-8 cannot hold. Some odd timestamps that Spark accepts are rejected here as a
+wrong type: years that do not have four digits or come before 1, times without a date (Spark adds today's), regions as
+time zones (`Europe/Paris`). JSON nested too deeply for Python is rejected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from pyspark.sql.types import (
 from tailrace.stages.formats.arrow import Decoder, Misfit
 from tailrace.stages.formats.json_model import NOT_JSON, NOT_UTF8
 from tailrace.stages.formats.json_schema import INFINITY, MISSING, OUT_OF_RANGE, WRONG_TYPE
-from tailrace.stages.formats.json_values import Repeated, WrongType, as_text, converter, leaves, struct_converter
+from tailrace.stages.formats.json_values import (
+    Repeated,
+    WrongType,
+    converter,
+    leaves,
+    misfit_of,
+    struct_converter,
+    zone_of,
+)
 
 # Whether a value that is not null breaks a rule.
 Broken = Callable[[Any], bool]
@@ -53,13 +61,13 @@ _TOKEN = re.compile(
 _LONG_NUMBER = re.compile(rf"[0-9.]{{{LONGEST_NUMBER}}}")
 
 
-def decoder(schema: StructType) -> Decoder:
-    """Return the function that decodes one record."""
+def decoder(schema: StructType, zone: str = "UTC") -> Decoder:
+    """Return the function that decodes one record; timestamps without a time zone are of `zone`."""
     exact = any(isinstance(kind, DecimalType | FloatType) for kind in leaves(schema))
     parse = json.JSONDecoder(
         object_pairs_hook=_object, parse_constant=_refused, parse_float=_number if exact else None
     ).decode
-    convert = struct_converter(schema)
+    convert = struct_converter(schema, zone_of(zone))
     faults = list(_faults(schema))
 
     def decode(record: bytes) -> dict[str, Any]:
@@ -212,4 +220,4 @@ def _suspects(schema: StructType, found: dict[str, Any], path: str) -> Iterator[
             try:
                 converter(field.dataType)(value)
             except WrongType:
-                yield f"{below} is not {field.dataType.simpleString()}: {as_text(value)}"
+                yield misfit_of(below, field.dataType, value)

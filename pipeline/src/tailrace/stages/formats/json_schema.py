@@ -34,6 +34,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
     TimestampType,
+    VariantType,
 )
 
 from tailrace.errors import SchemaInvalid
@@ -41,6 +42,7 @@ from tailrace.stages.formats import KEPT
 from tailrace.stages.formats.arrow import NO_VALUE
 from tailrace.stages.formats.ddl import DdlInvalid
 from tailrace.stages.formats.json_model import NOT_JSON, NOT_UTF8, REFERENCE
+from tailrace.stages.spark_text import first_line
 
 WRONG_TYPE = "wrong type"
 MISSING = "field missing"
@@ -64,6 +66,7 @@ _LONE = (
 )
 # to_json writes infinity like this; it is not an overflow.
 INFINITY = r'"[-+]?(Infinity|INF)"'
+SHOWN = 80  # characters of a value of the wrong type that a message shows
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def read(
         if REFERENCE.fullmatch(reference):
             return None
         raise SchemaInvalid(
-            f"the schema {reference!r} is not Spark DDL: {_first_line(error)}",
+            f"the schema {reference!r} is not Spark DDL: {first_line(error)}",
             kept=KEPT,
             then="write it as `id long, text string`, or name a .json file or a pydantic model (file.py:Model)",
         ) from None
@@ -107,12 +110,8 @@ def _from_file(path: Path) -> StructType:
     except OSError as error:
         why = error.strerror or str(error)
     except (ValueError, KeyError, TypeError, AttributeError, PySparkException) as error:
-        why = f"not a Spark schema as JSON: {_first_line(error)}"
+        why = f"not a Spark schema as JSON: {first_line(error)}"
     raise SchemaInvalid(f"{path}: {why}", kept=KEPT, then="write it with `df.schema.json()`")
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _readable(schema: StructType) -> StructType:
@@ -214,9 +213,9 @@ def _any_value(found: Callable[[Column], Column]) -> Callable[[Column], Column]:
 
 
 def _told(fields: StructType, row: Column, text: Column) -> Column:
-    """Name the field of the wrong type, if it can be determined: one that parses as text but not as its own type."""
-    as_text = F.from_json(text, _texts(fields), _OPTIONS)
-    fields_told = F.filter(F.array(*_suspects(fields, row, as_text, "")), Column.isNotNull)
+    """Name the field of the wrong type, if it can be determined: one that is not null, and not of its own type."""
+    anything = F.from_json(text, _any_types(fields), _OPTIONS)
+    fields_told = F.filter(F.array(*_suspects(fields, row, anything, "")), Column.isNotNull)
     return (
         F.when(~F.ltrim(text).startswith("{"), F.lit("the value is not a JSON object"))
         .when(F.size(fields_told) > 0, F.element_at(fields_told, 1))
@@ -224,19 +223,22 @@ def _told(fields: StructType, row: Column, text: Column) -> Column:
     )
 
 
-def _texts(fields: StructType) -> StructType:
-    def text(kind: DataType) -> DataType:
-        return _texts(kind) if isinstance(kind, StructType) else StringType()
+def _any_types(fields: StructType) -> StructType:
+    def loosened(kind: DataType) -> DataType:
+        return _any_types(kind) if isinstance(kind, StructType) else VariantType()
 
-    return StructType([StructField(field.name, text(field.dataType)) for field in fields])
+    return StructType([StructField(field.name, loosened(field.dataType)) for field in fields])
 
 
-def _suspects(fields: StructType, row: Column, as_text: Column, path: str) -> Iterator[Column]:
+def _suspects(fields: StructType, row: Column, anything: Column, path: str) -> Iterator[Column]:
     for field in fields:
         below = f"{path}.{field.name}".lstrip(".")
-        is_, was = row.getField(field.name), as_text.getField(field.name)
+        is_, was = row.getField(field.name), anything.getField(field.name)
         if isinstance(field.dataType, StructType):
             yield from _suspects(field.dataType, is_, was, below)
         else:
-            told = F.concat(F.lit(f"{below} is not {field.dataType.simpleString()}: "), was)
-            yield F.when(is_.isNull() & was.isNotNull(), told)
+            value = F.to_json(was)
+            cut = F.concat(F.substring(value, 1, SHOWN - 1), F.lit("…"))
+            shown = F.when(F.length(value) <= SHOWN, value).otherwise(cut)
+            told = F.concat(F.lit(f"{below} is not {field.dataType.simpleString()}: "), shown)
+            yield F.when(is_.isNull() & was.isNotNull() & ~F.is_variant_null(was), told)

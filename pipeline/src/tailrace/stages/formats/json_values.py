@@ -1,7 +1,8 @@
 """Convert values from `json.loads` to those that Arrow takes for a Spark type; refuse values of another type.
 
 A type's valid values are those that Spark's JSON parser accepts: `"Infinity"` for a double, seconds since 1970 for a
-timestamp, any value as the text of a string field. `json_records` lists the few forms that only Spark accepts.
+timestamp, any value as the text of a string field. `json_records` lists the few forms that only Spark accepts. DECIMAL
+and DATE are stricter than Spark, which rounds the one and cuts the other: a value that does not fit exactly is refused.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import math
 import re
 import struct
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime, timedelta
-from decimal import ROUND_HALF_UP, Context, Decimal, DecimalException
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
+from decimal import Context, Decimal, DecimalException
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -35,6 +37,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tailrace.stages.formats.json_schema import SHOWN
 from tailrace.stages.formats.json_text import jackson_text
 
 Convert = Callable[[Any], Any]
@@ -49,7 +52,7 @@ _FLOAT_MOST = 2.0**128 - 2.0**104
 _TIE = 1 << 28  # the bits of a double that a float lacks, where it is halfway between two floats
 _EXACT = Context(prec=100)
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_DATE = re.compile(r"\+?([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[T ].*)?)?)?", re.DOTALL)
+_DATE = re.compile(r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})(?:[T ]00:00(?::00(?:\.0+)?)?Z?)?")
 _TIME = re.compile(
     r"\+?([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})"
     r"(?:[T ]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*))?\ *(\S*))?)?)?)?)?"
@@ -93,25 +96,38 @@ def leaves(kind: DataType) -> Iterator[DataType]:
             yield kind
 
 
-def converter(kind: DataType) -> Convert:
-    """Return the function from a JSON value that is not null to Arrow's value; it raises WrongType."""
+def zone_of(name: str) -> tzinfo:
+    """Return the time zone that Spark calls so: a region, or an offset such as `+01:00` or `GMT+1`."""
+    try:
+        return timezone(_offset("" if name == "Z" else name))
+    except WrongType:
+        return ZoneInfo(name)
+
+
+def converter(kind: DataType, zone: tzinfo = UTC) -> Convert:
+    """Return the function from a JSON value that is not null to Arrow's value; it raises WrongType.
+
+    A timestamp that names no zone is one of `zone`.
+    """
     match kind:
         case StructType():
-            return struct_converter(kind)
+            return struct_converter(kind, zone)
         case ArrayType():
-            return _array(converter(kind.elementType))
+            return _array(converter(kind.elementType, zone))
         case MapType():
-            return _map(converter(kind.valueType))
+            return _map(converter(kind.valueType, zone))
         case ShortType() | IntegerType() | LongType():
             return _integer(_RANGES[type(kind)])
         case DecimalType():
             return _decimal(kind)
+        case TimestampType():
+            return _timestamp(zone)
     return _LEAVES[type(kind)]
 
 
-def struct_converter(kind: StructType) -> Convert:
+def struct_converter(kind: StructType, zone: tzinfo = UTC) -> Convert:
     """Return the function from an object to a row's fields by name; it raises WrongType."""
-    fields = [(field.name, converter(field.dataType)) for field in kind]
+    fields = [(field.name, converter(field.dataType, zone)) for field in kind]
     by_name = dict(fields)
 
     def convert(value: Any) -> dict[str, Any]:
@@ -161,8 +177,7 @@ def _decimal(kind: DecimalType) -> Convert:
     unit, limit = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
 
     def convert(value: Any) -> Decimal:
-        if type(value) is str:
-            value = value.replace(",", "")
+        if type(value) is str:  # many producers write decimals as text, so that no reader makes doubles of them
             if _DECIMAL.fullmatch(value) is None:
                 raise WrongType
         elif type(value) is not int and type(value) is not Decimal:
@@ -171,14 +186,20 @@ def _decimal(kind: DecimalType) -> Convert:
             exact = Decimal(value)
             if exact.copy_abs() >= limit:
                 raise WrongType
-            found = exact.quantize(unit, ROUND_HALF_UP, _EXACT)
+            found = exact.quantize(unit, context=_EXACT)
         except DecimalException:
             raise WrongType from None
-        if abs(found) >= limit:
+        if found != exact:
             raise WrongType
         return found
 
     return convert
+
+
+def misfit_of(path: str, kind: DataType, value: Any) -> str:
+    """Say that the field's value, as JSON writes it, is not of its type."""
+    text = str(value) if isinstance(value, Decimal) else jackson_text(value)
+    return f"{path} is not {kind.simpleString()}: {text if len(text) <= SHOWN else text[: SHOWN - 1] + '…'}"
 
 
 def as_text(value: Any) -> str:
@@ -236,22 +257,24 @@ def _date(value: Any) -> date:
     if found is None:
         raise WrongType
     try:
-        return date(int(found[1]), int(found[2] or 1), int(found[3] or 1))
+        return date(int(found[1]), int(found[2]), int(found[3]))
     except ValueError:
         raise WrongType from None
 
 
-def _timestamp(value: Any) -> datetime:
-    if type(value) is int:
+def _timestamp(local: tzinfo) -> Convert:
+    def convert(value: Any) -> datetime:
         try:
-            return _EPOCH + timedelta(seconds=value)
+            if type(value) is int:
+                return _EPOCH + timedelta(seconds=value)
+            moment, zone = _moment(value)
+            if zone:
+                return moment if zone == "Z" else moment - _offset(zone)
+            return moment if local is UTC else moment.replace(tzinfo=local).astimezone(UTC)
         except OverflowError:
             raise WrongType from None
-    moment, zone = _moment(value)
-    try:
-        return moment - _offset(zone) if zone not in {"", "Z"} else moment
-    except OverflowError:
-        raise WrongType from None
+
+    return convert
 
 
 def _offset(zone: str) -> timedelta:
@@ -294,5 +317,5 @@ def _moment(value: Any) -> tuple[datetime, str]:
 
 _LEAVES: dict[type[DataType], Convert] = {
     StringType: as_text, BooleanType: _boolean, DoubleType: _double, FloatType: _float, BinaryType: _binary,
-    DateType: _date, TimestampType: _timestamp, TimestampNTZType: _timestamp_ntz,
+    DateType: _date, TimestampNTZType: _timestamp_ntz,
 }  # fmt: skip

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from support.configs import SECRET, SMALLEST, loaded, problems
-from tailrace.config import Batch, Pipeline, Sink
-from tailrace.config.file import describe, load
+from tailrace.config import Batch, Pipeline, Sink, Source
+from tailrace.config.file import load
 from tailrace.errors import ConfigInvalid
 
 
@@ -321,7 +321,7 @@ class TestSecrets:
         assert SECRET not in str(caught.value)
 
 
-class TestDescribe:
+class TestMadeInPython:
     """The same messages for a configuration made in Python."""
 
     def test_pipeline_made_in_python(self) -> None:
@@ -345,9 +345,31 @@ class TestDescribe:
 
     def test_part_of_a_pipeline(self) -> None:
         """A section made on its own is checked for its own keys."""
-        with pytest.raises(ValidationError) as caught:
-            Sink.model_validate({"formt": "raw"})
-        assert describe(caught.value) == "formt: unknown key; did you mean 'format'?"
+        makers: list[Callable[[], object]] = [
+            lambda: Sink.model_validate({"formt": "raw"}),
+            lambda: Sink(formt="raw"),  # type: ignore[call-arg]
+        ]
+        for make in makers:
+            with pytest.raises(ConfigInvalid) as caught:
+                make()
+            assert caught.value.what == "formt: unknown key; did you mean 'format'?"
+
+    def test_called_pipeline_reports_all_its_faults(self) -> None:
+        """Calling the class is as good as model_validate: faults within sections are collected, with their places."""
+        with pytest.raises(ConfigInvalid) as caught:
+            Pipeline(pipeline="A", source={"topics": ["a"], "partitions": "x"}, sink={"topc": "b"})
+        lines = caught.value.what.split("\n")
+        assert lines[0] == "3 problems"
+        assert "  source.partitions: 'x' is not a whole number" in lines
+        assert "  sink.topc: unknown key; did you mean 'topic'?" in lines
+        assert any(line.startswith("  pipeline: ") for line in lines)
+
+    def test_called_section_reports_a_rule_and_an_unknown_option(self) -> None:
+        """A rule between fields, and the names of Kafka options, are told in the same words."""
+        with pytest.raises(ConfigInvalid, match=r"options\.fetch_max: unknown Kafka option"):
+            Source(topics=["a"], options={"fetch_max": "1"})
+        with pytest.raises(ConfigInvalid, match="either `topics` or `pattern`"):
+            Source()
 
     def test_secret_is_shown_neither_by_tailrace_nor_by_pydantic(self) -> None:
         """Pydantic's own message would show its input."""

@@ -77,7 +77,7 @@ class TestTopics:
     @pytest.mark.parametrize("source", [{}, {"topics": []}, {"topics": ["a"], "pattern": "b.*"}])
     def test_topics_or_a_pattern_is_needed_and_not_both(self, source: dict[str, Any]) -> None:
         """One of them says what is read."""
-        with pytest.raises(ValidationError, match="either `topics` or `pattern`"):
+        with pytest.raises(ConfigInvalid, match="either `topics` or `pattern`"):
             Source.model_validate(source)
 
     def test_pattern_alone_is_enough(self) -> None:
@@ -86,7 +86,7 @@ class TestTopics:
 
     def test_pattern_that_does_not_parse_is_refused(self) -> None:
         """The reason is the parser's."""
-        with pytest.raises(ValidationError, match="not a regular expression"):
+        with pytest.raises(ConfigInvalid, match="not a regular expression"):
             Source(pattern="orders-(")
 
 
@@ -104,7 +104,7 @@ class TestFormats:
     )
     def test_source_contradictions_are_refused(self, source: dict[str, Any], words: str) -> None:
         """Keys that the format needs or cannot use."""
-        with pytest.raises(ValidationError, match=words):
+        with pytest.raises(ConfigInvalid, match=words):
             Source.model_validate({"topics": ["a"], **source})
 
     @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ class TestFormats:
     )
     def test_sink_contradictions_are_refused(self, sink: dict[str, Any], words: str) -> None:
         """Keys that the format needs or cannot use."""
-        with pytest.raises(ValidationError, match=words):
+        with pytest.raises(ConfigInvalid, match=words):
             Sink.model_validate(sink)
 
     def test_sink_without_a_topic_is_accepted(self) -> None:
@@ -162,7 +162,7 @@ class TestDelivery:
     )
     def test_contradictions_are_refused(self, delivery: str, options: dict[str, Any], words: str) -> None:
         """They are refused before anything runs, with the reason."""
-        with pytest.raises(ValidationError, match=words):
+        with pytest.raises(ConfigInvalid, match=words):
             Sink.model_validate({"delivery": delivery, "options": options})
 
     @pytest.mark.parametrize(
@@ -191,14 +191,14 @@ class TestOptions:
     def test_options_that_are_not_listed_are_refused_everywhere(self, name: str) -> None:
         """Options that Tailrace sets itself, and any that are not known."""
         for section, more in ((Kafka, {}), (Source, {"topics": ["a"]}), (Sink, {})):
-            with pytest.raises(ValidationError, match="does not take the Kafka option"):
+            with pytest.raises(ConfigInvalid, match="unknown Kafka option"):
                 section.model_validate({**more, "options": {name: "x"}})
 
     @pytest.mark.parametrize("mechanism", ["OAUTHBEARER", "GSSAPI", "AWS_MSK_IAM", "plain", "hunter2"])
     def test_sasl_mechanism_that_the_clients_lack_is_refused(self, mechanism: str) -> None:
         """With OAUTHBEARER, librdkafka would report no more than that no broker answers."""
         options = {"security.protocol": "SASL_SSL", "sasl.mechanism": mechanism}
-        with pytest.raises(ValidationError, match=r"must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; OAUTH") as raised:
+        with pytest.raises(ConfigInvalid, match=r"must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; OAUTH") as raised:
             Kafka(options=options)
         assert "hunter2" not in str(raised.value)
 
@@ -211,13 +211,13 @@ class TestOptions:
 
     def test_unknown_security_protocol_is_refused(self) -> None:
         """The message names those that exist."""
-        with pytest.raises(ValidationError, match="must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"):
+        with pytest.raises(ConfigInvalid, match="must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL"):
             Kafka(options={"security.protocol": "TLS"})
 
     def test_all_unknown_options_are_named_at_once(self) -> None:
         """The message does not stop at the first one."""
-        with pytest.raises(ValidationError, match=r"option 'a', 'b'; it takes"):
-            Kafka(options={"a": "1", "b": "2"})
+        with pytest.raises(ConfigInvalid, match=r"options\.aa: unknown Kafka option[^\n]*\n  options\.bb: unknown"):
+            Kafka(options={"aa": "1", "bb": "2"})
 
     @pytest.mark.parametrize(("given", "text"), [(True, "true"), (False, "false"), (5242880, "5242880"), (1.5, "1.5")])
     def test_values_become_text(self, given: object, text: str) -> None:
@@ -227,7 +227,7 @@ class TestOptions:
     @pytest.mark.parametrize("value", [None, [], {}])
     def test_values_that_are_not_text_are_refused(self, value: object) -> None:
         """Nothing, lists and mappings mean nothing to Kafka."""
-        with pytest.raises(ValidationError):
+        with pytest.raises(ConfigInvalid):
             Sink.model_validate({"options": {"linger.ms": value}})
 
     def test_settings_of_spark_begin_with_spark(self) -> None:
@@ -257,7 +257,7 @@ class TestNumbers:
     )
     def test_numbers_out_of_range_are_refused(self, section: type[Any], key: str, value: object) -> None:
         """Each has a minimum, some a maximum, and true is not a number."""
-        with pytest.raises(ValidationError):
+        with pytest.raises(ConfigInvalid):
             section.model_validate({key: value})
 
 
@@ -268,7 +268,7 @@ class TestSchema:
         """This holds for each section and at the top."""
         with pytest.raises(ConfigInvalid):
             pipeline(sourc={})
-        with pytest.raises(ValidationError):
+        with pytest.raises(ConfigInvalid):
             Sink.model_validate({"topc": "a"})
 
     def test_configuration_does_not_change_after_validation(self) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
-from pydantic import ValidationError
 
 from tailrace.config import Executors, Pipeline
 from tailrace.driver import executor_file
@@ -98,7 +97,7 @@ def test_the_first_number_is_within_the_bounds() -> None:
 
 def test_contradicting_settings_are_refused() -> None:
     """Examples are a maximum below the minimum, and executors that are threads of the driver."""
-    with pytest.raises(ValidationError, match=r"executors\.max is 1, less than executors\.min, which is 2"):
+    with pytest.raises(ConfigInvalid, match=r"executors\.max is 1, less than executors\.min, which is 2"):
         Executors(min=2, max=1)
     with pytest.raises(ConfigInvalid, match="executors that are pods"):
         Pipeline.model_validate({**PIPELINE, "executors": {"max": 2}})

@@ -45,7 +45,7 @@ def connection(
         given[BOOTSTRAP] = bootstrap
     address = given.pop(BOOTSTRAP, None)
     try:
-        kafka = Kafka(options=given, **({} if address is None else {"bootstrap_servers": address}))
+        kafka = Kafka.checked({"options": given} | ({} if address is None else {"bootstrap_servers": address}))
     except ValidationError as error:
         said = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors())
         raise OptionRefused(said, kept="nothing was read or written", then="see --help") from None

@@ -8,9 +8,9 @@ neither Spark nor Kafka.
 from __future__ import annotations
 
 import re
-from typing import Any, Self
+from typing import Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from tailrace.config.kafka import Kafka
 from tailrace.config.kafka_options import SPARK_KAFKA, SPARK_KAFKA_CONSUMERS, Options
@@ -55,16 +55,6 @@ class Pipeline(Section):
         repr=False,  # keys of object stores
         description="Spark settings (spark.*).",
     )
-
-    @classmethod
-    def model_validate(cls, obj: Any, **options: Any) -> Self:
-        """Validate a pipeline made in Python; raise ConfigInvalid, in the words of the command line."""
-        try:
-            return super().model_validate(obj, **options)
-        except ValidationError as error:
-            from tailrace.config.file.problems import refusal  # it needs this class
-
-            raise refusal(error, obj) from None
 
     @field_validator("pipeline")
     @classmethod

@@ -14,6 +14,5 @@ from __future__ import annotations
 
 from tailrace.config.file.loading import Loaded, load
 from tailrace.config.file.places import RESERVED, variables
-from tailrace.config.file.problems import describe
 
-__all__ = ["RESERVED", "Loaded", "describe", "load", "variables"]
+__all__ = ["RESERVED", "Loaded", "load", "variables"]

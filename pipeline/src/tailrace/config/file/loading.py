@@ -62,7 +62,7 @@ def load(path: Path, environment: Mapping[str, str] | None = None) -> Loaded:
     # A place already reported needs no second message from the schema.
     settled = {fault.place for _, fault in walk.faults if fault.place not in set_by}
     try:
-        pipeline = Pipeline(**data)
+        pipeline = Pipeline.checked(data)
     except ValidationError as error:
         found = [*faults(error, texts=texts), *unknown_options(data)]
         for fault in dict.fromkeys(found):

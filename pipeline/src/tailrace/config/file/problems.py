@@ -176,17 +176,13 @@ def together(lines: Sequence[str]) -> str:
     return lines[0] if len(lines) == 1 else "\n".join([f"{len(lines)} problems", *(f"  {line}" for line in lines)])
 
 
-def refusal(error: ValidationError, data: object) -> ConfigInvalid:
-    """Return the error for a pipeline made in Python, with every problem in it."""
-    found = [*faults(error), *(unknown_options(data) if isinstance(data, Mapping) else ())]
+def refusal(error: ValidationError, data: object, root: type[Section]) -> ConfigInvalid:
+    """Return the error for a pipeline, or one of its sections, made in Python, with every problem in it."""
+    found = faults(error, root)
+    if root is Pipeline and isinstance(data, Mapping):
+        found += unknown_options(data)
     return ConfigInvalid(
         together([str(fault) for fault in dict.fromkeys(found)]),
         kept="nothing was read from or written to Kafka",
         then="correct the configuration; `tailrace explain configuration` lists every key",
     )
-
-
-def describe(error: ValidationError) -> str:
-    """Describe the errors of `Pipeline(...)`, or of one of its sections, made in Python: one per line."""
-    parts: dict[str, type[Section]] = {kind.__name__: kind for kind in Section.__subclasses__()}
-    return "\n".join(str(fault) for fault in faults(error, parts.get(error.title, Pipeline)))

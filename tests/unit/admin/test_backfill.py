@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import UTC, datetime
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tailrace import errors
 from tailrace.admin.backfill import Request, derived, refuse_cut
+from tailrace.admin.offsets import Situation, movable, moved
 from tailrace.config import OnDataLoss, Pipeline
+from tailrace.kafka import source
+from tailrace.progress.marker import Marker
+from tailrace.progress.plan import BatchId, Plan, SinkPartition
+from tailrace.status import lag
+from tailrace.status.lag import Lags
+from tailrace.status.snapshots import LagSeen
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 ASKED = Request(datetime(2026, 11, 22, 10, tzinfo=UTC), datetime(2026, 11, 22, 12, tzinfo=UTC), "again")
@@ -88,3 +96,43 @@ def test_range_is_whole_if_an_older_record_is_left_or_nothing_was_deleted() -> N
     refuse_cut({("in", 0): 0, ("in", 1): 8}, {("in", 0): 0, ("in", 1): 7})
     with pytest.raises(errors.OffsetsOutOfRange, match="in-1 from 7"):
         refuse_cut({("in", 0): 0, ("in", 1): 7}, {("in", 0): 0, ("in", 1): 7})
+
+
+def bounded_plan(**changes: Any) -> Plan:
+    """Return a finished plan of a backfill of one partition."""
+    made = Plan("orders-backfill-0123abcd", BatchId(3), "again", {"in": "id"}, (), 0, {("in", 0): 50}, done=True)
+    return dataclasses.replace(made, **({"until": {("in", 0): 100}} | changes))
+
+
+@pytest.mark.parametrize(
+    "markers", [{}, {SinkPartition(0): Marker(next=BatchId(9), digest="d", sinks=1)}], ids=["fit", "newer"]
+)
+def test_offsets_moved_by_hand_keep_the_bound_of_a_backfill(markers: dict[SinkPartition, Marker]) -> None:
+    """Without it the same backfill would refuse to continue, as its plan would not be one of a backfill."""
+    target = {("in", 0): 20}
+    found = moved(pipeline(pipeline="orders-backfill-0123abcd"), bounded_plan(), markers, target, {"in": "id"})
+    assert isinstance(found, Plan)
+    assert (found.ends, found.until) == (target, {("in", 0): 100})
+
+
+def test_offsets_of_a_backfill_without_its_plan_are_refused() -> None:
+    """The lost plan held the end of the range: what is set without it could never be continued."""
+    lost = Situation(None, {SinkPartition(0): Marker(next=BatchId(1), digest="d", sinks=1)}, [], {}, {}, {}, lost=True)
+    with pytest.raises(errors.ProgressMissing, match="held the end of its range"):
+        movable(pipeline(pipeline="orders-backfill-0123abcd"), lost, "file.yaml", give_up=True)
+    movable(pipeline(), lost, "file.yaml", give_up=True)
+
+
+def test_lag_of_a_backfill_is_counted_to_the_end_of_its_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records after it are no affair of the backfill: an alert on its lag would never go away."""
+    seen: list[LagSeen] = []
+    lags = Lags(pipeline(), seen.append, lambda _: None)
+    monkeypatch.setattr(lag, "_next_records", lambda consumer, asked, stop: ({}, []))
+    monkeypatch.setattr(source, "ends", lambda given, places, cluster: {("in", 0): 900, ("in", 1): 700})
+    cluster: Any = SimpleNamespace(latest=lambda places: {("in", 0): 950, ("in", 1): 700})
+    lags._positions, lags._until = (lambda: {("in", 0): 40, ("in", 1): 0}), {("in", 0): 100}
+    lags._look(cluster, cast(Any, None))
+    assert (seen[-1].records, seen[-1].unstable) == (60, 0)
+    lags._until = None
+    lags._look(cluster, cast(Any, None))
+    assert (seen[-1].records, seen[-1].unstable) == (860 + 700, 50)

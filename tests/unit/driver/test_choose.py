@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.driver.choose import PART_SECONDS, Width, allot, bounded, choose, reached
+from tailrace.driver.choose import PART_SECONDS, Width, allot, choose, reached
 from tailrace.progress.plan import Place, Range
+from tailrace.progress.positions import bounded
 
 places = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 20))
 backlogs = st.dictionaries(places, st.tuples(st.integers(0, 50), st.integers(0, 500)), max_size=20)

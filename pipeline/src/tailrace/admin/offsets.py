@@ -6,6 +6,7 @@ and the markers stay valid because batch numbers continue. Then the store is wri
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,6 +32,7 @@ from tailrace.progress.stores import OffsetStore
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 
 _UNCHANGED = "nothing was changed"
+_BACKFILL = re.compile(r".+-backfill-[0-9a-f]{8}")  # the names that `admin/backfill.py` derives
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,12 @@ def movable(pipeline: Pipeline, now: Situation, file: str, give_up: bool) -> Non
             f"pipeline {pipeline.pipeline!r} is running ({who})",
             kept=_UNCHANGED,
             then="stop it (SIGTERM lets it finish its batch), then repeat this command",
+        )
+    if now.lost and _BACKFILL.fullmatch(pipeline.pipeline):
+        raise ProgressMissing(
+            f"{pipeline.pipeline!r} is a backfill, and its plan, which held the end of its range, is lost",
+            kept=_UNCHANGED,
+            then="restore the ledger topic, or repeat the backfill with another topic: tailrace backfill --into TOPIC",
         )
     if now.lost and not give_up:
         raise ProgressMissing(
@@ -234,6 +242,7 @@ def moved(
         at=time.time(),
         delivery=pipeline.sink.delivery,
         done=True,
+        until=plan.until if plan is not None else None,
     )
 
 

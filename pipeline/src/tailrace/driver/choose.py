@@ -51,11 +51,6 @@ def choose(
     return group(ranges, parts)
 
 
-def bounded(ends: Mapping[Place, int], until: Mapping[Place, int]) -> dict[Place, int]:
-    """Return the ends up to which a bounded run may read; a place without a bound is not read."""
-    return {place: min(end, until.get(place, 0)) for place, end in ends.items()}
-
-
 def reached(positions: Mapping[Place, int], until: Mapping[Place, int]) -> bool:
     """Return whether everything before the bound has been read.
 

@@ -22,8 +22,8 @@ from tailrace.status.snapshots import Finished
 class Watcher(Protocol):
     """What the run keeps informed: the board with its lag, the executors' number, and the lease."""
 
-    def reading(self, positions: Callable[[], TopicPartitions]) -> None:
-        """Take note that batches begin; `positions` returns what was read so far."""
+    def reading(self, positions: Callable[[], TopicPartitions], until: TopicPartitions | None = None) -> None:
+        """Take note that batches begin; `positions` returns what was read so far, and a backfill ends at `until`."""
 
     def finished(self, batch: Finished) -> None:
         """Take note of a delivered batch."""
@@ -41,7 +41,7 @@ class Watcher(Protocol):
 class Unwatched:
     """A watcher that ignores everything."""
 
-    def reading(self, positions: Callable[[], TopicPartitions]) -> None:
+    def reading(self, positions: Callable[[], TopicPartitions], until: TopicPartitions | None = None) -> None:
         """Ignore it."""
 
     def finished(self, batch: Finished) -> None:

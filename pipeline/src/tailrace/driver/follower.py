@@ -60,10 +60,10 @@ class Follower:
             if spark.sparkContext.uiWebUrl:
                 self.board.links["Spark"] = spark.sparkContext.uiWebUrl
 
-    def stream(self, positions: Callable[[], TopicPartitions]) -> None:
-        """Begin to measure the lag; `positions` returns what was read."""
+    def stream(self, positions: Callable[[], TopicPartitions], until: TopicPartitions | None = None) -> None:
+        """Begin to measure the lag; `positions` returns what was read, and a backfill ends at `until`."""
         if self._on:
-            self._lags.start(positions)
+            self._lags.start(positions, until)
             self._sampler.start()
 
     def look(self, query: StreamingQuery, wanted: int | None = None) -> None:

@@ -17,7 +17,7 @@ from tailrace import crash_points, errors
 from tailrace.config import OnDataLoss
 from tailrace.crash_points import Point
 from tailrace.driver.brokers import Brokers
-from tailrace.driver.choose import bounded, choose, reached
+from tailrace.driver.choose import choose, reached
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine
 from tailrace.driver.faulty import Tolerant, told
@@ -30,6 +30,7 @@ from tailrace.driver.spark_errors import failure, overtaken
 from tailrace.gateway import Written
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
+from tailrace.progress.positions import bounded
 from tailrace.progress.stream_plan import AnyPlan
 from tailrace.stages.rules import check, stopping
 from tailrace.status.events import (

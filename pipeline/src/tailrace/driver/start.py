@@ -35,7 +35,8 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
         crash_points.at(Point.OPEN_BATCH_FINISHED, plan.batch)
         loop.positions = _checked(context, loop, positions, again)
     loop.begin(ids)
-    context.watcher.reading(lambda: loop.positions)
+    until = plan.until if isinstance(plan, Plan) else None
+    context.watcher.reading(lambda: loop.positions, None if until is None else dict(until))
     context.emit(Ready(pipeline.pipeline, context.run))
     loop.stream(until_read=until_read)
 

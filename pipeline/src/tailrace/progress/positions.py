@@ -28,6 +28,11 @@ def named(place: Place) -> str:
     return f"{place[0]}-{place[1]}"
 
 
+def bounded(ends: Mapping[Place, int], until: Mapping[Place, int]) -> Positions:
+    """Return the ends up to which a bounded run may read; a place without a bound is not read."""
+    return {place: min(end, until.get(place, 0)) for place, end in ends.items()}
+
+
 def to_node(positions: Mapping[int, int]) -> str:
     """Format the offsets of one topic's partitions for a ZooKeeper node."""
     return ",".join(f"{partition}:{offset}" for partition, offset in sorted(positions.items()))

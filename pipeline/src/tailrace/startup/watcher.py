@@ -29,9 +29,9 @@ class RunWatcher:
     stop: Stop
     counts: bool  # whether batches are counted here: for a streaming query, Spark's own progress is
 
-    def reading(self, positions: Callable[[], TopicPartitions]) -> None:
+    def reading(self, positions: Callable[[], TopicPartitions], until: TopicPartitions | None = None) -> None:
         """Begin to measure the lag."""
-        self.follower.stream(positions)
+        self.follower.stream(positions, until)
 
     def finished(self, batch: Finished) -> None:
         """Put a batch on the board."""

@@ -24,6 +24,7 @@ from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions, client_options
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
+from tailrace.progress.positions import bounded
 from tailrace.status.snapshots import LagSeen
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class Lags:
         self._seen = seen
         self._kept = kept
         self._positions: Callable[[], TopicPartitions] = dict
+        self._until: TopicPartitions | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._nothing: TopicPartitions = {}
@@ -49,9 +51,9 @@ class Lags:
         self._aged = 0.0
         self._before: LagSeen | None = None
 
-    def start(self, positions: Callable[[], TopicPartitions]) -> None:
-        """Start to look; `positions` returns the offsets read so far."""
-        self._positions = positions
+    def start(self, positions: Callable[[], TopicPartitions], until: TopicPartitions | None = None) -> None:
+        """Start to look; `positions` returns the offsets read so far, and a backfill's lag ends at `until`."""
+        self._positions, self._until = positions, until
         if self._thread is None:  # a run that starts over has one
             self._thread = threading.Thread(target=self._run, name="tailrace-lag", daemon=True)
             self._thread.start()
@@ -90,10 +92,12 @@ class Lags:
         if not positions:
             return
         ends = source.ends(self._pipeline, positions, cluster)
-        self._nothing = {place: end for place, end in self._nothing.items() if ends.get(place) == end}
         # Requested after the ends, so records that arrived in between count until the next look.
         committed = self._pipeline.source.isolation is Isolation.READ_COMMITTED
         tops = cluster.latest(positions) if committed else {}
+        if self._until is not None:
+            ends, tops = bounded(ends, self._until), bounded(tops, self._until)
+        self._nothing = {place: end for place, end in self._nothing.items() if ends.get(place) == end}
         seen = LagSeen(time.time(), positions, ends, self._nothing, tops=tops).after(self._before)
         behind = sorted((place for place in positions if seen.of(place)), key=seen.of, reverse=True)[:_ASKED]
         # The next record at a position does not change: each is requested until it arrives, and then not again.

@@ -10,6 +10,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace import errors
 from tailrace.driver import recovery
+from tailrace.driver.brokers import Brokers
 from tailrace.driver.context import Context
 from tailrace.driver.recovery import Recovered
 from tailrace.driver.shutdown import unfinished
@@ -26,7 +27,7 @@ from tailrace.spark_stream.gate import Gate
 from tailrace.spark_stream.rate_control import RateControl
 from tailrace.spark_stream.runner import Runner
 from tailrace.stages.assembly import Assembly
-from tailrace.status.events import BrokersAway, BrokersBack, Idle, Noted, OffsetsReset, Ready, Started, Stopped
+from tailrace.status.events import Idle, Noted, OffsetsReset, Ready, Started, Stopped
 
 IDLE_AFTER = 1.0  # seconds without a batch before checking whether the pipeline has drained
 _LOOK_EVERY = 5.0  # seconds between two requests to brokers that have nothing new
@@ -109,14 +110,18 @@ def _stream(context: Context, runner: Runner, rows: DataFrame, folder: str, batc
 
 
 def _watch(context: Context, runner: Runner, query: StreamingQuery, batch: bool) -> None:
-    """Wait until the query ends or a stop is requested; report when the pipeline has drained or no broker answers."""
+    """Wait until the query ends or a stop is requested; report when the pipeline has drained or no broker answers.
+
+    During batches the brokers are asked only if they were away: the next batch may begin before they are asked again.
+    """
     reported: TopicPartitions | None = None
-    away, asked = False, 0.0
+    brokers, asked = Brokers(context.emit, context.cluster.topics), 0.0
     while query.isActive and not context.stop.event.wait(0.2):
         if runner.error is not None:
             return
         context.watcher.tick(query)
-        if batch or runner.turns.idle < IDLE_AFTER:
+        idle = runner.turns.idle >= IDLE_AFTER
+        if batch or not (idle or brokers.away):
             continue
         if runner.positions == reported and time.monotonic() - asked < _LOOK_EVERY:
             continue
@@ -124,14 +129,11 @@ def _watch(context: Context, runner: Runner, query: StreamingQuery, batch: bool)
         try:
             behind = source.lag(context.pipeline, runner.positions, context.cluster)
         except errors.KafkaError as error:  # if that matters, the query fails by itself
-            if not away:
-                context.emit(BrokersAway(error.what))
-            away = True
+            if isinstance(error, errors.BrokerUnreachable | errors.KafkaFailed):
+                brokers.silent(error.what)
             continue
-        if away:
-            context.emit(BrokersBack())
-        away = False
-        if behind == 0 and runner.positions != reported and runner.settle():
+        brokers.answered()
+        if idle and behind == 0 and runner.positions != reported and runner.settle():
             reported = dict(runner.positions)
             context.emit(Idle(runner.last))
 

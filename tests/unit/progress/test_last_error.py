@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tailrace.errors import FunctionFailed
+from tailrace.progress import ledger
 from tailrace.progress.last_error import packed, unpacked
+from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import MAX_METADATA
 
 
@@ -64,3 +69,24 @@ def test_lines_of_another_form_are_left_out() -> None:
 def test_other_metadata_is_no_error(text: str | None) -> None:
     """Another version may have written something else: it is not shown, and breaks nothing."""
     assert unpacked(text) is None
+
+
+def test_note_takes_its_limit_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What adding the offset has taken is not left for the commit: the end of a run waits for both."""
+    clock = [0.0]
+    limits: list[float] = []
+
+    def add(producer: object, places: object, group: object, limit: float, doing: str) -> None:
+        clock[0] += 3.0
+
+    monkeypatch.setattr(ledger, "add_offsets", add)
+    monkeypatch.setattr(ledger, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    producer = SimpleNamespace(begin_transaction=lambda: None, commit_transaction=limits.append)
+    reader = SimpleNamespace(consumer_group_metadata=lambda: None, close=lambda: None)
+    made: Any = Ledger.__new__(Ledger)
+    made._producer, made._lock, made._topic, made._name = producer, threading.Lock(), "notes", "orders"
+    made._reader = lambda group: reader
+    for _ in range(2):
+        made.note("group", "text", 5.0)
+        clock[0] += 10.0
+    assert limits == [2.0, 2.0]

@@ -37,6 +37,7 @@ _LOOK_BACK = 256  # ledger records that the first backward search spans
 _TRANSACTION_TIMEOUT = 30.0  # of the driver's own transactions, which are short unless a broker is down
 _READ_LIMIT = 60.0  # longer than a killed driver's transaction can stay open
 _COMMIT_LIMIT = 30.0
+_SOON = 0.1  # seconds; 0 would mean without a limit
 _OFFSETS_LIMIT = 15.0  # longer than the brokers need to replace one that was killed
 _ABORT_LIMIT = 5.0
 _HEAR_LIMIT = 0.5  # the report of a refused record has arrived, or is about to
@@ -297,17 +298,21 @@ class Ledger:
         return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
     def note(self, group: str, text: str, limit: float) -> None:
-        """Commit a text as the metadata of an offset, in a transaction of the driver: one that was fenced cannot."""
+        """Commit a text as the metadata of an offset, in a transaction of the driver: one that was fenced cannot.
+
+        All of it together takes at most `limit` seconds.
+        """
         producer = self._producer
         if producer is None:
             return
         consumer, doing = self._reader(group), f"writing a note to the group {group!r}"
         try:
             with self._lock:
+                end = time.monotonic() + limit
                 producer.begin_transaction()
                 place = TopicPartition(self._topic, 0, 0, text)
                 add_offsets(producer, [place], consumer.consumer_group_metadata(), limit, doing)
-                producer.commit_transaction(limit)
+                producer.commit_transaction(max(_SOON, end - time.monotonic()))
         except KafkaException as error:
             raise translate(error, doing, rights=[on_groups(self._name), on_transactions(self._name)]) from error
         finally:

@@ -6,10 +6,12 @@ import contextlib
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from e2e.standin.certificates import authority, issue
 from support.served import free_port
@@ -96,3 +98,44 @@ def test_error_of_an_unreachable_broker_has_the_reason(monkeypatch: pytest.Monke
     with pytest.raises(errors.BrokerUnreachable, match="cannot be resolved") as raised:
         Cluster(Kafka(bootstrap_servers="kafka.invalid:9092")).topics()
     assert "check kafka.bootstrap.servers" in raised.value.then
+
+
+def test_error_that_ends_a_run_gets_the_reason_for_each_address_once() -> None:
+    """A request in the middle of a run reports only that nothing answered; the first request of a run asks itself."""
+    kafka = Kafka(bootstrap_servers=f"127.0.0.1:{free_port()}")
+    found = reach.explained(errors.BrokerUnreachable("fetching: _TIMED_OUT", kept="all of it"), kafka)
+    why = f"{kafka.bootstrap_servers}: connection refused: nothing listens on this port"
+    assert found.what == f"fetching: _TIMED_OUT ({why})"
+    assert found.kept == "all of it"
+    assert "kafka.bootstrap.servers" in found.then
+    assert reach.explained(found, kafka) is found
+    other = errors.DriverFenced("a newer driver")
+    assert reach.explained(other, kafka) is other
+
+
+def test_address_that_accepts_connections_again_explains_nothing(mute: int) -> None:
+    """The brokers came back between the error and its report."""
+    error = errors.BrokerUnreachable("fetching: _TIMED_OUT")
+    assert reach.explained(error, Kafka(bootstrap_servers=f"127.0.0.1:{mute}")) is error
+
+
+def test_refusal_before_an_answer_is_not_given_as_the_reason_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers that refused the client and then let it in are unreachable later for another reason."""
+    made = Cluster(Kafka(bootstrap_servers=f"127.0.0.1:{free_port()}"))
+    refused = KafkaError(KafkaError._AUTHENTICATION, "wrong password")
+    answers: list[Callable[[], object]] = [lambda: SimpleNamespace(topics={}), lambda: _raised(KafkaError._TRANSPORT)]
+    waiting = [refused]
+
+    def poll(_: float) -> None:
+        made._refusals.extend(waiting)
+        waiting.clear()
+
+    admin = SimpleNamespace(list_topics=lambda timeout: answers.pop(0)(), poll=poll)
+    monkeypatch.setattr(made, "_admin", admin)
+    assert made.topics() == {}
+    with pytest.raises(errors.BrokerUnreachable, match="connection refused"):
+        made.topics()
+
+
+def _raised(code: int) -> None:
+    raise KafkaException(KafkaError(code))

@@ -76,6 +76,8 @@ class Cluster:
                 kept="nothing was read or written",
                 then=f"{reach.advice(found)}, then: tailrace doctor FILE",
             ) from error
+        self._admin.poll(0)
+        self._refusals.clear()  # this answer is newer
         return {name: len(topic.partitions) for name, topic in listed.items() if topic.error is None}
 
     def require(self, wanted: Iterable[str], what: str, to: Operation = Operation.READ) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """Why no broker answers: one connection to each bootstrap address, for the message of TR-201.
 
 librdkafka reports an unknown host, a refused port and a silent one alike, as a transport failure, and reports nothing
-at all about a listener that expects TLS. A connection of our own tells them apart, at the moment of the message.
+at all about a listener that expects TLS. A connection of our own tells them apart, at the moment of the message: of the
+first request, or of the error that ends a run.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tailrace.config import Kafka
+from tailrace.errors import BrokerUnreachable, TailraceError
 
 _LIMIT = 2.0  # seconds, for all addresses together
 _TLS = frozenset({"SSL", "SASL_SSL"})
@@ -70,6 +72,20 @@ def advice(found: Sequence[Finding]) -> str:
     if any(each.connects for each in found):
         return "check security.protocol of kafka.options and the port of kafka.bootstrap.servers"
     return "check kafka.bootstrap.servers, and that the brokers run"
+
+
+def explained(error: TailraceError, kafka: Kafka) -> TailraceError:
+    """Return the error; one about brokers that did not answer with the reason for each address, unless it has them.
+
+    An address that accepts a connection by now explains nothing.
+    """
+    if not isinstance(error, BrokerUnreachable):
+        return error
+    found = [each for each in findings(kafka) if not each.connects]
+    if not found or f"{found[0].address}: " in error.what:
+        return error
+    what = f"{error.what} ({'; '.join(map(str, found))})"
+    return BrokerUnreachable(what, kept=error.kept, then=f"{advice(found)}, then: tailrace doctor FILE")
 
 
 def _resolve(address: str) -> list[tuple[str, int]]:

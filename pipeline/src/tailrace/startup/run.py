@@ -29,6 +29,7 @@ from tailrace.driver.spark_engine import SparkEngine
 from tailrace.driver.spark_errors import failure
 from tailrace.kafka import certificate, source
 from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.reach import explained
 from tailrace.kafka.rights import Operation
 from tailrace.progress import last_error
 from tailrace.progress.lease import Holder, Lease, Phase, running
@@ -191,7 +192,7 @@ def _outlast(
             if not patience.outlasts(reported, context.emit):
                 with contextlib.suppress(errors.TailraceError):  # the error itself matters more
                     last_error.write(context.ledger, context.pipeline, reported, context.run, at, board.lines())
-                raise reported from error
+                raise explained(reported, context.pipeline.kafka) from error
             patience.refuse_successor(context.ledger)
             context.ledger.close()
             context = replace(context, ledger=held.enter_context(Ledger.of(context.pipeline)))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING
 
+from tailrace.config import units
 from tailrace.errors import OptionRefused
 
 if TYPE_CHECKING:
@@ -26,12 +27,11 @@ def assignment(text: str) -> tuple[Place, int]:
 
 def moment(text: str, option: str = "--to-time") -> datetime:
     """Return a time; one without a zone is UTC."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
+    found = units.moment(text)
+    if found is None:
         raise OptionRefused(
             f"{option} {text!r} is not a time",
             kept=UNCHANGED,
             then=f"write it in ISO 8601, UTC unless a zone is given: {option} 2026-11-20T10:00:00Z",
-        ) from None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        )
+    return found

@@ -160,13 +160,9 @@ def _health(state: Status, where: str | None) -> list[str]:
         lines.append(f"  caught up in {duration(health['until'])}, at {clock(state['now'] + health['until'])}")
     if health.get("next"):
         lines.append(f"  next: {_with_file(health['next'], where)}")
-    if health.get("runbook"):
-        lines.append(f"  runbook: {_runbook(state, health['runbook'])}")
+    if health.get("runbook") and state.get("runbooks"):  # without metrics.runbooks nobody knows where they are
+        lines.append(f"  runbook: {state['runbooks'].rstrip('/')}/{health['runbook']}.md")
     return lines
-
-
-def _runbook(state: Status, name: str) -> str:
-    return f"{(state.get('runbooks') or 'docs/runbooks').rstrip('/')}/{name}.md"
 
 
 def _with_file(text: str, where: str | None) -> str:

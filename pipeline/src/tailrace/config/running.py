@@ -149,7 +149,7 @@ class Metrics(Section):
     runbooks: str = Field(
         default="",
         description="Where the runbooks are, for the links of the status page: a URL, to which a name such as "
-        "`/stalled.md` is added. Empty: the page names the file in docs/runbooks.",
+        "`/stalled.md` is added. Empty: the page names no runbook.",
     )
     samples: int = Field(
         default=0,

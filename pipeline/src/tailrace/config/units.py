@@ -1,4 +1,4 @@
-"""Times and sizes as people write them: `1s`, `500ms`, `2m`; `64MB`, `1GiB`.
+"""Times and sizes as people write them: `1s`, `500ms`, `2m`; `64MB`, `1GiB`; `2026-11-20T10:00:00Z`.
 
 The configuration and the command line read them the same way.
 """
@@ -6,6 +6,7 @@ The configuration and the command line read them the same way.
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 _TIMES = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _SIZES = {
@@ -30,3 +31,12 @@ def size(text: str) -> int | None:
         return None
     count = float(found[1]) * factor
     return int(count) if count.is_integer() else None
+
+
+def moment(text: str) -> datetime | None:
+    """Read a time in ISO 8601, of UTC if it names no zone; None if the text is none."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from tailrace.admin.offsets import at_time
-from tailrace.config import Pipeline
+from tailrace.config import Pipeline, units
 from tailrace.errors import OptionRefused
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
@@ -47,18 +47,17 @@ def parse(text: str) -> Start:
     if Path(text).is_file():
         return Start(file=Path(text))
     # A time before a place: 2026-11-20T10:00:00 could be one of the topic 2026-11-20T10.
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        found = _PLACE.fullmatch(text)
-        if found is not None:
-            return Start(place=(found[1], int(found[2]), int(found[3])))
+    at = units.moment(text)
+    if at is not None:
+        return Start(at=at)
+    found = _PLACE.fullmatch(text)
+    if found is None:
         raise OptionRefused(
             f"{text!r} is no place to begin: no such file, and none of the other forms",
             kept=_KEPT,
             then=f"name one of these: {_FORMS}",
-        ) from None
-    return Start(at=at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+        )
+    return Start(place=(found[1], int(found[2]), int(found[3])))
 
 
 def window(low: int, high: int, size: int, *, backwards: bool) -> Range:

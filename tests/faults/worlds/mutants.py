@@ -78,7 +78,7 @@ MUTANTS = (
     Mutant("sixth-range-dropped", "driver/choose.py", "tuple(sorted(each)) for", "tuple(sorted(each))[:5] for"),
     Mutant(
         "backfill-beyond-its-range",
-        "driver/choose.py",
+        "progress/positions.py",
         "min(end, until.get(place, 0))",
         "min(end, until.get(place, 0) + 1)",
     ),

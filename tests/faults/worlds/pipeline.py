@@ -41,6 +41,7 @@ from tailrace.errors import (
     OffsetsOutOfRange,
     PlanOfAnother,
     SourceChanged,
+    TailraceError,
 )
 
 LIMIT = 120.0  # seconds without a batch or a start
@@ -297,8 +298,11 @@ class Driven:
             return [root, *root.children(recursive=True)]
         return []
 
-    def fenced(self, first: Driver) -> None:
-        """Wait until an older driver ends because it is fenced; a crash point or a signal may end it before."""
+    def fenced(self, first: Driver, other: type[TailraceError] = DriverFenced) -> None:
+        """Wait until an older driver ends because it is fenced; a crash point or a signal may end it before.
+
+        It may also end with the `other` error.
+        """
         ends = nudged = time.monotonic()
         ends += LIMIT
         while first.code is None:
@@ -309,7 +313,7 @@ class Driven:
             if time.monotonic() > ends:
                 raise Stuck("the older driver did not end")
         code = first.code
-        if code not in (DriverFenced.exit_code, -signal.SIGKILL):
+        if code not in (DriverFenced.exit_code, other.exit_code, -signal.SIGKILL):
             raise Stuck(f"the older driver ended with {code}: {first.failure()}".replace("\n", " "))
 
     # -- the end ------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from faults.worlds.pipeline import Driven
 from faults.worlds.world import Strike
 from support.kafkaproxy import USER
 from support.minio import Fault
-from tailrace.errors import InvariantBroken
+from tailrace.errors import BrokerUnreachable, InvariantBroken
 
 # Seconds. Brokers refuse records from more than an hour ahead, and delete those that are older than a week.
 _JUMPS = (50 * 60, -86_400, 0)
@@ -51,7 +51,8 @@ def _pause(one: Driven) -> None:
         for each in tree:
             with suppress(psutil.NoSuchProcess):
                 each.resume()
-    one.fenced(first)
+    # A request that was in progress when it was suspended has run out of time, before anybody could tell it more.
+    one.fenced(first, BrokerUnreachable)
 
 
 def _rival(one: Driven) -> None:

@@ -11,10 +11,9 @@ import contextlib
 import threading
 import time
 import zlib
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -28,22 +27,19 @@ from tailrace.kafka.rights import Operation, Right, on_group, on_groups, on_topi
 from tailrace.kafka.topics import setting
 from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group, transactional_id
 from tailrace.progress.plan import SinkPartition
-from tailrace.progress.stream_plan import AnyPlan, read
+from tailrace.progress.plan_lookup import PlanLookup
+from tailrace.progress.stream_plan import AnyPlan
 
 # Small segments: only closed ones are compacted, and each start reads the others.
 LEDGER_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
 _PLACES = 8  # partitions that plans are spread over; fixed, so that adding partitions to the ledger moves no plan
-_LOOK_BACK = 256  # ledger records that the first backward search spans
 _TRANSACTION_TIMEOUT = 30.0  # of the driver's own transactions, which are short unless a broker is down
-_READ_LIMIT = 60.0  # longer than a killed driver's transaction can stay open
 _COMMIT_LIMIT = 30.0
 _SOON = 0.1  # seconds; 0 would mean without a limit
 _OFFSETS_LIMIT = 15.0  # longer than the brokers need to replace one that was killed
 _ABORT_LIMIT = 5.0
 _HEAR_LIMIT = 0.5  # the report of a refused record has arrived, or is about to
 _FENCES = 16  # sink partitions fenced concurrently
-
-_Ask = Callable[[list[tuple[str, int]]], TopicPartitions]
 
 
 class Ledger:
@@ -54,7 +50,7 @@ class Ledger:
         self._topic = topic
         self._base = client_options(kafka)
         cluster = Cluster(kafka)
-        self._ends = (cluster.earliest, cluster.latest)
+        self._earliest, self._latest = cluster.earliest, cluster.latest
         self.partitions = cluster.ensure(topic, partitions, replication, LEDGER_SETTINGS, Operation.READ)
         self._check_policy(cluster)
         # A ledger that grows to _PLACES partitions moves the plan once; `latest` then searches every partition.
@@ -139,64 +135,14 @@ class Ledger:
         It is in the pipeline's own partition of the ledger. If that holds none, search every partition: version 0.1
         chose another one, and the choice changes when a ledger grows from fewer partitions.
         """
-        # The true ends: a reader at read_committed would stop before another pipeline's open transaction.
-        earliest, latest = self._ends
         name = of or self._name
-        own = self._place_of(name)
         consumer = self._reader(f"tailrace.{self._name}.reader")
         try:
-            found = self._latest_in(consumer, name, own, earliest, latest)
-            if found is not None:
-                return found
-            others = [number for number in range(self.partitions) if number != own]
-            plans = [self._latest_in(consumer, name, number, earliest, latest) for number in others]
-            return max(
-                (each for each in plans if each is not None), key=lambda plan: (plan.batch, plan.at), default=None
-            )
+            lookup = PlanLookup(consumer, self._topic, self._earliest, self._latest, self._name)
+            return lookup.latest(name, self._place_of(name), self.partitions)
         finally:
             consumer.assign([])
             consumer.close()
-
-    def _latest_in(self, consumer: Consumer, name: str, number: int, earliest: _Ask, latest: _Ask) -> AnyPlan | None:
-        place = (self._topic, number)
-        low, high = earliest([place])[place], latest([place])[place]
-        span = _LOOK_BACK
-        while low < high:
-            start = max(low, high - span)
-            found = self._last_in(consumer, name, number, start, high)
-            if found is not None:
-                return read(found.value(), f"{self._topic}-{number} offset {found.offset()}")
-            if start == low:
-                break
-            span *= 8
-        return None
-
-    def _last_in(self, consumer: Consumer, name: str, number: int, start: int, end: int) -> Any:
-        """Return a pipeline's last record between two offsets."""
-        consumer.assign([TopicPartition(self._topic, number, start)])
-        found = None
-        limit = time.monotonic() + _READ_LIMIT
-        while time.monotonic() < limit:
-            message = consumer.poll(1.0)
-            if message is None or message.partition() != number:
-                continue
-            problem = message.error()
-            if problem is not None:
-                if problem.name() == "_PARTITION_EOF":
-                    if (message.offset() or 0) >= end:
-                        return found
-                    continue  # the end of the committed records: an open transaction hides later ones for a while
-                doing, rights = f"reading the ledger {self._topic}-{number}", [self._right(Operation.READ)]
-                raise translate(problem, doing, rights=[*rights, on_groups(self._name)])
-            if (message.offset() or 0) >= end:
-                return found
-            if message.key() == name.encode() and message.value() is not None:
-                found = message
-        raise errors.LedgerUnusable(
-            f"the ledger {self._topic}-{number} was not read to its end within {_READ_LIMIT:.0f} s",
-            kept="nothing was written",
-            then="an open transaction may be blocking it: start again in a minute, or: tailrace doctor FILE",
-        )
 
     def _check_policy(self, cluster: Cluster) -> None:
         """Raise LedgerUnusable if the brokers would delete plans."""

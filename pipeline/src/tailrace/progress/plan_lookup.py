@@ -1,0 +1,85 @@
+"""The search for a pipeline's last plan: backwards through the ledger, because only its newest record counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from tailrace import errors
+from tailrace.kafka.clients import TopicPartitions
+from tailrace.kafka.errors import translate
+from tailrace.kafka.rights import Operation, on_groups, on_topic
+from tailrace.progress.stream_plan import AnyPlan, read
+
+_LOOK_BACK = 256  # ledger records that the first backward search spans
+_READ_LIMIT = 60.0  # longer than a killed driver's transaction can stay open
+
+_Ask = Callable[[list[tuple[str, int]]], TopicPartitions]
+
+
+@dataclass(frozen=True)
+class PlanLookup:
+    """One search, with a consumer at read_committed.
+
+    `earliest` and `latest_end` return the true ends: the consumer itself would stop before another pipeline's open
+    transaction.
+    """
+
+    consumer: Consumer
+    topic: str
+    earliest: _Ask
+    latest_end: _Ask
+    asker: str  # the pipeline whose rights are used
+
+    def latest(self, name: str, own: int, partitions: int) -> AnyPlan | None:
+        """Return the last plan of a pipeline, from its `own` partition, or else from any of the ledger's."""
+        found = self._in(name, own)
+        if found is not None:
+            return found
+        plans = [self._in(name, number) for number in range(partitions) if number != own]
+        return max((each for each in plans if each is not None), key=lambda plan: (plan.batch, plan.at), default=None)
+
+    def _in(self, name: str, number: int) -> AnyPlan | None:
+        place = (self.topic, number)
+        low, high = self.earliest([place])[place], self.latest_end([place])[place]
+        span = _LOOK_BACK
+        while low < high:
+            start = max(low, high - span)
+            found = self._between(name, number, start, high)
+            if found is not None:
+                return read(found.value(), f"{self.topic}-{number} offset {found.offset()}")
+            if start == low:
+                break
+            span *= 8
+        return None
+
+    def _between(self, name: str, number: int, start: int, end: int) -> Any:
+        """Return a pipeline's last record between two offsets."""
+        self.consumer.assign([TopicPartition(self.topic, number, start)])
+        found = None
+        limit = time.monotonic() + _READ_LIMIT
+        while time.monotonic() < limit:
+            message = self.consumer.poll(1.0)
+            if message is None or message.partition() != number:
+                continue
+            problem = message.error()
+            if problem is not None:
+                if problem.name() == "_PARTITION_EOF":
+                    if (message.offset() or 0) >= end:
+                        return found
+                    continue  # the end of the committed records: an open transaction hides later ones for a while
+                rights = [on_topic(Operation.READ, self.topic), on_groups(self.asker)]
+                raise translate(problem, f"reading the ledger {self.topic}-{number}", rights=rights)
+            if (message.offset() or 0) >= end:
+                return found
+            if message.key() == name.encode() and message.value() is not None:
+                found = message
+        raise errors.LedgerUnusable(
+            f"the ledger {self.topic}-{number} was not read to its end within {_READ_LIMIT:.0f} s",
+            kept="nothing was written",
+            then="an open transaction may be blocking it: start again in a minute, or: tailrace doctor FILE",
+        )

@@ -79,6 +79,7 @@ def test_faulty_record_is_named_then_rejected(bench: MakeBench, how: str, text: 
         assert headers["tailrace.stage"] == b"process"
         assert MESSAGES[how].encode() in (headers["tailrace.detail"] or b"")
     notes = [each["what"] for each in events_of(events, "note")]
+    assert any("looking for the records" in each for each in notes)
     assert len([each for each in notes if "the function raised at 2 records" in each]) == 1
     assert (sum(each["in"] for each in events_of(events, "written")), len(good) + 2) == (410, 410)
 

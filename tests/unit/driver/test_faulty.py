@@ -129,6 +129,15 @@ def test_faulty_records_are_found_together_and_rejected() -> None:
     assert len(one.rejected) == 4
 
 
+def test_search_is_announced_once() -> None:
+    """It may take minutes, in which no batch is delivered."""
+    one = tolerant(Raising(345), on_error="reject")
+    one.deliver(PLAN, {})
+    [news] = one.news()
+    assert news == "batch 7: function 'f.py:f': ValueError: no; looking for the records, for up to 300 s"
+    assert not list(one.news())
+
+
 def test_too_many_faulty_records_stop_the_pipeline() -> None:
     """Then it is the function that is at fault; nothing was rejected."""
     with pytest.raises(errors.FunctionFailed, match="raised at more than 2 records of batch 7; one is in-0") as caught:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from queue import SimpleQueue
 
 from tailrace import errors
 from tailrace.config import OnError, Pipeline
@@ -88,6 +89,12 @@ class Tolerant:
     clock: Callable[[], float] = time.monotonic
     rejected: list[Fault] = field(default_factory=list)  # of the batch that was delivered last
     _cancelled: bool = False
+    _news: SimpleQueue[str] = field(default_factory=SimpleQueue)
+
+    def news(self) -> Iterator[str]:
+        """Yield what a person should know of the batch in progress, once; for another thread than the batch's."""
+        while not self._news.empty():
+            yield self._news.get()
 
     def deliver(
         self, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str] = frozenset()
@@ -137,6 +144,7 @@ class Tolerant:
             return []
         most = 1 if process.on_error is OnError.STOP else process.max_errors + 1 - len(self.rejected)
         known, until = by_place(self.rejected), self.clock() + _LIMIT
+        self._news.put(f"batch {plan.batch}: {reported.what}; looking for the records, for up to {_LIMIT:.0f} s")
         ranges = tuple(each for each in plan.ranges if each.topic not in gone)
         lanes = max(1, min(WAYS, self.engine.slots))
         with ThreadPoolExecutor(lanes, "tailrace-probe") as threads:

@@ -284,6 +284,8 @@ class Loop:
                 break
             self._tick()
             self._brokers.look()
+            for news in self._tolerant.news():
+                self.context.emit(Noted(news))
             if stop.event.is_set():
                 stopped = stopped or time.monotonic()
                 if not given_up and (stop.hurried.is_set() or time.monotonic() - stopped >= drain):

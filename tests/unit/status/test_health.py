@@ -73,6 +73,17 @@ def test_pipeline_that_is_behind_says_when_it_will_not_be(speed: Speed | None, u
     assert bool(found.next) == (speed is not None and until is None)
 
 
+@pytest.mark.parametrize(
+    ("speed", "says"),
+    [(Speed(100.0, 0.0), "the driver's log"), (Speed(100.0, 50.0), "add executors"), (Speed(10.0, 50.0), "")],
+)
+def test_more_executors_are_advised_only_where_records_are_read(speed: Speed, says: str) -> None:
+    """A batch that fails again and again reads none, and capacity does not help it."""
+    found = assess(replace(LEADING, lag=9_000, age=120.0, speed=speed))
+    assert found.state is State.BEHIND
+    assert says in found.next if says else not found.next
+
+
 def test_missing_executors_are_named_when_nothing_moves() -> None:
     """They are a frequent cause, and the person need not look them up."""
     found = assess(replace(LEADING, stalled="lag 7", moved=NOW - 600, lag=7_000, executors=(4, 1)))

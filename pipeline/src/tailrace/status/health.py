@@ -160,7 +160,7 @@ def _leading(sight: Sight) -> Health:
             State.BEHIND,
             sight.now,
             f"{lag:,} records wait, the oldest for {duration(sight.age)}. {_pace(sight.speed)}",
-            "" if until is not None or sight.speed is None else "add executors, or sink partitions if each has one",
+            "" if until is not None else _remedy(sight.speed),
             until,
             "lag-growing",
         )
@@ -178,6 +178,14 @@ def _leading(sight: Sight) -> Health:
     if not lag:
         return Health(State.WELL, sight.now, "Everything that has arrived is delivered.")
     return Health(State.WELL, sight.now, "Records are delivered as they arrive.")
+
+
+def _remedy(speed: Speed | None) -> str:
+    if speed is None:
+        return ""
+    if not speed.reading:  # more capacity does not help a batch that fails again and again
+        return "look at the last lines of the driver's log: they say what the batch in progress waits for"
+    return "add executors, or sink partitions if each has one"
 
 
 def _pace(speed: Speed | None) -> str:

@@ -194,3 +194,18 @@ def test_shadow_that_could_reach_the_live_pipeline_is_refused(pair: Pair) -> Non
         assert isinstance(refused, errors.ConfigError), sections
         assert words in refused.what
     assert pair.shadow.sink not in Cluster(pair.shadow.pipeline().kafka).topics()
+
+
+def test_pipeline_that_has_run_by_itself_is_no_shadow(pair: Pair) -> None:
+    """A wrong file would move another pipeline to where the live one is, and its records would be lost."""
+    Cluster(pair.shadow.pipeline().kafka).ensure(pair.shadow.sink, 2, 1, {})
+    pair.send(range(20))
+    pair.live.run()
+    pair.shadow.run(ledger=pair.ledger)
+    pair.send(range(20, 30))
+    pair.live.run()
+    refused = pair.command("begin").exception
+    assert isinstance(refused, errors.OptionRefused)
+    assert "has run before, and not as a shadow" in refused.what
+    pair.shadow.run(ledger=pair.ledger)
+    assert len(pair.shadow.values()) == 30

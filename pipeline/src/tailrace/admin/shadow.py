@@ -8,7 +8,7 @@ bounded by end offsets of both sinks, taken before and after looking into the le
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
@@ -93,6 +93,12 @@ def begin(
     refuse(shadow, live)
     count = cluster.require([live.sink], "the live pipeline's sink topic")[live.sink]
     now = look(shadow, cluster, ledger, store)
+    if (now.plan is not None or now.lost) and not _begun(shadow, [(live.sink, number) for number in range(count)]):
+        raise OptionRefused(
+            f"pipeline {shadow.pipeline!r} has run before, and not as a shadow: its own offsets would be lost",
+            kept=_KEPT,
+            then=f"give the shadow a name that is not in use: pipeline: {live.name}-shadow",
+        )
     movable(shadow, now, "FILE", give_up=True)  # what an earlier shadow left open is given up
     # In this order: every output of an input behind the plan is behind these offsets.
     first = _ends(cluster, live.sink)
@@ -223,23 +229,30 @@ def _record(shadow: Pipeline, bounds: list[TopicPartition]) -> None:
         consumer.close()
 
 
-def _recorded(shadow: Pipeline, present: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, tuple[int, int]]]:
-    """Return where the outputs begin; a partition that is newer begins at 0."""
+def _begun(shadow: Pipeline, places: Iterable[tuple[str, int]]) -> list[TopicPartition]:
+    """Return the bounds that were kept for these partitions."""
+    asked = [TopicPartition(topic, number) for topic, number in places]
     consumer = _member(shadow)
-    places = [TopicPartition(topic, number) for topic, each in present.items() for number in each]
     try:
-        found = committed(consumer, places, "reading where the shadow began", [on_group(_group(shadow))])
+        found = committed(consumer, asked, "reading where the shadow began", [on_group(_group(shadow))])
     finally:
         consumer.close()
-    made = {topic: {each.partition: _bound(each) for each in found if each.topic == topic} for topic in present}
-    if not all(any(each.topic == topic and each.offset >= 0 for each in found) for topic in present):
+    return [each for each in found if each.offset >= 0]
+
+
+def _recorded(shadow: Pipeline, present: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, tuple[int, int]]]:
+    """Return where the outputs begin; a partition that is newer begins at 0."""
+    places = [(topic, number) for topic, each in present.items() for number in each]
+    made: dict[str, dict[int, tuple[int, int]]] = {
+        topic: dict.fromkeys(each, (0, 0)) for topic, each in present.items()
+    }
+    found = _begun(shadow, places)
+    for each in found:
+        made[each.topic][each.partition] = int(each.metadata or each.offset), each.offset
+    if {each.topic for each in found} != set(present):
         raise NotComparable(
             f"no shadow {shadow.pipeline!r} of these topics has begun",
             kept=_READS,
             then="tailrace shadow begin FILE --live NAME --sink TOPIC, then: tailrace run FILE",
         )
     return made
-
-
-def _bound(each: TopicPartition) -> tuple[int, int]:
-    return (int(each.metadata or each.offset), each.offset) if each.offset >= 0 else (0, 0)

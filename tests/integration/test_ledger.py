@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]
 
 from support.pipelines import Bench, events_of
@@ -167,7 +167,6 @@ def test_deleted_ledger_is_refused_while_its_markers_exist(bench: MakeBench) -> 
     with Ledger.of(pipeline) as ledger:
         ledger.take()
         partition = ledger._partition
-    from confluent_kafka import TopicPartition
 
     def keep_plans_as(policy: str) -> None:
         resource = ConfigResource(ConfigResource.Type.TOPIC, pipeline.ledger.topic)
@@ -175,9 +174,18 @@ def test_deleted_ledger_is_refused_while_its_markers_exist(bench: MakeBench) -> 
         resource.add_incremental_config(entry)
         admin.incremental_alter_configs([resource])[resource].result(timeout=30)
 
+    def deleted() -> bool:
+        place = TopicPartition(pipeline.ledger.topic, partition, -1)
+        try:
+            admin.delete_records([place])[place].result(timeout=30)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.POLICY_VIOLATION:
+                raise
+            return False
+        return True
+
     keep_plans_as("delete")  # records of a compacted topic cannot be deleted
-    place = TopicPartition(pipeline.ledger.topic, partition, -1)
-    admin.delete_records([place])[place].result(timeout=30)
+    wait_until(deleted, "the broker to apply the topic's new policy", 30)
     keep_plans_as("compact")
     with pytest.raises(errors.ProgressMissing, match=r"has 1 markers of .*, and there is no plan"):
         one.run()

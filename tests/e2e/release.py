@@ -115,11 +115,11 @@ class Release:
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
         try:
             yield
-        finally:
+        finally:  # a test that fails inside has sent records, too: the next one counts them
             out, err = process.communicate(timeout=START_LIMIT)
-        if process.returncode:
-            raise AssertionError(f"the feed of {topic} failed: {out}{err}")
-        self.sent[topic] += int(json.loads(out.splitlines()[-1])["sent"])
+            if process.returncode:
+                raise AssertionError(f"the feed of {topic} failed: {out}{err}")
+            self.sent[topic] += int(json.loads(out.splitlines()[-1])["sent"])
 
     def feed(self, topic: str, count: int, rate: int = 100_000) -> None:
         """Feed this many records at once."""

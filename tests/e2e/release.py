@@ -22,7 +22,7 @@ from tailrace.version import SEMANTIC
 
 NAME = "tailrace"
 HAND = "hand"
-START_LIMIT = 1200.0
+START_LIMIT = 600.0
 RATE = 50
 FEED = 100_000
 # By source topic: the topics of input, output and rejected records.

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -19,7 +20,7 @@ from tailrace.errors import FunctionFailed
 from tailrace.gateway import Written
 from tailrace.progress.plan import SinkPartition
 from tailrace.status.board import Board
-from tailrace.status.events import Changed, Ready, Started
+from tailrace.status.events import BatchPlanned, Changed, Noted, Ready, Started
 from tailrace.status.port import page
 from tailrace.status.snapshots import Finished, LagSeen
 from tailrace.telemetry.serving import Answer, Port
@@ -130,6 +131,24 @@ def test_page_answers_in_the_order_of_the_questions_at_night(board: Board, tmp_p
     assert -1 not in places, [each for each, place in zip(asked, places, strict=True) if place < 0]
     assert places == sorted(places)
     assert 'href="https://docs.example.org/runbooks/lag-growing.md"' in elements
+
+
+def test_page_says_that_faulty_records_are_looked_for(board: Board, tmp_path: Path) -> None:
+    """It asks for patience, and hides no lag."""
+    with mock.patch.object(board, "_clock", return_value=time.time() - 20):
+        board.heard(BatchPlanned(12, 1_000, 1, replay=False))
+        board.heard(Noted(f"batch 12: ValueError: {HOSTILE}; looking for the records, for up to 300 s"))
+    with served(board) as url:
+        text = text_of(dom(tmp_path, url))
+    asked = [
+        "Looking for faulty records since ",
+        "Batch 12 failed: ValueError: ",
+        "Next: nothing for now",
+        "Last error, at ",
+    ]
+    places = [text.find(each) for each in asked]
+    assert -1 not in places, text[:2_000]
+    assert places == sorted(places)
 
 
 def test_page_fits_a_phone_keeps_the_focus_and_asks_nobody_else(board: Board, tmp_path: Path) -> None:

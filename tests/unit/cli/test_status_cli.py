@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from typer.testing import CliRunner
@@ -22,7 +23,7 @@ from tailrace.progress.lease import Holder
 from tailrace.progress.lease import Phase as Leading
 from tailrace.progress.plan import SinkPartition
 from tailrace.status.board import Board
-from tailrace.status.events import Ready, StandingBy, Started, Stopped
+from tailrace.status.events import BatchPlanned, Noted, Ready, StandingBy, Started, Stopped
 from tailrace.status.health import duration
 from tailrace.status.port import opened
 from tailrace.status.snapshots import Finished, LagSeen
@@ -245,6 +246,21 @@ def test_next_command_names_the_file_that_was_given(driver: tuple[Port, Board], 
     shown = run(file, "--once").stdout
     assert f"next: tailrace doctor {file}" in shown
     assert f"last error: {clock(5.0)}, run ab, TR-401 function failed: x" in shown
+
+
+def test_search_for_faulty_records_is_shown_with_nothing_to_do(driver: tuple[Port, Board], tmp_path: Path) -> None:
+    """Records wait meanwhile, but more executors would not help."""
+    port, board = driver
+    now = board.status()["now"]
+    with mock.patch.object(board, "_clock", return_value=now - 20):
+        board.heard(BatchPlanned(42, 1240, 1, replay=False))
+        board.heard(Noted("batch 42: ValueError: no; looking for the records, for up to 300 s"))
+    file = written(tmp_path, pipeline("orders"), port.number)
+    lines = run(str(file)).stdout.splitlines()
+    assert lines[0].startswith("orders: SEARCHING since ")
+    assert "Batch 42 failed: ValueError: no." in lines[0]
+    assert lines[1].startswith("  next: nothing for now")
+    assert f"tailrace preview {file}" in lines[1]
 
 
 def test_a_missing_driver_is_an_error(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from tailrace.driver.faulty import WAYS, Fault, Part, Tolerant, by_place, search
 from tailrace.gateway import Written
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.stages.rules import Judged
+from tailrace.status.fault_search import FaultSearch, announced
 
 SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 40)), min_size=1, max_size=12)
 
@@ -136,6 +137,8 @@ def test_search_is_announced_once() -> None:
     [news] = one.news()
     assert news == "batch 7: function 'f.py:f': ValueError: no; looking for the records, for up to 300 s"
     assert not list(one.news())
+    assert announced(news, 5.0) == FaultSearch(7, "function 'f.py:f': ValueError: no", 5.0, 300.0)  # for the page
+    assert announced(told(7, one.rejected), 5.0) is None
 
 
 def test_too_many_faulty_records_stop_the_pipeline() -> None:

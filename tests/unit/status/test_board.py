@@ -18,6 +18,7 @@ from tailrace.status.events import (
     Changed,
     ExecutorsWanted,
     Idle,
+    Noted,
     Ready,
     StandingBy,
     Started,
@@ -337,6 +338,24 @@ def test_state_keeps_its_beginning_while_the_figures_move(board: Board, clock: C
     assert state(board) == ("well", 1057)
     said = [entry["text"] for entry in board.status()["log"] if entry["kind"] == "health"]
     assert [text.partition(":")[0] for text in said] == ["starting → well", "well → stuck", "stuck → well"]
+
+
+def test_search_for_faulty_records_is_a_state_until_its_batch_is_delivered(board: Board, clock: Clock) -> None:
+    """The driver's note begins it, another note does not end it, and the liveness probe waits for its end."""
+    board.heard(Ready("p", "run"))
+    board.heard(BatchPlanned(7, 0, 0, replay=False))
+    board.heard(Noted("batch 7: ValueError: no; looking for the records, for up to 300 s"))
+    clock.now += 299
+    board.heard(Noted("something else"))
+    board.lag(lag(clock, 9_000))
+    assert state(board) == ("searching", 1000)
+    assert health(board).status == 200
+    clock.now += 62
+    assert state(board)[0] == "stuck"
+    assert health(board).status == 503
+    board.finished(batch(clock, 7))
+    board.lag(lag(clock, 0))
+    assert state(board)[0] == "well"
 
 
 def test_liveness_probe_spares_a_driver_that_waits_for_brokers(board: Board, clock: Clock) -> None:

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from tailrace.status.fault_search import FaultSearch
 from tailrace.status.health import Health, Phase, Sight, Speed, State, assess
 
 NOW = 10_000.0
 LEADING = Sight(NOW, Phase.LEADING, NOW - 3_600, ready=True, lag=0)
+SEARCH = FaultSearch(7, "ValueError: no", NOW - 20, 300.0)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +32,11 @@ LEADING = Sight(NOW, Phase.LEADING, NOW - 3_600, ready=True, lag=0)
         (replace(LEADING, held=(12, 5.0)), State.WELL, NOW),
         (replace(LEADING, read=1_000, rejected=900, reason="not json"), State.REJECTING, NOW),
         (replace(LEADING, read=10, rejected=10), State.WELL, NOW),
+        (replace(LEADING, search=SEARCH, lag=9_000, age=90.0), State.SEARCHING, NOW - 20),
+        (replace(LEADING, search=SEARCH, ready=False), State.SEARCHING, NOW - 20),
+        (replace(LEADING, search=replace(SEARCH, since=NOW - 5)), State.WELL, NOW),
+        (replace(LEADING, search=replace(SEARCH, since=NOW - 400), lag=9_000, age=90.0), State.BEHIND, NOW),
+        (replace(LEADING, search=SEARCH, away=(NOW - 70, "timed out")), State.STUCK, NOW - 70),
     ],
 )
 def test_state_follows_from_what_the_driver_knows(sight: Sight, state: State, since: float) -> None:
@@ -82,6 +89,18 @@ def test_more_executors_are_advised_only_where_records_are_read(speed: Speed, sa
     found = assess(replace(LEADING, lag=9_000, age=120.0, speed=speed))
     assert found.state is State.BEHIND
     assert says in found.next if says else not found.next
+
+
+@pytest.mark.parametrize(("rejects", "then"), [(True, "They are rejected"), (False, "Then the pipeline stops")])
+def test_search_for_faulty_records_asks_for_patience_and_not_for_executors(rejects: bool, then: str) -> None:
+    """It says what was raised, how long it may last and what follows, although records wait and none is read."""
+    found = assess(replace(LEADING, search=SEARCH, rejects=rejects, lag=9_000, age=120.0, speed=Speed(100.0, 0.0)))
+    assert "Batch 7 failed: ValueError: no." in found.why
+    assert "for at most another 4.67 min" in found.why
+    assert then in found.why
+    assert "9,000 records wait" in found.why
+    assert found.next.startswith("nothing for now")
+    assert "executors" not in found.next
 
 
 def test_missing_executors_are_named_when_nothing_moves() -> None:

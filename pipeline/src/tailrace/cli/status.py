@@ -19,7 +19,8 @@ from tailrace.status.health import duration
 
 EVERY: Final = 2.0
 _PARTITIONS, _BATCHES, _LOG = 12, 10, 5  # maximum lines of each
-_COLOURS = {"well": "green", "standby": "green", "behind": "yellow", "rejecting": "yellow", "stuck": "bold red"}
+_COLOURS = dict.fromkeys(("well", "standby"), "green") | dict.fromkeys(("behind", "rejecting", "searching"), "yellow")
+_COLOURS["stuck"] = "bold red"
 
 Status = Mapping[str, Any]
 

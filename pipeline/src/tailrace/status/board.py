@@ -11,20 +11,18 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tailrace.config import Pipeline
+from tailrace.config import OnError, Pipeline
 from tailrace.status.counters import Counters
-from tailrace.status.document import batch_of, configured, error_of, lag_of, totals_of
-from tailrace.status.event_lines import line
+from tailrace.status.document import batch_of, configured, error_of, gateways_of, lag_of, totals_of
+from tailrace.status.event_lines import entry
 from tailrace.status.events import (
     BatchPlanned,
-    BatchWritten,
     BrokersAway,
     BrokersBack,
-    Changed,
     Event,
     ExecutorsWanted,
     Idle,
-    LeaseProblem,
+    Noted,
     OffsetsReset,
     Ready,
     StandingBy,
@@ -33,6 +31,7 @@ from tailrace.status.events import (
     Stopped,
     Warned,
 )
+from tailrace.status.fault_search import FaultSearch, announced
 from tailrace.status.health import PATIENT, Health, Phase, Sight, assess
 from tailrace.status.history import COARSE, FINE, Course, Journal, Slots, rejected_lately
 from tailrace.status.snapshots import Finished, LagSeen, Progress
@@ -58,6 +57,7 @@ class Board:
         self._leader = ""
         self._busy: float | None = None  # since when a batch is in progress
         self._behind: float | None = None  # since when there is lag
+        self._search: FaultSearch | None = None  # of the batch in progress
         self._silent: tuple[float, str] | None = None  # since when no broker answers, and what was asked
         self._last: Finished | None = None
         self._pending: dict[int, Finished] = {}
@@ -101,7 +101,9 @@ class Board:
                 case Stopped():
                     self._be(Phase.STOPPING)
                 case BatchPlanned():
-                    self._busy = self._clock()
+                    self._busy, self._search = self._clock(), None
+                case Noted():
+                    self._search = announced(event.what, self._clock()) or self._search
                 case Warned():
                     self._warnings.append(event.what)
                     self._counters.add(metrics.DRIVER_WARNINGS, 1)
@@ -120,11 +122,9 @@ class Board:
             self.health()
 
     def _write_down(self, event: Event) -> None:
-        text = None if isinstance(event, BatchWritten | BatchPlanned | Idle) else line(event)
-        if text is not None:
-            warning = isinstance(event, Warned | OffsetsReset | BrokersAway | LeaseProblem)
-            change = isinstance(event, Changed | Started | ExecutorsWanted)
-            self._journal.write(self._clock(), "warning" if warning else "change" if change else "note", text)
+        found = entry(event)
+        if found is not None:
+            self._journal.write(self._clock(), *found)
 
     def _away(self, why: str) -> None:
         self._silent = (self._clock(), why) if why else None
@@ -158,7 +158,7 @@ class Board:
     def finished(self, batch: Finished) -> None:
         """Record a finished batch."""
         with self._lock:
-            self._last, self._busy = batch, None
+            self._last, self._busy, self._search = batch, None, None
             self._behind = batch.at if self._behind is not None else None
             before = {name for name, _ in self._owners.values()}
             for each in batch.written:
@@ -256,9 +256,10 @@ class Board:
 
     @property
     def _idle_since(self) -> float:
-        """When a batch was last finished, or could have begun."""
+        """When a batch was last finished, or could have begun; a search for faulty records is no idleness."""
         waits = [since for since in (self._behind, self._busy) if since is not None]
-        return max(min(waits, default=0.0), self._since, self._last.at if self._last is not None else 0.0)
+        searched = min(self._search.until, self._clock()) if self._search is not None else 0.0
+        return max(min(waits, default=0.0), self._since, self._last.at if self._last is not None else 0.0, searched)
 
     def health(self) -> Health:
         """Decide how the pipeline is, and write down when that changes."""
@@ -276,6 +277,8 @@ class Board:
                     stalled=self.stalled(),
                     moved=self._idle_since,
                     away=self._silent,
+                    search=self._search,
+                    rejects=self.pipeline.process.on_error is OnError.REJECT,
                     lag=lag.records if lag is not None else None,
                     age=lag.seconds if lag is not None else 0.0,
                     held=(lag.unstable, lag.unstable_seconds) if lag is not None else (0, 0.0),
@@ -344,7 +347,4 @@ class Board:
     def gateways(self) -> list[dict[str, Any]]:
         """Return the gateways, each with the sink partitions that it wrote last."""
         with self._lock:
-            found: dict[str, dict[str, Any]] = {}
-            for number, (name, address) in sorted(self._owners.items()):
-                found.setdefault(name, {"name": name, "address": address, "sinks": []})["sinks"].append(number)
-            return list(found.values())
+            return gateways_of(self._owners)

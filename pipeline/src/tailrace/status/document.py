@@ -76,6 +76,14 @@ def lag_of(seen: LagSeen) -> dict[str, Any]:
     }
 
 
+def gateways_of(owners: Mapping[int, tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return the gateways, each with the sink partitions that it wrote last."""
+    found: dict[str, dict[str, Any]] = {}
+    for number, (name, address) in sorted(owners.items()):
+        found.setdefault(name, {"name": name, "address": address, "sinks": []})["sinks"].append(number)
+    return list(found.values())
+
+
 def error_of(error: Mapping[str, Any]) -> dict[str, Any]:
     """Return an error with its explanation, if its code is known here."""
     kind = next((kind for kind in all_errors() if kind.code == error["error"]), None)

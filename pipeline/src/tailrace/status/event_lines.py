@@ -1,4 +1,4 @@
-"""The line that the terminal shows for an event of a run."""
+"""What a person reads of an event of a run: its line on the terminal, and its entry in the log on the page."""
 
 from __future__ import annotations
 
@@ -64,3 +64,16 @@ def line(event: Event) -> str | None:
         case Stopped():
             return f"stopped: {event.reason}; the last batch was {event.batch}"
     assert_never(event)
+
+
+def entry(event: Event) -> tuple[str, str] | None:
+    """Return the kind and the text of an event in the log of the page; None for one that the log leaves out."""
+    text = line(event) if not isinstance(event, Idle) else None
+    if text is None:
+        return None
+    match event:
+        case Warned() | OffsetsReset() | BrokersAway() | LeaseProblem():
+            return "warning", text
+        case Changed() | Started() | ExecutorsWanted():
+            return "change", text
+    return "note", text

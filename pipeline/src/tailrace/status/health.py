@@ -9,7 +9,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from tailrace.status.fault_search import FaultSearch
+
 PATIENT: Final = 30.0  # seconds that a record may wait before the pipeline counts as behind, at least
+SEARCHED: Final = 10.0  # seconds from which a search for faulty records is a state; most are shorter
 HELD: Final = 60.0  # seconds for which an open transaction of another producer may hold records back
 REJECTING: Final = 0.5  # share of rejected records from which a pipeline is not well
 FEW: Final = 20  # rejected records that are too few to judge by
@@ -29,6 +32,7 @@ class State(StrEnum):
 
     WELL = "well"
     BEHIND = "behind"  # batches finish, and records wait for too long
+    SEARCHING = "searching"  # no batch finishes until the records are found at which the function raises
     REJECTING = "rejecting"  # batches finish, and most of their records are rejected
     STUCK = "stuck"  # no batch finishes although there is work
     STARTING = "starting"
@@ -62,6 +66,8 @@ class Sight:
     stalled: str = ""  # why the driver counts as stalled, if it does
     moved: float = 0.0  # when a batch was last finished, or could have begun
     away: tuple[float, str] | None = None  # since when no broker answers, and what was asked
+    search: FaultSearch | None = None  # of the batch in progress
+    rejects: bool = False  # whether the records that the search finds are rejected; otherwise the pipeline stops
     lag: int | None = None  # records
     age: float = 0.0  # of the oldest unread record, in seconds
     held: tuple[int, float] = (0, 0.0)  # offsets behind open transactions of other producers, and for how many seconds
@@ -128,6 +134,8 @@ def _assessed(sight: Sight) -> Health:
         )
     if sight.stalled:
         return Health(State.STUCK, sight.moved, _stalled(sight), "tailrace doctor FILE", runbook="stalled")
+    if sight.search is not None and sight.search.since + SEARCHED <= sight.now < sight.search.until:
+        return _searching(sight, sight.search)
     if not sight.ready:
         return Health(State.STARTING, sight.since, f"The driver {sight.step}.")
     return _leading(sight)
@@ -139,6 +147,23 @@ def _stalled(sight: Sight) -> str:
     if sight.executors is not None and sight.executors[1] < sight.executors[0]:
         missing = f" Only {sight.executors[1]} of {sight.executors[0]} executors are present."
     return f"No batch has finished for {duration(sight.now - sight.moved)}{waiting}.{missing}"
+
+
+def _searching(sight: Sight, search: FaultSearch) -> Health:
+    then = (
+        "They are rejected, and the others are delivered"
+        if sight.rejects
+        else "Then the pipeline stops, and its error names the first of them"
+    )
+    waiting = f" {sight.lag:,} records wait." if sight.lag else ""
+    return Health(
+        State.SEARCHING,
+        search.since,
+        f"Batch {search.batch} failed: {search.why}. The driver looks for the records at which that happens, for at "
+        f"most another {duration(search.until - sight.now)}. {then}.{waiting}",
+        "nothing for now: the log names the records once they are found, and tailrace preview FILE tries a mended "
+        "function",
+    )
 
 
 def _leading(sight: Sight) -> Health:

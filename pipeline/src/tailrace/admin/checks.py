@@ -228,7 +228,8 @@ class Brokers:
             if self._cluster.hides(topic):
                 found = f"{topic} is hidden or does not exist; lacking: {rights[0]}"
                 return fail(name, found, rights[0].command)
-            return fail(name, f"{topic} does not exist", "create it, or correct its name in the configuration")
+            hint = f"tailrace kafka topic create FILE {topic}, or correct its name in the configuration"
+            return fail(name, f"{topic} does not exist", hint)
 
         def question() -> Check:
             futures = self._admin.describe_topics(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -40,7 +42,8 @@ def doctor(
     """
     states: Counter[State] = Counter()
     checks: list[Check] = []
-    for check in _checks(file, bootstrap, properties, option, plan):
+    for found in _checks(file, bootstrap, properties, option, plan):
+        check = found if file is None else replace(found, hint=_with_file(found.hint, file))
         states[check.state] += 1
         checks.append(check)
         if output is Output.TEXT:
@@ -94,6 +97,11 @@ def _checks(
         yield from store(pipeline)
     if pipeline is not None and plan:
         yield _planned(pipeline, loaded.folder)
+
+
+def _with_file(hint: str, file: Path) -> str:
+    """Name the file that was given in a hint's command."""
+    return re.sub(r"\b(tailrace(?: [a-z]+)+) FILE\b", lambda each: f"{each[1]} {shlex.quote(str(file))}", hint)
 
 
 def _planned(pipeline: Pipeline, folder: Path) -> Check:

@@ -135,7 +135,7 @@ def show(started: EmbeddedKafka, have: Mapping[str, int], wanted: Mapping[str, i
     topic = next(iter(have), "NAME")
     if topic not in have:
         note(f"next: tailrace kafka topic create {topic} -b {address}")
-    note(f"next: tailrace kafka produce -t {topic} -b {address}, or consume: write lines as records, or show some")
+    note(f"next: tailrace kafka produce {topic} -b {address}, or consume: write lines as records, or show some")
     if any(broker.port == USUAL_PORT for broker in started.brokers):
         note("next: tailrace run FILE; its configuration does not have to name the brokers")
     else:

@@ -1,7 +1,4 @@
-"""`tailrace kafka topic create`, `produce` and `consume`: the everyday tasks on any Kafka, without another tool.
-
-A pipeline's FILE gives the connection, the topics and, for Avro, the schema; an address and --topic do without one.
-"""
+"""`tailrace kafka produce` and `consume`: write and read records of any Kafka, without another tool."""
 
 from __future__ import annotations
 
@@ -9,80 +6,39 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOption, connection
+from tailrace.cli.kafka_place import Place, SchemaOption, TopicOption, WordsArgument, place
 from tailrace.cli.terminal import Output, OutputOption, done, emit, interactive, note, say
-from tailrace.config import Format, Kafka, Pipeline, Sink, Source
-from tailrace.config.file import load
-from tailrace.errors import OptionRefused
+from tailrace.config import Sink, Source
+from tailrace.errors import ConfigInvalid, ExtraMissing, OptionRefused
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tailrace.kafka.reader import Message
     from tailrace.testing import Record
 
-FileArgument = Annotated[
-    Path | None, typer.Argument(metavar="[FILE]", help="The pipeline's configuration: its connection and topics.")
-]
-TopicOption = Annotated[str | None, typer.Option("--topic", "-t", help="The topic, instead of the pipeline's.")]
 Decode = Callable[[bytes], dict[str, Any]]
+Headers = tuple[tuple[str, bytes | None], ...]
 _ANY = sys.maxsize  # bytes: consume cuts nothing
-
-
-@dataclass(frozen=True)
-class Place:
-    """A topic, its brokers, and the pipeline that names them, if there is one."""
-
-    kafka: Kafka
-    topic: str
-    pipeline: Pipeline | None
-    folder: Path
-
-    @property
-    def format(self) -> Source | Sink | None:
-        """The settings by which the topic's values are written; None if the file does not say."""
-        if self.pipeline is None:
-            return None
-        if self.topic in self.pipeline.sink.named:
-            return self.pipeline.sink
-        return self.pipeline.source if self.topic in self.pipeline.source.topics else None
-
-    @property
-    def avro(self) -> bool:
-        """Whether the file says that the values are Avro."""
-        return self.format is not None and self.format.format == Format.AVRO
-
-
-def place(
-    file: Path | None,
-    topic: str | None,
-    usual: Callable[[Pipeline], Iterable[str]],
-    kafka: Callable[[Kafka | None], Kafka],
-) -> Place:
-    """Return the topic that a command line means: --topic, or the pipeline's first one of those that are usual here."""
-    loaded = load(file) if file is not None else None
-    pipeline = loaded.pipeline if loaded is not None else None
-    named = topic or next(iter(usual(pipeline)), None) if pipeline is not None else topic
-    if named is None:
-        raise OptionRefused(
-            f"{file} names no topic to use here" if file is not None else "no topic is named",
-            kept="nothing was read or written",
-            then="name it with --topic TOPIC, or pass a pipeline's FILE that names it",
-        )
-    folder = loaded.folder if loaded is not None else Path()
-    return Place(kafka(pipeline.kafka if pipeline is not None else None), named, pipeline, folder)
 
 
 # -- produce ---------------------------------------------------------------------------------------
 
 
 def produce(
-    file: FileArgument = None,
+    what: WordsArgument = None,
     topic: TopicOption = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header of each record; may be repeated."),
+    ] = None,
+    schema: SchemaOption = None,
     bootstrap: BootstrapOption = None,
     properties: PropertiesOption = None,
     option: KafkaOption = None,
@@ -90,86 +46,141 @@ def produce(
 ) -> None:
     """Write the lines of stdin as records, and end when the brokers have acknowledged them all.
 
-    A line is a value, or KEY<tab>VALUE. Without --topic they go to the first source topic of FILE. An error says how
-    many were not acknowledged.
+    A line is a value, or KEY<tab>VALUE. Without a TOPIC they go to the first source topic of FILE. For a topic that has
+    Avro, because FILE or --value-schema says so, a value is JSON, written with the registry's newest schema of the
+    topic if FILE names a registry. An error says which line was the first that was not written.
     """
     to = place(
-        file, topic, lambda each: each.source.topics, lambda base: connection(bootstrap, properties, option, base)
+        what, topic, lambda each: each.source.topics, lambda base: connection(bootstrap, properties, option, base)
     )
-    if to.avro:
-        raise OptionRefused(
-            f"the values of {to.topic} are Avro, and lines are text",
-            kept="nothing was written",
-            then=f"write them as they are with -t {to.topic} -b {to.kafka.bootstrap_servers}, without FILE",
-        )
+    headers = tuple(map(_header, header or ()))
+    encode = _encoder(to, schema) if schema is not None or to.avro else None
     from tailrace.kafka.cluster import Cluster
     from tailrace.kafka.rights import Operation
     from tailrace.testing import produce as write
 
     Cluster(to.kafka).require([to.topic], "topic", Operation.WRITE)
     if interactive():
-        note(f"type records for {to.topic}, one per line, as VALUE or KEY<tab>VALUE; Ctrl-D ends")
-    count = 0
+        kind = "VALUE" if encode is None else "JSON"
+        note(f"type records for {to.topic}, one per line, as {kind} or KEY<tab>{kind}; Ctrl-D ends")
+    count, wrong = 0, None
 
     def counted() -> Iterator[Record]:
-        nonlocal count
-        for each in records(sys.stdin.buffer):
+        nonlocal count, wrong
+        lines = records(sys.stdin.buffer, headers, encode)
+        while True:
+            try:
+                each = next(lines)
+            except StopIteration:
+                return
+            except ConfigInvalid as error:  # those before it are written all the same
+                wrong = error
+                return
             yield each
             count += 1
 
     write(to.kafka.bootstrap_servers, to.topic, counted(), options=to.kafka.options)
+    if wrong is not None:
+        raise ConfigInvalid(
+            wrong.what, kept=f"the {count} records before it were written to {to.topic}", then=wrong.then
+        )
     if output is Output.JSON:
         emit({"topic": to.topic, "written": count})
         return
-    done(f"written: {count} records to {to.topic}", f"tailrace kafka consume {_again(file, bootstrap)}-t {to.topic}")
+    done(f"written: {count} records to {to.topic}", f"tailrace kafka consume {_again(to, bootstrap)}{to.topic}")
 
 
-def _again(file: Path | None, bootstrap: str | None) -> str:
+def _again(to: Place, bootstrap: str | None) -> str:
     """Return the words by which another command finds the same brokers."""
-    words = ([str(file)] if file is not None else []) + (["-b", bootstrap] if bootstrap is not None else [])
+    words = ([to.file] if to.file else []) + (["-b", bootstrap] if bootstrap is not None else [])
     return "".join(f"{shlex.quote(each)} " for each in words)
 
 
-def records(lines: Iterable[bytes]) -> Iterator[Record]:
-    """Yield a record for each line that is not empty."""
+def _header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise OptionRefused(
+            f"--header {text!r} is not of the form NAME=VALUE",
+            kept="nothing was written",
+            then="write it as --header trace=42",
+        )
+    return name, value.encode()
+
+
+def _encoder(to: Place, schema: Path | None) -> Callable[[bytes], bytes]:
+    """Return what turns a line into the topic's Avro."""
+    try:
+        from tailrace.admin import avro_lines
+    except ImportError as error:
+        raise ExtraMissing.of("avro", "writing Avro", error) from error
+
+    own = to.format if to.avro else None
+    usual = (own.schema_, to.folder) if own is not None and own.schema_ else None
+    return avro_lines.encoder(schema, own.registry if own is not None else None, to.topic, usual)
+
+
+def records(
+    lines: Iterable[bytes], headers: Headers = (), encode: Callable[[bytes], bytes] | None = None
+) -> Iterator[Record]:
+    """Yield a record for each line that is not empty; raise ConfigInvalid for the first that cannot be encoded."""
     from tailrace.testing import Record
 
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         text = line.rstrip(b"\r\n")
-        if text:
-            key, tab, value = text.partition(b"\t")
-            yield Record(value, key) if tab else Record(text)
+        if not text:
+            continue
+        key, tab, value = text.partition(b"\t")
+        if not tab:
+            key, value = b"", text
+        if encode is not None:
+            try:
+                value = encode(value)
+            except ConfigInvalid as error:
+                raise ConfigInvalid(f"line {number}: {error.what}", then=error.then) from None
+        yield Record(value, key if tab else None, headers)
 
 
 # -- consume ---------------------------------------------------------------------------------------
 
 
 def consume(
-    file: FileArgument = None,
+    what: WordsArgument = None,
     topic: TopicOption = None,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="End after this many records.")] = 10,
-    newest: Annotated[bool, typer.Option("--new", help="Only records that are written from now on.")] = False,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="PLACE",
+            help="Where they begin: start, end, PARTITION:OFFSET, or a time such as 2026-11-20T10:00:00Z.",
+        ),
+    ] = "start",
+    newest: Annotated[
+        bool, typer.Option("--new", help="Only records that are written from now on; the same as --from end.")
+    ] = False,
     wait: Annotated[
         float | None,
-        typer.Option("--wait", min=0, help="Seconds to wait at the end for more; default: 0, and 60 with --new."),
+        typer.Option("--wait", min=0, help="Seconds to wait at the end for more; default: 0, and 60 from the end."),
     ] = None,
     bootstrap: BootstrapOption = None,
     properties: PropertiesOption = None,
     option: KafkaOption = None,
+    schema: SchemaOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show committed records of a topic: PARTITION:OFFSET, key and value, with tabs between them.
 
-    Without --topic it is the first sink topic of FILE. Avro is decoded if FILE says that the topic's values are Avro.
-    No consumer group is used. With --output json there is one object per record.
+    Without a TOPIC it is the first sink topic of FILE. Avro is decoded if FILE or --value-schema says that the topic's
+    values are Avro. No consumer group is used. With --output json there is one object per record, with its headers.
     """
-    to = place(file, topic, lambda each: each.sink.named, lambda base: connection(bootstrap, properties, option, base))
-    decode = decoder(to) if to.avro else None
-    from tailrace.kafka.reader import follow
+    to = place(what, topic, lambda each: each.sink.named, lambda base: connection(bootstrap, properties, option, base))
+    decode = decoder(to, schema) if schema is not None or to.avro else None
+    from tailrace.admin import consuming
 
+    beginning = consuming.parse("end" if newest else start)
     shown = 0
-    patience = wait if wait is not None else 60.0 if newest else 0.0
-    with follow(to.kafka, to.topic, newest=newest, wait=patience) as found:
+    patience = wait if wait is not None else 60.0 if beginning.word == consuming.END else 0.0
+    with closing(consuming.records(to.kafka, to.topic, beginning, patience)) as found:
         for message in found:
             show(message, decode, output)
             shown += 1
@@ -178,14 +189,19 @@ def consume(
     note(f"{shown} records of {to.topic}" + ("; --count N shows more" if shown == count else ""))
 
 
-def decoder(to: Place) -> Decode:
-    """Return what decodes the topic's Avro."""
+def decoder(to: Place, schema: Path | None = None) -> Decode:
+    """Return what decodes the topic's Avro, with the schema of a file or the pipeline's."""
     from tailrace.stages.formats import known
 
-    if isinstance(to.format, Source):
-        made: Any = known.source_format(to.format, to.folder, jvm=False)
+    own = to.format if to.avro else None
+    if schema is not None:
+        registry = own.registry if own is not None else None
+        asked = Source(topics=[to.topic], format="avro", schema_=str(schema.absolute()), registry=registry)
+        made: Any = known.source_format(asked, to.folder, jvm=False)
+    elif isinstance(own, Source):
+        made = known.source_format(own, to.folder, jvm=False)
     else:
-        made = known.sink_format(to.format or Sink(), to.folder)
+        made = known.sink_format(own or Sink(), to.folder)
     from tailrace.stages.formats import avro  # needs fastavro, which is an extra: the line above says so
 
     decode: Decode = avro.decoder(made.schema, made.registry)

@@ -65,5 +65,5 @@ def create(
     where = files[0] if files else f"-b {bootstrap}" if bootstrap is not None else ""
     done(
         f"created: {len(made.keys() - before.keys())} of {len(made)} topics",
-        " ".join(filter(None, ["tailrace kafka produce", where, "-t", next(iter(made))])),
+        " ".join(filter(None, ["tailrace kafka produce", where, next(iter(made))])),
     )

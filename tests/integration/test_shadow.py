@@ -88,7 +88,9 @@ def test_difference_names_the_records_that_a_change_concerns(pair: Pair) -> None
     # As a changed function would: one value changed, one record more.
     produce(pair.live.kafka, pair.live.sink, [Record(b"new", key=b"k70"), Record(b"more", key=b"k71")])
     produce(pair.live.kafka, pair.shadow.sink, [Record(b"other", key=b"k70")])
-    found = pair.found("diff")
+    counts = pair.file.with_name("counts")
+    found = json.loads(pair.command("diff", f"--counts-file={counts}").stdout)
+    assert json.loads(counts.read_text()) == {name: value for name, value in found.items() if name != "samples"}
     assert [found[name] for name in ("equal", "different", "only_live", "only_shadow")] == [40, 1, 1, 0]
     assert {(each["key"], each["live"], each["shadow"]) for each in found["samples"]} == {
         ("k70", "new", "other"),

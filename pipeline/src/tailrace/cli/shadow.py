@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,6 +74,9 @@ def diff(
     most: Annotated[
         int, typer.Option("--most", min=1, help="Refuse to compare more offsets; they are kept on disk meanwhile.")
     ] = 1_000_000,
+    counts_file: Annotated[
+        Path | None, typer.Option("--counts-file", help="Write the counts to this file, too, as JSON: for a Job.")
+    ] = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Compare the outputs of all inputs that both pipelines have delivered since the shadow began.
@@ -89,6 +93,9 @@ def diff(
         note(f"comparing {pipeline.sink.topic} with {sink}")
     with Ledger.of(pipeline) as ledger:
         found = difference(pipeline, Live(live, sink), Cluster(pipeline.kafka), ledger, limit=limit, most=most)
+    if counts_file is not None:
+        counts = {name: value for name, value in found.as_dict().items() if name != "samples"}
+        counts_file.write_text(json.dumps(counts), encoding="utf-8")
     _report(found, output)
 
 

@@ -208,7 +208,9 @@ def test_each_phase_is_in_the_diagram() -> None:
 
 def test_each_reason_is_in_the_page() -> None:
     """With its condition; those that Kubernetes gives are named as its."""
-    source = "".join((SOURCES / name).read_text(encoding="utf-8") for name in ("status.py", "decide.py", "model.py"))
+    source = "".join(
+        (SOURCES / name).read_text(encoding="utf-8") for name in ("status.py", "shadow.py", "decide.py", "model.py")
+    )
     conditions = set(re.findall(r'Condition\("(\w+)", (?:True|False), "(\w+)"', source))
     holds = re.findall(r'^    [A-Z_]+ = "(Paused|Invalid|NameTaken)"', source, re.MULTILINE)
     conditions |= {("Progressing", each) for each in holds} | {("Accepted", each) for each in holds if each != "Paused"}

@@ -29,8 +29,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{/* Each rule, and what it is for, is in docs/operator.md; a test compares them. */}}
 {{- define "operator.rules" -}}
 - apiGroups: [streaming.tailrace.dev]
-  resources: [tailracepipelines, tailraceoperations]
-  verbs: [get, list, watch]
+  resources: [tailracepipelines]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [streaming.tailrace.dev]
+  resources: [tailraceoperations]
+  verbs: [get, list, watch, create, patch]
 - apiGroups: [streaming.tailrace.dev]
   resources: [tailracepipelines/status, tailraceoperations/status]
   verbs: [get, patch]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections import Counter
@@ -20,6 +21,7 @@ log = logging.getLogger(__name__)
 
 _LIMIT = 20.0  # seconds for one request
 _SECRET = ("Secret", "ConfigMap")  # only whether they exist is asked, and nothing of what they hold
+_REFUSED = (400, 403, 422, 500)  # the last of a value whose type is another one
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _VERSIONS = {
     **KINDS,
@@ -68,14 +70,21 @@ class ApiServer:
         resource = self._resource(body["kind"])
         if resource is None:
             raise ApiException(status=404, reason=f"the cluster does not know the kind {body['kind']}")
-        made = self._client.server_side_apply(
-            resource,
-            body=body,
-            namespace=body["metadata"]["namespace"],
-            field_manager=MANAGER,
-            force_conflicts=True,
-            _request_timeout=_LIMIT,
-        )
+        try:
+            made = self._client.server_side_apply(
+                resource,
+                body=body,
+                namespace=body["metadata"]["namespace"],
+                field_manager=MANAGER,
+                force_conflicts=True,
+                _request_timeout=_LIMIT,
+            )
+        except ApiException as error:
+            # A person wrote the shadow's spec as an overlay, whose values only the definition knows.
+            if body["kind"] not in (KIND, OPERATION) or error.status not in _REFUSED:
+                raise
+            what = f"the API server refuses the {body['kind']}: {' '.join(_words(error).split())}"
+            raise ConfigInvalid(what, kept="what runs was left as it is", then="correct spec.shadow") from error
         return _plain(made)
 
     def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
@@ -167,6 +176,14 @@ class ApiServer:
     def _count(self, verb: str) -> None:
         with self._lock:
             self.asked[verb] += 1
+
+
+def _words(error: ApiException) -> str:
+    """Return the API server's words; its short ones if it has no others."""
+    try:
+        return str(json.loads(error.body)["message"])
+    except (TypeError, ValueError, KeyError):
+        return str(error.reason)
 
 
 def _plain(found: Any) -> Object:

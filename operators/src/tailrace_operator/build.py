@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from tailrace.config import Pipeline
 from tailrace.config.file import load
 from tailrace.config.resource import OWNER
 from tailrace.errors import ConfigInvalid, InvariantBroken
@@ -59,10 +61,21 @@ class Builder:
         self._apis = tuple(sorted(apis))
         self._made: dict[tuple[Key, str], tuple[Object, ...]] = {}
         self._last: dict[Key, set[tuple[Key, str]]] = {}
+        self._lock = threading.Lock()  # a shadow is rendered for its Pipeline as well
+
+    @property
+    def made(self) -> set[str]:
+        """The topics that the platform itself makes."""
+        return _made(self.platform.values.get("kafka") or {})
 
     def check(self, resource: Resource, revision: Revision) -> None:
         """Raise ConfigInvalid if a revision cannot run."""
         self._rendered(resource, revision, running=True)
+
+    def configuration(self, resource: Resource, revision: Revision) -> Pipeline:
+        """Return the configuration of a revision, the platform's defaults included; raise ConfigInvalid as `check`."""
+        spec = combined(revision.spec, resource.spec)
+        return _loaded(self._rendered(resource, revision, running=True), spec)
 
     def build(self, resource: Resource, revision: Revision, running: bool) -> Built:
         """Return the objects of a revision; without a driver if it is not to run."""
@@ -79,28 +92,35 @@ class Builder:
 
     def forget(self, key: Key) -> None:
         """Drop what was remembered of a Pipeline that is gone."""
+        with self._lock:
+            self._drop(key)
+
+    def _drop(self, key: Key) -> None:
         for each in self._last.pop(key, ()):
             self._made.pop(each, None)
 
     def _rendered(self, resource: Resource, revision: Revision, running: bool) -> list[Object]:
         spec = combined(revision.spec, resource.spec)
-        values = self._values(resource.key, spec, running)
+        values = self._values(resource, spec, running)
         place = resource.key, digest(values)
-        if place not in self._made:
+        made = self._made.get(place)
+        if made is None:
             made = tuple(self._render(resource.key, values))
-            _check(made, spec)
-            recent = self._last.setdefault(resource.key, set())
-            if len(recent) > 3:
-                self.forget(resource.key)
-                recent = self._last.setdefault(resource.key, set())
-            recent.add(place)
-            self._made[place] = made
-        copies: list[Object] = json.loads(json.dumps(self._made[place]))
+            _loaded(made, spec)
+            with self._lock:
+                if len(self._last.get(resource.key, ())) > 3:
+                    self._drop(resource.key)
+                self._last.setdefault(resource.key, set()).add(place)
+                self._made[place] = made
+        copies: list[Object] = json.loads(json.dumps(made))
         return copies
 
-    def _values(self, key: Key, spec: Mapping[str, Any], running: bool) -> Object:
-        entry = {**spec, "enabled": running}
+    def _values(self, resource: Resource, spec: Mapping[str, Any], running: bool) -> Object:
+        key, entry = resource.key, {**spec, "enabled": running}
         kafka = dict(self.platform.values.get("kafka") or {})
+        if resource.partitions:
+            own = {spec["config"]["sink"]["topic"]: {"partitions": resource.partitions}}
+            kafka["topics"] = {**_by_name(kafka), **own}
         # A Pipeline names topics that exist; whether they do is found out at the brokers.
         kafka["existingTopics"] = sorted({*self.platform.topics, *topics(spec)} - _made(kafka))
         return {**self.platform.values, "kafka": kafka, "pipelines": {key.name: entry}}
@@ -145,9 +165,14 @@ def _shared(made: Object) -> bool:
     return made["kind"] == "ConfigMap" and not made["metadata"]["labels"].keys() & {"tailrace.dev/revision", TAKEN_LIVE}
 
 
-def _made(kafka: Mapping[str, Any]) -> set[str]:
+def _by_name(kafka: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the topics that the platform makes, by name; a list is how version 0.1 had them."""
     topics = kafka.get("topics") or {}
-    return set(topics) if isinstance(topics, dict) else {str(each["name"]) for each in topics}
+    return topics if isinstance(topics, dict) else {str(each["name"]): each for each in topics}
+
+
+def _made(kafka: Mapping[str, Any]) -> set[str]:
+    return set(_by_name(kafka))
 
 
 def topics(spec: Mapping[str, Any]) -> set[str]:
@@ -159,8 +184,8 @@ def topics(spec: Mapping[str, Any]) -> set[str]:
     return {str(each) for each in {*found, *(more.get("read") or ()), *(more.get("write") or ())} if each}
 
 
-def _check(made: Iterable[Object], spec: Mapping[str, Any]) -> None:
-    """Raise ConfigInvalid for a configuration that its driver would refuse: the schema of values does not say all."""
+def _loaded(made: Iterable[Object], spec: Mapping[str, Any]) -> Pipeline:
+    """Load a configuration as its driver does; the schema of values does not say all that is refused."""
     found = [each for each in made if each["kind"] == "ConfigMap" and TAKEN_LIVE not in each["metadata"]["labels"]]
     if len(found) != 1:
         raise InvariantBroken(f"the chart rendered {len(found)} configurations of one pipeline", kept=_KEPT)
@@ -170,7 +195,7 @@ def _check(made: Iterable[Object], spec: Mapping[str, Any]) -> None:
         file = Path(folder) / "pipeline.yaml"
         file.write_text(found[0]["data"]["pipeline.yaml"], encoding="utf-8")
         try:
-            load(file, {**given, **secrets})
+            return load(file, {**given, **secrets}).pipeline
         except ConfigInvalid as error:
             what = error.what.replace(f"{folder}/", "")
             raise ConfigInvalid(what, kept=_KEPT, then="correct spec.config, and apply it again") from None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailrace.config.resource import OPERATION, OWNER
-from tailrace_operator.model import Key, Object
+from tailrace_operator.model import SHADOW, Key, Object
 
 # The label that names an object's Pipeline; pods have the chart's.
 LABELS = {"Deployment": OWNER, "ControllerRevision": OWNER, "Job": OWNER, "Pod": "tailrace.dev/pipeline"}
@@ -91,6 +91,22 @@ class Cache:
                 operations=tuple(self._objects.get((OPERATION, key), {}).values()),
                 jobs=tuple(self._objects.get(("Job", key), {}).values()),
             )
+
+    def body(self, key: Key) -> Object | None:
+        """Return a Pipeline; None if there is none."""
+        with self._lock:
+            return self._pipelines.get(key)
+
+    def bodies(self) -> dict[Key, Object]:
+        """Return all Pipelines."""
+        with self._lock:
+            return dict(self._pipelines)
+
+    def live_of(self, key: Key) -> Key | None:
+        """Return the place of the Pipeline that this one is the shadow of; None if it is no shadow."""
+        body = self.body(key)
+        name = (body["metadata"].get("labels") or {}).get(SHADOW) if body is not None else None
+        return Key(key.namespace, name) if name else None
 
     def keys(self) -> list[Key]:
         """Return the places of all Pipelines."""

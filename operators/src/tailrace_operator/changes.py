@@ -23,7 +23,7 @@ class Effect(StrEnum):
 
 NESTED = ("config", "driver", "executors")  # keys whose own keys are told apart
 
-_OPERATOR = ("suspend", "paused", "waitFor", "deletionPolicy")
+_OPERATOR = ("suspend", "paused", "waitFor", "deletionPolicy", "shadow")
 _LIVE = (
     "topics",  # rights of the KafkaUser
     "executors.instances",  # the driver reads a file that Kubernetes rewrites

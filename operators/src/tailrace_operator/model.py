@@ -21,6 +21,9 @@ APPLIED = f"{GROUP}/applied"  # of a Deployment: a digest of all objects it was 
 TEMPLATE = f"{GROUP}/template"  # of a Deployment: a digest of its pod template
 LIVE = f"{GROUP}/live"  # of a Deployment: what its spec said with keys that need no other driver, as JSON
 WHY = f"{GROUP}/hand-over-because"  # of a Deployment: why its pod template changed last
+SHADOW = f"{GROUP}/shadow-of"  # the label of a Pipeline that the operator made: the one that it is the shadow of
+PARTITIONS = f"{GROUP}/sink-partitions"  # of a shadow: those of its sink topic, if the operator makes that
+PROMOTED = f"{GROUP}/promoted"  # of a revision: the one that runs in its place while spec.shadow is there
 
 
 @dataclass(frozen=True, order=True)
@@ -43,6 +46,7 @@ class Resource:
     generation: int
     spec: Mapping[str, Any]
     status: Mapping[str, Any] = field(default_factory=dict)
+    partitions: int = 0  # of the sink topic of a shadow; 0: the operator makes no such topic
 
     @property
     def suspended(self) -> bool:
@@ -64,6 +68,7 @@ class Revision:
     number: int = 0
     stable: str = ""  # since when it was seen to work; empty: never
     failed: str = ""  # why it is not run any more
+    promoted: str = ""  # the revision that a person wants in its place
 
 
 class Progress(StrEnum):
@@ -148,6 +153,9 @@ class Operation:
     phase: str = ""
     started: str = ""
     job: JobState = JobState.NONE
+    finished: str = ""
+    message: str = ""
+    result: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from tailrace_operator.cache import Found
 from tailrace_operator.model import (
     APPLIED,
     LIVE,
+    PARTITIONS,
     REVISION,
     TEMPLATE,
     WHY,
@@ -43,7 +44,13 @@ def resource(body: Mapping[str, Any]) -> Resource:
         generation=int(about["generation"]),
         spec=body.get("spec") or {},
         status=body.get("status") or {},
+        partitions=int(notes(body).get(PARTITIONS, 0)),
     )
+
+
+def notes(body: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return an object's annotations."""
+    return body["metadata"].get("annotations") or {}
 
 
 def seen(
@@ -85,7 +92,7 @@ def turn(found: Found) -> Operation | None:
 def rollout(body: Mapping[str, Any]) -> Rollout:
     """Return how far a Deployment is; one whose controller has not seen its newest spec is rolling."""
     about, spec, status = body["metadata"], body["spec"], body.get("status") or {}
-    notes = about.get("annotations") or {}
+    marks = notes(body)
     wanted = int(spec.get("replicas", 1))
     conditions = {each["type"]: each for each in status.get("conditions", ())}
     progressing = conditions.get("Progressing", {})
@@ -97,17 +104,17 @@ def rollout(body: Mapping[str, Any]) -> Rollout:
         elif progressing.get("reason") == "ProgressDeadlineExceeded":
             progress = Progress.LATE
     return Rollout(
-        revision=notes.get(REVISION, ""),
-        applied=notes.get(APPLIED, ""),
+        revision=marks.get(REVISION, ""),
+        applied=marks.get(APPLIED, ""),
         generation=int(about["generation"]),
         progress=progress,
         replicas=wanted,
         ready=int(status.get("readyReplicas", 0)),
         message=str(progressing.get("message", "")),
         owned=OWNER in (about.get("labels") or {}),
-        template=notes.get(TEMPLATE, ""),
-        live=json.loads(notes.get(LIVE, "{}")),
-        why=notes.get(WHY, ""),
+        template=marks.get(TEMPLATE, ""),
+        live=json.loads(marks.get(LIVE, "{}")),
+        why=marks.get(WHY, ""),
     )
 
 

@@ -8,6 +8,7 @@ mounts of the driver.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,8 +18,14 @@ from tailrace_operator.objects import owner
 
 _LIMIT = 900  # seconds: a pipeline does not rest for ever because its brokers are away
 FILE = "/etc/tailrace/pipeline/pipeline.yaml"
-_READS = ("show", "export", "list")  # commands that change nothing
+_READS = ("show", "export", "list", "diff")  # commands that change nothing
 _ASKS = ("set", "reset", "rewind", "accept", "import", "replay")  # commands that ask before they act
+BEGIN, COMPARE = ("shadow", "begin"), ("shadow", "diff")
+_LAST_WORDS = "/dev/termination-log"  # Kubernetes shows it in the pod's status
+_COUNTS = {
+    "live": "live", "shadow": "shadow", "equal": "equal", "different": "different",
+    "onlyLive": "only_live", "onlyShadow": "only_shadow",
+}  # fmt: skip
 _NOT_A_COMMANDS = ("ports", "startupProbe", "livenessProbe", "readinessProbe", "lifecycle", "command")
 
 
@@ -32,6 +39,9 @@ def parse(body: Mapping[str, Any]) -> Operation:
         run=tuple(map(str, body["spec"]["run"])),
         phase=str(status.get("phase", "")),
         started=str(status.get("started", "")),
+        finished=str(status.get("finished", "")),
+        message=str(status.get("message", "")),
+        result=status.get("result") or {},
     )
 
 
@@ -53,7 +63,7 @@ def next_of(operations: Sequence[Operation]) -> Operation | None:
 
 def needs_rest(operation: Operation) -> bool:
     """Return whether no driver may run meanwhile."""
-    return operation.run[0] == "offsets" and operation.run[1] not in _READS
+    return operation.run[0] in ("offsets", "shadow") and operation.run[1] not in _READS
 
 
 def job(operation: Operation, deployment: Object) -> Object:
@@ -95,6 +105,8 @@ def job(operation: Operation, deployment: Object) -> Object:
 def arguments(run: Sequence[str]) -> list[str]:
     """Return a command's arguments, with the configuration's file, and the answer to its question."""
     made = [*run[:2], FILE, *run[2:]]
+    if tuple(run[:2]) == COMPARE:
+        return [*made, f"--counts-file={_LAST_WORDS}"]
     return [*made, "--yes"] if run[1] in _ASKS and not {"--yes", "-y", "--dry-run"} & set(run) else made
 
 
@@ -105,4 +117,26 @@ def status(operation: Operation, phase: Ended, message: str, now: str) -> Object
         made["started"] = operation.started or now
     if phase in (Ended.SUCCEEDED, Ended.FAILED):
         made["finished"] = now
+    if counts := result(operation, phase, message):
+        made |= {"result": counts, "message": counted(counts)}
     return made
+
+
+def result(operation: Operation, phase: Ended, words: str) -> dict[str, int]:
+    """Return what a comparison counted, from its last words; empty of any other operation."""
+    if tuple(operation.run[:2]) != COMPARE or phase is not Ended.SUCCEEDED:
+        return {}
+    try:
+        found = json.loads(words)
+        return {to: int(found[name]) for to, name in _COUNTS.items()}
+    except (ValueError, KeyError, TypeError):  # of an image that does not say them: its log does
+        return {}
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Return what a comparison counted, for people."""
+    return (
+        f"compared {counts['live']:,} live and {counts['shadow']:,} shadow records: "
+        f"{counts['equal']:,} equal, {counts['different']:,} different, "
+        f"{counts['onlyLive']:,} only in live, {counts['onlyShadow']:,} only in shadow"
+    )

@@ -30,8 +30,10 @@ def of_pipeline(made: Object, resource: Resource) -> list[Object]:
 
 def goes(topic: Object, resource: Resource) -> bool:
     """Return whether a topic is deleted with its Pipeline: only the one that no other Pipeline shares."""
-    own = f"{resource.key.name}.rejected"
-    return resource.spec.get("deletionPolicy") == DELETE and topic["spec"]["topicName"] == own
+    own = {f"{resource.key.name}.rejected"}
+    if resource.partitions:  # a shadow's sink topic was made for it alone
+        own.add(resource.spec["config"]["sink"]["topic"])
+    return resource.spec.get("deletionPolicy") == DELETE and topic["spec"]["topicName"] in own
 
 
 def kept(objects: Iterable[Object], pods: Mapping[str, str]) -> list[Object]:

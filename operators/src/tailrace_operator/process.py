@@ -7,6 +7,7 @@ when the operator is gone. `python -m tailrace_operator` runs it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import kopf
@@ -16,7 +17,7 @@ from tailrace.config.resource import GROUP, OPERATION, OPERATIONS, OWNER, PLURAL
 from tailrace_operator.api import ApiServer
 from tailrace_operator.build import Builder
 from tailrace_operator.cache import Cache
-from tailrace_operator.model import Key
+from tailrace_operator.model import SHADOW, Key
 from tailrace_operator.platform import Platform
 from tailrace_operator.reconcile import Reconciler
 from tailrace_operator.status import Phase
@@ -70,6 +71,14 @@ class Operator:
         for verb, count in list(self._api.asked.items()):
             self.metrics.requests.labels(verb).set(count)
 
+    def _due(self, key: Key, labels: Mapping[str, str] | None = None) -> None:
+        """Look at a Pipeline soon, and at the one that it is the shadow of."""
+        self.work.add(key)
+        name = (labels or {}).get(SHADOW)
+        live = Key(key.namespace, name) if name else self.cache.live_of(key)
+        if live is not None:
+            self.work.add(live)
+
     def handlers(self) -> kopf.OperatorRegistry:
         """Return the handlers of all watches."""
         registry = kopf.OperatorRegistry()
@@ -88,10 +97,11 @@ class Operator:
 
         @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
         def pipeline(event: Any, **_: Any) -> None:
-            self.work.add(self.cache.pipeline(dict(event["object"]), gone=event["type"] == "DELETED"))
+            body, gone = dict(event["object"]), event["type"] == "DELETED"
+            self._due(self.cache.pipeline(body, gone=gone), body["metadata"].get("labels"))
 
         def watched(kind: str, event: Any) -> None:
-            self.work.add(self.cache.put(kind, dict(event["object"]), gone=event["type"] == "DELETED"))
+            self._due(self.cache.put(kind, dict(event["object"]), gone=event["type"] == "DELETED"))
 
         @kopf.on.event("apps", "v1", "deployments", labels={OWNER: kopf.PRESENT}, registry=registry)
         def deployment(event: Any, **_: Any) -> None:

@@ -7,6 +7,7 @@
     build      the objects of that revision
     apply      the objects, the revision's record, and what is left over
     operate    the one-shot operation whose turn it is
+    shadow     the Pipeline next to it that tries a change, if its spec has one
     status     what anybody wants to know
 
 Each begins with what is there, never with what happened: a reconcile that was lost, repeated or killed in the middle
@@ -29,7 +30,8 @@ from tailrace_operator.cache import LABELS, Cache
 from tailrace_operator.decide import decide
 from tailrace_operator.model import WHY, Choice, Ended, JobState, Key, Object, Revision, Seen
 from tailrace_operator.objects import with_status
-from tailrace_operator.status import status
+from tailrace_operator.shadows import Shadows
+from tailrace_operator.status import Following, status
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class Reconciler:
         self._gates = gates.Gates(api)
         self._kept: dict[Key, frozenset[str]] = {}
         self._told: dict[Key, str] = {}
+        self._shadows = Shadows(cache, builder, api)
 
     def reconcile(self, key: Key) -> str:
         """Bring one Pipeline to what its spec says, and return its phase; empty if there is none of this name."""
@@ -77,7 +80,7 @@ class Reconciler:
         choice = self._gated(seen, decide(seen, refused))
         seen = self._apply(seen, choice)
         self._operate(seen, choice)
-        return self._report(seen, choice)
+        return self._report(seen, choice, self._shadows.follow(seen, choice))
 
     def _refresh(self, key: Key) -> None:
         """Ask for what the watches should have said: one that was interrupted does not tell what was deleted."""
@@ -110,7 +113,8 @@ class Reconciler:
         return ""
 
     def _gated(self, seen: Seen, choice: Choice) -> Choice:
-        if choice.run is None or not choice.running:
+        begins = seen.operation is not None and seen.operation.job is JobState.NONE and choice.resting
+        if choice.run is None or not (choice.running or begins):
             self._gates.forget(seen.resource.key)
             return choice
         return self._gates.pass_through(seen, choice, self._builder.build(seen.resource, choice.run, True))
@@ -202,6 +206,8 @@ class Reconciler:
             phase, words = Ended.WAITING, f"the Pipeline is on hold: {choice.hold}"
         elif found.job is JobState.NONE and choice.resting and not _rests(seen):
             phase, words = Ended.WAITING, "its driver finishes the batch in progress"
+        elif found.job is JobState.NONE and choice.resting and choice.waiting:
+            phase, words = Ended.WAITING, gates.words(choice.waiting)
         elif found.job is JobState.NONE and choice.run is not None:
             built = self._builder.build(seen.resource, choice.run, choice.running)
             log.info("%s: operation %s: %s", key, found.name, " ".join(found.run))
@@ -220,8 +226,8 @@ class Reconciler:
         ]
         return next(filter(None, ends), "")
 
-    def _report(self, seen: Seen, choice: Choice) -> str:
-        key, made = seen.resource.key, status(seen, choice, _now())
+    def _report(self, seen: Seen, choice: Choice, following: Following) -> str:
+        key, made = seen.resource.key, status(seen, choice, _now(), following)
         before = seen.resource.status
         told = tell.waiting(before, choice)
         if told is not None and self._told.get(key) != told.reason:  # a watch may be behind what was just written
@@ -238,6 +244,7 @@ class Reconciler:
     def _forget(self, key: Key) -> None:
         self._builder.forget(key)
         self._gates.forget(key)
+        self._shadows.forget(key)
         self._applied.pop(key, None)
         self._kept.pop(key, None)
         self._told.pop(key, None)

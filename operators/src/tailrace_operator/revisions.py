@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from tailrace.config.resource import DIGEST, FAILED, KIND, OWNER, STABLE
+from tailrace_operator import overlay
 from tailrace_operator.changes import Effect, part
-from tailrace_operator.model import Object, Resource, Revision
+from tailrace_operator.model import PROMOTED, Object, Resource, Revision
 from tailrace_operator.objects import owner
 
 _KEPT = 10  # more than anybody rolls back to, and few enough to read
@@ -23,21 +24,46 @@ def digest(data: object) -> str:
 
 
 def wanted(resource: Resource, known: Sequence[Revision]) -> Revision:
-    """Return the revision that the spec asks for: the newest from now on, even if it was there before."""
-    spec = part(resource.spec, Effect.HAND_OVER)
+    """Return the revision that is to run: the newest from now on, even if it was there before.
+
+    That is the spec's, unless a person promoted another. A promotion holds as long as the spec has a shadow.
+    """
+    own = asked(resource, known)
+    if not own.promoted or not resource.spec.get("shadow"):
+        return own
+    found = next((each for each in known if each.name == own.promoted), None) or candidate(resource)
+    return _newest(found, known) if found.name == own.promoted else own
+
+
+def asked(resource: Resource, known: Sequence[Revision]) -> Revision:
+    """Return the revision that the spec alone asks for."""
+    return _known(part(resource.spec, Effect.HAND_OVER), known)
+
+
+def candidate(resource: Resource) -> Revision:
+    """Return the revision that a promotion of the shadow would let run."""
+    spec = part(overlay.overlaid(resource.spec), Effect.HAND_OVER)
+    return Revision(digest(spec), spec)
+
+
+def _known(spec: Mapping[str, Any], known: Sequence[Revision]) -> Revision:
     name = digest(spec)
-    newest = max((each.number for each in known), default=0)
     found = next((each for each in known if each.name == name), None)
-    if found is None:
-        return Revision(name, spec, number=newest + 1)
-    return found if found.number == newest else replace(found, number=newest + 1)
+    return _newest(found or Revision(name, spec), known)
+
+
+def _newest(revision: Revision, known: Sequence[Revision]) -> Revision:
+    newest = max((each.number for each in known), default=0)
+    there = revision.number == newest and newest > 0
+    return revision if there else replace(revision, number=newest + 1)
 
 
 def parse(body: Mapping[str, Any]) -> Revision:
     """Return the revision that a ControllerRevision holds."""
     notes = body["metadata"].get("annotations") or {}
     name = str(body["metadata"]["labels"][DIGEST])
-    return Revision(name, body["data"], int(body["revision"]), notes.get(STABLE, ""), notes.get(FAILED, ""))
+    marks = (notes.get(each, "") for each in (STABLE, FAILED, PROMOTED))
+    return Revision(name, body["data"], int(body["revision"]), *marks)
 
 
 def record(resource: Resource, revision: Revision) -> Object:

@@ -7,12 +7,34 @@ from __future__ import annotations
 
 from typing import Any
 
+from tailrace_operator.overlay import OVERLAID
+
 Schema = dict[str, Any]
 
 ANYTHING: Schema = {"x-kubernetes-preserve-unknown-fields": True}
 
 # Keys of a spec that the chart's entry does not have, and those that it has and a Pipeline has otherwise.
 SWITCHES: Schema = {
+    "shadow": {
+        "type": "object",
+        "description": "A second pipeline, NAME-shadow, that reads the same input into a topic of its own, with what "
+        "is changed here. Keys are merged into the spec's, at any depth; null removes one.",
+        "properties": {
+            **{name: {"type": "object", "description": f"What differs of `{name}`.", **ANYTHING} for name in OVERLAID},
+            "topic": {
+                "type": "string",
+                "minLength": 1,
+                "description": "The shadow's sink topic. Default: that of the spec with -shadow at its end.",
+            },
+            "suspend": {"type": "boolean", "description": "Let no driver of the shadow run."},
+            "deletionPolicy": {
+                "type": "string",
+                "enum": ["Retain", "Delete"],
+                "description": "What happens to the shadow's sink topic, if the operator made it, and to its topic of "
+                "rejected records when the shadow ends. Default: Delete.",
+            },
+        },
+    },
     "suspend": {
         "type": "boolean",
         "description": "Let no driver run. Offsets, topics and the user stay; the pipeline goes on where it was.",
@@ -42,6 +64,15 @@ SWITCHES: Schema = {
 OTHERWISE = {"name", "enabled"}
 RULES: list[Schema] = [
     {
+        "rule": "!has(self.shadow) || !has(self.shadow.topic) || !has(self.config.sink) || "
+        "!has(self.config.sink.topic) || self.shadow.topic != self.config.sink.topic",
+        "message": "shadow.topic is the live pipeline's sink topic: a shadow needs one of its own",
+    },
+    {
+        "rule": "!has(self.shadow) || !has(self.config.checkpoint) || self.config.checkpoint == 'ledger'",
+        "message": "a stateful pipeline has no shadow: its outputs depend on records before the shadow begins",
+    },
+    {
         "rule": "!has(self.upgrade) || self.upgrade != 'drain' || !has(self.driver) || !has(self.driver.standbys) "
         "|| self.driver.standbys == 0",
         "message": "with upgrade drain no driver waits beside another: driver.standbys must be 0",
@@ -61,6 +92,14 @@ def _number(description: str) -> Schema:
     return {"type": "integer", "format": "int64", "description": description}
 
 
+COUNTS = {
+    "live": "Records of the live pipeline that were compared.",
+    "shadow": "Records of the shadow that were compared.",
+    "equal": "Records with the same key and value in both.",
+    "different": "Records with the same key and another value.",
+    "onlyLive": "Records without a partner in the shadow's topic.",
+    "onlyShadow": "Records without a partner in the live topic.",
+}
 _CONDITION: Schema = {
     "type": "object",
     "required": ["type", "status", "reason", "lastTransitionTime"],
@@ -80,7 +119,7 @@ STATUS: Schema = {
     "properties": {
         "observedGeneration": _number("The generation of the spec that this status describes."),
         "phase": _text("The pipeline's state in a word."),
-        "revision": _text("The revision that the spec asks for."),
+        "revision": _text("The revision that is to run: that of the spec, or one that was promoted."),
         "running": _text("The revision that drivers are made of."),
         "lastStable": _text("The newest revision that was seen to work, and to which a failed one goes back."),
         "replicas": _number("Executors that are present."),
@@ -103,6 +142,27 @@ STATUS: Schema = {
             "items": _CONDITION,
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["type"],
+        },
+        "shadow": {
+            "type": "object",
+            "description": "The shadow of this pipeline, and what the last comparison counted.",
+            "properties": {
+                "pipeline": _text("The shadow's name."),
+                "topic": _text("Its sink topic."),
+                "liveTopic": _text("The sink topic that it is compared with."),
+                "base": _text("The revision that the spec alone asks for."),
+                "revision": _text("The revision that a promotion lets run."),
+                "began": {"type": "string", "format": "date-time", "description": "When it began to read."},
+                "compared": {
+                    "type": "object",
+                    "description": "The last comparison since the shadow began.",
+                    "properties": {
+                        "operation": _text("The operation that compared."),
+                        "finished": {"type": "string", "format": "date-time"},
+                        **{name: _number(text) for name, text in COUNTS.items()},
+                    },
+                },
+            },
         },
         "history": {
             "type": "array",
@@ -149,7 +209,10 @@ OPERATION_SCHEMA: Schema = {
             },
             "x-kubernetes-validations": [
                 {"rule": "self == oldSelf", "message": "an operation runs once: make another one"},
-                {"rule": "self.run[0] in ['offsets', 'rejected']", "message": "run begins with offsets or rejected"},
+                {
+                    "rule": "self.run[0] in ['offsets', 'rejected', 'shadow']",
+                    "message": "run begins with offsets, rejected or shadow",
+                },
             ],
         },
         "status": {
@@ -159,6 +222,7 @@ OPERATION_SCHEMA: Schema = {
                 "message": _text("Why it waits, where its output is, or why it failed."),
                 "started": {"type": "string", "format": "date-time"},
                 "finished": {"type": "string", "format": "date-time"},
+                "result": {"type": "object", "description": "What `shadow diff` counted.", **ANYTHING},
             },
         },
     },

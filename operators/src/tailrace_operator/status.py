@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -46,6 +46,14 @@ class Condition:
     holds: bool
     reason: str
     message: str = ""
+
+
+@dataclass(frozen=True)
+class Following:
+    """What the status says about a shadow."""
+
+    conditions: tuple[Condition, ...] = ()
+    body: Mapping[str, Any] = field(default_factory=dict)
 
 
 def conditions(seen: Seen, choice: Choice) -> list[Condition]:
@@ -144,9 +152,10 @@ def phase(seen: Seen, choice: Choice, found: Mapping[str, Condition]) -> Phase:
     return Phase.STARTING if found["Ready"].reason in ("NoDriver", "Starting", "Standby") else Phase.FAILING
 
 
-def status(seen: Seen, choice: Choice, now: str) -> Object:
+def status(seen: Seen, choice: Choice, now: str, following: Following | None = None) -> Object:
     """Return the status; a condition that is as it was keeps the time of its last change."""
-    found = conditions(seen, choice)
+    following = following or Following()
+    found = [*conditions(seen, choice), *following.conditions]
     before = {each["type"]: each for each in seen.resource.status.get("conditions", ())}
     report = seen.report
     broken = newest(seen)
@@ -161,6 +170,7 @@ def status(seen: Seen, choice: Choice, now: str) -> Object:
         "selector": selector(seen.resource.key, "executor"),
         "conditions": [_written(each, before.get(each.type, {}), seen.resource.generation, now) for each in found],
         "history": _history(seen, choice),
+        "shadow": dict(following.body),
     }
     if report is not None:
         made["lag"] = report.lag

@@ -117,7 +117,7 @@ def test_every_field_of_the_configuration_is_in_the_spec(config: dict[str, Any])
 def test_every_value_of_a_pipeline_is_in_the_spec(spec: dict[str, Any]) -> None:
     """A pipeline moves from the chart's values to a resource as it is; its name is the resource's."""
     entry = set(VALUES["$defs"]["pipeline"]["properties"]) - {"name", "enabled"}
-    assert set(spec["properties"]) == entry | {"suspend", "paused", "waitFor", "deletionPolicy"}
+    assert set(spec["properties"]) == entry | {"suspend", "paused", "waitFor", "deletionPolicy", "shadow"}
 
 
 def test_schema_is_structural(spec: dict[str, Any]) -> None:

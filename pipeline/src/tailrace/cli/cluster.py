@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tailrace.config.resource import DIGEST, GROUP, OWNER, PLURAL, VERSION
+from tailrace.config.resource import DIGEST, GROUP, OPERATION, OPERATIONS, OWNER, PLURAL, VERSION
 from tailrace.errors import ClusterRefused, ExtraMissing
 
+PROMOTED = f"{GROUP}/promoted"  # an annotation of a revision: the one that is to run in its place
 _LIMIT = 20.0  # seconds for one answer
 _KEPT = "nothing was changed"
 
@@ -91,6 +92,15 @@ class Cluster:
                 GROUP, VERSION, self.namespace, plural, made, _request_timeout=_LIMIT
             )
         return str(found["metadata"]["name"])
+
+    def operation(self, name: str) -> Object:
+        """Return the status of a PipelineOperation; empty until the operator has seen it."""
+        custom = self.api.CustomObjectsApi()
+        with self._asking(f"asking for the {OPERATION} {name}"):
+            found: Object = custom.get_namespaced_custom_object(
+                GROUP, VERSION, self.namespace, OPERATIONS, name, _request_timeout=_LIMIT
+            )
+        return found.get("status") or {}
 
     def revisions(self, name: str) -> dict[str, dict[str, str]]:
         """Return what is known about a Pipeline's revisions: their annotations, oldest first."""

@@ -1,21 +1,22 @@
 """`tailrace pipelines`: the Pipelines of a Kubernetes cluster.
 
-`rollback` and `retry` mark a revision and leave the spec alone: whoever applies the spec again, a person or a GitOps
-tool, changes nothing by it.
+`rollback`, `retry` and `promote` mark a revision and leave the spec alone: whoever applies the spec again, a person or
+a GitOps tool, changes nothing by it.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from tailrace.cli.cluster import Cluster
+from tailrace.cli.cluster import PROMOTED, Cluster
 from tailrace.cli.terminal import Output, OutputOption, done, emit, say, table
 from tailrace.config.resource import FAILED, OPERATION, OPERATIONS, STABLE
-from tailrace.errors import OptionRefused
+from tailrace.errors import NotComparable, OptionRefused
 
 app = typer.Typer(
     help="Show and steer Pipelines on Kubernetes.",
@@ -28,6 +29,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The Pipeline.
 NamespaceOption = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Its namespace; default: that of the kubeconfig's context.")
 ]
+_POLL = 1.0
 _COLUMNS = ("namespace", "name", "phase", "ready", "running", "wanted", "lag", "records/s")
 
 
@@ -133,14 +135,92 @@ def retry(name: NameArgument, namespace: NamespaceOption = None) -> None:
 @app.command()
 def operate(
     name: NameArgument,
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="offsets or rejected, without the file.")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND…", help="offsets, rejected or shadow, without the file.")
+    ],
     namespace: NamespaceOption = None,
 ) -> None:
-    """Run a command of `tailrace offsets` or `tailrace rejected` once, beside the Pipeline or while it rests."""
+    """Run a command of `tailrace offsets`, `rejected` or `shadow` once, beside the Pipeline or while it rests."""
     cluster = Cluster.of(namespace)
     cluster.pipeline(name)
     made = cluster.create(OPERATION, OPERATIONS, f"{name}-", {"pipeline": name, "run": command})
     done(f"{made} is to run: tailrace {' '.join(command)}", f"kubectl get tlrop {made} -n {cluster.namespace}")
+
+
+@app.command()
+def shadow(
+    name: NameArgument,
+    namespace: NamespaceOption = None,
+    limit: Annotated[float, typer.Option("--limit", min=1, help="Seconds to wait for the counts.")] = 300.0,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Compare the outputs of a Pipeline and of its shadow, and show the counts; its status keeps them."""
+    cluster = Cluster.of(namespace)
+    found = _shadow(cluster.pipeline(name), name)
+    run = ["shadow", "diff", "--live", name, "--sink", found["liveTopic"]]
+    made = cluster.create(
+        OPERATION, OPERATIONS, f"{found['pipeline']}-diff-", {"pipeline": found["pipeline"], "run": run}
+    )
+    then, until = f"kubectl logs job/{made} -n {cluster.namespace}", time.monotonic() + limit
+    while (status := cluster.operation(made)).get("phase") not in ("Succeeded", "Failed"):
+        if time.monotonic() > until:
+            what = f"the comparison {made} has not ended within {limit:g} s: {status.get('message') or 'not seen yet'}"
+            raise NotComparable(what, kept="it goes on, and both pipelines do", then=then)
+        time.sleep(_POLL)
+    if status["phase"] == "Failed":
+        what = f"the comparison {made} has failed: {status.get('message')}"
+        raise NotComparable(what, kept="both pipelines are unaffected", then=then)
+    if output is Output.JSON:
+        emit({"pipeline": name, "operation": made, **status.get("result", {})})
+        return
+    done(str(status.get("message")), f"{then}; or: tailrace pipelines promote {name}")
+
+
+@app.command()
+def promote(
+    name: NameArgument,
+    namespace: NamespaceOption = None,
+    uncompared: Annotated[bool, typer.Option("--uncompared", help="Although nothing was compared.")] = False,
+) -> None:
+    """Let the live Pipeline run what its shadow tries, by hand-over; the spec stays as it is.
+
+    Move spec.shadow into the spec afterwards: nothing changes by that but that the shadow ends.
+    """
+    cluster = Cluster.of(namespace)
+    _, known = _wanted(cluster, name)
+    body = cluster.pipeline(name)
+    found = _shadow(body, name)
+    base, revision = str(found["base"]), str(found["revision"])
+    if not found.get("compared") and not uncompared:
+        raise OptionRefused(
+            f"the outputs of {name} and {found['pipeline']} were not compared since the shadow began",
+            kept="nothing was changed",
+            then=f"tailrace pipelines shadow {name}; or promote it all the same, with --uncompared",
+        )
+    then = f"tailrace pipelines status {name}; then move spec.shadow into the spec"
+    if base == revision:
+        done(f"{name} runs {base}, and its shadow runs the same", then)
+        return
+    if known.get(revision, {}).get(FAILED):
+        cluster.note(name, revision, {FAILED: None})
+    cluster.note(name, base, {PROMOTED: revision})
+    done(f"{name} goes from {base} to {revision}", then)
+
+
+def _shadow(body: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return what the status says about a shadow; raise OptionRefused if there is none to compare or promote."""
+    status = body.get("status") or {}
+    found: Mapping[str, Any] = status.get("shadow") or {}
+    conditions: Sequence[Mapping[str, Any]] = status.get("conditions", ())
+    ready = next((each for each in conditions if each["type"] == "ShadowReady"), {})
+    if found.get("liveTopic") and ready.get("reason") not in ("Invalid", "NameTaken"):
+        return found
+    why = ready.get("message")
+    raise OptionRefused(
+        f"{name} has no shadow" + (f": {why}" if why else ""),
+        kept="nothing was changed",
+        then=f"write what is to differ into spec.shadow of {name}, and apply it",
+    )
 
 
 def _wanted(cluster: Cluster, name: str) -> tuple[str, Mapping[str, Mapping[str, str]]]:

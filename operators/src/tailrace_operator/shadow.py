@@ -1,0 +1,220 @@
+"""A shadow: a Pipeline of its own that the operator makes of `spec.shadow`, and what is known about it.
+
+Its state is in the cluster: the Pipeline NAME-shadow, suspended until an operation has let it begin where the live one
+is, and operations that compare. An operation that failed is not repeated, so nothing loops: a person looks. The live
+pipeline is never touched here; decision 0039 says what promotes a shadow. `shadows.py` does what these functions say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tailrace.config import Offsets, Pipeline
+from tailrace.config.resource import GROUP, KIND, OPERATION, VERSION
+from tailrace_operator import operate, overlay
+from tailrace_operator.changes import Effect, part
+from tailrace_operator.model import APPLIED, PARTITIONS, SHADOW, Ended, Key, Object, Operation, Resource, Seen
+from tailrace_operator.objects import owner, short
+from tailrace_operator.revisions import digest
+from tailrace_operator.status import Condition, Following
+
+_LONGEST = 39  # characters of a Pipeline's name: the chart cuts others, and the operator would not find its Deployment
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known about a shadow."""
+
+    key: Key
+    topic: str = ""
+    live: str = ""  # the sink topic of the live pipeline
+    base: str = ""  # the revision of the spec alone
+    revision: str = ""  # the one that a promotion lets run
+    running: str = ""  # the one that is to run now
+    problem: str = ""  # why there is no shadow as the spec has it
+    taken: bool = False  # another Pipeline has its name
+    suspended: bool = False
+    delivered: bool = False  # the live pipeline has delivered a batch, so there is a place to begin
+    begin: Operation | None = None
+    compare: Operation | None = None  # the newest since it began
+    counted: Operation | None = None  # the newest that counted since
+    child: Mapping[str, Any] | None = None  # the status of its Pipeline
+
+    @property
+    def begun(self) -> bool:
+        """Whether it reads from where the live pipeline was, so that its driver may run."""
+        return self.begin is not None and self.begin.phase == Ended.SUCCEEDED
+
+
+def wrong(key: Key, changes: Mapping[str, Any]) -> str:
+    """Return why there is no shadow of this name, or with this overlay, whatever it renders to."""
+    found = overlay.misplaced(changes)
+    if found:
+        return f"spec.shadow changes {', '.join(found)}, which a shadow may not; its sink topic is spec.shadow.topic"
+    return f"the name {key.name} has more than {_LONGEST} characters" if len(key.name) > _LONGEST else ""
+
+
+def problem(live: Pipeline, shadow: Pipeline, taken: Mapping[str, str]) -> str:
+    """Return why a shadow could reach the live pipeline, or cannot be compared; `taken` says whose a topic is."""
+    for which, each in (("the pipeline", live), ("its shadow", shadow)):
+        if each.checkpoint != "ledger":
+            return f"{which} is stateful: its outputs depend on records before the shadow begins"
+        if each.sink.topic is None or each.sink.topics:
+            return f"rows of {which} name their own topics, so a shadow's would reach the live ones"
+    if shadow.rejected is not None or shadow.offsets != Offsets():
+        return "the platform's defaults give every pipeline `rejected` or `offsets`, which a shadow would share"
+    return _reaches(shadow.sink.topic or "", live, taken)
+
+
+def _reaches(topic: str, live: Pipeline, taken: Mapping[str, str]) -> str:
+    """Return what else uses the topic that a shadow is to write."""
+    ours = {live.sink.topic: "its sink", live.rejected_topic: "its rejected records", live.ledger.topic: "the ledger"}
+    ours |= dict.fromkeys(live.source.topics, "its source")
+    if topic in ours:
+        return f"the shadow would write to {topic}, which the live pipeline uses: {ours[topic]}"
+    if live.source.pattern and re.fullmatch(live.source.pattern, topic):
+        return f"the shadow would write to {topic}, which the pattern of the live pipeline's source matches"
+    return f"the shadow would write to {topic}, which {taken[topic]} uses" if topic in taken else ""
+
+
+def body(resource: Resource, key: Key, spec: Mapping[str, Any], partitions: int) -> Object:
+    """Return the shadow's Pipeline, which Kubernetes deletes with the live one."""
+    notes = {APPLIED: digest([spec, partitions])} | ({PARTITIONS: str(partitions)} if partitions else {})
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": KIND,
+        "metadata": {
+            "name": key.name,
+            "namespace": key.namespace,
+            "labels": {SHADOW: resource.key.name},
+            "annotations": notes,
+            "ownerReferences": [owner(KIND, resource.key.name, resource.uid)],
+        },
+        "spec": dict(spec),
+    }
+
+
+def owned(made: Mapping[str, Any], resource: Resource) -> bool:
+    """Return whether a Pipeline was made for this one."""
+    return any(each["uid"] == resource.uid for each in made["metadata"].get("ownerReferences") or ())
+
+
+def begin(resource: Resource, made: Mapping[str, Any], live: str) -> Object:
+    """Return the operation that lets a shadow begin: another one for each spec, and for each sink to compare with."""
+    about = made["metadata"]
+    mark = digest([about["uid"], part(made["spec"], Effect.HAND_OVER), live])
+    name = f"{about['name']}-begin-{mark}"
+    run = [*operate.BEGIN, "--live", resource.key.name, "--sink", live]
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": OPERATION,
+        "metadata": {
+            "name": name,
+            "namespace": about["namespace"],
+            "ownerReferences": [owner(KIND, about["name"], about["uid"])],
+        },
+        "spec": {"pipeline": about["name"], "run": run},
+    }
+
+
+def with_operations(known: Known, name: str, operations: Sequence[Operation]) -> Known:
+    """Return what is known with the operation that began the shadow, and the newest that compared it since."""
+    began = next((each for each in operations if each.name == name), None)
+    known = replace(known, begin=began)
+    if not known.begun or began is None:
+        return known
+    last = max((each.finished for each in operations if _began(each)), default=began.finished)
+    compared = [each for each in operations if each.run[:2] == operate.COMPARE and each.created >= last]
+    compared.sort(key=lambda each: (each.created, each.name), reverse=True)
+    return replace(
+        known,
+        compare=next(iter(compared), None),
+        counted=next((each for each in compared if each.result), None),
+    )
+
+
+def _began(each: Operation) -> bool:
+    return each.run[:2] == operate.BEGIN and each.phase == Ended.SUCCEEDED
+
+
+def delivered(seen: Seen) -> bool:
+    """Return whether the live driver has delivered a batch: before that, no plan says where a shadow begins."""
+    return seen.report is not None and seen.report.ready and seen.report.batch.get("number") is not None
+
+
+def following(known: Known) -> Following:
+    """Return what the status of the live Pipeline says about its shadow."""
+    found: Object = {"pipeline": known.key.name, "base": known.base, "revision": known.revision}
+    found |= {"topic": known.topic, "liveTopic": known.live}
+    if known.begun and known.begin is not None:
+        found["began"] = known.begin.finished
+    if known.counted is not None:
+        about = {"operation": known.counted.name, "finished": known.counted.finished}
+        found["compared"] = {**about, **known.counted.result}
+    conditions = (_ready(known), _compared(known), _promoted(known))
+    return Following(conditions, {name: value for name, value in found.items() if value != ""})
+
+
+def as_before(resource: Resource) -> Following:
+    """Return what the status said before: while a Pipeline is on hold, nothing is known and nothing changes."""
+    kinds = ("ShadowReady", "ShadowCompared", "Promoted")
+    found = {each["type"]: each for each in resource.status.get("conditions", ())}
+    kept = [found[kind] for kind in kinds if kind in found]
+    conditions = [Condition(e["type"], e["status"] == "True", e["reason"], e.get("message", "")) for e in kept]
+    return Following(tuple(conditions), resource.status.get("shadow") or {})
+
+
+def _ready(known: Known) -> Condition:
+    if known.taken:
+        text = f"a Pipeline {known.key.name} exists that is not its shadow"
+        return Condition("ShadowReady", False, "NameTaken", text)
+    if known.problem:
+        return Condition("ShadowReady", False, "Invalid", short(known.problem))
+    if known.suspended:
+        return Condition("ShadowReady", False, "Suspended", "its driver is not to run")
+    if known.begin is None:
+        if known.delivered:
+            return Condition("ShadowReady", False, "Beginning", "the operation that lets it begin is being made")
+        text = "the live driver has to deliver a batch first: a shadow begins where its last plan ends"
+        return Condition("ShadowReady", False, "WaitingForLive", text)
+    if known.begin.phase == Ended.FAILED:
+        then = f"next: kubectl delete tlrop {known.begin.name} -n {known.key.namespace}, which lets it try again"
+        return Condition("ShadowReady", False, "BeginFailed", f"{short(known.begin.message)} {then}")
+    if not known.begun:
+        return Condition("ShadowReady", False, "Beginning", short(f"{known.begin.name}: {known.begin.message}"))
+    ready: Mapping[str, Any] = next((e for e in (known.child or {}).get("conditions", ()) if e["type"] == "Ready"), {})
+    if ready.get("status") != "True":
+        why = f"{(known.child or {}).get('phase', '')}: {ready.get('reason', '')} {ready.get('message', '')}"
+        return Condition("ShadowReady", False, "NotReady", short(why))
+    return Condition("ShadowReady", True, "Working", f"it writes to {known.topic}")
+
+
+def _compared(known: Known) -> Condition:
+    found = known.compare
+    if found is None:
+        return Condition("ShadowCompared", False, "NotCompared", "next: tailrace pipelines shadow NAME")
+    if found.phase == Ended.FAILED:
+        return Condition("ShadowCompared", False, "CompareFailed", short(f"{found.name}: {found.message}"))
+    if found.phase != Ended.SUCCEEDED:
+        return Condition("ShadowCompared", False, "Comparing", f"kubectl logs job/{found.name}")
+    if not found.result:
+        return Condition("ShadowCompared", True, "Unknown", f"kubectl logs job/{found.name} has the counts")
+    same = all(found.result.get(each) == 0 for each in ("different", "onlyLive", "onlyShadow"))
+    if same:
+        return Condition("ShadowCompared", True, "Equal", short(found.message))
+    return Condition("ShadowCompared", True, "Different", short(found.message))
+
+
+def _promoted(known: Known) -> Condition:
+    if known.running == known.base:
+        return Condition("Promoted", False, "NotPromoted")
+    text = f"revision {known.running} is to run, not {known.base} of the spec: move spec.shadow into the spec"
+    return Condition("Promoted", True, "Requested", text)
+
+
+def taken(bodies: Iterable[tuple[str, set[str]]]) -> dict[str, str]:
+    """Return whose each topic is, of these owners and the topics that they name."""
+    return {topic: whose for whose, topics in bodies for topic in topics}

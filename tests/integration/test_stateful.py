@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from support import strict
 from support.pipelines import Bench, events_of
@@ -20,7 +20,7 @@ from tailrace import errors
 from tailrace.driver import recovery
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import markers_group
-from tailrace.testing import consume
+from tailrace.testing import consume, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -219,3 +219,35 @@ def test_checkpoint_of_version_0_1_that_reads_each_record_twice_continues(bench:
     one.send([b'{"id": 2}', b'{"id": 50}'], 0)
     one.run(**sections)
     assert one.values() == sorted([*ids(range(0, 20, 2)), b'{"id":50}'])
+
+
+def test_source_that_grows_while_a_stateful_pipeline_starts_is_read_whole(bench: MakeBench) -> None:
+    """Spark refuses offsets that leave out a partition; nothing was planned, so the pipeline begins again."""
+    one, sections = prepared(bench)
+    late = list(range(20, 30, 2))
+
+    def enough(events: list[dict[str, Any]]) -> bool:
+        names = [each["event"] for each in events]
+        if names[-1] == "ready" and names.count("ready") == 1:
+            grow(one, 3)
+        elif names[-1] == "ready":
+            producer = Producer({"bootstrap.servers": one.kafka})  # a new one: it does not know two partitions only
+            for number in late:
+                producer.produce(one.source, b'{"id": %d}' % number, partition=2)
+            assert producer.flush(30) == 0
+        return names[-1] == "idle"
+
+    events = one.run_until(one.pipeline(**sections), enough)
+    assert [each["event"] for each in events].count("ready") == 2
+    assert one.values() == ids(range(0, 30, 2))
+
+
+def grow(one: Bench, partitions: int) -> None:
+    """Let the source have so many partitions, and wait until a broker says so."""
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.create_partitions([NewPartitions(one.source, partitions)])[one.source].result(30)
+
+    def grown() -> bool:
+        return len(admin.list_topics(one.source, timeout=10).topics[one.source].partitions) == partitions
+
+    wait_until(grown, "the source to have grown", 30)

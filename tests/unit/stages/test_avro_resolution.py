@@ -122,7 +122,7 @@ ADDED = "is in v2 without a default, and missing in v1"
         ),
         (a(MILLIS), a(MILLIS | {"logicalType": "timestamp-micros"}), [(NONE, "MILLIS in v1 and MICROS in v2")]),
         (a(MILLIS), a("long"), [(DOUBT, "MILLIS in v1 and long in v2")]),
-        (a("long"), a(MILLIS), [(DOUBT, "`a` is long in v1 and long (timestamp-millis) in v2")]),
+        (a("long"), a(MILLIS), [(NONE, "`a` is long in v1 and long (timestamp-millis) in v2")]),
         (
             a(decimal(9, 3)),
             a(decimal(9, 2)),

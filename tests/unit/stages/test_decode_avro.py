@@ -205,6 +205,24 @@ def test_the_wire_format_is_read_with_the_writers_schema(
     ]
 
 
+@pytest.mark.parametrize("unit", ["timestamp-millis", "timestamp-micros"])
+def test_number_of_a_writer_without_a_logical_type_is_read_in_the_readers_unit(
+    spark: SparkSession, tmp_path: Path, registry: SchemaRegistry, unit: str
+) -> None:
+    """fastavro leaves the number, which would become a moment of another year."""
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+    number = round(moment.timestamp() * 1000) * (1000 if unit == "timestamp-micros" else 1)
+    plain = {"type": "record", "name": "R", "fields": [{"name": name, "type": "long"} for name in ("at", "local")]}
+    fields = [
+        {"name": name, "type": {"type": "long", "logicalType": kind}}
+        for name, kind in (("at", unit), ("local", f"local-{unit}"))
+    ]
+    (tmp_path / "s.avsc").write_text(json.dumps(plain | {"fields": fields}), encoding="utf-8")
+    value = written(plain, {"at": number, "local": number}, registry.add(plain))
+    [row] = in_order(decode(records(spark, [value]), source(registry.url), tmp_path))
+    assert (row["at"], row["local"], row["_reason"]) == (*[moment.replace(tzinfo=None)] * 2, None)
+
+
 def test_a_schema_that_the_registry_does_not_have_rejects_the_record(
     spark: SparkSession, tweets: Path, registry: SchemaRegistry
 ) -> None:

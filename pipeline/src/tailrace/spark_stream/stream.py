@@ -31,6 +31,8 @@ from tailrace.status.events import Idle, Noted, OffsetsReset, Ready, Started, St
 
 IDLE_AFTER = 1.0  # seconds without a batch before checking whether the pipeline has drained
 _LOOK_EVERY = 5.0  # seconds between two requests to brokers that have nothing new
+_BEGINNINGS = 3
+_UNLISTED = "you must specify all TopicPartitions"  # in the words of Spark's Kafka source
 
 
 def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_read: bool) -> None:
@@ -45,28 +47,53 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
         )
     if plan is not None:
         _check_open(plan, recovered, context.assembly)
+    if plan is None:
+        recovery.check_new(pipeline, ledger, context.cluster, recovered.markers)
+    context.emit(Started(pipeline.pipeline, context.run, plan.batch + 1 if plan else 0))
+    if plan is None:
+        _from_the_beginning(context, spark, until_read)
+        return
+    if context.stop.event.is_set():
+        context.emit(Stopped(context.stop.reason, plan.batch))
+        return
+    stored = plan.ends
+    positions, notes = source.within(pipeline, stored, context.cluster)
+    for note in notes:
+        context.emit(OffsetsReset(note))
+    context.mirror.compare(plan, stored)
+    if notes:
+        plan = plan.finished(positions)
+    _from(context, spark, plan, positions, until_read)
+
+
+def _from_the_beginning(context: Context, spark: SparkSession, until_read: bool) -> None:
+    """Run a pipeline that has no plan yet, from where a new one begins.
+
+    Spark wants the offset of each partition that there is when it plans the first batch. If the source has grown since
+    they were listed, nothing was planned, and the list is made again.
+    """
+    for left in reversed(range(_BEGINNINGS)):
+        try:
+            _from(context, spark, None, context.mirror.begin(context.cluster), until_read)
+        except errors.QueryFailed as error:
+            if not left or _UNLISTED not in error.what or context.ledger.latest() is not None:
+                raise
+            context.emit(Noted("the source has more partitions than when the pipeline started; it begins anew"))
+        else:
+            return
+
+
+def _from(
+    context: Context, spark: SparkSession, plan: StreamPlan | None, positions: TopicPartitions, until_read: bool
+) -> None:
+    """Run the query from these positions on, after this plan."""
+    pipeline = context.pipeline
     control = RateControl(spark, pipeline, context.emit)
     gate = Gate.of(pipeline, reports(spark))
     runner = Runner(context, spark, control, gate)
-    if plan is None:
-        recovery.check_new(pipeline, ledger, context.cluster, recovered.markers)
-    first, positions = None, {}
-    context.emit(Started(pipeline.pipeline, context.run, plan.batch + 1 if plan else 0))
-    if plan is None:
-        first = positions = context.mirror.begin(context.cluster)
-    else:
-        if context.stop.event.is_set():
-            context.emit(Stopped(context.stop.reason, plan.batch))
-            return
-        stored = plan.ends
-        positions, notes = source.within(pipeline, stored, context.cluster)
-        for note in notes:
-            context.emit(OffsetsReset(note))
-        context.mirror.compare(plan, stored)
-        if notes:
-            plan = plan.finished(positions)
     control.begin(positions)
     bound_state(spark, pipeline)
+    first = positions if plan is None else None
     cut = frame(context.assembly, spark_source.stream(spark, pipeline, first, control.limit), gate)
     checkpoint = Checkpoint(spark, pipeline, context.assembly.folder)
     try:

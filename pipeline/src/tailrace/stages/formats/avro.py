@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from datetime import time
+from datetime import datetime, time
 from io import BytesIO
 from typing import Any
 from uuid import UUID
@@ -100,6 +100,8 @@ def _from_datum(avro: Avro) -> Convert | None:
     match logical(avro), definition(avro):
         case (("string:uuid" | "fixed:uuid"), _):
             return str
+        case ("long:timestamp-millis" | "long:local-timestamp-millis"), _:
+            return _instant
         case "int:time-millis", _:
             return lambda value: _microseconds(value) // 1000
         case "long:time-micros", _:
@@ -116,6 +118,11 @@ def _from_datum(avro: Avro) -> Convert | None:
             inner_of = {f["name"]: c for f in fields if (c := _from_datum(f["type"])) is not None}
             return (lambda row: row | {n: c(row[n]) for n, c in inner_of.items()}) if inner_of else None
     return None
+
+
+def _instant(value: datetime | int) -> datetime | int:
+    """Return Arrow's value; fastavro leaves a number if the writer's schema has none of the reader's logical type."""
+    return value * 1000 if isinstance(value, int) else value
 
 
 def _microseconds(value: time | int) -> int:

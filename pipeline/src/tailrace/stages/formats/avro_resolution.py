@@ -26,6 +26,8 @@ _PROMOTIONS: Mapping[str, frozenset[str]] = {
 _NAMED = frozenset({"record", "error", "enum", "fixed"})
 # Values of these are read as the writer's schema says, and fit the reader's column.
 _INSTANTS = frozenset({"timestamp-millis", "timestamp-micros", "local-timestamp-millis", "local-timestamp-micros"})
+# Numbers of writers without a logical type are read in the reader's unit.
+_NUMBERS = _INSTANTS | {"date"}
 
 
 class Effect(IntEnum):
@@ -202,7 +204,7 @@ def _leaves(written: Avro, read: Avro, path: str) -> Iterator[Difference]:
     names = definition(written).get("logicalType"), definition(read).get("logicalType")
     words = f"{_subject(path)} is {_shown(written)} in {{writer}} and {_shown(read)} in {{reader}}"
     digits = [(definition(each).get("precision"), definition(each).get("scale", 0)) for each in (written, read)]
-    alike = names[0] == names[1] or _INSTANTS.issuperset(names) or (kind(written), *names) == ("int", None, "date")
+    alike = names[0] == names[1] or _INSTANTS.issuperset(names) or (names[0] is None and names[1] in _NUMBERS)
     if not alike or (names[0] == "decimal" and digits[0] != digits[1]):
         yield Difference(Effect.DOUBT, words)
     elif logical(written) != logical(read):

@@ -100,7 +100,7 @@ def _from_datum(avro: Avro) -> Convert | None:
     match logical(avro), definition(avro):
         case (("string:uuid" | "fixed:uuid"), _):
             return str
-        case ("long:timestamp-millis" | "long:local-timestamp-millis"), _:
+        case (("long:timestamp-millis" | "long:local-timestamp-millis"), _):
             return _instant
         case "int:time-millis", _:
             return lambda value: _microseconds(value) // 1000

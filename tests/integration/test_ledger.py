@@ -385,9 +385,12 @@ def test_driver_that_is_overtaken_in_mid_batch_knows_it_before_the_newer_one_has
     with Ledger.of(pipeline) as older, Ledger.of(pipeline) as newer:
         older.take()
         older.write(plan_of(pipeline, 0), {})
+        failed = errors.QueryFailed("[CONCURRENT_STREAM_LOG_UPDATE] the checkpoint of both")
         assert overtaken(doubt, older, pipeline, 0, "r") is doubt
+        assert overtaken(failed, older, pipeline, 0, "r") is failed
         newer.take()
         assert isinstance(overtaken(doubt, older, pipeline, 0, "r"), errors.DriverFenced)
+        assert isinstance(overtaken(failed, older, pipeline, 0, "r"), errors.DriverFenced)
         assert overtaken(doubt, newer, pipeline, 0, "r") is doubt
         newer.write(plan_of(pipeline, 1), {place: 1})
         assert newer.positions({place: 0, (pipeline.ledger.topic, 0): 0}) == {place: 1}

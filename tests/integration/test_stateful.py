@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 
 from support import strict
 from support.pipelines import Bench, events_of
@@ -248,6 +249,7 @@ def grow(one: Bench, partitions: int) -> None:
     admin.create_partitions([NewPartitions(one.source, partitions)])[one.source].result(30)
 
     def grown() -> bool:
-        return len(admin.list_topics(one.source, timeout=10).topics[one.source].partitions) == partitions
+        there: int = len(admin.list_topics(one.source, timeout=10).topics[one.source].partitions)
+        return there == partitions
 
     wait_until(grown, "the source to have grown", 30)

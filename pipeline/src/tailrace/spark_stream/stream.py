@@ -14,7 +14,7 @@ from tailrace.driver.brokers import Brokers
 from tailrace.driver.context import Context
 from tailrace.driver.recovery import Recovered
 from tailrace.driver.shutdown import unfinished
-from tailrace.driver.spark_errors import failure
+from tailrace.driver.spark_errors import failure, overtaken
 from tailrace.driver.task_reports import reports
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
@@ -131,7 +131,7 @@ def _stream(context: Context, runner: Runner, rows: DataFrame, folder: str, batc
         raise runner.error
     problem = None if runner.turns.refused else query.exception()
     if problem is not None:
-        raise failure(problem, pipeline)
+        raise overtaken(failure(problem, pipeline), context.ledger, pipeline, runner.last + 1, context.run)
     reason = context.stop.reason or ("all that was there has been read" if batch else "the query ended")
     context.emit(Stopped(reason, runner.last))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,6 +13,7 @@ import yaml
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
+from tailrace import jars
 from tailrace.cli.main import app
 from tailrace.testing import Topics
 from tailrace.testing.embedded import EmbeddedKafka
@@ -170,6 +172,22 @@ def test_function_and_schemas_are_loaded_without_spark(setup: Setup) -> None:
         "does not take one DataFrame and process.arguments: missing a required argument: 'currency'"
         in (checks["function"]["found"])
     )
+
+
+def test_jars_that_are_fetched_when_they_are_needed_are_no_failure(
+    setup: Setup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an installation none are there; a set that is not complete is a failure."""
+    [one, *_] = jars.ensure("spark")
+    folder = tmp_path / "jars"
+    monkeypatch.setenv("TAILRACE_JARS", str(folder))
+    checks, code = setup.run()
+    assert (checks["spark jars"]["state"], checks["kafka jars"]["state"], code) == ("ok", "ok", 0)
+    assert "a pipeline with state would fetch them" in checks["spark jars"]["found"]
+    folder.mkdir()
+    shutil.copy(one, folder)
+    checks, code = setup.run()
+    assert (checks["spark jars"]["state"], code) == ("fail", 1)
 
 
 def test_address_without_a_port_is_no_address(setup: Setup) -> None:

@@ -156,6 +156,16 @@ def test_driver_of_another_machine_is_found_where_kafka_says_that_it_leads(tmp_p
     assert "kubectl port-forward" in refused.value.then
 
 
+def test_driver_of_this_machine_that_was_killed_is_not_looked_for_elsewhere(tmp_path: Path, kafka: Kafka) -> None:
+    """The brokers list it for a while; what helps is a start here, not another machine."""
+    kafka.holders = [Holder("cd34", "127.0.0.1", 5.0, Leading.LEADING)]
+    with pytest.raises(DriverUnreachable) as gone:
+        found(str(written(tmp_path, pipeline("orders"), FIRST + 200)))
+    assert "run cd34, which has led pipeline 'orders' on this machine since 1970-01-01" in gone.value.what
+    assert f"does not answer at port {FIRST + 200}, nor at the 15 after it. If it was killed, Kafka" in gone.value.what
+    assert gone.value.then.startswith("tailrace run FILE")
+
+
 def test_pipeline_without_a_driver_says_how_the_last_one_ended(tmp_path: Path, kafka: Kafka) -> None:
     """Its error is kept in Kafka, and says what to do; without one, the pipeline can be started."""
     file = str(written(tmp_path, pipeline("orders"), FIRST + 200))

@@ -129,11 +129,12 @@ def _wanted_spark() -> str:
 
 def _jars() -> Iterator[Check]:
     hint = "python -m tailrace.jars"
-    for name, verdict, use in (("spark", fail, "Spark's connector"), ("kafka", warn, "the embedded Kafka of the demo")):
+    uses = ("spark", fail, "a pipeline with state"), ("kafka", warn, "the embedded Kafka of the demo")
+    for name, verdict, use in uses:
         lacking = jars.missing(name)  # type: ignore[arg-type]
         label = f"{name} jars"
-        if verdict is warn and len(lacking) == len(jars.listed(name)):  # type: ignore[arg-type]
-            yield ok(label, f"none in {jars.folder()}: {use} would fetch them")  # images leave them out
+        if len(lacking) == len(jars.listed(name)):  # type: ignore[arg-type]
+            yield ok(label, f"none in {jars.folder()}: {use} would fetch them")
         elif lacking:
             yield verdict(label, f"{len(lacking)} jars of {use} are missing or changed in {jars.folder()}", hint)
         else:

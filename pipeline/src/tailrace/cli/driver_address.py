@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 from confluent_kafka import KafkaException
 
 from tailrace.config import Metrics, Pipeline
@@ -24,6 +25,7 @@ from tailrace.kafka.clients import within
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress import last_error
 from tailrace.progress.lease import Holder, Phase, running
+from tailrace.status.health import duration
 
 _PATIENCE = 5.0  # seconds for one answer
 _NEAR: Final = 16  # ports to try, beginning with the configured one
@@ -106,6 +108,15 @@ def _of(pipeline: Pipeline) -> Found:
 
 def _silent(pipeline: Pipeline, leader: Holder) -> DriverUnreachable:
     port = pipeline.metrics.port
+    if leader.host in _own_addresses():
+        ports = f"port {port}, nor at the {_NEAR - 1} after it" if port else "any port: metrics.port is 0"
+        return DriverUnreachable(
+            f"run {leader.run}, which has led pipeline {pipeline.pipeline!r} on this machine since "
+            f"{clock(leader.since)}, does not answer at {ports}. If it was killed, Kafka lists it for up to "
+            f"{duration(pipeline.ledger.lease)} more",
+            kept="what it has delivered, and its place in the input",
+            then="tailrace run FILE, if its process is gone; a start takes over at once",
+        )
     return DriverUnreachable(
         f"run {leader.run} leads pipeline {pipeline.pipeline!r} on {leader.host} since {clock(leader.since)}, and does "
         f"not answer here: metrics.host is {pipeline.metrics.host}, metrics.port {port or 'any free one'}",
@@ -113,6 +124,10 @@ def _silent(pipeline: Pipeline, leader: Holder) -> DriverUnreachable:
         then="run this command on that machine; or, on Kubernetes, "
         f"kubectl port-forward deployment/NAME {port or 9760} and tailrace status http://127.0.0.1:{port or 9760}/",
     )
+
+
+def _own_addresses() -> set[str]:
+    return {each.address.partition("%")[0] for found in psutil.net_if_addrs().values() for each in found}
 
 
 def _nobody(pipeline: Pipeline) -> DriverUnreachable:

@@ -166,6 +166,7 @@ def test_function_and_schemas_are_loaded_without_spark(setup: Setup) -> None:
     setup.config["source"] |= {"format": "json", "schema": "id LONG, item STRING"}
     checks, code = setup.run()
     assert (checks["function"]["state"], checks["source schema"]["found"], code) == ("ok", "json with 2 fields", 0)
+    assert checks["function"]["found"] == "doctored.py:doctored loads; --plan also tries it in Spark"
     setup.config["process"]["arguments"] = {}
     checks, code = setup.run()
     assert (

@@ -116,6 +116,19 @@ def test_error_has_its_code_its_parts_and_its_exit_code(bench: MakeBench) -> Non
     assert done.returncode == 3
 
 
+@pytest.mark.takes(12)
+def test_column_that_does_not_exist_is_one_short_error(bench: MakeBench) -> None:
+    """PySpark logs its own exception too, as a JSON object of 16 kB: that is not shown."""
+    one = bench()
+    one.write("wrong.py", "def wrong(frame):\n    return frame.select('absent')\n")
+    file = written_file(one, process={"function": "wrong.py:wrong"})
+    done = subprocess.run(command(file), capture_output=True, text=True, timeout=LIMIT, check=False)
+    assert done.returncode == 2
+    lines = done.stderr.splitlines()
+    assert any(line.startswith("TR-103 function invalid: ") and "`absent`" in line for line in lines), done.stderr
+    assert not [line for line in lines if line.startswith("{") or len(line) > 1_000]
+
+
 def test_invalid_file_is_refused_with_its_lines(tmp_path: Path) -> None:
     """It is refused before anything starts."""
     file = tmp_path / "wrong.yaml"

@@ -25,6 +25,22 @@ _LONGEST = 39  # characters of a Pipeline's name: the chart cuts others, and the
 
 
 @dataclass(frozen=True)
+class Uses:
+    """The topics that a pipeline, or the platform, names; and the pattern of those that it reads."""
+
+    who: str
+    topics: set[str]
+    pattern: str = ""
+
+    def has(self, topic: str) -> bool:
+        """Return whether a topic is one of them; a pattern that cannot be understood matches none."""
+        try:
+            return topic in self.topics or bool(self.pattern and re.fullmatch(self.pattern, topic))
+        except re.error:
+            return False
+
+
+@dataclass(frozen=True)
 class Known:
     """What is known about a shadow."""
 
@@ -57,8 +73,8 @@ def wrong(key: Key, changes: Mapping[str, Any]) -> str:
     return f"the name {key.name} has more than {_LONGEST} characters" if len(key.name) > _LONGEST else ""
 
 
-def problem(live: Pipeline, shadow: Pipeline, taken: Mapping[str, str]) -> str:
-    """Return why a shadow could reach the live pipeline, or cannot be compared; `taken` says whose a topic is."""
+def problem(live: Pipeline, shadow: Pipeline, others: Iterable[Uses]) -> str:
+    """Return why a shadow could reach the live pipeline or another one, or cannot be compared."""
     for which, each in (("the pipeline", live), ("its shadow", shadow)):
         if each.checkpoint != "ledger":
             return f"{which} is stateful: its outputs depend on records before the shadow begins"
@@ -66,18 +82,18 @@ def problem(live: Pipeline, shadow: Pipeline, taken: Mapping[str, str]) -> str:
             return f"rows of {which} name their own topics, so a shadow's would reach the live ones"
     if shadow.rejected is not None or shadow.offsets != Offsets():
         return "the platform's defaults give every pipeline `rejected` or `offsets`, which a shadow would share"
-    return _reaches(shadow.sink.topic or "", live, taken)
+    return _reaches(shadow.sink.topic or "", live, others)
 
 
-def _reaches(topic: str, live: Pipeline, taken: Mapping[str, str]) -> str:
+def _reaches(topic: str, live: Pipeline, others: Iterable[Uses]) -> str:
     """Return what else uses the topic that a shadow is to write."""
     ours = {live.sink.topic: "its sink", live.rejected_topic: "its rejected records", live.ledger.topic: "the ledger"}
     ours |= dict.fromkeys(live.source.topics, "its source")
     if topic in ours:
         return f"the shadow would write to {topic}, which the live pipeline uses: {ours[topic]}"
-    if live.source.pattern and re.fullmatch(live.source.pattern, topic):
-        return f"the shadow would write to {topic}, which the pattern of the live pipeline's source matches"
-    return f"the shadow would write to {topic}, which {taken[topic]} uses" if topic in taken else ""
+    also = Uses("the live pipeline", set(), live.source.pattern or "")
+    found = next((each.who for each in (also, *others) if each.has(topic)), "")
+    return f"the shadow would write to {topic}, which {found} uses" if found else ""
 
 
 def body(resource: Resource, key: Key, spec: Mapping[str, Any], partitions: int) -> Object:
@@ -213,8 +229,3 @@ def _promoted(known: Known) -> Condition:
         return Condition("Promoted", False, "NotPromoted")
     text = f"revision {known.running} is to run, not {known.base} of the spec: move spec.shadow into the spec"
     return Condition("Promoted", True, "Requested", text)
-
-
-def taken(bodies: Iterable[tuple[str, set[str]]]) -> dict[str, str]:
-    """Return whose each topic is, of these owners and the topics that they name."""
-    return {topic: whose for whose, topics in bodies for topic in topics}

@@ -20,7 +20,7 @@ from tailrace_operator.cache import Cache
 from tailrace_operator.changes import Effect, part
 from tailrace_operator.model import APPLIED, PARTITIONS, Choice, Hold, Key, Object, Resource, Revision, Seen
 from tailrace_operator.platform import TOPIC
-from tailrace_operator.shadow import Known
+from tailrace_operator.shadow import Known, Uses
 from tailrace_operator.status import Following
 
 log = logging.getLogger(__name__)
@@ -102,13 +102,16 @@ class Shadows:
         spec = overlay.spec_of(resource.spec, live.sink.topic or "", suspend=False)
         made = Resource(key, "", 0, spec)
         config = self._builder.configuration(made, Revision("", part(spec, Effect.HAND_OVER)))
-        return shadow.problem(live, config, shadow.taken(self._topics(resource, key)))
+        return shadow.problem(live, config, self._others(resource, key))
 
-    def _topics(self, resource: Resource, key: Key) -> Iterator[tuple[str, set[str]]]:
-        yield "the platform", set(self._builder.made)
+    def _others(self, resource: Resource, key: Key) -> Iterator[Uses]:
+        yield Uses("the platform", self._builder.made)
+        yield Uses("the live pipeline", topics(resource.spec))
         for each, body in self._cache.bodies().items():
             if each not in (resource.key, key):
-                yield f"the Pipeline {each}", topics(body["spec"]) | {f"{each.name}.rejected"}
+                source = (body["spec"].get("config") or {}).get("source") or {}
+                named = topics(body["spec"]) | {f"{each.name}.rejected"}
+                yield Uses(f"the Pipeline {each}", named, str(source.get("pattern") or ""))
 
     def _follow(self, seen: Seen, choice: Choice, known: Known, there: Object | None) -> Known:
         resource, key = seen.resource, known.key

@@ -113,8 +113,9 @@ def test_promoted_revision_is_that_of_the_spec_with_the_overlay_moved_into_it() 
 )
 def test_promotion_ends_with_its_shadow_or_its_spec(spec: dict[str, Any]) -> None:
     """Then the spec alone says what runs."""
-    base = known(SPEC, promoted=revisions.candidate(resource(SHADOWED)).name)
-    now = revisions.wanted(resource(spec), (base,))
+    promoted = revisions.candidate(resource(SHADOWED))
+    base = known(SPEC, promoted=promoted.name)
+    now = revisions.wanted(resource(spec), (base, promoted))
     assert now.spec == part(spec, Effect.HAND_OVER)
 
 

@@ -11,7 +11,7 @@ from tailrace.config import Pipeline
 from tailrace_operator import operate, shadow
 from tailrace_operator.model import PARTITIONS, SHADOW, Ended, Key, Operation, Report, Resource, Seen
 from tailrace_operator.observe import resource as parsed
-from tailrace_operator.shadow import Known
+from tailrace_operator.shadow import Known, Uses
 
 LIVE: dict[str, Any] = {"pipeline": "p", "source": {"topics": ["a"]}, "sink": {"topic": "b"}}
 TRIES = {**LIVE, "pipeline": "p-shadow", "sink": {"topic": "b-shadow"}}
@@ -34,8 +34,9 @@ READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]
         ({}, {"sink": {"topic": "p.rejected"}}, "its rejected records"),
         ({}, {"sink": {"topic": "tailrace.plans"}, "ledger": {"topic": "x"}}, "the ledger"),
         ({"source": {"topics": ["a", "c"]}}, {"sink": {"topic": "c"}}, "its source"),
-        ({"source": {"pattern": "b-.*"}}, {}, "pattern"),
-        ({}, {"sink": {"topic": "theirs"}}, "theirs, which the Pipeline ns/q uses"),
+        ({"source": {"pattern": "b-.*"}}, {}, "b-shadow, which the live pipeline uses"),
+        ({}, {"sink": {"topic": "theirs"}}, "theirs, which q uses"),
+        ({}, {"sink": {"topic": "their-own"}}, "their-own, which s uses"),
         (STATEFUL, {}, "the pipeline is stateful"),
         ({}, STATEFUL, "its shadow is stateful"),
         ({}, {"sink": {"topics": ["x", "y"]}}, "name their own topics"),
@@ -49,7 +50,9 @@ def test_shadow_that_could_reach_the_live_pipeline_is_refused(
     """With the topic, and what else uses it."""
     given = {**LIVE, "ledger": {"topic": "tailrace.plans"}, **live}
     pipeline, own = (Pipeline.model_validate(each) for each in (given, {**TRIES, **tries}))
-    found = shadow.problem(pipeline, own, {"theirs": "the Pipeline ns/q"})
+    found = shadow.problem(
+        pipeline, own, (Uses("q", {"theirs"}), Uses("r", set(), "odd("), Uses("s", set(), "their.*"))
+    )
     assert words in found
     assert bool(found) is bool(words)
 

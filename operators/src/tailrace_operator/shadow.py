@@ -211,7 +211,8 @@ def _ready(known: Known) -> Condition:
 def _compared(known: Known) -> Condition:
     found = known.compare
     if found is None:
-        return Condition("ShadowCompared", False, "NotCompared", "next: tailrace pipelines shadow NAME")
+        then = f"next: tailrace pipelines shadow {known.key.name.removesuffix(overlay.SUFFIX)} -n {known.key.namespace}"
+        return Condition("ShadowCompared", False, "NotCompared", then)
     if found.phase == Ended.FAILED:
         return Condition("ShadowCompared", False, "CompareFailed", short(f"{found.name}: {found.message}"))
     if found.phase != Ended.SUCCEEDED:

@@ -149,6 +149,7 @@ def test_status_says_what_the_comparison_found(compare: Operation | None, holds:
     assert (found.type, found.holds, found.reason) == ("ShadowCompared", holds, reason)
     assert made.body["compared"] == {"operation": "d", "finished": "", **COUNTS}
     assert made.body["began"] == BEGAN.finished
+    assert (found.message == "next: tailrace pipelines shadow p -n ns") is (compare is None)
 
 
 @pytest.mark.parametrize(("running", "holds"), [("w", False), ("p", True)])

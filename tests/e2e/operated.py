@@ -24,6 +24,21 @@ from support.served import free_port
 from tailrace.config.resource import GROUP, KIND, OPERATIONS, OWNER, PLURAL, VERSION
 
 PIPELINE = "tweets"
+# A change that concerns the values of some records and no keys: the second hashtag of each tweet in upper case.
+LOUDER: dict[str, Any] = {
+    "config": {"process": {"function": "louder.py:hashtags"}},
+    "files": {
+        "louder.py": """
+from pyspark.sql import functions as F
+
+def hashtags(tweets):
+    each = tweets.select("id", "user", "created_at", F.posexplode("hashtags").alias("position", "tag"))
+    tag = F.when(F.col("position") == 1, F.upper("tag")).otherwise(F.lower("tag")).alias("tag")
+    key = F.concat_ws("#", "id", "position").alias("key")
+    return each.select(key, tag, F.col("id").alias("tweet_id"), "position", "user", "created_at")
+"""
+    },
+}
 _DEFINITION = [sys.executable, "-m", "tailrace_operator.crd", str(CHART / "values.schema.json")]
 
 
@@ -94,6 +109,15 @@ class Operated(Release):
         [found] = [each for each in self.status(pipeline)["conditions"] if each["type"] == kind]
         assert isinstance(found, dict)
         return found
+
+    def holds(self, kind: str, pipeline: str = PIPELINE) -> bool:
+        """Tell whether a condition of a Pipeline is there, and holds."""
+        found = self.status(pipeline).get("conditions", ())
+        return any(each["type"] == kind and each["status"] == "True" for each in found)
+
+    def pipelines(self) -> set[str]:
+        """Return the names of all Pipelines."""
+        return {name(each) for each in cluster.items(PLURAL, self.namespace)}
 
     def operation(self, name: str) -> dict[str, Any]:
         """Return the status of an operation."""

@@ -29,6 +29,7 @@ from tailrace.config.resource import PLURAL
 pytestmark = [pytest.mark.timeout(1800)]
 
 MANY = 100
+BAD_EVERY = 97  # of hand.py
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +219,46 @@ def test_revision_is_left_and_tried_again_on_request(running: Operated) -> None:
     assert '"event"' in steer("logs", running, "--lines=5")
 
 
+def test_shadow_is_compared_and_promoted(running: Operated) -> None:
+    """The counts are those of the records that the change concerns; then the live pipeline runs it, and loses nothing.
+
+    When the overlay is moved into the spec, no driver is replaced, and the shadow goes with its topic.
+    """
+    driver, spec = running.driver(), running.body()["spec"]
+    shadowed = {**spec, "shadow": operated.LOUDER}
+    running.apply(shadowed)
+    running.until(lambda: running.holds("ShadowReady"), "the shadow to read")
+    first = (running.feeds + 1) * releases.FEED
+    running.feed("tweets", 600)
+    tags = [n % 3 for n in range(first, first + 600) if n % BAD_EVERY != BAD_EVERY - 1]
+    wanted = {"different": tags.count(2), "equal": len(tags) - tags.count(0), "onlyLive": 0, "onlyShadow": 0}
+    every = wanted["equal"] + wanted["different"]
+    running.count("before a shadow is compared")
+    running.until(lambda: running.hand("silence", "hashtags-shadow", "0")["records"] == every, "the shadow's output")
+    counts = json.loads(steer("shadow", running, "--output=json"))
+    print(f"shadow run: {json.dumps(counts)}", flush=True)  # noqa: T201
+    assert counts.items() >= {**wanted, "live": every, "shadow": every}.items()
+    running.until(lambda: running.condition("ShadowCompared")["reason"] == "Different", "the status to have the counts")
+    found = running.status()["shadow"]
+    assert found["compared"]["different"] == wanted["different"]
+    assert (running.driver(), running.status()["running"]) == (driver, found["base"])
+    with running.feeding():
+        steer("promote", running)
+        running.until(lambda: running.status()["running"] == found["revision"], "the live pipeline to run the change")
+        running.phase("Running")
+        running.until(running.single, "one driver")
+    running.count("shadow run promoted")
+    assert running.body()["spec"] == shadowed
+    assert running.holds("Promoted")
+    driver = running.driver()
+    config = {**spec["config"], "process": operated.LOUDER["config"]["process"]}
+    running.apply({**spec, "config": config, "files": operated.LOUDER["files"]})
+    running.until(lambda: not running.pods("driver", f"{PIPELINE}-shadow", ending=True), "the shadow's driver to end")
+    running.until(lambda: "hashtags-shadow" not in running.topics(), "the shadow's topic to be gone")
+    running.phase("Running")
+    assert (running.driver(), running.status()["running"]) == (driver, found["revision"])
+
+
 def test_operation_runs_once_while_the_pipeline_rests(running: Operated) -> None:
     """What reads runs beside the driver; offsets are set without one, here to where they are; a failure says why."""
     running.feed("tweets", 500)
@@ -330,6 +371,11 @@ def test_operator_of_the_chart_has_the_rights_it_needs(running: Operated) -> Non
         running.until(running.single, "one driver")
         running.until(lambda: running.condition("Ready")["reason"] == "Leading", "the driver to be heard")
     running.count("operator in a pod")
+    spec, shadow = operated.changed(batch={"drain": 27}), f"{PIPELINE}-shadow"
+    running.apply({**spec, "shadow": {"suspend": True}})
+    running.phase("Suspended", shadow)
+    running.apply(spec)
+    running.until(lambda: shadow not in running.pipelines(), "the shadow to be gone")
     cluster.helm("uninstall", "operator", "-n", running.namespace, "--wait", "--timeout=2m")
 
 

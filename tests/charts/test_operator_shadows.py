@@ -299,6 +299,9 @@ def test_promoted_revision_runs_and_stays_when_the_overlay_moves(api: Api, opera
     assert api.objects["Deployment", "orders"] == deployment
     assert api.objects[KIND, "orders"]["status"]["revision"] == found["revision"]
     assert (KIND, "orders-shadow") not in api.objects
+    api.pipeline(SPEC)
+    operator.reconcile(LIVE)
+    assert api.objects[KIND, "orders"]["status"]["revision"] == found["base"], "a promotion has ended for good"
 
 
 def test_brokers_of_another_kind_get_no_topic(api: Api) -> None:

@@ -185,6 +185,10 @@ class Reconciler:
             body = self._api.apply(revisions.record(seen.resource, now))
             self._cache.put("ControllerRevision", body)
             learned[now.name] = now
+        for each in revisions.overdue(seen.resource, tuple(learned.values())):
+            body = self._api.apply(revisions.record(seen.resource, each, ends=True))
+            self._cache.put("ControllerRevision", body)
+            learned[each.name] = replace(each, promoted="")
         running = seen.rollout.revision if seen.rollout is not None else ""
         needed = frozenset({now.name, running, choice.run.name if choice.run is not None else ""})
         known = sorted(learned.values(), key=lambda each: each.number)

@@ -46,6 +46,12 @@ def candidate(resource: Resource) -> Revision:
     return Revision(digest(spec), spec)
 
 
+def overdue(resource: Resource, known: Sequence[Revision]) -> list[Revision]:
+    """Return revisions whose promotion has ended: it must not begin again when the spec has another shadow some day."""
+    own = asked(resource, known).name if resource.spec.get("shadow") else ""
+    return [each for each in known if each.promoted and each.name != own]
+
+
 def _known(spec: Mapping[str, Any], known: Sequence[Revision]) -> Revision:
     name = digest(spec)
     found = next((each for each in known if each.name == name), None)
@@ -66,8 +72,11 @@ def parse(body: Mapping[str, Any]) -> Revision:
     return Revision(name, body["data"], int(body["revision"]), *marks)
 
 
-def record(resource: Resource, revision: Revision) -> Object:
-    """Return the ControllerRevision that holds it, and what is known about it."""
+def record(resource: Resource, revision: Revision, *, ends: bool = False) -> Object:
+    """Return the ControllerRevision that holds it, and what is known about it.
+
+    A person promotes, so that mark is left alone, but for one that ends: an empty one replaces it.
+    """
     notes = {STABLE: revision.stable, FAILED: revision.failed}
     return {
         "apiVersion": "apps/v1",
@@ -76,7 +85,7 @@ def record(resource: Resource, revision: Revision) -> Object:
             "name": f"{resource.key.name}-{revision.name}",
             "namespace": resource.key.namespace,
             "labels": {OWNER: resource.key.name, DIGEST: revision.name},
-            "annotations": {name: text for name, text in notes.items() if text},
+            "annotations": {name: text for name, text in notes.items() if text} | ({PROMOTED: ""} if ends else {}),
             "ownerReferences": [owner(KIND, resource.key.name, resource.uid)],
         },
         "data": dict(revision.spec),

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace_operator import overlay, revisions
 from tailrace_operator.changes import Effect, part
-from tailrace_operator.model import Key, Resource, Revision
+from tailrace_operator.model import PROMOTED, Key, Resource, Revision
 
 SPEC: dict[str, Any] = {
     "config": {
@@ -117,6 +117,19 @@ def test_promotion_ends_with_its_shadow_or_its_spec(spec: dict[str, Any]) -> Non
     base = known(SPEC, promoted=promoted.name)
     now = revisions.wanted(resource(spec), (base, promoted))
     assert now.spec == part(spec, Effect.HAND_OVER)
+
+
+def test_promotion_that_has_ended_is_taken_back() -> None:
+    """Otherwise another shadow of the same spec would begin with it."""
+    promoted = revisions.candidate(resource(SHADOWED))
+    base = known(SPEC, promoted=promoted.name)
+    moved = {**SPEC, "config": {**SPEC["config"], **CHANGE["config"]}, "shadow": CHANGE}
+    assert revisions.overdue(resource(SHADOWED), (base, promoted)) == []
+    for spec in (SPEC, moved):
+        assert revisions.overdue(resource(spec), (base, promoted)) == [base]
+    notes = revisions.record(resource(SPEC), base, ends=True)["metadata"]["annotations"]
+    assert notes[PROMOTED] == ""
+    assert PROMOTED not in revisions.record(resource(SPEC), base)["metadata"]["annotations"]
 
 
 def test_promotion_outlives_another_overlay() -> None:

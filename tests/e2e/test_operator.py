@@ -373,6 +373,7 @@ def test_operator_of_the_chart_has_the_rights_it_needs(running: Operated) -> Non
     running.count("operator in a pod")
     spec, shadow = operated.changed(batch={"drain": 27}), f"{PIPELINE}-shadow"
     running.apply({**spec, "shadow": {"suspend": True}})
+    running.until(lambda: shadow in running.pipelines(), "the operator to make a Pipeline")
     running.phase("Suspended", shadow)
     running.apply(spec)
     running.until(lambda: shadow not in running.pipelines(), "the shadow to be gone")

@@ -228,7 +228,7 @@ def test_source_that_grows_while_a_stateful_pipeline_starts_is_read_whole(bench:
     late = list(range(20, 30, 2))
 
     def enough(events: list[dict[str, Any]]) -> bool:
-        names = [each["event"] for each in events]
+        names: list[str] = [each["event"] for each in events]
         if names[-1] == "ready" and names.count("ready") == 1:
             grow(one, 3)
         elif names[-1] == "ready":

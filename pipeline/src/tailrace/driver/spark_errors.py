@@ -112,8 +112,8 @@ def overtaken(
         reached = ""
         if last is not None and last.batch > number and last.run != run:
             reached = f" and has reached batch {last.batch}"
-        # A newer driver that still finishes this batch has fenced its sink partitions, and planned nothing yet. One with
-        # the same checkpoint has written to Spark's log, which ends this query.
+        # A newer driver that still finishes this batch has fenced its sink partitions, and planned nothing yet. One
+        # with the same checkpoint has written to Spark's log, which ends this query.
         unexplained = isinstance(error, errors.CommitInDoubt | errors.QueryFailed)
         if reached or (unexplained and ledger.overtaken()):
             return errors.DriverFenced(

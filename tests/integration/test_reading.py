@@ -18,14 +18,28 @@ from tailrace.config import Kafka
 from tailrace.gateway import ReadDone, ReadRequest, columns
 from tailrace.gateway.reading import CAUGHT_UP, Reader
 from tailrace.gateway.schemas import RECORDS
-from tailrace.kafka.clients import client_options
-from tailrace.kafka.cluster import Cluster
+from tailrace.gateway.stalls import LOSS
+from tailrace.kafka.clients import client_options, persist
+from tailrace.kafka.cluster import Cluster, NewTopic
 from tailrace.kafka.rights import Operation, on_topic
+from tailrace.kafka.topics import topic_ids
 from tailrace.progress.plan import Range
 from tailrace.testing import Record, Topics, consume, produce, wait_until
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 pytestmark = pytest.mark.integration
+
+
+class Ticks:
+    """A clock that goes on with each look at it, so that what a reader waits for does not depend on the machine."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        self.now += 0.05
+        return self.now
 
 
 @dataclass
@@ -396,6 +410,40 @@ def test_range_beyond_the_end_is_counted_if_the_pipeline_allows_it(
     assert done.lost[-1] == Range(topic, 0, 3, 10)
 
 
+@pytest.mark.takes(8)
+def test_topic_that_was_created_again_ends_the_read_of_all_its_ranges_at_once(
+    make: Callable[..., Bench], tailrace_topics: Topics
+) -> None:
+    """Offsets of the older topic are not waited for, partition by partition; by the reader's clock, here."""
+    ticks = Ticks()
+    bench, topic = make(reset=True, limit=1000.0, now=ticks), tailrace_topics(partitions=3)
+    cluster = Cluster(Kafka(bootstrap_servers=bench.bootstrap))
+    planned = {topic: topic_ids(cluster.admin, [topic])[topic][0]}
+    cluster.admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in cluster.topics(), "the topic to be gone")
+    persist(lambda: cluster.admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30), "creating it again", 30)
+    wait_until(lambda: topic in cluster.topics(), "the topic to exist again")
+    began = ticks.now
+    with pytest.raises(errors.PlanOfAnother, match="deleted and created again while a batch was read"):
+        bench.read(*(Range(topic, number, 2, 7) for number in range(3)), topics=planned)
+    assert ticks.now - began < LOSS
+
+
+@pytest.mark.takes(8)
+def test_deleted_topic_is_waited_for_once(make: Callable[..., Bench], tailrace_topics: Topics) -> None:
+    """All its partitions are gone when one has been for long enough; by the reader's clock, here."""
+    ticks, done = Ticks(), ReadDone()
+    bench, topic = make(reset=True, limit=1000.0, now=ticks), tailrace_topics(partitions=3)
+    cluster = Cluster(Kafka(bootstrap_servers=bench.bootstrap))
+    cluster.admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in cluster.topics(), "the topic to be gone")
+    spans = tuple(Range(topic, number, 2, 7) for number in range(3))
+    began = ticks.now
+    assert bench.offsets(*spans, done=done) == []
+    assert done.lost == spans
+    assert LOSS <= ticks.now - began < 2 * LOSS
+
+
 def test_deleted_topic_is_reported(bench: Bench, tailrace_topics: Topics) -> None:
     """A partition that never existed is reported too."""
     topic = tailrace_topics()
@@ -458,9 +506,18 @@ def test_reader_waits_for_unreachable_brokers() -> None:
             reading = pool.submit(patient.offsets, Range(topic, 0, 0, 8))
             kafka.brokers[0].start()
             assert reading.result(60) == list(range(8))
+        wait_until(lambda: answers(bench, topic), "the impatient reader's connection", limit=60)
         assert bench.offsets(Range(topic, 0, 0, 10)) == list(range(10))
         bench.reader.close()
         patient.reader.close()
+
+
+def answers(bench: Bench, topic: str) -> bool:
+    """Return whether a read succeeds; a client may pause before it connects again for longer than the reader waits."""
+    try:
+        return bench.offsets(Range(topic, 0, 0, 5)) == list(range(5))
+    except errors.BrokerUnreachable:
+        return False
 
 
 @pytest.mark.takes(24)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -11,7 +12,10 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
 from support.pipelines import Bench, events_of, numbered
+from support.registry import schema_registry
 from tailrace import errors
+from tailrace.config import Kafka
+from tailrace.kafka.cluster import Cluster
 from tailrace.testing import Record, consume, produce, wait_until
 
 pytestmark = pytest.mark.integration
@@ -33,6 +37,21 @@ def test_unknown_topic_is_reported_with_the_closest_name(bench: MakeBench) -> No
         one.run(source={"topics": [one.source + "x"]})
     with pytest.raises(errors.TopicUnknown, match=r"sink topic 'nowhere\.at\.all'"):
         one.run(sink={"topic": "nowhere.at.all"})
+
+
+def test_schema_that_the_registry_refuses_is_reported_before_spark_starts(bench: MakeBench) -> None:
+    """The error names the field that breaks the subject's level; not even the ledger's topic was made."""
+    one = bench()
+    schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    one.write("out.avsc", json.dumps({**schema, "fields": [*schema["fields"], {"name": "b", "type": "int"}]}))
+    with schema_registry() as registry:
+        registry.add(schema, f"{one.sink}-value")
+        registry.refused.add(f"{one.sink}-value")
+        sink = {"format": "avro", "schema": "out.avsc", "registry": {"url": registry.url}}
+        with pytest.raises(errors.SchemaInvalid, match=r"`b` is in out\.avsc without a default") as refusal:
+            one.run(sink=sink)
+    assert refusal.value.kept == "nothing was read or written"
+    assert one.pipeline().ledger.topic not in Cluster(Kafka(bootstrap_servers=one.kafka)).topics()
 
 
 def test_pattern_that_matches_the_pipelines_own_topics_is_refused(bench: MakeBench) -> None:

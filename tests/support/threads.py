@@ -23,7 +23,7 @@ from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.stores import open_store
 from tailrace.stages.assembly import Assembly
-from tailrace.startup.run import preflight
+from tailrace.startup.preflight import preflight
 from tailrace.status.events import Emit, Event
 from tailrace.status.snapshots import Finished
 from tailrace.testing import Record, Topics, consume, produce, wait_until
@@ -92,7 +92,7 @@ def run_in_threads(
 ) -> None:
     """Run a pipeline as `tailrace run` does, without Spark."""
     cluster = Cluster(pipeline.kafka)
-    preflight(pipeline, cluster)
+    preflight(pipeline, cluster, folder, emit)
     engine = make()
     with (
         contextlib.closing(engine),

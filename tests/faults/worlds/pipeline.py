@@ -195,6 +195,8 @@ class Driven:
         heard = self.driver.next(wait)
         if heard is not None:
             self._heard = time.monotonic()
+            with (self.folder / "events.jsonl").open("a", encoding="utf-8") as kept:  # it tells why one is stuck
+                kept.write(json.dumps({"heard": heard.at, "start": self.starts, **heard.event}) + "\n")
             self._batches.apply(heard.event)
             self.address = str(heard.event.get("url", self.address))
         elif code is not None:

@@ -14,11 +14,11 @@ from typing import Any
 import fastavro
 
 from tailrace.config import Registry
-from tailrace.errors import ConfigInvalid, KafkaFailed, SchemaInvalid
+from tailrace.errors import ConfigInvalid, SchemaInvalid
 from tailrace.stages.formats import avro, json_records
 from tailrace.stages.formats.arrow import Misfit
 from tailrace.stages.formats.avro_schema import AvroSchema, optional, read_avro, spark_schema
-from tailrace.stages.formats.registry import DEFAULTS, NUMBERS, registry
+from tailrace.stages.formats.registry import registry
 
 _KEPT = "nothing was written"
 Encode = Callable[[bytes], bytes]
@@ -72,23 +72,10 @@ def _lines(schema: AvroSchema, number: int | None) -> Encode:
 
 def _newest(settings: Registry, subject: str) -> tuple[AvroSchema, int] | None:
     """Return the newest schema of a subject and its id; None if the registry does not know the subject."""
-    from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
-
-    options: dict[str, Any] = {
-        name: float(text) if name in NUMBERS else text for name, text in settings.options.items()
-    }
-    client = SchemaRegistryClient({"url": settings.url} | DEFAULTS | options)
-    try:
-        found = client.get_version(subject, max(client.get_versions(subject)))
-    except SchemaRegistryError as error:
-        if error.http_status_code == 404:
-            return None
-        raise KafkaFailed(
-            f"the schema registry did not return {subject}: {error.http_status_code} {error.error_message}",
-            kept=_KEPT,
-            then="make the registry reachable, or name a file with the schema: --value-schema FILE",
-        ) from None
-    text = found.schema.schema_str or ""
+    found = registry(settings).newest(subject)
+    if found is None:
+        return None
+    text, number = found
     try:
         raw = json.loads(text)
         parsed: Any = fastavro.parse_schema(raw)
@@ -99,4 +86,4 @@ def _newest(settings: Registry, subject: str) -> tuple[AvroSchema, int] | None:
             kept=_KEPT,
             then="name a file with the schema: --value-schema FILE",
         ) from None
-    return AvroSchema(text, parsed, expanded), int(found.schema_id or 0)
+    return AvroSchema(text, parsed, expanded), number

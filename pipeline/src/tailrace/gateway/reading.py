@@ -62,6 +62,7 @@ class Reader:
     def read(self, request: ReadRequest, done: ReadDone) -> Iterator[Any]:
         """Yield the records of all ranges, one range after another; raise if any cannot be read completely."""
         turns: dict[tuple[str, int], int] = {}
+        absent: dict[str, float] = {}
         try:
             for span in request.ranges:
                 if (span.topic, span.partition) not in turns and span.start < span.end:
@@ -69,7 +70,8 @@ class Reader:
                     turns[span.topic, span.partition] = self._begin(span)
             for span in request.ranges:
                 if span.start < span.end:
-                    yield from self._range(span, request, done, turns[span.topic, span.partition])
+                    stall = Stall(self._consumer, span, request.reset, self._limit, self._clock, absent)
+                    yield from self._range(span, request, done, turns[span.topic, span.partition], stall)
             if turns:
                 self._ids.require(request.topics, reset=request.reset)
         finally:
@@ -90,9 +92,8 @@ class Reader:
             partition.turn += 1
             return partition.turn
 
-    def _range(self, span: Range, request: ReadRequest, done: ReadDone, turn: int) -> Iterator[Any]:
+    def _range(self, span: Range, request: ReadRequest, done: ReadDone, turn: int, stall: Stall) -> Iterator[Any]:
         partition = self._partitions[span.topic, span.partition]
-        stall = Stall(self._consumer, span, request.reset, self._limit, self._clock)
         with partition.lock:
             self._require(partition, turn)
             self._position(partition, span.start)
@@ -108,7 +109,7 @@ class Reader:
                     done.records += len(found)
                     done.size += int(found.sizes.sum())
                 else:
-                    self._fetch(partition, request.rows, stall, done)
+                    self._fetch(partition, request, stall, done)
             if found is not None:
                 yield copied
 
@@ -160,12 +161,12 @@ class Reader:
             release(found.pointers)
         return copied
 
-    def _fetch(self, partition: Partition, rows: int, stall: Stall, done: ReadDone) -> None:
+    def _fetch(self, partition: Partition, request: ReadRequest, stall: Stall, done: ReadDone) -> None:
         """Receive records; if none come, find out why and react."""
         failure = None
         if partition.fetched:
             before = partition.seen
-            failure = self._receive(partition, rows)
+            failure = self._receive(partition, request.rows)
             if failure is not None:
                 self._halt(partition)  # after an error the prefetch cannot be trusted
             if partition.seen > before:
@@ -176,7 +177,10 @@ class Reader:
         else:
             time.sleep(_STEP)
         self._hear()
+        asks = stall.due
         lost = stall.look(partition.seen, failure, self._refusal)
+        if asks and request.reset and stall.missing:  # of a topic that was created again, no range is worth a wait
+            self._ids.require(request.topics, reset=True)
         if isinstance(lost, Lost):
             done.lost += (lost.span,)
             self._seek(partition, lost.span.end)

@@ -22,7 +22,7 @@ from tailrace.progress.plan import Range
 _PATIENCE = 0.3  # seconds without progress before the leader is asked
 _AGAIN = 0.5  # seconds between two questions
 _GRACE = 3.0  # seconds that a leader's answer must hold before it ends the read: a new leader may know less at first
-_LOSS = 30.0  # seconds that it must hold before planned offsets count as lost, which is final
+LOSS = 30.0  # seconds that it must hold before planned offsets count as lost, which is final
 _QUESTION = 5.0
 _KEPT = "everything that was delivered; nothing of this batch is delivered in part"
 
@@ -52,10 +52,18 @@ class Stall:
     """The state of a range whose records do not come."""
 
     def __init__(
-        self, consumer: Consumer, span: Range, reset: bool, limit: float, clock: Callable[[], float] = time.monotonic
+        self,
+        consumer: Consumer,
+        span: Range,
+        reset: bool,
+        limit: float,
+        clock: Callable[[], float] = time.monotonic,
+        absent: dict[str, float] | None = None,
     ) -> None:
+        """Begin; ranges that are read one after another share `absent`: since when a topic has not existed."""
         self._consumer, self._span, self._reset = consumer, span, reset
         self._limit, self._clock = limit, clock
+        self._absent = absent if absent is not None else {}
         self._place = f"{span.topic}-{span.partition}"
         self._doing = f"reading {self._place} from {span.start} to {span.end}"
         self._rights = [on_topic(Operation.READ, span.topic)]
@@ -73,6 +81,11 @@ class Stall:
     def due(self) -> bool:
         """Whether it is time to ask the leader."""
         return self._clock() >= self._ask_at
+
+    @property
+    def missing(self) -> bool:
+        """Whether the leader's last answer was that it does not have the planned offsets."""
+        return self._missing is not None
 
     def look(
         self, position: int, failure: KafkaError | None, refusal: tuple[float, errors.TailraceError] | None
@@ -109,10 +122,13 @@ class Stall:
                 wrong = self._consumer.topic_error(span.topic, min(_QUESTION, self._limit))
                 if wrong is not None and is_denied(wrong):  # partitions of a hidden topic look unknown
                     raise self._translated(wrong) from error
+                # All partitions of a topic go at once: the next range need not wait for as long again.
+                self._missing = self._absent.setdefault(span.topic, self._clock())
                 return self._end_if_it_stays(position, "it no longer exists")
             if is_denied(error):
                 raise self._translated(error) from error
             return False
+        self._absent.pop(span.topic, None)
         self._problem, self._held = None, f"the topic holds {low} to {high}"
         if position < low:
             if not self._reset:
@@ -132,7 +148,7 @@ class Stall:
     def _end_if_it_stays(self, position: int, what: str) -> Lost | bool:
         """Give up the remaining range if that is allowed and the answer has held for long enough."""
         self._missing = self._clock() if self._missing is None else self._missing
-        if self._clock() - self._missing < min(_LOSS if self._reset else _GRACE, self._limit / 2):
+        if self._clock() - self._missing < min(LOSS if self._reset else _GRACE, self._limit / 2):
             return False
         if not self._reset:
             raise self._changed(what)

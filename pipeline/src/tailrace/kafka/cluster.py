@@ -96,7 +96,7 @@ class Cluster:
                     f"{what} {topic!r} does not exist at {self._kafka.bootstrap_servers}"
                     + (f"; the closest name is {near[0]!r}" if near else ""),
                     kept="nothing was read or written",
-                    then="create the topic, or correct its name in the configuration",
+                    then="correct the name in the configuration, or create it: tailrace kafka topic create FILE",
                 )
         return {topic: known[topic] for topic in wanted}
 

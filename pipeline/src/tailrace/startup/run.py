@@ -27,10 +27,8 @@ from tailrace.driver.scaler import Scaler
 from tailrace.driver.shutdown import Stop as Stop
 from tailrace.driver.spark_engine import SparkEngine
 from tailrace.driver.spark_errors import failure
-from tailrace.kafka import certificate, source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.reach import explained
-from tailrace.kafka.rights import Operation
 from tailrace.progress import last_error
 from tailrace.progress.lease import Holder, Lease, Phase, running
 from tailrace.progress.ledger import Ledger
@@ -43,6 +41,7 @@ from tailrace.stages import process
 from tailrace.stages.assembly import Assembly
 from tailrace.startup import warming
 from tailrace.startup.patience import Patience
+from tailrace.startup.preflight import preflight
 from tailrace.startup.session import EXACT, session, with_executors
 from tailrace.startup.standby import Standby
 from tailrace.startup.warming import Warming
@@ -87,7 +86,7 @@ def run(
     emit = to_each(emit, follower.board.heard, scaler.heard, patience.heard)
     with contextlib.ExitStack() as held:
         held.enter_context(follower.following(emit))  # first, so that probes and alerts see what keeps it from starting
-        preflight(pipeline, cluster)
+        preflight(pipeline, cluster, folder, emit)
         ledger = held.enter_context(Ledger.of(pipeline))
         mirror = OffsetMirror(pipeline, lambda: open_store(pipeline, folder), emit)
         held.callback(mirror.close)
@@ -149,7 +148,7 @@ def given_way(pipeline: Pipeline, cluster: Cluster, emit: Emit, replaces: Callab
     if replaces is not None and not replaces(leader):
         return True
     since = datetime.datetime.fromtimestamp(leader.since, datetime.UTC).isoformat(timespec="seconds")
-    emit(Changed(f"takes over from run {leader.run} on {leader.host}, which has led since {since} and will now stop"))
+    emit(Changed(f"takes over from run {leader.run} on {leader.host}, which has led since {since}, and stops it"))
     return False
 
 
@@ -162,15 +161,6 @@ def planning(pipeline: Pipeline, folder: Path) -> tuple[str, tuple[str, ...]]:
         return SparkEngine(spark, plain, assemble(spark, plain, folder), "doctor").planning
     finally:
         spark.stop()
-
-
-def preflight(pipeline: Pipeline, cluster: Cluster) -> None:
-    """Check what must exist before anything starts (brokers, topics), and create Tailrace's own topics."""
-    certificate.check(pipeline.kafka.options, datetime.datetime.now(datetime.UTC))
-    source.partitions_of(pipeline, cluster)
-    if pipeline.sink.named:
-        cluster.require(pipeline.sink.named, "sink topic", Operation.WRITE)
-    cluster.ensure(pipeline.rejected_topic, 1, -1, {})
 
 
 def _outlast(

@@ -105,17 +105,33 @@ class Registry:
             self._load(found.schema.references or [], known)
             fastavro.parse_schema(json.loads(found.schema.schema_str or ""), named_schemas=known)
 
-    def identify(self, subject: str, text: str) -> int:
-        """Return the id of a schema under a subject; register it there if it is not yet."""
+    def number(self, subject: str, text: str) -> int | None:
+        """Return the id of a schema under a subject; None if it is not registered there."""
         from confluent_kafka.schema_registry import Schema
 
         schema = Schema(text, "AVRO")
         try:
             return int(self._ask(subject, lambda: self._client.lookup_schema(subject, schema)).schema_id or 0)
         except SchemaUnknown:
-            pass
+            return None
+
+    def newest(self, subject: str) -> tuple[str, int] | None:
+        """Return the newest schema of a subject, as text, and its id; None if there is no such subject."""
+        numbers = self.versions(subject)
+        if not numbers:
+            return None
+        found = self._ask(f"newest schema of {subject}", lambda: self._client.get_version(subject, numbers[-1]))
+        return found.schema.schema_str or "", int(found.schema_id or 0)
+
+    def identify(self, subject: str, text: str) -> int:
+        """Return the id of a schema under a subject; register it there if it is not yet."""
+        from confluent_kafka.schema_registry import Schema
+
+        known = self.number(subject, text)
+        if known is not None:
+            return known
         try:
-            return int(self._ask(subject, lambda: self._client.register_schema(subject, schema)))
+            return int(self._ask(subject, lambda: self._client.register_schema(subject, Schema(text, "AVRO"))))
         except SchemaUnknown as error:
             raise SchemaInvalid(f"the registry accepted no schema for {subject}: {error}", kept=KEPT) from None
 

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 
 from support.pipelines import QUIET, as_json, events_of
 from tailrace.config import Pipeline
+from tailrace.demo.driver import Driver
 from tailrace.demo.feed import create_topics
 from tailrace.progress import ledger
 from tailrace.startup.run import Stop, run
@@ -81,3 +83,48 @@ def test_driver_starts_over_when_its_broker_is_back(
     assert failed == []
     assert starts == 1
     assert sorted(each.value or b"" for each in consume(servers, "copies")) == values
+
+
+FIRST = "def first(frame):\n    return frame.dropDuplicates(['value'])\n"
+
+
+@pytest.mark.takes(88)
+def test_driver_without_its_broker_shows_no_java_traces(kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """Spark logs the stack of a query that fails; what the driver says of the broker is enough."""
+    (tmp_path / "first.py").write_text(FIRST)
+    (tmp_path / "pipeline.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "pipeline": "quiet",
+                "kafka": {"bootstrap.servers": kafka.bootstrap_servers, "patience": 400},
+                "source": {"topics": ["orders"]},
+                "process": {"function": "first.py:first"},
+                "sink": {"topic": "copies", "format": "raw"},
+                "checkpoint": str(tmp_path / "state"),
+                "ledger": {"topic": "ledger", "partitions": 8},
+                "batch": {"max_records": 50, "target": 0},
+                "metrics": {"enabled": False},
+                "spark": QUIET,
+            }
+        )
+    )
+    produce(kafka.bootstrap_servers, "orders", [Record(b"%05d" % number) for number in range(5000)])
+    command = ["-m", "tailrace.cli.main", "run", str(tmp_path / "pipeline.yaml"), "--output", "json"]
+    driver = Driver(command, {"PYTHONUNBUFFERED": "1"}, tmp_path)
+
+    def hears(name: str) -> bool:
+        heard = driver.next(0.1)
+        return driver.code is not None or (heard is not None and heard.event.get("event") == name)
+
+    try:
+        wait_until(lambda: hears("written"), "a batch", 120)
+        kafka.brokers[0].kill()
+        wait_until(lambda: hears("away"), "the driver to notice", 200)
+        kafka.brokers[0].start()
+        wait_until(lambda: hears("back"), "the driver to notice again", 120)
+        wait_until(lambda: hears("written"), "another batch", 120)
+        assert driver.code is None
+    finally:
+        driver.end(60)
+    lines = driver.log.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.lstrip().startswith(("at ", "... "))] == []

@@ -11,19 +11,21 @@ from typing import Any
 import pytest
 
 from support.pod_api import Answer, api
+from tailrace.startup.executor_template import ExecutorTemplate
 from tailrace.startup.pods import Executors
 from tailrace.startup.reaper import Reaper
 
 NO_ONE: frozenset[str] = frozenset()
+LOST = "its node does not answer"
 
 
-def pod(name: str, number: int, *, ends: float | None = None, phase: str = "Running") -> dict[str, Any]:
+def pod(name: str, number: int, *, ends: float | None = None, phase: str = "Running", node: str = "") -> dict[str, Any]:
     """Return an executor's pod; with `ends`, it should have ended in so many seconds."""
     metadata: dict[str, Any] = {"name": name, "labels": {"spark-exec-id": str(number)}}
     if ends is not None:
         until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=ends)
         metadata["deletionTimestamp"] = until.isoformat(timespec="seconds").replace("+00:00", "Z")
-    return {"metadata": metadata, "status": {"phase": phase}}
+    return {"metadata": metadata, "spec": {"nodeName": node} if node else {}, "status": {"phase": phase}}
 
 
 def ticking(*moments: float) -> Iterator[float]:
@@ -44,7 +46,7 @@ def test_executor_whose_node_kept_it_beyond_its_time_is_removed(account: Path) -
     clock = ticking(0, 6)
     with api({"GET": (200, {"items": pods}), "DELETE": (200, {})}) as (url, asked):
         executors = Executors(url, "streams", "copies-abc", account)
-        assert Reaper(executors, lambda: NO_ONE, lambda: next(clock)).look() == ["lost"]
+        assert Reaper(executors, lambda: NO_ONE, lambda: next(clock)).look() == {"lost": LOST}
     assert deleted(asked) == ["/api/v1/namespaces/streams/pods/lost?gracePeriodSeconds=0"]
 
 
@@ -56,7 +58,7 @@ def test_executor_that_spark_gave_up_is_removed_before_kubernetes_notices(accoun
     with api({"GET": (200, {"items": pods}), "DELETE": (200, {})}) as (url, asked):
         executors = Executors(url, "streams", "copies-abc", account)
         reaper = Reaper(executors, lambda: registered.pop(0), lambda: next(clock))
-        assert [reaper.look() for _ in range(4)] == [[], [], [], ["lost"]]
+        assert [reaper.look() for _ in range(4)] == [{}, {}, {}, {"lost": LOST}]
     assert deleted(asked) == ["/api/v1/namespaces/streams/pods/lost?gracePeriodSeconds=0"]
 
 
@@ -67,7 +69,7 @@ def test_executor_that_ended_after_it_was_given_up_is_left(account: Path) -> Non
     with api({"GET": (200, {"items": [pod("done", 2, phase="Succeeded")]}), "DELETE": (200, {})}) as (url, asked):
         executors = Executors(url, "streams", "copies-abc", account)
         reaper = Reaper(executors, lambda: registered.pop(0), lambda: next(clock))
-        assert [reaper.look() for _ in range(3)] == [[], [], []]
+        assert [reaper.look() for _ in range(3)] == [{}, {}, {}]
     assert deleted(asked) == []
 
 
@@ -97,3 +99,44 @@ def test_reaping_survives_an_api_that_fails(account: Path) -> None:
         patch.setattr("tailrace.startup.reaper._SWEEP_EVERY", 0.0)
         Reaper(Executors(url, "streams", "copies-abc", account), lambda: NO_ONE).run(stopped, heard)
     assert notes == ["removed the executor lost: its node does not answer"]
+
+
+def nowhere(name: str, number: int) -> dict[str, Any]:
+    """Return an executor's pod for which the scheduler finds no node."""
+    found = pod(name, number, phase="Pending")
+    found["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]
+    return found
+
+
+def template(folder: Path, clock: Iterator[float]) -> ExecutorTemplate:
+    """Return a template that requires nothing of a node."""
+    original = folder / "executor.yaml"
+    original.write_text("spec: {containers: [{name: executor}]}\n")
+    return ExecutorTemplate(original, folder, lambda: next(clock))
+
+
+def test_new_executor_is_kept_from_the_node_of_one_that_was_given_up(account: Path, tmp_path: Path) -> None:
+    """The scheduler prefers that node, which looks empty, and Kubernetes takes a minute to see that it is gone."""
+    registered = [frozenset({"1"}), NO_ONE, NO_ONE]
+    clock = ticking(0, 1, 2, 6, 7)
+    one = template(tmp_path, ticking(0))
+    with api({"GET": (200, {"items": [pod("lost", 1, node="node-3")]}), "DELETE": (200, {})}) as (url, _):
+        executors = Executors(url, "streams", "copies-abc", account)
+        reaper = Reaper(executors, lambda: registered.pop(0), lambda: next(clock), one)
+        assert [reaper.look() for _ in range(3)] == [{}, {}, {"lost": LOST}]
+    assert one.left_out == {"node-3"}
+    assert '"values": ["node-3"]' in one.file.read_text()
+
+
+def test_executor_that_finds_no_other_node_may_use_the_one_that_was_left_out(account: Path, tmp_path: Path) -> None:
+    """A small cluster has no other; its node may answer again."""
+    one = template(tmp_path, ticking(0))
+    one.leave_out("node-3")
+    clock = ticking(0, 6, 12)
+    with api({"GET": (200, {"items": [nowhere("waits", 2)]}), "DELETE": (200, {})}) as (url, asked):
+        executors = Executors(url, "streams", "copies-abc", account)
+        reaper = Reaper(executors, lambda: NO_ONE, lambda: next(clock), one)
+        assert list(reaper.look()) == ["waits"]
+        assert reaper.look() == {}  # it waits for a node like any other pod
+    assert deleted(asked) == ["/api/v1/namespaces/streams/pods/waits?gracePeriodSeconds=0"]
+    assert "NotIn" not in one.file.read_text()

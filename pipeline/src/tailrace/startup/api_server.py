@@ -81,6 +81,12 @@ def overdue(pod: Mapping[str, Any], now: datetime.datetime, beyond: float) -> bo
     return until is not None and (now - datetime.datetime.fromisoformat(until)).total_seconds() > beyond
 
 
+def unschedulable(pod: Mapping[str, Any]) -> bool:
+    """Return whether the scheduler has found no node for a pod."""
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(each.get("type") == "PodScheduled" and each.get("status") == "False" for each in conditions)
+
+
 def short(error: Exception) -> str:
     """Describe a failed request in a few words."""
     return f"{error.code} {error.reason}" if isinstance(error, urllib.error.HTTPError) else f"{error}"

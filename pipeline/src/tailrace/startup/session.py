@@ -20,6 +20,7 @@ from tailrace.driver.shutdown import Stop
 from tailrace.gateway import daemon
 from tailrace.spark_stream import storage
 from tailrace.startup import jvm, pods, secret_settings
+from tailrace.startup.executor_template import SETTING, ExecutorTemplate
 from tailrace.startup.reaper import Reaper
 from tailrace.status.events import Emit, Noted
 from tailrace.telemetry import gateway_settings
@@ -110,7 +111,9 @@ def with_executors(pipeline: Pipeline, emit: Emit, stop: Stop) -> SparkSession:
     note = executors.sweep() if executors else ""
     if note:
         emit(Noted(note))
-    spark = session(pipeline)
+    template = ExecutorTemplate.of(pipeline.spark) if executors else None
+    own = {SETTING: str(template.file)} if template else {}
+    spark = session(pipeline.model_copy(update={"spark": pipeline.spark | own}))
     if pods.asked_for(pipeline):
         status = spark.sparkContext._jsc.sc().getExecutorMemoryStatus  # includes the driver
         try:
@@ -124,7 +127,7 @@ def with_executors(pipeline: Pipeline, emit: Emit, stop: Stop) -> SparkSession:
             spark.stop()
             raise
     if executors:
-        reaper = Reaper(executors, lambda: _registered(spark))
+        reaper = Reaper(executors, lambda: _registered(spark), template=template)
         told = (stop.event, lambda text: emit(Noted(text)))
         threading.Thread(target=reaper.run, args=told, name="tailrace-reaper", daemon=True).start()
     return spark

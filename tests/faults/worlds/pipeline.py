@@ -44,7 +44,7 @@ from tailrace.errors import (
     TailraceError,
 )
 
-LIMIT = 120.0  # seconds without a batch or a start
+LIMIT = 120.0  # seconds without a batch, a start, or the end of a start
 QUIET = 4.0  # seconds for which a driver is idle before it is believed
 _MOST_STARTS = 20
 _LOGIN = {
@@ -80,7 +80,7 @@ class Driven:
         self.name = f"w-{uuid.uuid4().hex[:8]}"
         self.ledger = f"{self.name}.ledger"
         self.counts: dict[int, int] = dict.fromkeys(range(len(world.counts)), 0)
-        self.starts = 0
+        self.starts = self._begun = 0  # drivers that were started, and those of them that came so far as to lead
         self.chance = random.Random(world.seed + 1)
         self.folder = context.folder / self.name
         self.folder.mkdir(parents=True)
@@ -198,6 +198,7 @@ class Driven:
             with (self.folder / "events.jsonl").open("a", encoding="utf-8") as kept:  # it tells why one is stuck
                 kept.write(json.dumps({"heard": heard.at, "start": self.starts, **heard.event}) + "\n")
             self._batches.apply(heard.event)
+            self._begun += heard.event.get("event") == "started"
             self.address = str(heard.event.get("url", self.address))
         elif code is not None:
             self._check_end(code)
@@ -224,11 +225,11 @@ class Driven:
 
     def follow(self, until: Any, what: str) -> None:
         """Take events until the condition holds."""
-        ends, before = time.monotonic() + LIMIT, (0, -1, 0, 0)
+        ends, before = time.monotonic() + LIMIT, (0, 0, -1, 0, 0)
         while not until():
             self.step()
             again = self.backfill.starts + self.backfill.batches if self.backfill is not None else 0
-            now = (self.starts, self._batches.written, self.watch.kept.count, again)
+            now = (self.starts, self._begun, self._batches.written, self.watch.kept.count, again)
             if now != before:
                 before, ends = now, time.monotonic() + LIMIT
             if time.monotonic() > ends:

@@ -93,6 +93,16 @@ def test_list_filters_by_reason_and_shows_the_newest(setup: Setup) -> None:
     assert "the newest 2 are shown" in text
 
 
+def test_list_of_a_reason_that_no_record_has_names_those_that_there_are(setup: Setup) -> None:
+    """A person who guesses at a reason would believe that nothing was rejected."""
+    setup.reject(0, 1)
+    setup.reject(2, reason="too-long")
+    assert "0 records" in setup.text("list", "--reason", "process")
+    assert "none has the reason 'process', there are 2 undecodable, 1 too-long" in setup.text(
+        "list", "--reason", "process"
+    )
+
+
 def test_list_of_an_empty_topic_counts_none(setup: Setup) -> None:
     """Nothing rejected is an answer, not an error."""
     assert setup.run("list") == {"topic": setup.topic, "total": 0, "reasons": {}, "records": []}

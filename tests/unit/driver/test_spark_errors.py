@@ -40,6 +40,35 @@ def test_the_users_error_is_named_with_its_own_line() -> None:
     assert "'orders.py:clean'" in found.what
 
 
+REMOTE = """PythonException:\x20
+  An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/opt/tailrace/lib/python3.11/site-packages/pyspark/worker.py", line 3, in process
+    x()
+  File "{file}", line 4, in <lambda>
+    check = F.udf(lambda n: 1 / n)
+ZeroDivisionError: division by zero
+
+JVM stacktrace:
+org.apache.spark.api.python.PythonException
+\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:1)
+"""
+
+
+def test_users_error_is_named_where_the_executors_folder_is_called_tailrace() -> None:
+    """On Kubernetes the function's file is below /run/tailrace, which is not Tailrace's own code."""
+    text = REMOTE.format(file="/run/tailrace/spark-0c5e/userFiles-1/fees.py")
+    assert failure(RuntimeError(text), PIPELINE).what.endswith(
+        "ZeroDivisionError: division by zero (fees.py:4 in <lambda>)"
+    )
+
+
+def test_users_error_is_named_if_no_line_of_it_is_the_users() -> None:
+    """A function of a library that is called directly."""
+    text = REMOTE.format(file="/opt/tailrace/lib/python3.11/site-packages/tailrace/driver/tasks.py")
+    assert failure(RuntimeError(text), PIPELINE).what.endswith("ZeroDivisionError: division by zero")
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [

@@ -19,10 +19,27 @@ def removed(image: str) -> list[str]:
     return [word for word in words.split() if not word.startswith("/")]
 
 
+def excused(tree: ast.AST) -> set[ast.AST]:
+    """Return the nodes of imports that may fail: for the types alone, or where the module says what is missing."""
+    found: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        types = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        said = isinstance(node, ast.Try) and any(
+            isinstance(each.type, ast.Name) and each.type.id == "ImportError" for each in node.handlers
+        )
+        if types or said:
+            found |= {each for line in node.body for each in ast.walk(line)}  # type: ignore[attr-defined]
+    return found
+
+
 def imported(path: Path) -> set[str]:
-    """Return the modules that a module imports, wherever it does."""
+    """Return the modules that a module needs, wherever it imports them."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    left = excused(tree)
+    for node in ast.walk(tree):
+        if node in left:
+            continue
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
         elif isinstance(node, ast.Import):

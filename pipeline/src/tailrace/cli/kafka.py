@@ -14,7 +14,7 @@ import typer
 
 from tailrace.cli import kafka_records, kafka_topic
 from tailrace.cli.terminal import Output, OutputOption, emit, note, say
-from tailrace.errors import KafkaFailed
+from tailrace.errors import ExtraMissing, KafkaFailed
 
 if TYPE_CHECKING:
     from tailrace.testing.embedded import EmbeddedKafka
@@ -54,7 +54,10 @@ def kafka(
     if context.invoked_subcommand is not None:
         return
     wanted = topics(topic or ())
-    from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
+    try:
+        from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
+    except ImportError as error:  # the driver's image has the commands only
+        raise ExtraMissing.of("testing", "a Kafka of one's own", error) from error
 
     options = EmbeddedOptions(brokers=brokers, folder=folder, port=port)
     for number in SIGNALS:

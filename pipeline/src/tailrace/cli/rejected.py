@@ -64,23 +64,32 @@ def list_(
     """List rejected records, the newest last, and count them by reason."""
     target = _target(file, topic, bootstrap, properties, option)
     counts: Counter[str] = Counter()
+    others: Counter[str] = Counter()
     shown: deque[dict[str, Any]] = deque(maxlen=limit)
     for message in target.records():
         if reason_ is None or reason(message) == reason_:
             counts[reason(message)] += 1
             shown.append(described(message))
+        else:
+            others[reason(message)] += 1
     if output is Output.JSON:
         emit({"topic": target.topic, "total": counts.total(), "reasons": counts, "records": list(shown)})
         return
     if shown:
         columns = ("record", "when", "reason", "detail", "source")
         table(columns, [_row(each) for each in shown])
-    by_reason = ", ".join(f"{count} {name}" for name, count in counts.most_common())
+    by_reason = _by_reason(counts)
+    if not counts and others:
+        by_reason = f"none has the reason {reason_!r}, there are {_by_reason(others)}"
     cut = f"; the newest {len(shown)} are shown" if len(shown) < counts.total() else ""
     done(
-        f"rejected: {counts.total()} records in {target.topic}" + (f": {by_reason}" if counts else "") + cut,
+        f"rejected: {counts.total()} records in {target.topic}" + (f": {by_reason}" if by_reason else "") + cut,
         f"tailrace rejected show {file or f'-t {target.topic}'} PARTITION:OFFSET" if shown else "",
     )
+
+
+def _by_reason(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.most_common())
 
 
 def _row(record: dict[str, Any]) -> tuple[str, ...]:

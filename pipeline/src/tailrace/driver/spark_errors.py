@@ -32,6 +32,8 @@ _FULL_PATH = re.compile(rf"(/[^\s:()]+)[^\n/]*{_FULL}")
 _FUNCTION = ("PythonException", "ArithmeticException", "RuntimeException: [", "NumberFormatException",
              "DateTimeException", "ArrayIndexOutOfBoundsException", "USER_RAISED_EXCEPTION", "PythonUDFException",
              "SparkUpgradeException")  # fmt: skip
+# Code that is not the user's. The function's own file may be below a folder `tailrace`, as it is on Kubernetes.
+_NOT_THEIRS = re.compile(r"/pyspark/|/(?:site-packages|src)/tailrace/")
 _UNREACHABLE = ("TimeoutException: Timed out waiting for a node assignment", "No resolvable bootstrap urls")
 # Exceptions of these packages concern the checkpoint: nothing else is on an object store.
 _STORE = ("org.apache.hadoop.fs.s3a", "software.amazon.awssdk", "PathIOException", "AWSBadRequestException")
@@ -151,13 +153,15 @@ def _cause(text: str) -> str:
     raised = [
         i for i, line in enumerate(lines) if re.match(r"[A-Za-z_.]*(Error|Exception|Warning)\b.*", line) and i > 0
     ]
-    where = [
-        line for line in lines if line.startswith('File "') and "/pyspark/" not in line and "/tailrace/" not in line
-    ]
+    where = [line for line in lines if line.startswith('File "') and not _NOT_THEIRS.search(line)]
     if where and raised:
         place = re.sub(r'File "(?:.*/)?([^"/]+)", line (\d+), in (\S+)', r"\1:\2 in \3", where[-1])
         after = [i for i in raised if i > lines.index(where[-1])]
         return f"{lines[after[0] if after else raised[-1]]} ({place})"[:800]
+    framed = max((i for i, line in enumerate(lines) if line.startswith('File "')), default=None)
+    below = [i for i in raised if framed is not None and i > framed]
+    if below:
+        return lines[below[0]][:800]
     caused = [line for line in lines if line.startswith("Caused by:")]
     return (caused[-1] if caused else lines[0])[:800]
 

@@ -12,6 +12,7 @@ import pytest
 from support.pipelines import Bench, as_json, events_of, numbered
 from tailrace import errors
 from tailrace.config import Pipeline
+from tailrace.progress.ledger import Ledger
 from tailrace.startup.run import Stop, run
 from tailrace.testing import wait_until
 
@@ -136,3 +137,18 @@ def test_batch_that_ends_before_the_deadline_is_a_clean_end(bench: MakeBench) ->
     assert [each["event"] for each in events][-2:] == ["written", "stopped"]
     assert one.values() == numbered(0, 20)
     assert events_of(one.run(pipeline), "written") == []
+
+
+def test_driver_that_is_stopped_while_it_starts_takes_nothing_over(bench: MakeBench) -> None:
+    """An older driver goes on: a rolled back deployment ends the new one before it leads."""
+    one, stop, events = bench(), Stop(), list[dict[str, Any]]()
+    one.send(numbered(0, 5))
+    pipeline = one.pipeline()
+    with Ledger.of(pipeline) as older:
+        older.take()
+        stop("told to")
+        run(pipeline, one.folder, emit=as_json(events.append), stop=stop, spark=one.spark)
+        assert not older.overtaken()
+    assert events_of(events, "stopped") == [{"event": "stopped", "reason": "told to", "batch": None}]
+    one.run()
+    assert one.values() == numbered(0, 5)

@@ -133,7 +133,7 @@ def test_start_says_whom_it_replaces_and_gives_way_if_it_may_not(bench: MakeBenc
         assert (events, one.values()) == ([], [])
         events = one.run(pipeline)
     assert events[0]["event"] == "changed"
-    assert events[0]["what"].startswith("takes over from run 0ead on 127.0.0.1, which has led since ")
+    assert events[0]["what"].startswith("run 0ead on 127.0.0.1 has led since ")
     assert one.values() == numbered(0, 10)
 
 

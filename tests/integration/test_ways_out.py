@@ -21,6 +21,8 @@ from typer.testing import CliRunner
 from support.pipelines import Bench, numbered
 from support.threads import Line, first_part_only, nothing, recreated
 from tailrace import errors
+from tailrace.admin.checks import State
+from tailrace.admin.progress_checks import progress
 from tailrace.cli.main import app
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.gateway import Written
@@ -272,6 +274,19 @@ def test_pipeline_continues_with_another_sink_when_its_owner_accepts_that(line: 
     one.run(sink={"topic": other})
     assert one.values() == sent
     assert one.values(other) == [b"999999"]
+
+
+def test_doctor_names_a_changed_sink_before_a_start_does(line: MakeLine) -> None:
+    """It was green, and the start refused; once the last batch is done, the command that accepts it is enough."""
+    one = line(1)
+    filled(one, 10)
+    one.run()
+    changed = one.pipeline(sink={"topic": one.topics("other")})
+    found = [each for each in progress(changed, one.folder, one.folder / "f.yaml") if each.name == "last plan"]
+    assert [each.state for each in found] == [State.FAIL]
+    assert found[0].hint.endswith("if you changed the sink: tailrace offsets accept FILE")
+    same = [each for each in progress(one.pipeline(), one.folder, one.folder / "f.yaml") if each.name == "last plan"]
+    assert [each.state for each in same] == [State.OK]
 
 
 def test_pipeline_whose_source_was_recreated_continues_at_its_beginning(line: MakeLine) -> None:

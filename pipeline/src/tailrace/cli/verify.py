@@ -123,6 +123,6 @@ def _advice(found: Comparison) -> str:
     if found.lost and not (found.duplicated or found.unexpected):
         return (
             "if the pipeline is still running, let it drain and verify again; name its rejected topic with --rejected, "
-            "and further output topics with --also"
+            "and further output topics with --also; if the function drops records, say which with --each"
         )
     return "look for the ids above in the output topic, and in the pipeline's log from that time"

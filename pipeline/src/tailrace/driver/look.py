@@ -45,6 +45,13 @@ class Look:
 
     def __call__(self, positions: TopicPartitions) -> Seen:
         """Return the ends of the source's partitions, new ones included."""
+        while True:
+            seen, asked = self._look(positions), self._asked
+            # The brokers may have answered only when a deleted topic existed again: the ends are those of the new one.
+            if seen.at - asked <= TOPICS_EVERY or _ids(self.topics()) == seen.topics:
+                return seen
+
+    def _look(self, positions: TopicPartitions) -> Seen:
         topics = self.topics()
         places = {(topic, number) for topic, (_, count) in topics.items() for number in range(count)}
         gone = sorted(set(positions) - places)
@@ -55,4 +62,8 @@ class Look:
                 then="restore the topic, or set source.on_data_loss: reset to continue without it",
             )
         ends = self._cluster.latest(sorted(places), self._committed)
-        return Seen(ends, {topic: name for topic, (name, _) in topics.items()}, time.monotonic())
+        return Seen(ends, _ids(topics), time.monotonic())
+
+
+def _ids(topics: Mapping[str, tuple[str, int]]) -> dict[str, str]:
+    return {topic: name for topic, (name, _) in topics.items()}

@@ -110,8 +110,9 @@ def check_same(pipeline: Pipeline, plan: AnyPlan, ids: Mapping[str, str]) -> fro
             f"batch {plan.batch} of {plan.pipeline!r} was planned for the sink {_topic(plan.sink)}, but this "
             f"configuration writes to {_topic(sink)}",
             kept="nothing was read or written",
-            then="if another pipeline has this name, rename one of them; if you changed the sink, run the old "
-            "configuration with --batch to finish its batch, then: tailrace offsets accept FILE",
+            then="if another pipeline has this name, rename one of them; if you changed the sink"
+            f"{'' if plan.done else ', run the old configuration with --batch to finish its batch, then'}: "
+            "tailrace offsets accept FILE",
         )
     again = frozenset(topic for topic, name in plan.topics.items() if ids.get(topic, name) != name)
     if again and pipeline.source.on_data_loss is OnDataLoss.STOP:

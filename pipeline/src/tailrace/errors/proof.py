@@ -15,7 +15,9 @@ class RecordsDiffer(VerifyError):
     """The output does not contain each record exactly once.
 
     `tailrace verify` and `tailrace demo` read both topics with plain consumers, at read_committed, and count. With
-    Spark's own sink, which is at-least-once, expect this after a kill. With Tailrace's sink it is a defect.
+    Spark's own sink, which is at-least-once, expect this after a kill. With Tailrace's sink it is a defect, unless the
+    function drops records or makes several of one, and `--each` did not say so: a number, or the place in the input
+    where it is (`--each json:$.wanted`).
     """
 
     code = "TR-601"

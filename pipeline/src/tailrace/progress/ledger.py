@@ -24,9 +24,9 @@ from tailrace.kafka.clients import TopicPartitions, add_offsets, client_options,
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import PURGED, is_fenced, translate
 from tailrace.kafka.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
-from tailrace.kafka.topics import setting
+from tailrace.kafka.topics import recreation, setting, topic_ids
 from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group, transactional_id
-from tailrace.progress.plan import SinkPartition
+from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.plan_lookup import PlanLookup
 from tailrace.progress.stream_plan import AnyPlan
 
@@ -37,6 +37,7 @@ _TRANSACTION_TIMEOUT = 30.0  # of the driver's own transactions, which are short
 _COMMIT_LIMIT = 30.0
 _SOON = 0.1  # seconds; 0 would mean without a limit
 _OFFSETS_LIMIT = 15.0  # longer than the brokers need to replace one that was killed
+_PROMPT = 0.5  # seconds for which topics are believed to be the same ones
 _ABORT_LIMIT = 5.0
 _HEAR_LIMIT = 0.5  # the report of a refused record has arrived, or is about to
 _FENCES = 16  # sink partitions fenced concurrently
@@ -50,7 +51,7 @@ class Ledger:
         self._topic = topic
         self._base = client_options(kafka)
         cluster = Cluster(kafka)
-        self._earliest, self._latest = cluster.earliest, cluster.latest
+        self._earliest, self._latest, self._admin = cluster.earliest, cluster.latest, cluster.admin
         self.partitions = cluster.ensure(topic, partitions, replication, LEDGER_SETTINGS, Operation.READ)
         self._check_policy(cluster)
         # A ledger that grows to _PLACES partitions moves the plan once; `latest` then searches every partition.
@@ -197,8 +198,10 @@ class Ledger:
                 places = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
                 topics = [on_topic(Operation.READ, topic) for topic in sorted({topic for topic, _ in positions})]
                 rights = [*topics, on_group(offsets_group(self._name)), on_transactions(self._name)]
-                group = consumer.consumer_group_metadata()
+                group, asked = consumer.consumer_group_metadata(), time.monotonic()
                 add_offsets(producer, places, group, _OFFSETS_LIMIT, "adding the positions")
+                if time.monotonic() - asked > _PROMPT:
+                    self._require_same_topics(plan, producer)
             crash_points.at(point, plan.batch, first=producer.flush)
             rights = own
             with self._ear.listening(producer, plan.batch):
@@ -227,6 +230,23 @@ class Ledger:
                 with contextlib.suppress(KafkaException):  # otherwise its offsets block every reader until it times out
                     told(producer, lambda: producer.abort_transaction(_ABORT_LIMIT))
             raise translate(error, doing, kept="nothing of the batch was written", rights=rights) from error
+
+    def _require_same_topics(self, plan: AnyPlan, producer: Producer) -> None:
+        """Abort if a source topic was deleted and created again: its positions say nothing about the new one.
+
+        Brokers take no position of a deleted topic, and the client asks until there is one of that name.
+        """
+        if not isinstance(plan, Plan):
+            return
+        try:
+            found = topic_ids(self._admin, plan.topics)
+            again = [topic for topic, name in plan.topics.items() if topic in found and found[topic][0] != name]
+            if again:
+                raise recreation(again, f"while batch {plan.batch} was planned", "everything that was delivered")
+        except errors.TailraceError:
+            with contextlib.suppress(KafkaException):
+                told(producer, lambda: producer.abort_transaction(_ABORT_LIMIT))
+            raise
 
     def _right(self, operation: Operation) -> Right:
         return on_topic(operation, self._topic)

@@ -47,7 +47,7 @@ from tailrace.startup.standby import Standby
 from tailrace.startup.warming import Warming
 from tailrace.startup.watcher import RunWatcher
 from tailrace.status.board import Board
-from tailrace.status.events import Changed, Emit, LeaseProblem, Noted, Starting, ignored, to_each
+from tailrace.status.events import Changed, Emit, LeaseProblem, Noted, Starting, Stopped, ignored, to_each
 
 
 def assemble(spark: SparkSession, pipeline: Pipeline, folder: Path) -> Assembly:
@@ -118,7 +118,9 @@ def run(
             if engine is None:
                 records = spark_source.stream(spark, pipeline, None, pipeline.batch.max_records)
                 frame(assembly, records, Gate.of(pipeline, None))
-            if not standby or Standby(context, spark, stages, lease).wait():
+            if not standby and stop.event.is_set():  # it takes nothing over, and an older driver goes on
+                emit(Stopped(stop.reason, None))
+            elif not standby or Standby(context, spark, stages, lease).wait():
                 _outlast(
                     patience,
                     context,
@@ -148,7 +150,7 @@ def given_way(pipeline: Pipeline, cluster: Cluster, emit: Emit, replaces: Callab
     if replaces is not None and not replaces(leader):
         return True
     since = datetime.datetime.fromtimestamp(leader.since, datetime.UTC).isoformat(timespec="seconds")
-    emit(Changed(f"takes over from run {leader.run} on {leader.host}, which has led since {since}, and stops it"))
+    emit(Changed(f"run {leader.run} on {leader.host} has led since {since}, and ends when this one takes over"))
     return False
 
 

@@ -228,7 +228,7 @@ class ExecutorsWanted(_Event):
 
 @dataclass(frozen=True)
 class Stopped(_Event):
-    """The run has ended cleanly; `batch` is None for a standby that never led."""
+    """The run has ended cleanly; `batch` is None for a driver that never led."""
 
     event = "stopped"
     reason: str

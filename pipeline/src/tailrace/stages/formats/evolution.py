@@ -43,7 +43,7 @@ class Writing:
     @property
     def then(self) -> str:
         """What to do about a refusal."""
-        return f"change {self.file}, or write to a new topic"
+        return f"change {self.file} (a default for a new field), or write to a new topic: tailrace offsets accept FILE"
 
 
 def readings(source: Source, folder: Path, topics: Iterable[str]) -> Iterator[Reading]:

@@ -24,6 +24,7 @@ from tailrace_operator.chart import WRITTEN
 from tailrace_operator.schemas import (
     ANYTHING,
     COLUMNS,
+    NAME_RULES,
     OPERATION_COLUMNS,
     OPERATION_SCHEMA,
     OTHERWISE,
@@ -107,6 +108,7 @@ def _resource(values: Schema) -> Schema:
         "description": "A Tailrace pipeline: a source, decode → process → encode, a sink.",
         "required": ["spec"],
         "properties": {"spec": spec(values), "status": deepcopy(STATUS)},
+        "x-kubernetes-validations": deepcopy(NAME_RULES),
     }
 
 

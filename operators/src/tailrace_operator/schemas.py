@@ -62,6 +62,14 @@ SWITCHES: Schema = {
     },
 }
 OTHERWISE = {"name", "enabled"}
+# Of the whole resource: objects and topics are named after it, and so is its shadow, NAME-shadow.
+NAME_RULES: list[Schema] = [
+    {"rule": "self.metadata.name.size() <= 40", "message": "the name of a Pipeline has at most 40 characters"},
+    {
+        "rule": "!has(self.spec.shadow) || self.metadata.name.size() <= 33",
+        "message": "the name of a Pipeline with a shadow has at most 33 characters",
+    },
+]
 RULES: list[Schema] = [
     {
         "rule": "!has(self.shadow) || !has(self.shadow.topic) || !has(self.config.sink) || "

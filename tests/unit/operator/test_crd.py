@@ -17,6 +17,7 @@ from tailrace.config import Pipeline, Section
 from tailrace.errors import InvariantBroken
 from tailrace_operator.chart import WRITTEN
 from tailrace_operator.crd import crd, operation, structural
+from tailrace_operator.overlay import SUFFIX
 
 LIMIT = 60.0
 VALUES = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
@@ -214,3 +215,11 @@ def test_module_prints_the_definition() -> None:
     )
     assert list(yaml.safe_load_all(result.stdout)) == [crd(VALUES), operation()]
     assert "&id" not in result.stdout
+
+
+def test_name_that_would_be_too_long_for_its_objects_is_refused(version: dict[str, Any]) -> None:
+    """The chart's limit, told by the API server in words; a shadow's name is longer by its suffix."""
+    limit = VALUES["$defs"]["pipelineName"]["maxLength"]
+    rules = {each["rule"] for each in version["schema"]["openAPIV3Schema"]["x-kubernetes-validations"]}
+    assert f"self.metadata.name.size() <= {limit}" in rules
+    assert f"!has(self.spec.shadow) || self.metadata.name.size() <= {limit - len(SUFFIX)}" in rules

@@ -64,7 +64,9 @@ def _lines(schema: AvroSchema, number: int | None) -> Encode:
             return write({name: value for name, value in row.items() if value is not None or name not in filled})
         except Misfit as error:
             raise ConfigInvalid(
-                f"it does not fit the schema: {error}", kept=_KEPT, then="write it as JSON with the schema's fields"
+                f"it does not fit the schema: {error.reason}: {error.detail}",
+                kept=_KEPT,
+                then="write it as JSON with the schema's fields",
             ) from None
 
     return encode

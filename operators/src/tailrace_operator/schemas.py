@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tailrace_operator.overlay import OVERLAID
+from tailrace_operator.overlay import OVERLAID, SUFFIX
 
 Schema = dict[str, Any]
 
@@ -62,12 +62,16 @@ SWITCHES: Schema = {
     },
 }
 OTHERWISE = {"name", "enabled"}
-# Of the whole resource: objects and topics are named after it, and so is its shadow, NAME-shadow.
-NAME_RULES: list[Schema] = [
-    {"rule": "self.metadata.name.size() <= 40", "message": "the name of a Pipeline has at most 40 characters"},
+LONGEST = 39  # characters of a Pipeline's name: the chart cuts others, and the operator would not find its Deployment
+_LONGEST_LIVE = LONGEST - len(SUFFIX)  # its shadow is a Pipeline too
+NAME_RULES: list[Schema] = [  # of the whole resource
     {
-        "rule": "!has(self.spec.shadow) || self.metadata.name.size() <= 33",
-        "message": "the name of a Pipeline with a shadow has at most 33 characters",
+        "rule": f"self.metadata.name.size() <= {LONGEST}",
+        "message": f"the name of a Pipeline has at most {LONGEST} characters",
+    },
+    {
+        "rule": f"!has(self.spec.shadow) || self.metadata.name.size() <= {_LONGEST_LIVE}",
+        "message": f"the name of a Pipeline with a shadow has at most {_LONGEST_LIVE} characters",
     },
 ]
 RULES: list[Schema] = [

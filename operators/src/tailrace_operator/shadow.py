@@ -19,9 +19,8 @@ from tailrace_operator.changes import Effect, part
 from tailrace_operator.model import APPLIED, PARTITIONS, SHADOW, Ended, Key, Object, Operation, Resource, Seen
 from tailrace_operator.objects import owner, short
 from tailrace_operator.revisions import digest
+from tailrace_operator.schemas import LONGEST
 from tailrace_operator.status import Condition, Following
-
-_LONGEST = 39  # characters of a Pipeline's name: the chart cuts others, and the operator would not find its Deployment
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def wrong(key: Key, changes: Mapping[str, Any]) -> str:
     found = overlay.misplaced(changes)
     if found:
         return f"spec.shadow changes {', '.join(found)}, which a shadow may not; its sink topic is spec.shadow.topic"
-    return f"the name {key.name} has more than {_LONGEST} characters" if len(key.name) > _LONGEST else ""
+    return f"the name {key.name} has more than {LONGEST} characters" if len(key.name) > LONGEST else ""
 
 
 def problem(live: Pipeline, shadow: Pipeline, others: Iterable[Uses]) -> str:

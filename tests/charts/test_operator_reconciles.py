@@ -122,6 +122,30 @@ def test_what_no_watch_has_said_is_asked_for_from_time_to_time(monkeypatch: pyte
     assert one.reconcile(KEY) == ""
 
 
+def test_revision_that_works_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While an upgrade waits for its driver, the status has the revision of the driver before."""
+    api = Api("u")
+    one, cache = made(api)
+    one.reconcile(KEY)
+    asked: list[str] = []
+    sets = [{"metadata": {"name": "orders-a", "annotations": {"streaming.tailrace.dev/revision": "before"}}}]
+
+    def listed(kind: str, namespace: str, selector: str) -> list[Object]:
+        asked.append(kind)
+        return sets if kind == "ReplicaSet" else []
+
+    monkeypatch.setattr(api, "list", listed)
+    labels = {"tailrace.dev/pipeline": "orders", "tailrace.dev/release": "orders", "tailrace.dev/component": "driver"}
+    about: Object = {"name": "orders-a-1", "namespace": "ns", "uid": "p", "labels": labels, "creationTimestamp": "now"}
+    about |= {"ownerReferences": [{"kind": "ReplicaSet", "name": "orders-a"}]}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    cache.put("Pod", {"metadata": about, "status": ready})
+    for _ in range(3):
+        one.reconcile(KEY)
+    assert api.statuses[-1]["running"] == "before" != api.statuses[-1]["revision"]
+    assert asked.count("ReplicaSet") == 1
+
+
 def test_new_drivers_keep_what_they_need() -> None:
     """Once for each new pod, and not for a Pipeline that is gone."""
     api = Api("u")

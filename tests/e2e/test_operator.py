@@ -147,7 +147,11 @@ def test_function_that_does_not_exist_is_rolled_back(running: Operated) -> None:
     bad = operated.changed(process={"function": "/opt/pipeline/tweets.py:nothing"})
     with running.feeding():
         running.apply(bad)
+        begun = ("Upgrading", "RolledBack")
+        running.until(lambda: running.status()["phase"] in begun, "the broken revision to be tried")
+        assert running.status()["running"] == good
         running.phase("RolledBack")
+        assert running.status()["lastError"]["code"] == "TR-102"
         found = running.condition("RolledBack")
         assert found["reason"] == "ConfigurationRefused"
         assert "TR-102" in found["message"]

@@ -109,6 +109,8 @@ class Pod:
     message: str = ""  # the words with it, or the last ones of the container that ended
     exit_code: int | None = None  # of the container that ended last
     leaving: bool = False  # it was told to end, and may still work
+    made_by: str = ""  # its ReplicaSet
+    revision: str = ""  # it was made of, if another driver is there as well
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class Report:
     rates: Mapping[str, float] = field(default_factory=dict)
     batch: Mapping[str, Any] = field(default_factory=dict)
     executors: int | None = None  # present
+    driver: str = ""  # the pod
 
 
 class Ended(StrEnum):

@@ -53,6 +53,11 @@ def notes(body: Mapping[str, Any]) -> Mapping[str, str]:
     return body["metadata"].get("annotations") or {}
 
 
+def revision_of(body: Mapping[str, Any]) -> str:
+    """Return the revision that a Deployment was made of, or one of its ReplicaSets."""
+    return notes(body).get(REVISION, "")
+
+
 def seen(
     pipeline: Mapping[str, Any],
     records: Iterable[Mapping[str, Any]],
@@ -66,7 +71,8 @@ def seen(
     known = sorted((revisions.parse(each) for each in records), key=lambda each: each.number)
     every = sorted((pod(each) for each in drivers), key=lambda each: (each.created, each.name))
     pods = tuple(each for each in every if not each.leaving)
-    heard = [found for found in (ask(each, port) for each in pods) if found is not None]
+    asked = ((each, ask(each, port)) for each in pods)
+    heard = [replace(found, driver=each.name) for each, found in asked if found is not None]
     heard.sort(key=lambda each: each.phase == STANDBY)  # the one that leads knows most
     return Seen(
         resource=resource(pipeline),
@@ -104,7 +110,7 @@ def rollout(body: Mapping[str, Any]) -> Rollout:
         elif progressing.get("reason") == "ProgressDeadlineExceeded":
             progress = Progress.LATE
     return Rollout(
-        revision=marks.get(REVISION, ""),
+        revision=revision_of(body),
         applied=marks.get(APPLIED, ""),
         generation=int(about["generation"]),
         progress=progress,
@@ -128,6 +134,7 @@ def pod(body: Mapping[str, Any]) -> Pod:
     waiting = now.get("waiting") or {}
     scheduled = conditions.get("PodScheduled", {})
     reason, text = waiting.get("reason", ""), waiting.get("message", "")
+    owners = body["metadata"].get("ownerReferences") or ()
     if reason in _ON_ITS_WAY:
         reason = ""
     if scheduled.get("status") == "False":
@@ -142,6 +149,7 @@ def pod(body: Mapping[str, Any]) -> Pod:
         message=str(ended.get("message") or text)[-_LONGEST:].strip(),
         exit_code=int(ended["exitCode"]) if "exitCode" in ended else None,
         leaving="deletionTimestamp" in body["metadata"],
+        made_by=next((each["name"] for each in owners if each["kind"] == "ReplicaSet"), ""),
     )
 
 

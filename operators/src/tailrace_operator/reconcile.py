@@ -30,6 +30,7 @@ from tailrace_operator.cache import LABELS, Cache
 from tailrace_operator.decide import decide
 from tailrace_operator.model import WHY, Choice, Ended, JobState, Key, Object, Revision, Seen
 from tailrace_operator.objects import with_status
+from tailrace_operator.replica_sets import ReplicaSets
 from tailrace_operator.shadows import Shadows
 from tailrace_operator.status import Following, status
 
@@ -65,6 +66,7 @@ class Reconciler:
         self._written: dict[Key, float] = {}
         self._refreshed: dict[Key, float] = {}
         self._gates = gates.Gates(api)
+        self._replica_sets = ReplicaSets(api)
         self._kept: dict[Key, frozenset[str]] = {}
         self._told: dict[Key, str] = {}
         self._shadows = Shadows(cache, builder, api)
@@ -103,7 +105,8 @@ class Reconciler:
             return None
         port = self._builder.platform.port
         turn = observe.turn(found)
-        return observe.seen(found.pipeline, found.records, found.deployment, found.drivers, port, turn)
+        seen = observe.seen(found.pipeline, found.records, found.deployment, found.drivers, port, turn)
+        return self._replica_sets.marked(seen)
 
     def _validate(self, seen: Seen) -> str:
         try:
@@ -248,6 +251,7 @@ class Reconciler:
     def _forget(self, key: Key) -> None:
         self._builder.forget(key)
         self._gates.forget(key)
+        self._replica_sets.forget(key)
         self._shadows.forget(key)
         self._applied.pop(key, None)
         self._kept.pop(key, None)

@@ -132,7 +132,7 @@ STATUS: Schema = {
         "observedGeneration": _number("The generation of the spec that this status describes."),
         "phase": _text("The pipeline's state in a word."),
         "revision": _text("The revision that is to run: that of the spec, or one that was promoted."),
-        "running": _text("The revision that drivers are made of."),
+        "running": _text("The revision that works; while none does, the one that drivers are made of."),
         "lastStable": _text("The newest revision that was seen to work, and to which a failed one goes back."),
         "replicas": _number("Executors that are present."),
         "selector": _text("The labels of the executors' pods, for `kubectl scale` and autoscalers."),
@@ -142,7 +142,7 @@ STATUS: Schema = {
         "lastBatch": {"type": "object", "description": "The batch that was delivered last.", **ANYTHING},
         "lastError": {
             "type": "object",
-            "description": "Why the newest driver is not ready.",
+            "description": "Why the newest driver is not ready, or a revision was left.",
             "properties": {
                 "driver": _text("Its pod."),
                 "code": _text("The code of its error, for `tailrace explain`."),

@@ -163,7 +163,7 @@ def status(seen: Seen, choice: Choice, now: str, following: Following | None = N
         "observedGeneration": seen.resource.generation,
         "phase": phase(seen, choice, {each.type: each for each in found}).value,
         "revision": choice.wanted.name,
-        "running": seen.rollout.revision if seen.rollout is not None else "",
+        "running": _running(seen),
         "lastStable": _stable(seen, choice),
         "drivers": len(seen.pods),
         "replicas": _executors(seen),
@@ -177,11 +177,22 @@ def status(seen: Seen, choice: Choice, now: str, following: Following | None = N
         made["rates"] = {name: round(value, 1) for name, value in report.rates.items()}
         names = ("number", "records", "out", "rejected", "finished")
         made["lastBatch"] = {name: report.batch[name] for name in names if report.batch.get(name) is not None}
-    if broken is not None and broken.message:
-        code = _CODE.search(broken.message)
-        made["lastError"] = {"driver": broken.name, "message": short(broken.message)}
-        made["lastError"] |= {"code": code.group()} if code is not None else {}
+    driver, why = (broken.name, broken.message) if broken is not None else ("", "")
+    if why := why or choice.rolled_back:
+        code = _CODE.search(why)
+        error = {"driver": driver, "message": short(why), "code": code.group() if code is not None else ""}
+        made["lastError"] = {name: value for name, value in error.items() if value}
     return {name: value for name, value in made.items() if value not in (None, "", {})}
+
+
+def _running(seen: Seen) -> str:
+    """Return the revision that works; while none does, or all drivers are alike, the one that drivers are made of."""
+    if seen.rollout is None:
+        return ""
+    leader = seen.report.driver if seen.report is not None and seen.report.phase != STANDBY else ""
+    able = [each for each in seen.pods if each.ready and each.revision]
+    able.sort(key=lambda each: each.name != leader)  # without a word from one, the oldest
+    return able[0].revision if able else seen.rollout.revision
 
 
 def _executors(seen: Seen) -> int | None:

@@ -17,6 +17,7 @@ from tailrace_operator.changes import Effect, changed, part, why
 from tailrace_operator.gates import words
 from tailrace_operator.model import MANAGER, Choice, Object, Resource, Revision, Seen
 from tailrace_operator.objects import short
+from tailrace_operator.platform import TOPIC, USER
 
 _PLATFORM = "the operator's platform or version"
 
@@ -69,7 +70,9 @@ def waiting(before: Mapping[str, Any], choice: Choice) -> News | None:
     known = {each["type"]: each.get("reason") for each in before.get("conditions", ())}
     if not choice.waiting or known.get("DependenciesReady") == choice.waiting[0].reason:
         return None
-    return News(choice.waiting[0].reason, words(choice.waiting), warning=True)
+    # At a start, Strimzi makes its resources ready after a while; the rest is missing until somebody does something.
+    warning = choice.running or any(each.asked or each.kind not in (USER, TOPIC) for each in choice.waiting)
+    return News(choice.waiting[0].reason, words(choice.waiting), warning=warning)
 
 
 def event(resource: Resource, told: News) -> Object:

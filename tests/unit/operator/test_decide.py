@@ -159,6 +159,39 @@ def test_phase_says_what_matters_most(given: dict[str, object], word: Phase, rea
     assert (phase(state, choice, found), found["Ready"].reason) == (word, ready)
 
 
+OLDER = replace(WORKS, revision="old")
+NEWER = Pod("p-2", "2026-01-02", "10.0.0.2", ready=True, revision=NEW)
+STANDS_BY = replace(WELL, ready=False, phase="standby", driver="p-2")
+
+
+@pytest.mark.parametrize(
+    ("given", "running"),
+    [
+        ({}, ""),
+        ({"rollout": ROLLING}, NEW),
+        ({"rollout": ROLLING, "pods": (OLDER, REFUSED), "report": replace(WELL, driver="p-1")}, "old"),
+        ({"rollout": ROLLING, "pods": (OLDER, NEWER), "report": replace(WELL, driver="p-2")}, NEW),
+        ({"rollout": ROLLING, "pods": (OLDER, NEWER), "report": STANDS_BY}, "old"),
+        ({"rollout": ROLLING, "pods": (OLDER, NEWER)}, "old"),
+        ({"rollout": ROLLING, "pods": (REFUSED,)}, NEW),
+        ({"rollout": DONE, "pods": (WORKS,), "report": replace(WELL, driver="p-1")}, NEW),
+    ],
+)
+def test_running_revision_is_the_leading_drivers(given: dict[str, object], running: str) -> None:
+    """A Deployment has the new one as soon as it is applied, while the driver before still works."""
+    state = seen(**given)
+    assert status(state, decide(state), "now").get("running", "") == running
+
+
+def test_revision_that_was_left_says_its_code() -> None:
+    """The driver that could have said it is gone."""
+    failed = replace(WANTED, failed="ConfigurationRefused: p-2: TR-102 function missing: no fee in fees.py")
+    state = seen(rollout=replace(DONE, revision="old"), pods=(WORKS,), report=WELL, revisions=(OLD, failed))
+    found = status(state, decide(state), "now")
+    assert (found["phase"], found["lastError"]["code"]) == ("RolledBack", "TR-102")
+    assert "no fee in fees.py" in found["lastError"]["message"]
+
+
 def test_condition_keeps_the_time_of_its_last_change() -> None:
     """Since when it is so is what one asks at night."""
     state = seen(rollout=DONE, pods=(WORKS,), report=WELL)

@@ -61,6 +61,18 @@ def test_driver_that_runs_is_not_stopped() -> None:
     assert waiting(found, held) is None
 
 
+@pytest.mark.parametrize(
+    ("closed", "warning"),
+    [((USER,), False), ((replace(USER, asked=True),), True), ((USER, SECRET), True)],
+)
+def test_new_pipeline_warns_only_of_what_nobody_is_about_to_make(closed: tuple[Closed, ...], warning: bool) -> None:
+    """Its KafkaUser was just applied, and Strimzi makes it ready by itself: every Pipeline begins so."""
+    seen, made = choice()
+    told = waiting({}, gates.held_back(seen, made, closed))
+    assert told is not None
+    assert told.warning is warning
+
+
 def test_upgrade_waits_for_a_secret_and_leaves_what_runs() -> None:
     """Its pod could not start; a KafkaUser becomes ready only after it was applied, so that holds nothing."""
     seen, made = choice(rollout=replace(RUNS, revision="old"), report=Report(True, False, "leading"))

@@ -140,6 +140,12 @@ def test_driver_notices_a_lost_executor_within_a_minute() -> None:
     assert limit(spark={"spark.network.timeout": "3m"}) == "3m"
 
 
+def test_executors_of_a_lost_node_are_missed_soon() -> None:
+    """Spark's watch overlooks a pod that is deleted at once; only its next look at all pods makes another."""
+    made = revision(render())["data"]["pipeline.yaml"]
+    assert yaml.safe_load(made)["spark"]["spark.kubernetes.executor.apiPollingInterval"] == "5s"
+
+
 def test_standby_waits_on_another_node() -> None:
     """If there is one; both run the same configuration."""
     spec = deployment(driver={"standbys": 1})

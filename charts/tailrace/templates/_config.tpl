@@ -41,6 +41,8 @@
 {{- $p := .p -}}
 {{- /* An executor that is silent for longer has lost its node; Spark's own limit is two minutes. */}}
 {{- $lost := dict "spark.network.timeout" "25s" "spark.network.timeoutInterval" "5s" "spark.executor.heartbeatInterval" "5s" -}}
+{{- /* Spark's watch takes no notice of a pod that is deleted at once, and by default its next look is 30 s away. */}}
+{{- $_ := set $lost "spark.kubernetes.executor.apiPollingInterval" "5s" -}}
 {{- $made := dict
   "pipeline" $p.name
   "kafka" (include "tailrace.kafka.section" $root | fromYaml)

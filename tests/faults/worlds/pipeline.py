@@ -44,7 +44,8 @@ from tailrace.errors import (
     TailraceError,
 )
 
-LIMIT = 120.0  # seconds without a batch, a start, or the end of a start
+# Seconds without a batch, a start or the end of a start; and while Spark starts, three JVMs beside other lanes' worlds.
+LIMIT, STARTS = 120.0, 300.0
 QUIET = 4.0  # seconds for which a driver is idle before it is believed
 _MOST_STARTS = 20
 _LOGIN = {
@@ -91,8 +92,7 @@ class Driven:
         self.address = ""  # of the driver's status page and metrics, if it serves them
         self._batches = Batches()
         self._drivers: list[Driver] = []
-        self.expected = False  # whether the driver's end is our doing
-        self._seen = 0
+        self.expected = self._up = False  # whether the last driver's end is our doing, and whether it has started
         self._heard = time.monotonic()
         self.outside = outside
         self.gaps: list[Gap] = []  # what was deleted from the input before it was read
@@ -170,7 +170,7 @@ class Driven:
         if self.outside.store is not None:
             environment |= reach(self.outside.store.endpoint)
         self._drivers.append(Driver(["-m", *command], environment, self.folder))
-        self.expected, self._struck = False, self._happened
+        self.expected, self._struck, self._up = False, self._happened, False
         self._batches.ended()
         self.starts += 1
         return self._drivers[-1]
@@ -198,8 +198,8 @@ class Driven:
             with (self.folder / "events.jsonl").open("a", encoding="utf-8") as kept:  # it tells why one is stuck
                 kept.write(json.dumps({"heard": heard.at, "start": self.starts, **heard.event}) + "\n")
             self._batches.apply(heard.event)
-            self._begun += heard.event.get("event") == "started"
-            self.address = str(heard.event.get("url", self.address))
+            kind, self.address = heard.event.get("event"), str(heard.event.get("url", self.address))
+            self._begun, self._up = self._begun + (kind == "started"), self._up or kind != "starting"
         elif code is not None:
             self._check_end(code)
             self.start()
@@ -225,15 +225,16 @@ class Driven:
 
     def follow(self, until: Any, what: str) -> None:
         """Take events until the condition holds."""
-        ends, before = time.monotonic() + LIMIT, (0, 0, -1, 0, 0)
+        since, before = time.monotonic(), (0, 0, -1, 0, 0)
         while not until():
             self.step()
             again = self.backfill.starts + self.backfill.batches if self.backfill is not None else 0
             now = (self.starts, self._begun, self._batches.written, self.watch.kept.count, again)
             if now != before:
-                before, ends = now, time.monotonic() + LIMIT
-            if time.monotonic() > ends:
-                raise Stuck(f"waited {LIMIT:g} s in vain for {what}")
+                before, since = now, time.monotonic()
+            limit = LIMIT if self._up or self.world.place is Place.THREADS else STARTS
+            if time.monotonic() - since > limit:
+                raise Stuck(f"waited {limit:g} s in vain for {what}")
 
     def accepted(self) -> bool:
         """Follow until a batch is delivered, or there is nothing to do; return False if an open batch refuses that."""

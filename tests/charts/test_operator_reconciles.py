@@ -146,6 +146,28 @@ def test_revision_that_works_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) 
     assert asked.count("ReplicaSet") == 1
 
 
+def test_revision_that_works_is_that_of_its_driver_as_soon_as_another_is_applied() -> None:
+    """The reconcile that applies an upgrade has seen only drivers of the one before."""
+    api = Api("u")
+    one, cache = made(api)
+    one.reconcile(KEY)
+    found = cache.of(KEY)
+    assert found is not None
+    assert found.deployment is not None
+    counts = {"observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1}
+    cache.put("Deployment", found.deployment | {"status": counts})
+    labels = {"tailrace.dev/pipeline": "orders", "tailrace.dev/release": "orders", "tailrace.dev/component": "driver"}
+    about: Object = {"name": "orders-a-1", "namespace": "ns", "uid": "p", "labels": labels, "creationTimestamp": "now"}
+    cache.put("Pod", {"metadata": about, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+    one.reconcile(KEY)
+    before = api.statuses[-1]["revision"]
+    changed = PIPELINE["spec"] | {"config": PIPELINE["spec"]["config"] | {"batch": {"max_records": 7}}}
+    metadata = PIPELINE["metadata"] | {"generation": 2, "resourceVersion": "2"}
+    cache.pipeline(PIPELINE | {"metadata": metadata, "spec": changed}, gone=False)
+    one.reconcile(KEY)
+    assert api.statuses[-1]["running"] == before != api.statuses[-1]["revision"]
+
+
 def test_new_drivers_keep_what_they_need() -> None:
     """Once for each new pod, and not for a Pipeline that is gone."""
     api = Api("u")

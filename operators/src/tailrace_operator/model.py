@@ -110,7 +110,7 @@ class Pod:
     exit_code: int | None = None  # of the container that ended last
     leaving: bool = False  # it was told to end, and may still work
     made_by: str = ""  # its ReplicaSet
-    revision: str = ""  # it was made of, if another driver is there as well
+    revision: str = ""  # it was made of; empty: not known
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,13 @@ class ReplicaSets:
         self._known: dict[Key, dict[str, str]] = {}
 
     def marked(self, seen: Seen) -> Seen:
-        """Return what was seen, with the revision of each driver's pod, unless all are of the Deployment's."""
-        key = seen.resource.key
-        if seen.rollout is None or seen.rollout.progress is Progress.DONE:
-            self.forget(key)
+        """Return what was seen, with the revision of each driver's pod."""
+        key, rollout = seen.resource.key, seen.rollout
+        if rollout is None:
             return seen
+        if rollout.progress is Progress.DONE:  # all are of the Deployment's
+            self.forget(key)
+            return replace(seen, pods=tuple(replace(each, revision=rollout.revision) for each in seen.pods))
         known = self._known.setdefault(key, {})
         if {each.made_by for each in seen.pods} - {"", *known}:
             found = self._api.list("ReplicaSet", key.namespace, selector(key, "driver"))

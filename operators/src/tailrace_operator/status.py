@@ -186,7 +186,7 @@ def status(seen: Seen, choice: Choice, now: str, following: Following | None = N
 
 
 def _running(seen: Seen) -> str:
-    """Return the revision that works; while none does, or all drivers are alike, the one that drivers are made of."""
+    """Return the revision that works; while none does, the one that drivers are made of."""
     if seen.rollout is None:
         return ""
     leader = seen.report.driver if seen.report is not None and seen.report.phase != STANDBY else ""

@@ -94,10 +94,15 @@ def held_back(seen: Seen, choice: Choice, closed: tuple[Closed, ...]) -> Choice:
     """Return the choice: a start waits, an upgrade waits for what its pod refers to, and nothing is stopped."""
     if starts(seen) and closed:
         return replace(choice, running=False, waiting=closed)
-    needed = tuple(each for each in closed if each.kind in _MOUNTED or each.asked)
+    needed = tuple(each for each in closed if is_up_to_people(each))
     if changes(seen, choice) and needed:
         return replace(choice, run=None, hold=Hold.WAITING, why=words(needed), waiting=needed)
     return replace(choice, waiting=closed)
+
+
+def is_up_to_people(each: Closed) -> bool:
+    """Return whether it stays missing until a person does something: Strimzi makes its resources ready by itself."""
+    return each.kind in _MOUNTED or each.asked
 
 
 def words(closed: Iterable[Closed]) -> str:

@@ -71,8 +71,7 @@ def seen(
     known = sorted((revisions.parse(each) for each in records), key=lambda each: each.number)
     every = sorted((pod(each) for each in drivers), key=lambda each: (each.created, each.name))
     pods = tuple(each for each in every if not each.leaving)
-    asked = ((each, ask(each, port)) for each in pods)
-    heard = [replace(found, driver=each.name) for each, found in asked if found is not None]
+    heard = [found for found in (ask(each, port) for each in pods) if found is not None]
     heard.sort(key=lambda each: each.phase == STANDBY)  # the one that leads knows most
     return Seen(
         resource=resource(pipeline),
@@ -160,7 +159,7 @@ def ask(driver: Pod, port: int | None) -> Report | None:
     host = f"[{driver.address}]" if ":" in driver.address else driver.address
     try:
         with urllib.request.urlopen(f"http://{host}:{port}/status", timeout=_PATIENCE) as answer:
-            return report(json.load(answer))
+            return replace(report(json.load(answer)), driver=driver.name)
     except (OSError, ValueError, KeyError):
         return None
 

@@ -25,9 +25,8 @@ KINDS = {
     "KafkaUser": "kafka.strimzi.io/v1",
     "Deployment": "apps/v1",  # last: what its pods need is there by then
 }
-USER = "KafkaUser"
 TOPIC = "KafkaTopic"  # holds records: it outlives its pipeline
-OPTIONAL = frozenset({"PodMonitor", TOPIC, USER})  # of other operators, which may not be there
+OPTIONAL = frozenset({"PodMonitor", "KafkaTopic", "KafkaUser"})  # of other operators, which may not be there
 _NOT_OURS = ("pipelines", "fullnameOverride")
 
 

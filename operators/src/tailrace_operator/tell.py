@@ -14,10 +14,9 @@ from typing import Any
 from tailrace.config.resource import GROUP, KIND, VERSION
 from tailrace_operator.build import Built
 from tailrace_operator.changes import Effect, changed, part, why
-from tailrace_operator.gates import words
+from tailrace_operator.gates import is_up_to_people, words
 from tailrace_operator.model import MANAGER, Choice, Object, Resource, Revision, Seen
 from tailrace_operator.objects import short
-from tailrace_operator.platform import TOPIC, USER
 
 _PLATFORM = "the operator's platform or version"
 
@@ -70,8 +69,7 @@ def waiting(before: Mapping[str, Any], choice: Choice) -> News | None:
     known = {each["type"]: each.get("reason") for each in before.get("conditions", ())}
     if not choice.waiting or known.get("DependenciesReady") == choice.waiting[0].reason:
         return None
-    # At a start, Strimzi makes its resources ready after a while; the rest is missing until somebody does something.
-    warning = choice.running or any(each.asked or each.kind not in (USER, TOPIC) for each in choice.waiting)
+    warning = choice.running or any(map(is_up_to_people, choice.waiting))
     return News(choice.waiting[0].reason, words(choice.waiting), warning=warning)
 
 

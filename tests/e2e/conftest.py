@@ -29,8 +29,19 @@ def kubernetes() -> None:
     load = os.environ.get("E2E_LOAD")
     if load:
         started = time.monotonic()
-        subprocess.run([*shlex.split(load), *PRODUCT, *BUILT], check=True)
+        for image in (*PRODUCT, *BUILT):
+            _load([*shlex.split(load), image])
         print(f"images loaded in {releases.since(started)}")  # noqa: T201
+
+
+def _load(command: list[str]) -> None:
+    """Load an image; once more if that fails, because a node may not answer on a busy machine."""
+    first = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+    if first.returncode:
+        print(f"loaded a second time, because the first ended with {first.returncode}: {first.stderr}")  # noqa: T201
+        again = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+        if again.returncode:
+            pytest.exit(f"{shlex.join(command)} ended with {again.returncode}: {again.stderr}", again.returncode)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from support import archive
 from support.pipelines import QUIET, Bench
+from support.readers import Reading, request_for
 from support.threads import Line
 from support.zookeeper import ZooKeeper
 from tailrace.config import Pipeline, Sink, Source
@@ -104,3 +105,24 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
     """Start one ZooKeeper for all tests, each of which uses its own nodes."""
     with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
+
+
+@pytest.fixture
+def make_reading(tailrace_topics: Topics) -> Iterator[Callable[..., Reading]]:
+    """Return a factory of readers with what tests do to their topics; close them after the test."""
+    made: list[Reading] = []
+    servers = tailrace_topics.bootstrap_servers
+
+    def reading(isolation: str = "read_committed", reset: bool = False, **others: Any) -> Reading:
+        made.append(Reading(servers, request_for(servers, isolation, reset), **others))
+        return made[-1]
+
+    yield reading
+    for each in made:
+        each.reader.close()
+
+
+@pytest.fixture
+def reading(make_reading: Callable[..., Reading]) -> Reading:
+    """Return one that reads committed records, and stops if offsets are lost."""
+    return make_reading()

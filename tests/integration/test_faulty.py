@@ -6,11 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from support.pipelines import Bench, events_of, numbered
 from support.threads import Line
 from tailrace import errors
+from tailrace.driver.engine import NO_FAULTS, Engine
+from tailrace.driver.spark_engine import SparkEngine
+from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.progress import last_error
+from tailrace.progress.plan import BatchId, Plan, Range
+from tailrace.startup.run import assemble
 from tailrace.testing import consume
 
 pytestmark = pytest.mark.integration
@@ -128,6 +135,37 @@ def test_faulty_record_of_an_arrow_function_is_named_then_rejected(line: MakeLin
     assert one.rejected() == BAD
     kept = consume(one.kafka, f"{one.name}.rejected")
     assert {dict(each.headers)["tailrace.source.offset"] for each in kept} == {b"13", b"250"}
+
+
+def test_lost_offsets_are_not_blamed_on_the_function(line: MakeLine) -> None:
+    """Records may expire while faulty ones are looked for; they would be rejected, and their loss hidden."""
+    one = line()
+    engine = ThreadEngine(one.pipeline(), one.folder, "run")
+    try:
+        probed_beyond(one, engine)
+    finally:
+        engine.close()
+
+
+@pytest.mark.takes(6)
+def test_lost_offsets_are_not_blamed_on_the_function_in_spark(bench: MakeBench) -> None:
+    """There an error comes as the text of a job that failed."""
+    one = bench(partitions=2)
+    one.write("same.py", "def same(batches):\n    yield from batches\n")
+    pipeline = one.pipeline(process={"arrow": "same.py:same"})
+    probed_beyond(one, SparkEngine(one.spark, pipeline, assemble(one.spark, pipeline, one.folder), "run"))
+
+
+def probed_beyond(one: Bench | Line, engine: Engine) -> None:
+    """Try a part that can be read, and a record that the topic no longer holds."""
+    filled(one)
+    admin, gone = AdminClient({"bootstrap.servers": one.kafka}), TopicPartition(one.source, 0, 20)
+    admin.delete_records([gone])[gone].result(30)
+    ranges = (Range(one.source, 0, 0, 400),)
+    plan = Plan(one.name, BatchId(0), one.sink, {}, (ranges,), 1, {ranges[0].place: 400})
+    assert engine.probe(plan, (Range(one.source, 0, 20, 400),), NO_FAULTS, 100_000) is None
+    with pytest.raises(errors.OffsetsOutOfRange, match=f"{one.source}-0: the plan reads 5 to 6"):
+        engine.probe(plan, (Range(one.source, 0, 5, 6),), NO_FAULTS, 100_001)
 
 
 def test_function_that_always_raises_stops_the_pipeline(line: MakeLine) -> None:

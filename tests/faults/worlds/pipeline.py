@@ -277,8 +277,8 @@ class Driven:
 
         def over() -> bool:
             there = counted and self.watch.kept.count >= outputs and (self._batches.idle or not rejected)
-            over = there or (self._batches.idle and time.monotonic() - self._heard > QUIET)
-            return over and (self.backfill is None or self.backfill.over)
+            quiet = self._batches.idle and time.monotonic() - self._heard > QUIET
+            return (there or quiet) and (self.backfill is None or self.backfill.over)
 
         self.follow(over, f"{outputs} outputs{' and the backfill' if self.backfill is not None else ''}")
 
@@ -286,6 +286,10 @@ class Driven:
         """Follow until one more batch is delivered, or there is nothing to do."""
         written = self._batches.written
         self.follow(lambda: self._batches.written > written or self._batches.idle, what)
+
+    def begin(self, what: str) -> None:
+        """Follow until a batch is in progress, or there is nothing to do."""
+        self.follow(lambda: self._batches.open is not None or self._batches.idle, what)
 
     # -- for the strikes ------------------------------------------------------------------------------
 
@@ -303,10 +307,7 @@ class Driven:
         return []
 
     def fenced(self, first: Driver, other: type[TailraceError] = DriverFenced) -> None:
-        """Wait until an older driver ends because it is fenced; a crash point or a signal may end it before.
-
-        It may also end with the `other` error.
-        """
+        """Wait until an older driver ends because it is fenced, or by the other error, a crash point or a signal."""
         ends = nudged = time.monotonic()
         ends += LIMIT
         while first.code is None:
@@ -316,8 +317,7 @@ class Driven:
                 self.write({0: 10})
             if time.monotonic() > ends:
                 raise Stuck("the older driver did not end")
-        code = first.code
-        if code not in (DriverFenced.exit_code, other.exit_code, -signal.SIGKILL):
+        if (code := first.code) not in (DriverFenced.exit_code, other.exit_code, -signal.SIGKILL):
             raise Stuck(f"the older driver ended with {code}: {first.failure()}".replace("\n", " "))
 
     # -- the end ------------------------------------------------------------------------------------

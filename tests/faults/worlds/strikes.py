@@ -26,6 +26,7 @@ from tailrace.errors import BrokerUnreachable, InvariantBroken
 
 # Seconds. Brokers refuse records from more than an hour ahead, and delete those that are older than a week.
 _JUMPS = (50 * 60, -86_400, 0)
+_IN_BATCH = 0.4  # about as long as a driver in threads needs for a batch
 
 
 def strike(one: Driven, kind: Strike) -> None:
@@ -83,9 +84,12 @@ def _others(one: Driven) -> dict[str, dict[str, int]]:
 def _deploy(one: Driven) -> None:
     """Start other code with other settings on what a killed driver left.
 
-    If an open batch refuses them, do what the refusal says: let the old settings finish it first.
+    If an open batch refuses them, do what the refusal says: let the old settings finish it first. If nothing of it was
+    delivered, it is chosen again, perhaps with fewer sink partitions than have open transactions.
     """
     before = one.settings
+    one.begin("a batch to leave open")
+    one.wait(one.chance.uniform(0.0, _IN_BATCH))
     one.expected = True
     one.driver.kill()
     one.change_code()

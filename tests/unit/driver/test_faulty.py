@@ -162,6 +162,30 @@ def test_error_that_no_record_causes_is_reported_as_it_was() -> None:
         tolerant(Once(), on_error="reject").deliver(PLAN, {})
 
 
+class Vanishing(Raising):
+    """An engine whose records are deleted from the topic while faulty ones are looked for."""
+
+    def deliver(self, *_: Any, **__: Any) -> list[Written]:
+        """Raise as the function does."""
+        raise errors.FunctionFailed("function 'f.py:f': ValueError: no")
+
+    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults, lane: int) -> str | None:
+        """Raise as the reader does."""
+        raise errors.OffsetsOutOfRange("in-0: the plan reads 0 to 1000, and the topic holds 900 to 1000")
+
+
+def test_pipeline_that_rejects_tells_what_ended_the_search() -> None:
+    """The function is not to be fixed: what it raises at would have been rejected."""
+    with pytest.raises(errors.OffsetsOutOfRange, match="holds 900 to 1000"):
+        tolerant(Vanishing(), on_error="reject").deliver(PLAN, {})
+
+
+def test_pipeline_that_stops_tells_what_the_function_raised() -> None:
+    """It stops for that even if the record cannot be named."""
+    with pytest.raises(errors.FunctionFailed, match="ValueError: no"):
+        tolerant(Vanishing()).deliver(PLAN, {})
+
+
 def test_search_is_given_up_with_the_batch() -> None:
     """A stop that cannot wait ends it."""
     engine = Raising(345)

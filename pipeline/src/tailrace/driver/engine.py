@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from tailrace import errors
 from tailrace.gateway import Written
 from tailrace.progress.plan import Place, Plan, Range, SinkPartition
 from tailrace.stages.rules import Judged
 
+# What a record may be the cause of. Lost offsets or brokers that are away say nothing of the function.
+BLAMABLE = (errors.FunctionFailed, errors.QueryFailed)
 Faults = Mapping[Place, Mapping[int, str]]  # offsets of records at which the function raises, and what it raised
 NO_FAULTS: Faults = {}
 
@@ -62,7 +65,7 @@ class Engine(Protocol):
     def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults, lane: int) -> str | None:
         """Process these ranges of a batch and write nothing; return why that fails, if it does.
 
-        Several threads may do so at once, each in a lane of its own.
+        What no record is the cause of is raised. Several threads may do so at once, each in a lane of its own.
         """
 
     @property

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 from tailrace import errors
 from tailrace.config import OnError, Pipeline
-from tailrace.driver.engine import Engine, Faults
+from tailrace.driver.engine import BLAMABLE, Engine, Faults
 from tailrace.driver.spark_errors import failure
 from tailrace.gateway import Written
 from tailrace.progress.plan import Place, Plan, Range, SinkPartition
@@ -140,7 +140,7 @@ class Tolerant:
         process = self.pipeline.process
         own = process.function is not None or process.arrow is not None or bool(process.validate_)
         reported = failure(error, self.pipeline)
-        if not own or not isinstance(reported, errors.FunctionFailed | errors.QueryFailed) or self._cancelled:
+        if not own or not isinstance(reported, BLAMABLE) or self._cancelled:
             return []
         most = 1 if process.on_error is OnError.STOP else process.max_errors + 1 - len(self.rejected)
         known, until = by_place(self.rejected), self.clock() + _LIMIT
@@ -166,6 +166,10 @@ class Tolerant:
                 again = failing([(Range(*each.place, each.offset, each.offset + 1),) for each in found])
                 sure = {(part[0].place, part[0].start) for part, _ in again}
                 return [each for each in found if (each.place, each.offset) in sure]
+            except errors.TailraceError as other:
+                if process.on_error is OnError.REJECT:  # its records would have been rejected: the function is not why
+                    raise other from error
+                return []
             except Exception:  # whatever it was, the first error is what happened
                 return []
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tailrace import errors
 from tailrace.config import Format, OnError, Pipeline
 from tailrace.driver import frame
-from tailrace.driver.engine import NO_FAULTS, Cut, Faults
+from tailrace.driver.engine import BLAMABLE, NO_FAULTS, Cut, Faults
 from tailrace.driver.frame_analysis import Analysis, Planning, analyse
 from tailrace.driver.leaf import one_row_per_task
 from tailrace.driver.needed_columns import needed, telling
@@ -183,7 +183,10 @@ class SparkEngine:
             with self._job(plan, info):
                 self._collect(planned if lane in self._jobs else planned.select("*"), lane)
         except Exception as error:
-            return failure(error, self._pipeline).what
+            reported = failure(error, self._pipeline)
+            if not isinstance(reported, BLAMABLE):
+                raise reported from error
+            return reported.what
         return None
 
     def _collect(self, planned: DataFrame, key: int) -> list[bytes]:

@@ -19,7 +19,7 @@ from typing import Any
 from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.driver.arrow_rows import rows
-from tailrace.driver.engine import NO_FAULTS, Cut, Faults
+from tailrace.driver.engine import BLAMABLE, NO_FAULTS, Cut, Faults
 from tailrace.driver.tasks import BatchInfo, Tasks
 from tailrace.gateway import ReadDone, Written
 from tailrace.gateway.attempts import Attempts
@@ -137,7 +137,7 @@ class ThreadEngine:
         info = BatchInfo.of(plan, self._run, {}, frozenset(), faults).probing(part, lane)
         try:
             collections.deque(self._rows(info, 0, ReadDone(), []), maxlen=0)
-        except errors.RunError as error:
+        except BLAMABLE as error:
             return error.what
         return None
 

@@ -37,7 +37,7 @@ def line(event: Event) -> str | None:
         case Serving():
             return f"status page: {event.url}"
         case Started():
-            return f"pipeline {event.pipeline}: continuing with batch {event.batch}"
+            return f"pipeline {event.pipeline}: it leads; its next new batch is {event.batch}"
         case Ready():
             return "ready: reading new records"
         case StandingBy():

@@ -1,0 +1,114 @@
+"""A reader whose brokers are away, move a partition, or refuse it."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from support.readers import Reading, request_for
+from tailrace import errors
+from tailrace.config import Kafka
+from tailrace.gateway.reading import Reader
+from tailrace.kafka.clients import client_options
+from tailrace.kafka.rights import Operation, on_topic
+from tailrace.progress.plan import Range
+from tailrace.testing import Record, Topics, produce, wait_until
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
+
+pytestmark = pytest.mark.integration
+
+
+def test_missing_right_is_named(tailrace_secured_kafka: EmbeddedKafka) -> None:
+    """The right is Read on the topic; once it is granted, the same reader works."""
+    security, name = tailrace_secured_kafka.security, f"r-{random.randrange(1 << 30)}"
+    admin, door = security.administrator, security.user(name, "secret")
+    topic = Topics(admin.bootstrap_servers, admin.options)()
+    produce(admin.bootstrap_servers, topic, [Record(b"x")], options=admin.options)
+    options = client_options(Kafka(bootstrap_servers=door.bootstrap_servers, options=dict(door.options)))
+    reading = Reading(door.bootstrap_servers, replace(request_for(door.bootstrap_servers), options=options))
+    try:
+        with pytest.raises(errors.NotAuthorized, match=f"lacking: Read on topic {topic}"):
+            reading.read(Range(topic, 0, 0, 1))
+        security.allow(f"User:{name}", [on_topic(Operation.READ, topic)])
+        assert reading.offsets(Range(topic, 0, 0, 1)) == [0]
+    finally:
+        reading.reader.close()
+
+
+def test_wrong_password_is_reported(tailrace_secured_kafka: EmbeddedKafka) -> None:
+    """The error has the client's own message, and comes before the deadline for unreachable brokers."""
+    security, name = tailrace_secured_kafka.security, f"r-{random.randrange(1 << 30)}"
+    door = security.user(name, "secret")
+    options = {**door.options, "sasl.password": "wrong"}
+    connection = client_options(Kafka(bootstrap_servers=door.bootstrap_servers, options=options))
+    asked = replace(request_for(door.bootstrap_servers), options=connection)
+    reading = Reading(door.bootstrap_servers, asked, limit=8.0)
+    try:
+        with pytest.raises(errors.NotAuthenticated):
+            reading.read(Range("any", 0, 0, 1))
+    finally:
+        reading.reader.close()
+
+
+@pytest.mark.takes(19)
+def test_reader_waits_for_unreachable_brokers() -> None:
+    """It raises after its deadline, and continues if brokers come back earlier."""
+    with EmbeddedKafka() as kafka:
+        topic = Topics(kafka.bootstrap_servers)()
+        reading = Reading(kafka.bootstrap_servers, request_for(kafka.bootstrap_servers), limit=4.0)
+        patient = Reading(kafka.bootstrap_servers, request_for(kafka.bootstrap_servers), limit=60.0)
+        reading.fill(topic, 10)
+        assert reading.offsets(Range(topic, 0, 0, 5)) == patient.offsets(Range(topic, 0, 0, 5)) == [0, 1, 2, 3, 4]
+        kafka.brokers[0].kill()
+        with pytest.raises(errors.BrokerUnreachable, match="no progress"):
+            reading.read(Range(topic, 0, 0, 8))
+        with ThreadPoolExecutor(1) as pool:
+            later = pool.submit(patient.offsets, Range(topic, 0, 0, 8))
+            kafka.brokers[0].start()
+            assert later.result(60) == list(range(8))
+        wait_until(lambda: answers(reading, topic), "the impatient reader's connection", limit=60)
+        assert reading.offsets(Range(topic, 0, 0, 10)) == list(range(10))
+        reading.reader.close()
+        patient.reader.close()
+
+
+def answers(reading: Reading, topic: str) -> bool:
+    """Return whether a read succeeds; a client may pause before it connects again for longer than the reader waits."""
+    try:
+        return reading.offsets(Range(topic, 0, 0, 5)) == list(range(5))
+    except errors.BrokerUnreachable:
+        return False
+
+
+@pytest.mark.takes(24)
+def test_reader_follows_a_partition_to_its_next_leader() -> None:
+    """While brokers are killed one after another, every record arrives once and in order."""
+    count, step = 6_000, 50
+    with EmbeddedKafka(EmbeddedOptions(brokers=3)) as kafka:
+        topic = Topics(kafka.bootstrap_servers)()
+        reading = Reading(kafka.bootstrap_servers, request_for(kafka.bootstrap_servers), limit=90.0)
+        produce(kafka.bootstrap_servers, topic, [Record(bytes(2_000)) for _ in range(count)])
+        found: list[int] = []
+        try:
+            for broker in kafka.brokers:
+                broker.kill()
+                for start in range(len(found), len(found) + count // 3, step):
+                    found += reading.offsets(Range(topic, 0, start, start + step))
+                broker.start()
+            assert found == list(range(count))
+        finally:
+            reading.reader.close()
+
+
+def test_option_that_librdkafka_refuses_is_named(reading: Reading) -> None:
+    """Its value is left out if it is a secret."""
+    for name, value, shown in (
+        ("fetch.min.bytes", "many", "Invalid value"),
+        ("no.such.password", "secret", "no.such.password"),
+    ):
+        with pytest.raises(errors.OptionRefused, match=shown) as refused:
+            Reader(replace(reading.request, options={**reading.request.options, name: value}))
+        assert "secret" not in str(refused.value)

@@ -56,8 +56,8 @@ faults: setup ## Break every part and count the records that come out (an hour; 
 	PYTHONPATH=tests $(BIN)/python -m support.prepare
 ifneq ($(SOAK),)
 	PYTHONPATH=tests $(BIN)/python -m faults.worlds.soak --minutes $(SOAK) $(FAULTS_ARGS)
-else ifneq ($(WORLDS)$(WORLD),)
-	PYTHONPATH=tests $(BIN)/python -m faults.worlds $(if $(WORLD),--world '$(WORLD)',--count $(WORLDS)) $(FAULTS_ARGS)
+else ifneq ($(WORLDS)$(WORLD)$(FOUND),)
+	PYTHONPATH=tests $(BIN)/python -m faults.worlds $(if $(FOUND),--found,$(if $(WORLD),--world '$(WORLD)',--count $(WORLDS))) $(FAULTS_ARGS)
 else
 	$(if $(wildcard tests/faults/test_*.py),$(BIN)/python -m pytest tests/faults $(TEST_ARGS))
 	PYTHONPATH=tests $(BIN)/python -m faults $(if $(QUICK),--quick,--write) $(if $(ONLY),--only $(ONLY)) $(FAULTS_ARGS)

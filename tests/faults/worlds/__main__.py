@@ -1,4 +1,7 @@
-"""`make faults WORLDS=15`: draw worlds, run them, and write a line for each; `WORLD='…'` replays a line."""
+"""`make faults WORLDS=15`: draw worlds, run them, and write a line for each.
+
+`WORLD='…'` replays a line; `FOUND=1` replays those of the worlds that have found a defect.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from faults.worlds.history import checker
 from faults.worlds.lanes import Tally, brokers, groups, in_lanes, mutants_in_lanes
 from faults.worlds.mutants import MUTANTS
 from faults.worlds.oracle import Outcome
-from faults.worlds.record import engine
+from faults.worlds.record import FOUND, engine, read
 from faults.worlds.world import Place, World, draw
 from support import archive
 from tailrace.testing.embedded import EmbeddedKafka
@@ -38,12 +41,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--place", type=Place, choices=list(Place), help="run all of them there")
     parser.add_argument("--minutes", type=float, default=0.0, help="draw no world after so many minutes; 0: no limit")
     parser.add_argument("--world", nargs="+", metavar="LINE", help="the lines of worlds to run again")
+    parser.add_argument("--found", action="store_true", help="run those that have found a defect")
     parser.add_argument("--mutants", nargs="*", metavar="NAME", help="break the product, and count the worlds it takes")
     parser.add_argument("--json", type=Path, help="append a line for each world to this file")
     chosen = parser.parse_args(arguments)
     archive.use()
     seeds = range(chosen.seed, chosen.seed + chosen.count * chosen.step, chosen.step)
-    worlds = [World.parse(line) for line in chosen.world or ()] or [draw(seed, chosen.place) for seed in seeds]
+    again = [json.dumps(each["world"]) for each in read(FOUND)] if chosen.found else chosen.world or []
+    worlds = [World.parse(line) for line in again] or [draw(seed, chosen.place) for seed in seeds]
     told = (
         "" if checker() is not None else "; no Go, or no Porcupine: the histories of ledger and markers are not checked"
     )
@@ -53,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     if chosen.lanes > 1 and chosen.mutants is not None:
         names = chosen.mutants or [each.name for each in MUTANTS]
         return int(not mutants_in_lanes(names, chosen.seed, chosen.count, chosen.lanes, chosen.json))
-    if chosen.lanes > 1 and not chosen.world:
+    if chosen.lanes > 1 and not again:
         passed = ["--minutes", str(chosen.minutes), *(["--place", chosen.place] if chosen.place else [])]
         tally = in_lanes(passed, chosen.seed, chosen.count, chosen.lanes, chosen.json)
     else:
@@ -61,9 +66,8 @@ def main(arguments: Sequence[str]) -> int:
         if chosen.mutants is not None:
             with brokers() as kafka:
                 return int(not _all_caught(chosen.mutants, worlds, kafka, folder, chosen.json))
-        tally = _every(
-            worlds, folder, chosen.json, began + chosen.minutes * 60 if chosen.minutes else None, chosen.world
-        )
+        until = began + chosen.minutes * 60 if chosen.minutes else None
+        tally = _every(worlds, folder, chosen.json, until, replayed=bool(again))
         if tally.bad:
             sys.stdout.write(f"their logs are in {folder}\n")
         else:
@@ -73,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
     return int(tally.bad > 0)
 
 
-def _every(worlds: Sequence[World], folder: Path, file: Path | None, until: float | None, replayed: bool) -> Tally:
+def _every(worlds: Sequence[World], folder: Path, file: Path | None, until: float | None, *, replayed: bool) -> Tally:
     """Run the worlds one after another, each on a Kafka that some of them share; make those smaller that fail."""
     tally = Tally()
     for group in groups(worlds):

@@ -24,6 +24,7 @@ from faults.worlds.world import Knobs, World
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE, FILE = ROOT / "docs" / "guarantees.md", ROOT / "docs" / "benchmarks" / "worlds.jsonl"
+FOUND = FILE.with_name("found.jsonl")  # worlds that have found a defect, and its tests
 BEGIN, END = "<!-- worlds: begin -->", "<!-- worlds: end -->"
 # What decides whether a record is lost: everything that a pipeline runs, but how it is told and shown.
 ENGINE = ("config", "driver", "gateway", "kafka", "progress", "spark_stream", "stages", "startup")

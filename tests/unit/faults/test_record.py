@@ -12,7 +12,7 @@ import pytest
 from faults.worlds import record
 from faults.worlds.mutants import MUTANTS, SOURCE
 from faults.worlds.oracle import Outcome
-from faults.worlds.world import Strike, draw
+from faults.worlds.world import Strike, World, draw
 
 
 def line(seed: int, digest: str = "now", lost: int = 0) -> record.Line:
@@ -70,3 +70,16 @@ def test_page_and_file_are_of_the_same_lines() -> None:
     shown = page.partition(record.BEGIN)[2].partition(record.END)[0].strip()
     lines = record.merged(record.read(record.FILE), [], record.engine())
     assert shown == record.text(lines).strip()
+
+
+def test_world_that_found_a_defect_can_be_run_again_and_its_tests_exist() -> None:
+    """The line is a world as it is drawn today, and the changelog names its seed."""
+    tests = "".join(each.read_text(encoding="utf-8") for each in (record.ROOT / "tests").rglob("test_*.py"))
+    changes = (record.ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    found = record.read(record.FOUND)
+    assert found
+    for each in found:
+        world = World.parse(json.dumps(each["world"]))
+        assert json.loads(world.line) == each["world"]
+        assert f"{world.seed}" in changes
+        assert [name for name in each["tests"] if f"def {name}(" not in tests] == []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from faults.proof import plans, wrong_markers, wrong_ranges
@@ -21,12 +21,13 @@ from faults.worlds.contents import Contents, found_wrong
 from faults.worlds.encodings import IN_SCHEMA, heads_of
 from faults.worlds.history import Checked, check, checker
 from faults.worlds.oracle import Outcome, judge
-from faults.worlds.pipeline import Driven, Outside, Stuck
+from faults.worlds.pipeline import LIMIT, Driven, Outside, Stuck
 from faults.worlds.strikes import strike
 from faults.worlds.world import LOSSES, Encoding, Input, Strike, World
 from support.minio import minio, proxy
 from support.registry import schema_registry
 from tailrace.config import Kafka
+from tailrace.kafka.clients import persist
 from tailrace.kafka.cluster import Cluster
 
 # Settings of the cluster that make a compacted topic lose records soon, and keep Kafka's own topics complete.
@@ -78,15 +79,23 @@ def act(world: World, context: Context, package: Path | None = None) -> tuple[Ou
             one.close()
         outcome = judged(one, stuck)
     again = () if one.backfill is None else (one.backfill.sink, one.backfill.rejected)
-    _delete(context.bootstrap, (*topics, one.ledger, *again))
+    delete(context.bootstrap, (*topics, one.ledger, *again))
     return outcome, one.starts
 
 
-def _delete(bootstrap: str, topics: Iterable[str]) -> None:
+def delete(bootstrap: str, topics: Iterable[str]) -> None:
     """Delete a world's topics: each fetch of a replica costs CPU for every partition that its broker follows."""
-    for deleted in AdminClient({"bootstrap.servers": bootstrap}).delete_topics(list(topics)).values():
-        with suppress(KafkaException):  # there may be no ledger
-            deleted.result(30)
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # no answer reaches a client that is gone
+
+    def gone() -> None:
+        for answer in admin.delete_topics(list(topics)).values():
+            try:
+                answer.result(30)
+            except KafkaException as error:  # there may be no ledger
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+
+    persist(gone, "deleting the topics of a world", LIMIT)
 
 
 def judged(one: Driven, stuck: str) -> Outcome:

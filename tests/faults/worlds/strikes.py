@@ -30,8 +30,10 @@ _IN_BATCH = 0.4  # about as long as a driver in threads needs for a batch
 
 
 def strike(one: Driven, kind: Strike) -> None:
-    """Do it, while the pipeline has work."""
+    """Do it while the pipeline has work, at any moment of a batch."""
     one.work("a batch before the strike")
+    one.begin("a batch to strike")
+    one.wait(one.chance.uniform(0.0, _IN_BATCH))
     STRIKES[kind](one)
 
 
@@ -88,8 +90,6 @@ def _deploy(one: Driven) -> None:
     delivered, it is chosen again, perhaps with fewer sink partitions than have open transactions.
     """
     before = one.settings
-    one.begin("a batch to leave open")
-    one.wait(one.chance.uniform(0.0, _IN_BATCH))
     one.expected = True
     one.driver.kill()
     one.change_code()

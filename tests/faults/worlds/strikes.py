@@ -31,9 +31,13 @@ _IN_BATCH = 0.4  # about as long as a driver in threads needs for a batch
 
 def strike(one: Driven, kind: Strike) -> None:
     """Do it while the pipeline has work, at any moment of a batch."""
-    one.work("a batch before the strike")
-    one.begin("a batch to strike")
-    one.wait(one.chance.uniform(0.0, _IN_BATCH))
+    leads = False
+    while not leads:  # a driver that has only just replaced a crashed one does not
+        one.work("a batch before the strike")
+        starts = one.starts
+        one.begin("a batch to strike")
+        one.wait(one.chance.uniform(0.0, _IN_BATCH))
+        leads = one.starts == starts and one.driver.code is None
     STRIKES[kind](one)
 
 

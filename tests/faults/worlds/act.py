@@ -17,11 +17,12 @@ from faults.scenario import Context
 from faults.scenarios.brokers import in_sync
 from faults.transactions import beyond, open_after
 from faults.worlds.backfills import Backfill, feed_span
+from faults.worlds.configuration import Outside
 from faults.worlds.contents import Contents, found_wrong
 from faults.worlds.encodings import IN_SCHEMA, heads_of
 from faults.worlds.history import Checked, check, checker
 from faults.worlds.oracle import Outcome, judge
-from faults.worlds.pipeline import LIMIT, Driven, Outside, Stuck
+from faults.worlds.pipeline import LIMIT, Driven, Stuck
 from faults.worlds.strikes import strike
 from faults.worlds.world import LOSSES, Encoding, Input, Strike, World
 from support.minio import minio, proxy

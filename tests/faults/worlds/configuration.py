@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import dataclass
 from typing import Any
 
 from faults.worlds.encodings import JSONS
 from faults.worlds.world import Encoding, Place, Work, World
+from support.minio import Proxy as Store
+from support.registry import SchemaRegistry
 
 _SPARK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
@@ -17,6 +21,22 @@ _EXECUTORS = {
     "spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "512m", "spark.locality.wait": "0s",
 }  # fmt: skip
 _FRAMES = frozenset({Work.SHUFFLE, Work.JOIN, Work.DISTINCT})
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What a pipeline uses besides Kafka; None if it does not."""
+
+    schemas: SchemaRegistry | None = None
+    store: Store | None = None
+
+
+def others(world: World, chance: random.Random) -> dict[str, dict[str, int]]:
+    """Return other settings, often with fewer sink partitions, as a deploy may bring them."""
+    return {
+        "sink": {"partitions": chance.choice((1, 1, 2, 5, 11))},
+        "batch": {"max_records": int(world.max_records * chance.choice((0.4, 1, 3)))},
+    }
 
 
 def configuration(

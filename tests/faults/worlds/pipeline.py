@@ -9,7 +9,6 @@ import signal
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from faults.reading import Watching
 from faults.scenario import Context
 from faults.scenarios.clock import Clock
 from faults.worlds.backfills import Backfill, BackfillEnded, Span, import_path
-from faults.worlds.configuration import configuration, dropin
+from faults.worlds.configuration import Outside, configuration, dropin, others
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA
 from faults.worlds.excuses import excuses
 from faults.worlds.history import HISTORY
@@ -29,8 +28,6 @@ from faults.worlds.records import FUNCTIONS, feed, wanted
 from faults.worlds.world import BROKER_STRIKES, NETWORK_STRIKES, Input, Place, Strike, Work, World
 from support.kafkaproxy import PASSWORD, USER, ProxiedKafka
 from support.minio import BUCKET, reach
-from support.minio import Proxy as Store
-from support.registry import SchemaRegistry
 from tailrace import crash_points
 from tailrace.demo.batches import Batches
 from tailrace.demo.driver import Driver
@@ -61,14 +58,6 @@ class Stuck(Exception):
     """Raised if something was waited for in vain, or a driver ended for no reason."""
 
 
-@dataclass(frozen=True)
-class Outside:
-    """What a pipeline uses besides Kafka; None if it does not."""
-
-    schemas: SchemaRegistry | None = None
-    store: Store | None = None
-
-
 class Driven:
     """One pipeline and its drivers; the strikes use what it offers."""
 
@@ -87,6 +76,7 @@ class Driven:
         self.folder.mkdir(parents=True)
         self._marks, self.history = self.folder / "crashes", self.folder / "history.jsonl"
         self.settings: dict[str, Any] = {}
+        self._refused: dict[str, Any] | None = None  # the settings before those, which an open batch may refuse
         self._path = import_path(package)
         self.backfill: Backfill | None = None
         self.address = ""  # of the driver's status page and metrics, if it serves them
@@ -211,9 +201,14 @@ class Driven:
 
     def _check_end(self, code: int) -> None:
         """Raise Stuck if the driver had no reason to end: no strike, no crash point, and no broker that was away."""
+        if self._happened > self._struck and self.world.unlike:
+            self._refused, self.settings = self.settings, {**self.settings, **others(self.world, self.chance)}
         if self.expected or self._happened > self._struck:
             return
         error = self.driver.failure()
+        if self._refused is not None and isinstance(error, CutChanged):  # the old settings must finish the batch
+            self.settings, self._refused = self._refused, None
+            return
         struck = any(each in BROKER_STRIKES for each in self.world.strikes)
         if struck and self.world.place is Place.DROPIN and self.starts < _MOST_STARTS:
             return  # Spark's source ends a query in many ways when a broker is away

@@ -28,9 +28,10 @@ from faults.reading import exists, watching
 from faults.scenario import Context
 from faults.transactions import ids
 from faults.worlds.act import judged
+from faults.worlds.configuration import Outside
 from faults.worlds.encodings import heads_of
 from faults.worlds.lanes import brokers
-from faults.worlds.pipeline import Driven, Outside, Stuck
+from faults.worlds.pipeline import Driven, Stuck
 from faults.worlds.strikes import strike
 from faults.worlds.world import Encoding, Input, Place, Strike, Work, World
 from support import archive

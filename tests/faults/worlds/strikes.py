@@ -17,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from faults.worlds.broker_strikes import AWAY, BROKER
+from faults.worlds.configuration import others
 from faults.worlds.input_strikes import INPUT
 from faults.worlds.pipeline import Driven
 from faults.worlds.world import Strike
@@ -76,15 +77,8 @@ def _restart(one: Driven) -> None:
 
 def _resize(one: Driven) -> None:
     one.stop()
-    one.settings = _others(one)
+    one.settings = {**one.settings, **others(one.world, one.chance)}
     one.start()
-
-
-def _others(one: Driven) -> dict[str, dict[str, int]]:
-    return {
-        "sink": {"partitions": one.chance.choice((1, 2, 5, 11))},
-        "batch": {"max_records": int(one.world.max_records * one.chance.choice((0.4, 1, 3)))},
-    }
 
 
 def _deploy(one: Driven) -> None:
@@ -97,7 +91,7 @@ def _deploy(one: Driven) -> None:
     one.expected = True
     one.driver.kill()
     one.change_code()
-    one.settings = _others(one)
+    one.settings = {**one.settings, **others(one.world, one.chance)}
     one.start()
     if not one.accepted():
         now, one.settings = one.settings, before
@@ -165,16 +159,16 @@ def _rights(one: Driven) -> None:
     )
     how = ResourcePatternType.LITERAL if kind is ResourceType.TOPIC else ResourcePatternType.PREFIXED
     # A resource with an entry is closed to a user whom no entry allows.
-    others = kind, name, how, f"User:{USER}", "*", AclOperation.ALL, AclPermissionType.ALLOW
+    allowed = kind, name, how, f"User:{USER}", "*", AclOperation.ALL, AclPermissionType.ALLOW
     denied = kind, name, how, f"User:{USER}", "*", operation, AclPermissionType.DENY
     admin = AdminClient({"bootstrap.servers": one.context.bootstrap})
     try:
-        for entry in (others, denied):
+        for entry in (allowed, denied):
             for made in admin.create_acls([AclBinding(*entry)]).values():
                 made.result(30)
         one.wait(AWAY)
     finally:
-        for entry in (denied, others):
+        for entry in (denied, allowed):
             for gone in admin.delete_acls([AclBindingFilter(*entry)]).values():
                 gone.result(30)
 

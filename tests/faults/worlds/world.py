@@ -145,6 +145,7 @@ class World:
     knobs: Knobs = Knobs()
     # The crashes of a backfill that runs next to the pipeline; None: there is no backfill.
     backfill: tuple[Crash, ...] | None = None
+    unlike: bool = False  # the start after a crash has other settings, as in a deploy
 
     @property
     def line(self) -> str:
@@ -170,6 +171,8 @@ class World:
         found += [replace(self, crashes=(*self.crashes[:n], *self.crashes[n + 1 :])) for n in range(len(self.crashes))]
         if self.backfill is not None:
             found += [replace(self, backfill=left) for left in (None, ()) if left != self.backfill]
+        if self.unlike:
+            found.append(replace(self, unlike=False))
         if len(self.counts) > 1:
             found.append(replace(self, counts=self.counts[: (len(self.counts) + 1) // 2]))
         if max(self.counts) > 200:
@@ -245,6 +248,7 @@ def draw(seed: int, place: Place | None = None) -> World:
         knobs=Knobs() if dropin else _knobs(chance, read, strikes, per_batch, may_raise=may_raise),
         # Drawn last, so that a seed's other choices are those that it had before there were backfills.
         backfill=None if dropin or work is Work.DISTINCT else _backfill(chance, strikes),
+        unlike=not dropin and chance.random() < 1 / 3,
     )
 
 

@@ -77,7 +77,7 @@ def act(world: World, context: Context, package: Path | None = None) -> tuple[Ou
         except Stuck as error:
             stuck = str(error)[:1000]
         finally:
-            one.close()
+            one.close(bool(stuck))
         outcome = judged(one, stuck)
     again = () if one.backfill is None else (one.backfill.sink, one.backfill.rejected)
     delete(context.bootstrap, (*topics, one.ledger, *again))

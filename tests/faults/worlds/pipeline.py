@@ -154,7 +154,8 @@ class Driven:
             crash_points.Crash(crash_points.Point(each.at), each.batch, times=each.times) for each in self.world.crashes
         ]
         environment = crash_points.crashes(self._marks, *planned) if planned else {}
-        environment |= {"PYTHONUNBUFFERED": "1", "PYTHONPATH": self._path, HISTORY: str(self.history)}
+        environment |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+        environment |= {"PYTHONPATH": self._path, HISTORY: str(self.history)}
         if self._clock is not None:
             environment |= self._clock.environment
         if self.outside.store is not None:
@@ -334,12 +335,14 @@ class Driven:
             self.follow(lambda: self._batches.idle or self.driver.code is not None, "the restarted driver to be idle")
         raise Stuck("ten drivers did not stop")
 
-    def close(self) -> None:
-        """Leave no process behind, and no network that is slow."""
+    def close(self, stuck: bool = False) -> None:
+        """Leave no process behind, and no network that is slow; the log of a stuck one says what its threads do."""
         self.proxied.proxy.heal()
         if self.backfill is not None:
             self.backfill.close()
         for each in self._drivers:
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 os.kill(each.pid, signal.SIGCONT)
-            each.end(0.0)
+                if stuck and each.code is None:
+                    os.kill(each.pid, signal.SIGABRT)
+            each.end(QUIET if stuck else 0.0)

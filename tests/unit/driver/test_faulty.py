@@ -106,7 +106,8 @@ class Raising:
 def tolerant(engine: Raising, **process: Any) -> Tolerant:
     """Return the engine with a pipeline whose function may raise."""
     given_ = {"pipeline": "p", "source": {"topics": ["in"]}, "sink": {"topic": "out"}}
-    return Tolerant(engine, Pipeline.model_validate({**given_, "process": {"function": "f.py:f", **process}}))
+    pipeline = Pipeline.model_validate({**given_, "process": {"function": "f.py:f", **process}})
+    return Tolerant(engine, pipeline, lambda: True)
 
 
 PLAN = Plan("p", BatchId(7), "out", {}, ((Range("in", 0, 0, 1000),),), 1, {("in", 0): 1000})
@@ -209,7 +210,7 @@ def test_pipeline_without_code_of_its_own_blames_no_record() -> None:
     engine = Raising(345)
     given_ = {"pipeline": "p", "source": {"topics": ["in"]}, "sink": {"topic": "out"}}
     with pytest.raises(errors.FunctionFailed, match=r"ValueError: no\n"):
-        Tolerant(engine, Pipeline.model_validate(given_)).deliver(PLAN, {})
+        Tolerant(engine, Pipeline.model_validate(given_), lambda: True).deliver(PLAN, {})
 
 
 def test_record_that_fails_only_once_is_not_blamed() -> None:
@@ -260,3 +261,52 @@ def test_record_at_which_a_condition_raises_is_blamed_while_rules_are_counted() 
     with pytest.raises(errors.FunctionFailed, match="at in-0, offset 13, in batch 7"):
         tolerant(Raising(13)).judge(PLAN)
     assert tolerant(Raising(13), on_error="reject").judge(PLAN) == (999, 0)
+
+
+class Contested(Raising):
+    """An engine whose transactional ids an older driver's attempt takes so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.left = times
+
+    def deliver(self, *_: Any, **__: Any) -> list[Written]:
+        """Deliver, unless the ids are taken once more."""
+        self.deliveries += 1
+        self.left -= 1
+        if self.left >= 0:
+            raise errors.CommitInDoubt("sink partition 0: another attempt has taken the transactional id")
+        return [Written(SinkPartition(0), skipped=False)]
+
+
+def contested(engine: Contested, leads: bool) -> tuple[Tolerant, list[float]]:
+    """Return the engine with a pipeline whose driver leads or does not, and how long it waits."""
+    one, slept = tolerant(engine), list[float]()
+    one.leads, one.sleep = lambda: leads, slept.append
+    return one, slept
+
+
+def test_batch_that_an_older_drivers_attempt_contests_is_delivered_again() -> None:
+    """The older driver learns only afterwards that it was fenced, and the one that leads must not end for it."""
+    one, slept = contested(Contested(3), leads=True)
+    assert one.deliver(PLAN, {}) == [Written(SinkPartition(0), skipped=False)]
+    assert slept == [1.0, 2.0, 4.0]
+    assert "batch 7: delivering it again in 1 s, because of sink partition 0: another attempt" in next(one.news())
+
+
+def test_driver_that_does_not_lead_contests_nothing() -> None:
+    """It would only disturb the one that does."""
+    engine = Contested(1)
+    one, slept = contested(engine, leads=False)
+    with pytest.raises(errors.CommitInDoubt):
+        one.deliver(PLAN, {})
+    assert (engine.deliveries, slept) == (1, [])
+
+
+def test_batch_that_stays_contested_ends_the_driver() -> None:
+    """Something else uses its transactional ids then, and a person must look."""
+    engine = Contested(9)
+    one, _ = contested(engine, leads=True)
+    with pytest.raises(errors.CommitInDoubt):
+        one.deliver(PLAN, {})
+    assert engine.deliveries == 4

@@ -25,6 +25,8 @@ from tailrace.stages.rules import Judged
 
 WAYS = 8  # parts of a part that failed
 _LIMIT = 300.0  # seconds for one search
+_CONTESTED = "another attempt"  # in the words of gateway/producers.py
+_PAUSES = (1.0, 2.0, 4.0)  # seconds before a contested batch is delivered again
 _LANES = 100_000  # from here on; tasks that deliver use the numbers below
 _SHOWN = 120  # characters of an exception
 _OWN = re.compile(r"^function '[^']*': ")
@@ -86,7 +88,9 @@ class Tolerant:
 
     engine: Engine
     pipeline: Pipeline
+    leads: Callable[[], bool]  # whether no newer driver has taken over
     clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], object] = time.sleep
     rejected: list[Fault] = field(default_factory=list)  # of the batch that was delivered last
     _cancelled: bool = False
     _news: SimpleQueue[str] = field(default_factory=SimpleQueue)
@@ -102,13 +106,30 @@ class Tolerant:
         """Deliver a batch; see `Engine.deliver`."""
         self._cancelled = False
         self.rejected = []
+        pauses = iter(_PAUSES)
         while True:
             try:
                 if not self.rejected:
                     return self.engine.deliver(plan, owners, gone)
                 return self.engine.deliver(plan, owners, gone, by_place(self.rejected))
             except Exception as error:
-                self._reject(plan, gone, error)
+                if not self._contested(plan, error, next(pauses, 0.0)):
+                    self._reject(plan, gone, error)
+
+    def _contested(self, plan: Plan, error: Exception, pause: float) -> bool:
+        """Wait and return True if the batch is to be delivered again: an older driver's attempt has fenced this one.
+
+        An attempt of a driver that was suspended takes its transactional id again before the driver learns that it is
+        not the last one, and each of its requests may end a transaction of this one.
+        """
+        reported = failure(error, self.pipeline)
+        if not isinstance(reported, errors.CommitInDoubt) or _CONTESTED not in reported.what:
+            return False
+        if not pause or self._cancelled or not self.leads():
+            return False
+        self._news.put(f"batch {plan.batch}: delivering it again in {pause:g} s, because of {reported.what}")
+        self.sleep(pause)
+        return not self._cancelled
 
     def _reject(self, plan: Plan, gone: frozenset[str], error: Exception) -> None:
         """Reject the records that an error came from; raise it, or what it means, if that cannot be."""

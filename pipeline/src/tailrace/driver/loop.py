@@ -84,7 +84,8 @@ class Loop:
         cluster = self.context.cluster
         self._brokers = Brokers(self.context.emit, lambda: cluster.topics())
         self._written: list[Written] = []
-        self._tolerant = Tolerant(self.engine, self.context.pipeline)
+        ledger = self.context.ledger
+        self._tolerant = Tolerant(self.engine, self.context.pipeline, lambda: not ledger.overtaken())
 
     @property
     def last(self) -> int:

@@ -61,8 +61,9 @@ class CommitInDoubt(DeliveryError):
     """The outcome of a transaction's commit is unknown.
 
     The producer was destroyed. The next attempt takes a new epoch, which settles the transaction one way or the
-    other, reads the marker, and then either skips or writes. Spark retries the task, so you see this error only
-    when the retries are exhausted: the brokers did not answer for minutes.
+    other, reads the marker, and then either skips or writes. The task is tried again, so you see this error only
+    when the retries are exhausted: the brokers did not answer for minutes, or something else kept taking the
+    pipeline's transactional ids.
     """
 
     code = "TR-304"

@@ -36,12 +36,12 @@ def kubernetes() -> None:
 
 def _load(command: list[str]) -> None:
     """Load an image; once more if that fails, because a node may not answer on a busy machine."""
-    first = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
-    if first.returncode:
-        print(f"loaded a second time, because the first ended with {first.returncode}: {first.stderr}")  # noqa: T201
-        again = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
-        if again.returncode:
-            pytest.exit(f"{shlex.join(command)} ended with {again.returncode}: {again.stderr}", again.returncode)
+    for _ in range(2):
+        ran = subprocess.run(command, check=False, stderr=subprocess.PIPE, text=True)
+        if not ran.returncode:
+            return
+        print(f"{shlex.join(command)} ended with {ran.returncode}: {ran.stderr}")  # noqa: T201
+    pytest.exit(f"{shlex.join(command)} ended with {ran.returncode}: {ran.stderr}", ran.returncode)
 
 
 @pytest.fixture(scope="session")

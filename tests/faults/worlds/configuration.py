@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +32,10 @@ class Outside:
     store: Store | None = None
 
 
-def others(world: World, chance: random.Random) -> dict[str, dict[str, int]]:
-    """Return other settings, often with fewer sink partitions, as a deploy may bring them."""
+def others(settings: Mapping[str, Any], world: World, chance: random.Random) -> dict[str, Any]:
+    """Return the settings that a deploy may bring, often with fewer sink partitions; the rest stays as it is."""
     return {
+        **settings,
         "sink": {"partitions": chance.choice((1, 1, 2, 5, 11))},
         "batch": {"max_records": int(world.max_records * chance.choice((0.4, 1, 3)))},
     }

@@ -203,7 +203,7 @@ class Driven:
     def _check_end(self, code: int) -> None:
         """Raise Stuck if the driver had no reason to end: no strike, no crash point, and no broker that was away."""
         if self._happened > self._struck and self.world.unlike:
-            self._refused, self.settings = self.settings, {**self.settings, **others(self.world, self.chance)}
+            self._refused, self.settings = self.settings, others(self.settings, self.world, self.chance)
         if self.expected or self._happened > self._struck:
             return
         error = self.driver.failure()

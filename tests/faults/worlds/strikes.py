@@ -77,7 +77,7 @@ def _restart(one: Driven) -> None:
 
 def _resize(one: Driven) -> None:
     one.stop()
-    one.settings = {**one.settings, **others(one.world, one.chance)}
+    one.settings = others(one.settings, one.world, one.chance)
     one.start()
 
 
@@ -91,7 +91,7 @@ def _deploy(one: Driven) -> None:
     one.expected = True
     one.driver.kill()
     one.change_code()
-    one.settings = {**one.settings, **others(one.world, one.chance)}
+    one.settings = others(one.settings, one.world, one.chance)
     one.start()
     if not one.accepted():
         now, one.settings = one.settings, before

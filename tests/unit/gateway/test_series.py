@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
+from support.boards import progress
 from tailrace.config import Delivery, Pipeline
 from tailrace.errors import CommitInDoubt
 from tailrace.gateway import Assignment, Written
@@ -50,7 +50,7 @@ def test_a_driver_has_as_many_series_after_10000_batches_as_after_100() -> None:
             for each in range(4)
         )
         board.finished(Finished(number, 40, written, {"cut": 0.1, "deliver": 0.2}, number % 7 == 0, now[0]))
-        board.progressed(progress(number))
+        board.progressed(progress_of(number))
         places = {("in", each): number * 10 for each in range(PARTITIONS)}
         board.lag(LagSeen(now[0], places, {place: at + 3 for place, at in places.items()}, oldest=now[0] - 1))
         board.executors(2, 2)
@@ -60,21 +60,14 @@ def test_a_driver_has_as_many_series_after_10000_batches_as_after_100() -> None:
     assert series(board.measures) == warm
 
 
-def progress(number: int) -> Progress:
-    """Return what Spark reports about a batch of forty records."""
-    said: dict[str, Any] = {
-        "batchId": number,
-        "numInputRows": 40,
-        "inputRowsPerSecond": 40.0,
-        "processedRowsPerSecond": 80.0,
-        "durationMs": {"addBatch": 400, "triggerExecution": 500},
-        "observedMetrics": {
-            metrics.READ: {"consumed": 40, "size": 400},
-            metrics.WRITTEN: {"produced": 36, "rejected": 4},
-            "mine": {"large": number},
-        },
+def progress_of(number: int) -> Progress:
+    """Return what Spark reports about a batch of forty records, with what its function observes."""
+    observed = {
+        metrics.READ: {"consumed": 40, "size": 400},
+        metrics.WRITTEN: {"produced": 36, "rejected": 4},
+        "mine": {"large": number},
     }
-    return Progress.read(json.dumps(said))
+    return progress(number, numInputRows=40, observedMetrics=observed)
 
 
 def test_a_gateway_has_as_many_series_after_10000_batches_as_after_100() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 
 from support.drivers import count, kill_tree, written_file
+from support.expiry import expire
 from support.pipelines import Bench
 from support.threads import Deliver, Line, Tearing, first_part_only, recreated, run_in_threads
 from tailrace import errors
@@ -111,9 +111,7 @@ def test_records_before_the_bound_may_be_deleted_once_they_are_read(one: Line) -
     pipeline = derived(one.pipeline(batch={"max_records": 30}), asked, datetime.now(UTC))
     settled(pipeline, asked)
     run_backfill(one, pipeline)
-    place = TopicPartition(one.source, 0, 150)
-    admin = AdminClient({"bootstrap.servers": one.kafka})
-    admin.delete_records([place])[place].result(30)
+    expire(one.kafka, one.source, 150)
     run_backfill(one, pipeline)
     assert one.values(topic) == wanted
 
@@ -159,9 +157,7 @@ def test_range_that_retention_may_have_cut_is_refused_unless_the_rest_is_accepte
     """An offset that is left says nothing of those before it, but an older record does."""
     fill(one.kafka, one.source, 2, 50)
     topic = into(one)
-    place = TopicPartition(one.source, 1, 60)
-    admin = AdminClient({"bootstrap.servers": one.kafka})
-    admin.delete_records([place])[place].result(30)
+    expire(one.kafka, one.source, 60, 1)
     asked = request(topic)
     pipeline = derived(one.pipeline(batch={"max_records": 30}), asked, datetime.now(UTC))
     with pytest.raises(errors.OffsetsOutOfRange, match=rf"{one.source}-1 from 60"):

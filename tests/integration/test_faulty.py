@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 
+from support.expiry import expire
 from support.pipelines import Bench, events_of, numbered
 from support.threads import Line
 from tailrace import errors
@@ -159,8 +158,7 @@ def test_lost_offsets_are_not_blamed_on_the_function_in_spark(bench: MakeBench) 
 def probed_beyond(one: Bench | Line, engine: Engine) -> None:
     """Try a part that can be read, and a record that the topic no longer holds."""
     filled(one)
-    admin, gone = AdminClient({"bootstrap.servers": one.kafka}), TopicPartition(one.source, 0, 20)
-    admin.delete_records([gone])[gone].result(30)
+    expire(one.kafka, one.source, 20)
     ranges = (Range(one.source, 0, 0, 400),)
     plan = Plan(one.name, BatchId(0), one.sink, {}, (ranges,), 1, {ranges[0].place: 400})
     assert engine.probe(plan, (Range(one.source, 0, 20, 400),), NO_FAULTS, 100_000) is None

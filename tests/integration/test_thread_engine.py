@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
+from support.expiry import expire
 from support.pipelines import events_of
 from support.threads import Line, first_part_only, nothing, recreated
 from tailrace import errors
@@ -221,9 +222,7 @@ def test_planned_records_that_expire_are_counted_as_lost(line: MakeLine) -> None
     sent = filled(one, 40)
     with pytest.raises(errors.QueryFailed):
         one.run(nothing)
-    admin = AdminClient({"bootstrap.servers": one.kafka})
-    place = TopicPartition(one.source, 0, 15)
-    admin.delete_records([place])[place].result(30)
+    expire(one.kafka, one.source, 15)
     with pytest.raises(errors.OffsetsOutOfRange):
         one.run()
     events = one.run(source={"on_data_loss": "reset"})

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 
+from support.expiry import expire
 from tailrace.config import Kafka
 from tailrace.gateway import ReadDone, ReadRequest
 from tailrace.gateway.reading import Reader
@@ -76,9 +76,7 @@ class Reading:
 
     def truncate(self, topic: str, before: int, partition: int = 0) -> None:
         """Delete the records before this offset."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for future in admin.delete_records([TopicPartition(topic, partition, before)]).values():
-            future.result(30)
+        expire(self.bootstrap, topic, before, partition)
 
     def transaction(self, topic: str, count: int, end: str) -> Producer:
         """Write records in a transaction, then commit it, abort it or leave it open."""

@@ -10,7 +10,7 @@ import inspect
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 from typer.testing import CliRunner
@@ -124,13 +124,18 @@ def errors() -> str:
     ]
     group: type[TailraceError] | None = None
     for kind in all_errors():
-        above = cast("type[TailraceError]", kind.__bases__[0])
+        above = _group(kind)
         if above is not group:
             group = above
             parts += [f"## Exit code {above.exit_code}", inspect.getdoc(above) or ""]
         own = f" (exit code {kind.exit_code})" if kind.exit_code != above.exit_code else ""
         parts += [f"### {kind.code} {kind.title}{own}", inspect.getdoc(kind) or ""]
     return "\n\n".join(parts) + "\n"
+
+
+def _group(kind: type[TailraceError]) -> type[TailraceError]:
+    """Return the group of an error: its ancestor without a code of its own."""
+    return next(each for each in kind.__mro__ if issubclass(each, TailraceError) and not each.code)
 
 
 def cli() -> str:
@@ -148,7 +153,7 @@ def exits() -> str:
     meanings: dict[int, list[str]] = {number: [meaning] for number, meaning in EXITS_OF_ALL.items()}
     codes: dict[int, list[str]] = {}
     for kind in all_errors():
-        group = cast("type[TailraceError]", kind.__bases__[0])
+        group = _group(kind)
         meaning = f"{kind.title.capitalize()}." if kind.exit_code != group.exit_code else inspect.getdoc(group) or ""
         if meaning not in (known := meanings.setdefault(kind.exit_code, [])):
             known.append(meaning)

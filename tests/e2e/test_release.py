@@ -155,9 +155,10 @@ def test_upgrade_keeps_exactly_once_while_records_flow(running: Release, upgrade
 
 def test_executors_scale_with_the_backlog(running: Release) -> None:
     """One is enough without a backlog; a backlog of more than a few seconds adds another."""
-    at = "--set=pipelines.tweets.config.executors"
-    limits = [f"{at}.{limit}" for limit in ("min=1", "max=2", "backlog=2s", "settle=30s")]
-    running.helm("upgrade", "--wait", "--timeout=15m", *limits)
+    at = "--set=pipelines.tweets.config"
+    limits = [f"{at}.executors.{limit}" for limit in ("min=1", "max=2", "backlog=2s", "settle=30s")]
+    # The backlog must last: in growing batches, a quiet machine reads it within three seconds.
+    running.helm("upgrade", "--wait", "--timeout=15m", *limits, f"{at}.batch.max_records=1000")
     running.settled()
     assert len(running.executors()) == 1
     running.feed("tweets", 60_000)

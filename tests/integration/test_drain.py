@@ -139,14 +139,26 @@ def test_batch_that_ends_before_the_deadline_is_a_clean_end(bench: MakeBench) ->
     assert events_of(one.run(pipeline), "written") == []
 
 
-def test_driver_that_is_stopped_while_it_starts_takes_nothing_over(bench: MakeBench) -> None:
+def test_driver_that_is_stopped_before_it_starts_spark_does_not_start_it(bench: MakeBench) -> None:
+    """Starting it takes seconds and requests executors, for nothing."""
+    one, stop, events = bench(), Stop(), list[dict[str, Any]]()
+    stop("told to")
+    for standby in (False, True):
+        run(one.pipeline(), one.folder, emit=as_json(events.append), stop=stop, standby=standby)
+    assert events_of(events, "starting") == []
+    assert events_of(events, "stopped") == [{"event": "stopped", "reason": "told to", "batch": None}] * 2
+
+
+def test_driver_that_is_stopped_while_it_starts_takes_nothing_over(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An older driver goes on: a rolled back deployment ends the new one before it leads."""
     one, stop, events = bench(), Stop(), list[dict[str, Any]]()
     one.send(numbered(0, 5))
     pipeline = one.pipeline()
     with Ledger.of(pipeline) as older:
         older.take()
-        stop("told to")
+        monkeypatch.setattr("tailrace.startup.run.prepare", lambda *_: stop("told to"))
         run(pipeline, one.folder, emit=as_json(events.append), stop=stop, spark=one.spark)
         assert not older.overtaken()
     assert events_of(events, "stopped") == [{"event": "stopped", "reason": "told to", "batch": None}]

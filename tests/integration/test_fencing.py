@@ -186,7 +186,7 @@ def test_fenced_producer_is_in_doubt_and_not_a_failure_of_kafka(
             older.flush(1)
             return False
 
-        with pytest.raises(errors.CommitInDoubt, match="another attempt has taken the transactional id"):
+        with pytest.raises(errors.Contested, match="another attempt has taken the transactional id"):
             wait_until(send, "the older producer to be fenced", 30)
         assert older.doubt
         older.close()

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from tailrace.config import Pipeline
-from tailrace.driver import recovery, start
+from tailrace.driver import readable, recovery, start
 from tailrace.driver.context import Context, Unwatched, Watcher
 from tailrace.driver.engine import NO_FAULTS, Faults
 from tailrace.driver.offset_mirror import OffsetMirror
@@ -105,6 +105,8 @@ def run_in_threads(
             name, pipeline, assembly, cluster, ledger, mirror, emit, stop or Stop(), watcher or Unwatched()
         )
         start.run(context, engine, recovered, until_read=until_read)
+        if until_read:
+            readable.wait(context)
 
 
 @dataclass

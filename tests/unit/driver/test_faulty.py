@@ -266,22 +266,28 @@ def test_record_at_which_a_condition_raises_is_blamed_while_rules_are_counted() 
 class Contested(Raising):
     """An engine whose transactional ids an older driver's attempt takes so many times."""
 
-    def __init__(self, times: int) -> None:
-        super().__init__()
+    def __init__(self, times: int, *bad: int) -> None:
+        super().__init__(*bad)
         self.left = times
 
-    def deliver(self, *_: Any, **__: Any) -> list[Written]:
-        """Deliver, unless the ids are taken once more."""
-        self.deliveries += 1
+    def deliver(
+        self,
+        plan: Plan,
+        owners: Mapping[SinkPartition, str],
+        gone: frozenset[str] = frozenset(),
+        faults: Faults = NO_FAULTS,
+    ) -> list[Written]:
+        """Deliver, unless there is a new faulty record, or the ids are taken once more."""
+        done = super().deliver(plan, owners, gone, faults)
         self.left -= 1
         if self.left >= 0:
-            raise errors.CommitInDoubt("sink partition 0: another attempt has taken the transactional id")
-        return [Written(SinkPartition(0), skipped=False)]
+            raise errors.Contested("sink partition 0: another attempt has taken the transactional id")
+        return done
 
 
-def contested(engine: Contested, leads: bool) -> tuple[Tolerant, list[float]]:
+def contested(engine: Contested, leads: bool, **process: Any) -> tuple[Tolerant, list[float]]:
     """Return the engine with a pipeline whose driver leads or does not, and how long it waits."""
-    one, slept = tolerant(engine), list[float]()
+    one, slept = tolerant(engine, **process), list[float]()
     one.leads, one.sleep = lambda: leads, slept.append
     return one, slept
 
@@ -294,11 +300,32 @@ def test_batch_that_an_older_drivers_attempt_contests_is_delivered_again() -> No
     assert "batch 7: delivering it again in 1 s, because of sink partition 0: another attempt" in next(one.news())
 
 
+def test_rejecting_faulty_records_leaves_the_pauses_of_a_contested_batch() -> None:
+    """The batch may be contested as often as one without faulty records."""
+    one, slept = contested(Contested(3, 345), leads=True, on_error="reject")
+    assert one.deliver(PLAN, {}) == [Written(SinkPartition(0), skipped=False)]
+    assert (len(one.rejected), slept) == (1, [1.0, 2.0, 4.0])
+
+
+def test_doubt_of_another_cause_is_not_contested() -> None:
+    """Brokers that do not answer are waited for elsewhere."""
+
+    class Doubtful(Raising):
+        def deliver(self, *_: Any, **__: Any) -> list[Written]:
+            self.deliveries += 1
+            raise errors.CommitInDoubt("sink partition 0: committing: another attempt may help")
+
+    engine = Doubtful()
+    with pytest.raises(errors.CommitInDoubt):
+        tolerant(engine).deliver(PLAN, {})
+    assert engine.deliveries == 1
+
+
 def test_driver_that_does_not_lead_contests_nothing() -> None:
     """It would only disturb the one that does."""
     engine = Contested(1)
     one, slept = contested(engine, leads=False)
-    with pytest.raises(errors.CommitInDoubt):
+    with pytest.raises(errors.Contested):
         one.deliver(PLAN, {})
     assert (engine.deliveries, slept) == (1, [])
 
@@ -307,6 +334,6 @@ def test_batch_that_stays_contested_ends_the_driver() -> None:
     """Something else uses its transactional ids then, and a person must look."""
     engine = Contested(9)
     one, _ = contested(engine, leads=True)
-    with pytest.raises(errors.CommitInDoubt):
+    with pytest.raises(errors.Contested):
         one.deliver(PLAN, {})
     assert engine.deliveries == 4

@@ -32,6 +32,13 @@ def test_a_tailrace_error_keeps_its_code_and_all_its_parts() -> None:
     assert (found.what, found.kept, found.then) == ("a record of 6 bytes", "everything", "raise the limit")
 
 
+def test_contested_batch_is_still_told_from_another_doubt_behind_the_jvm() -> None:
+    """Only the contested one is delivered again by the driver that leads."""
+    for kind in (errors.Contested, errors.CommitInDoubt):
+        text = TRACE.format(end=f"tailrace.errors.{kind.__name__}: {kind('sink partition 3: no answer')}")
+        assert type(failure(RuntimeError(text), PIPELINE)) is kind
+
+
 def test_the_users_error_is_named_with_its_own_line() -> None:
     """The line is the last one of the user's code, not of Spark's files or Tailrace's."""
     found = failure(RuntimeError(TRACE.format(end="ValueError: invalid literal for int(): 'x'")), PIPELINE)

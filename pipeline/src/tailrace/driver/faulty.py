@@ -25,7 +25,6 @@ from tailrace.stages.rules import Judged
 
 WAYS = 8  # parts of a part that failed
 _LIMIT = 300.0  # seconds for one search
-_CONTESTED = "another attempt"  # in the words of gateway/producers.py
 _PAUSES = (1.0, 2.0, 4.0)  # seconds before a contested batch is delivered again
 _LANES = 100_000  # from here on; tasks that deliver use the numbers below
 _SHOWN = 120  # characters of an exception
@@ -113,19 +112,20 @@ class Tolerant:
                     return self.engine.deliver(plan, owners, gone)
                 return self.engine.deliver(plan, owners, gone, by_place(self.rejected))
             except Exception as error:
-                if not self._contested(plan, error, next(pauses, 0.0)):
+                if not self._contested(plan, error, pauses):
                     self._reject(plan, gone, error)
 
-    def _contested(self, plan: Plan, error: Exception, pause: float) -> bool:
+    def _contested(self, plan: Plan, error: Exception, pauses: Iterator[float]) -> bool:
         """Wait and return True if the batch is to be delivered again: an older driver's attempt has fenced this one.
 
         An attempt of a driver that was suspended takes its transactional id again before the driver learns that it is
         not the last one, and each of its requests may end a transaction of this one.
         """
         reported = failure(error, self.pipeline)
-        if not isinstance(reported, errors.CommitInDoubt) or _CONTESTED not in reported.what:
+        if not isinstance(reported, errors.Contested) or self._cancelled or not self.leads():
             return False
-        if not pause or self._cancelled or not self.leads():
+        pause = next(pauses, None)
+        if pause is None:
             return False
         self._news.put(f"batch {plan.batch}: delivering it again in {pause:g} s, because of {reported.what}")
         self.sleep(pause)

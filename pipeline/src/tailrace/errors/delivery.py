@@ -62,12 +62,25 @@ class CommitInDoubt(DeliveryError):
 
     The producer was destroyed. The next attempt takes a new epoch, which settles the transaction one way or the
     other, reads the marker, and then either skips or writes. The task is tried again, so you see this error only
-    when the retries are exhausted: the brokers did not answer for minutes, or something else kept taking the
-    pipeline's transactional ids.
+    when the retries are exhausted: the brokers did not answer for minutes.
     """
 
     code = "TR-304"
     title = "commit in doubt"
+    usual = _AGAIN
+
+
+class Contested(CommitInDoubt):
+    """Another attempt at the same sink partition has taken its transactional id.
+
+    The next attempt reads the marker, and then either skips or writes. A driver that was suspended and came to itself
+    next to its successor takes the ids for a moment; so the driver that leads delivers such a batch again, up to three
+    times. You see this error only if something keeps taking the pipeline's transactional ids: a second deployment with
+    the same pipeline name, or a tool that aborts its transactions.
+    """
+
+    code = "TR-315"
+    title = "transactional id taken"
     usual = _AGAIN
 
 

@@ -109,7 +109,7 @@ class SinkProducer(Sender):
             if fenced:
                 raise
             self._step(Event.DOUBT)
-            raise errors.CommitInDoubt(
+            raise errors.Contested(
                 f"{self._who}: its marker could not be read within {_GLANCE:.0f} s: another attempt may hold it open",
                 kept=KEPT,
             ) from error
@@ -194,7 +194,7 @@ class SinkProducer(Sender):
                 kept=KEPT,
                 then="lower batch.max_records, or raise sink.options: transaction.timeout.ms",
             )
-        return errors.CommitInDoubt(f"{self._who}: {doing}: another attempt has taken the transactional id", kept=KEPT)
+        return errors.Contested(f"{self._who}: {doing}: another attempt has taken the transactional id", kept=KEPT)
 
     def close(self) -> None:
         """Abort an open transaction, if the broker answers quickly, and drop the connections."""

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from tailrace import crash_points, errors
 from tailrace.config import Pipeline
-from tailrace.driver import recovery, start
+from tailrace.driver import readable, recovery, start
 from tailrace.driver.context import Context
 from tailrace.driver.follower import Follower
 from tailrace.driver.offset_mirror import OffsetMirror
@@ -95,6 +95,9 @@ def run(
             if given_way(pipeline, cluster, emit, replaces):
                 return
             lease.hold(Phase.LEADING)
+        if stop.event.is_set():  # while preflight waited, say; Spark would take seconds, and ask for executors
+            emit(Stopped(stop.reason, None))
+            return
         if spark is None:
             emit(Starting(pipeline.pipeline))
         given, spark = spark, spark or with_executors(pipeline, emit, stop)
@@ -206,3 +209,5 @@ def _lead(
         start.run(context, engine, recovered, until_read=until_read)
     else:
         stream.run(context, spark, recovered, until_read=until_read)
+    if until_read:
+        readable.wait(context)

@@ -28,6 +28,9 @@ from tailrace.kafka.errors import STRANGER, UNKNOWN_TOPIC, code_of, denied, is_d
 from tailrace.kafka.rights import Operation, on_group, on_topic
 
 
+_SPREAD = 3.0  # seconds within which every broker learns of a new topic
+
+
 def _listener(refusals: list[KafkaError]) -> Callable[[KafkaError], None]:
     def heard(error: KafkaError) -> None:
         if error.code() in STRANGER:
@@ -187,24 +190,26 @@ class Cluster:
         asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
         if not asked:
             return {}
-        end = time.monotonic() + ANSWER_LIMIT
+        begun = time.monotonic()
         while True:
             try:
                 return self._offsets(asked, level)
             except KafkaException as error:
-                if time.monotonic() > end or not self._passing(error, asked):
+                spent = time.monotonic() - begun
+                if spent > ANSWER_LIMIT or not self._passing(error, asked, spent):
                     topics = sorted({each.topic for each in asked})
                     rights = [on_topic(Operation.DESCRIBE, topic) for topic in topics]
                     raise translate(error, f"asking for the offsets of {', '.join(topics)}", rights=rights) from error
                 time.sleep(0.05)
                 self.topics()  # this refreshes the metadata in which the client looks up leaders
 
-    def _passing(self, error: KafkaException, asked: Iterable[TopicPartition]) -> bool:
-        """Return whether the next request for offsets may succeed."""
+    def _passing(self, error: KafkaException, asked: Iterable[TopicPartition], spent: float) -> bool:
+        """Return whether the next request for offsets may succeed, after so many seconds of them."""
         if code_of(error) in UNKNOWN_TOPIC:
-            # A broker learns of a new topic a moment after the one that shows it; one that is gone is shown by none.
+            # A broker learns of a new topic a moment after the one that showed it; and either may be asked what there
+            # is. One that is gone is shown by none.
             known = self.topics()
-            return all(each.partition < known.get(each.topic, 0) for each in asked)
+            return spent < _SPREAD or all(each.partition < known.get(each.topic, 0) for each in asked)
         # A partition that is new, or has just lost its leader, briefly has no offset.
         return is_retriable(error) or code_of(error) == KafkaError._NOENT
 

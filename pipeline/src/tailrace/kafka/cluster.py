@@ -27,7 +27,6 @@ from tailrace.kafka.clients import ANSWER_LIMIT, SHORT_TRY, TopicPartitions, cli
 from tailrace.kafka.errors import STRANGER, UNKNOWN_TOPIC, code_of, denied, is_denied, is_retriable, stranger, translate
 from tailrace.kafka.rights import Operation, on_group, on_topic
 
-
 _SPREAD = 3.0  # seconds within which every broker learns of a new topic
 
 

@@ -160,7 +160,7 @@ def test_executors_scale_with_the_backlog(running: Release) -> None:
     # The backlog must last: in growing batches, a quiet machine reads it within three seconds.
     running.helm("upgrade", "--wait", "--timeout=15m", *limits, f"{at}.batch.max_records=1000")
     running.settled()
-    assert len(running.executors()) == 1
+    running.until(lambda: len(running.executors()) == 1, "the older driver's executor to go")
     running.feed("tweets", 60_000)
     running.until(lambda: len(running.executors()) == 2, "a second executor")
     running.count("executors scaled up")

@@ -29,6 +29,7 @@ from tailrace.progress.positions import Positions, named
 _NOTHING = "nothing was read or written"
 _LONGEST = 100  # characters of a pipeline's name
 _SHOWN = 5
+_ENDING = 5.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -164,11 +165,15 @@ def bound(pipeline: Pipeline, request: Request, cluster: Cluster, places: list[P
     """Return where the range ends; refuse one that is not stable yet.
 
     Behind an open transaction nothing can be read, and its own records may belong to the range: an end there would
-    leave them out without a word.
+    leave them out without a word. One that was just committed is waited for: brokers answer before it has ended.
     """
-    end = first_since(cluster, places, request.until.timestamp())
-    stable = source.ends(pipeline, places, cluster)
-    waiting = sorted(place for place in places if stable[place] < end[place])
+    end, since = first_since(cluster, places, request.until.timestamp()), time.monotonic()
+    while True:
+        stable = source.ends(pipeline, places, cluster)
+        waiting = sorted(place for place in places if stable[place] < end[place])
+        if not waiting or time.monotonic() - since > _ENDING:
+            break
+        time.sleep(0.1)
     if waiting:
         shown = ", ".join(f"{named(place)} at {stable[place]}" for place in waiting[:_SHOWN])
         raise OptionRefused(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import functools
+import logging
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from tailrace import errors
 from tailrace.config.kafka_options import SECRET_OPTION
 from tailrace.kafka.bindings import NUMBER, POINTER, SIZE, TEXT, Bindings
 
+log = logging.getLogger(__name__)
+
 ADDRESS: Final = np.dtype(np.int64)
 _PREFETCH_KB = 65_536  # over all partitions that the pipeline reads
 _LEAST_PREFETCH_KB = 1_024  # per partition: one fetch of the default size
@@ -31,6 +34,7 @@ _LEAST_PREFETCH_RECORDS = 5_000
 _CONSUMER, _CONF_OK = 1, 0
 _EVENT_LOG, _EVENT_ERROR = 0x4, 0x8
 _TEXT = 512
+_CLOSE_LIMIT = 5.0  # seconds; it usually takes a tenth of one
 
 # The Java consumer's names in `source.options`, and librdkafka's; None: no counterpart.
 _JAVA_NAMES: Final[Mapping[str, str | None]] = {
@@ -271,12 +275,21 @@ class Consumer:
         return f"{(facility.value or b'').decode()}: {(text.value or b'').decode(errors='replace')}"
 
     def close(self) -> None:
-        """Stop all threads of this instance; every message must have been released."""
+        """Stop all threads of this instance; every message must have been released.
+
+        librdkafka sometimes never returns from that (its issue 5434). A task that waited for it would hold its batch,
+        and a driver its end, so after a while the instance is left behind: it has nothing that anyone waits for.
+        """
         for handle in self._topics.values():
             self._library.topic_destroy(handle)
         self._topics.clear()
         self._library.queue_destroy(self._events)
-        self._library.destroy(self._handle)
+        free, handle = self._library.destroy, self._handle
+        freeing = threading.Thread(target=free, args=(handle,), name="tailrace-free", daemon=True)
+        freeing.start()
+        freeing.join(_CLOSE_LIMIT)
+        if freeing.is_alive():
+            log.warning("librdkafka has not freed a consumer within %.0f s; it is left behind", _CLOSE_LIMIT)
 
     def _topic(self, name: str) -> int:
         with self._lock:

@@ -1,0 +1,37 @@
+"""The consumer of librdkafka's C functions: what its users rely on whatever librdkafka does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from tailrace.gateway import consuming
+from tailrace.gateway.consuming import Consumer
+from tailrace.testing import wait_until
+
+
+def test_consumer_that_librdkafka_never_frees_holds_nobody(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The real one does so once in thousands of times; a batch, and a driver that was to end, waited for ever."""
+    consumer = Consumer({"bootstrap.servers": "127.0.0.1:1"})
+    free, really = threading.Event(), consumer._library.destroy
+
+    def destroy(handle: int) -> None:
+        free.wait(60)
+        really(handle)
+
+    monkeypatch.setattr(consumer._library, "destroy", destroy)
+    monkeypatch.setattr(consuming, "_CLOSE_LIMIT", 0.1, raising=False)
+    closing = threading.Thread(target=consumer.close)
+    with caplog.at_level(logging.WARNING):
+        closing.start()
+        closing.join(5)
+        held = closing.is_alive()
+        free.set()
+        closing.join(30)
+    wait_until(lambda: all(each.name != "tailrace-free" for each in threading.enumerate()), "the consumer to be freed")
+    assert not held
+    assert "has not freed a consumer" in caplog.text

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -35,3 +37,23 @@ def test_consumer_that_librdkafka_never_frees_holds_nobody(
     wait_until(lambda: all(each.name != "tailrace-free" for each in threading.enumerate()), "the consumer to be freed")
     assert not held
     assert "has not freed a consumer" in caplog.text
+
+
+LEFT = """
+from tailrace.gateway.consuming import Consumer
+
+def read():
+    consumer = Consumer({"bootstrap.servers": "127.0.0.1:1"})
+    try:
+        yield
+    finally:
+        consumer.close()
+
+reading = read()
+next(reading)
+"""
+
+
+def test_process_ends_although_a_read_was_left_open() -> None:
+    """At its end the interpreter closes the read, and starts no thread any more: waiting for one would be for ever."""
+    subprocess.run([sys.executable, "-c", LEFT], check=True, timeout=30)

@@ -12,6 +12,7 @@ import collections
 import ctypes
 import functools
 import logging
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -284,6 +285,8 @@ class Consumer:
             self._library.topic_destroy(handle)
         self._topics.clear()
         self._library.queue_destroy(self._events)
+        if sys.is_finalizing():  # no thread starts any more, and the process takes everything with it
+            return
         free, handle = self._library.destroy, self._handle
         freeing = threading.Thread(target=free, args=(handle,), name="tailrace-free", daemon=True)
         freeing.start()

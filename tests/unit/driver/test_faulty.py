@@ -270,15 +270,9 @@ class Contested(Raising):
         super().__init__(*bad)
         self.left = times
 
-    def deliver(
-        self,
-        plan: Plan,
-        owners: Mapping[SinkPartition, str],
-        gone: frozenset[str] = frozenset(),
-        faults: Faults = NO_FAULTS,
-    ) -> list[Written]:
+    def deliver(self, *given: Any, **named: Any) -> list[Written]:
         """Deliver, unless there is a new faulty record, or the ids are taken once more."""
-        done = super().deliver(plan, owners, gone, faults)
+        done = super().deliver(*given, **named)
         self.left -= 1
         if self.left >= 0:
             raise errors.Contested("sink partition 0: another attempt has taken the transactional id")

@@ -24,6 +24,7 @@ from confluent_kafka import KafkaError, KafkaException
 from tailrace import errors
 from tailrace.config.kafka_options import SECRET_OPTION
 from tailrace.kafka.bindings import NUMBER, POINTER, SIZE, TEXT, Bindings
+from tailrace.kafka.clients import within
 
 log = logging.getLogger(__name__)
 
@@ -287,12 +288,10 @@ class Consumer:
         self._library.queue_destroy(self._events)
         if sys.is_finalizing():  # no thread starts any more, and the process takes everything with it
             return
-        free, handle = self._library.destroy, self._handle
-        freeing = threading.Thread(target=free, args=(handle,), name="tailrace-free", daemon=True)
-        freeing.start()
-        freeing.join(_CLOSE_LIMIT)
-        if freeing.is_alive():
-            log.warning("librdkafka has not freed a consumer within %.0f s; it is left behind", _CLOSE_LIMIT)
+        try:
+            within(_CLOSE_LIMIT, "freeing a consumer", lambda: self._library.destroy(self._handle))
+        except KafkaException as error:
+            log.warning("%s; it is left behind", error.args[0].str())
 
     def _topic(self, name: str) -> int:
         with self._lock:

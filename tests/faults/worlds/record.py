@@ -84,12 +84,17 @@ def text(lines: Sequence[Line]) -> str:
 
 def _ran(worlds: Sequence[Line]) -> list[str]:
     found = [each["outcome"] for each in worlds]
-    totals = ", ".join(f"{sum(each.get(name, 0) for each in found):,} {name}" for name in COUNTS)
-    stuck, records = sum(bool(each["stuck"]) for each in found), sum(each["records"] for each in found)
+    stuck = [each for each in found if each["stuck"]]
+    # What a stuck world's sink lacks is not lost: it may still have come when nobody waited any longer.
+    lacking = sum(each["lost"] for each in stuck)
+    sums = {name: sum(each.get(name, 0) for each in found) for name in COUNTS}
+    totals = ", ".join(f"{count:,} {name}" for name, count in (sums | {"lost": sums["lost"] - lacking}).items())
+    records = sum(each["records"] for each in found)
     hours = sum(each["seconds"] for each in worlds) / 3600
+    missing = f", in whose sinks {lacking:,} records were still missing" if stuck else ""
     ran = f"{len(worlds):,} worlds over {records:,} records in {hours:.1f} hours"
     return [
-        f"Since the engine last changed: {ran}: {totals}, {stuck:,} stuck.\n",
+        f"Since the engine last changed: {ran}: {totals}, {len(stuck):,} stuck{missing}.\n",
         "| drawn | worlds with it, and their records |\n|---|---|",
         *_kinds(worlds),
         "",

@@ -15,10 +15,10 @@ from faults.worlds.oracle import Outcome
 from faults.worlds.world import Strike, World, draw
 
 
-def line(seed: int, digest: str = "now", lost: int = 0) -> record.Line:
+def line(seed: int, digest: str = "now", lost: int = 0, stuck: str = "") -> record.Line:
     """Return a world's line."""
     world = replace(draw(seed), strikes=(Strike.KILL,), crashes=())
-    outcome = Outcome(records=100, lost=lost)
+    outcome = Outcome(records=100, lost=lost, stuck=stuck)
     return {"world": json.loads(world.line), "outcome": asdict(outcome), "seconds": 36.0, "engine": digest}
 
 
@@ -47,6 +47,13 @@ def test_text_has_what_was_lost_and_what_was_not_tried() -> None:
     only_mutants = record.text([mutant(0, 4)])
     assert "No world has run" in only_mutants
     assert f"| {MUTANTS[0].name.replace('-', ' ')} | 4 |" in only_mutants
+
+
+def test_records_that_a_stuck_world_lacks_are_counted_apart_from_lost_ones() -> None:
+    """They may still have come; what it repeated counts like that of any other world."""
+    shown = record.text([line(1, lost=2), line(2, lost=7, stuck="the older driver did not end")])
+    assert "2 lost, 0 duplicated" in shown
+    assert "1 stuck, in whose sinks 7 records were still missing." in shown
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from concurrent.futures import Future
 
 import pytest
@@ -23,18 +24,23 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return made
 
 
+def known_after(times: int) -> Callable[..., dict[tuple[str, int], int]]:
+    """Return a request for offsets that a broker which does not know the topic answers so many times."""
+    left = [KafkaError.UNKNOWN_TOPIC_OR_PART] * times
+
+    def asked(*_: object) -> dict[tuple[str, int], int]:
+        if left:
+            raise KafkaException(KafkaError(left.pop()))
+        return {PLACE: 7}
+
+    return asked
+
+
 def test_offsets_of_a_new_topic_are_asked_again_until_the_broker_knows_it(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another broker has shown it."""
-    answers = [KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.UNKNOWN_TOPIC_OR_PART]
-
-    def asked(*_: object) -> dict[tuple[str, int], int]:
-        if answers:
-            raise KafkaException(KafkaError(answers.pop()))
-        return {PLACE: 7}
-
-    monkeypatch.setattr(cluster, "_offsets", asked)
+    monkeypatch.setattr(cluster, "_offsets", known_after(2))
     assert cluster.latest([PLACE]) == {PLACE: 7}
 
 
@@ -42,14 +48,7 @@ def test_offsets_of_a_new_topic_are_asked_again_although_a_broker_does_not_show_
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker that says which topics there are may itself be the one that does not know it."""
-    answers = [KafkaError.UNKNOWN_TOPIC_OR_PART] * 3
-
-    def asked(*_: object) -> dict[tuple[str, int], int]:
-        if answers:
-            raise KafkaException(KafkaError(answers.pop()))
-        return {PLACE: 7}
-
-    monkeypatch.setattr(cluster, "_offsets", asked)
+    monkeypatch.setattr(cluster, "_offsets", known_after(3))
     monkeypatch.setattr(cluster, "topics", dict)
     assert cluster.latest([PLACE]) == {PLACE: 7}
 

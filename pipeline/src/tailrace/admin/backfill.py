@@ -29,7 +29,7 @@ from tailrace.progress.positions import Positions, named
 _NOTHING = "nothing was read or written"
 _LONGEST = 100  # characters of a pipeline's name
 _SHOWN = 5
-_ENDING = 5.0  # seconds
+_ENDING = 5.0  # seconds that a transaction which is being ended may take
 
 
 @dataclass(frozen=True)

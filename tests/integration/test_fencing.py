@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,21 +14,40 @@ from confluent_kafka.admin import AdminClient
 
 from support.pipelines import Bench, events_of
 from support.plans import plan_of
+from support.threads import Line, Torn
 from tailrace import errors
+from tailrace.config import Pipeline
 from tailrace.crash_points import Point
-from tailrace.driver.spark_errors import overtaken
-from tailrace.gateway import Assignment
+from tailrace.driver.lead import overtaken
+from tailrace.driver.thread_engine import ThreadEngine
+from tailrace.gateway import Assignment, Written
 from tailrace.gateway.librdkafka import messages
 from tailrace.gateway.markers import MarkerReader
 from tailrace.gateway.producers import SinkProducer
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
-from tailrace.progress.plan import SinkPartition
+from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import Record, produce, wait_until
 
 pytestmark = pytest.mark.integration
 MakeBench = Callable[..., Bench]
+
+# Keeps state, and holds each record while the file exists.
+HOLD = """
+    import time
+    from pathlib import Path
+    from pyspark.sql import functions as F
+
+    def hold(frame):
+        def wait(value):
+            until = time.monotonic() + 120
+            while Path({held!r}).exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            Path({held!r} + "-no-more").touch()
+            return value
+        return frame.dropDuplicates(["value"]).select(F.udf(wait, "binary")("value").alias("value"))
+"""
 
 
 def test_second_driver_fences_the_first(bench: MakeBench) -> None:
@@ -211,6 +231,62 @@ def test_driver_that_is_overtaken_in_mid_batch_knows_it_before_the_newer_one_has
         assert overtaken(doubt, newer, pipeline, 0, "r") is doubt
         newer.write(plan_of(pipeline, 1), {place: 1})
         assert newer.positions({place: 0, (pipeline.ledger.topic, 0): 0}) == {place: 1}
+
+
+def succeed(pipeline: Pipeline) -> None:
+    """Let a newer driver take over and plan the next batch."""
+    with Ledger.of(pipeline) as newer:
+        newer.take()
+        last = newer.latest()
+        if last is None:
+            raise LookupError("the older driver has planned nothing")
+        newer.write(replace(last, batch=BatchId(last.batch + 1), run="newer"), {})
+
+
+def test_driver_whose_batch_does_not_end_ends_when_a_newer_one_has_planned(
+    line: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its executors may be lost, and then it has no next plan that would tell; the batch is given up."""
+    monkeypatch.setattr("tailrace.driver.brokers._EVERY", 0.2)
+    one, given_up = line(), threading.Event()
+    one.send([b"a"])
+
+    def never(engine: ThreadEngine, *_: object) -> list[Written]:
+        succeed(one.pipeline())
+        wait_until(lambda: engine._cancelled, "the batch to be given up", 60)
+        given_up.set()
+        raise Torn
+
+    with pytest.raises(errors.DriverFenced, match="a newer driver has taken over and has reached batch 1"):
+        one.run(never)
+    assert given_up.wait(10)
+
+
+def test_stateful_driver_whose_batch_does_not_end_ends_when_a_newer_one_has_planned(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait as long as a stop would let the batch take."""
+    monkeypatch.setattr("tailrace.driver.brokers._EVERY", 0.2)
+    one = bench()
+    held = one.folder / "held"
+    held.touch()
+    one.send([b"a"])
+    one.write("hold.py", HOLD.format(held=str(held)))
+    pipeline = one.pipeline(
+        process={"function": "hold.py:hold"}, checkpoint=str(one.folder / "state"), batch={"drain": 600}
+    )
+
+    def overtake(events: list[dict[str, Any]]) -> bool:
+        if events[-1]["event"] == "planned":
+            succeed(pipeline)
+        return False
+
+    try:
+        with pytest.raises(errors.DriverFenced, match="a newer driver has taken over and has reached batch 1"):
+            one.run_until(pipeline, overtake)
+        assert not held.with_name("held-no-more").exists()
+    finally:
+        held.unlink()
 
 
 def test_driver_ends_the_open_transactions_of_a_dead_run(bench: MakeBench) -> None:

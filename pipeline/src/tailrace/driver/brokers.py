@@ -1,4 +1,8 @@
-"""Whether the brokers are away, which the driver says once: also while a batch waits for them in its tasks."""
+"""What the driver asks the brokers while a batch takes long: whether they are away, which it says once, and whether
+another driver has taken over.
+
+Neither may hold up a batch, or a stop, so the questions are asked by a thread.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ class Brokers:
     clock: Callable[[], float] = time.monotonic
     away: bool = False
     _asked: float = 0.0
+    _lead: Callable[[], object] = lambda: None
     _answer: Future[object] | None = None
     _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "tailrace-brokers"))
 
@@ -37,19 +42,24 @@ class Brokers:
             self.emit(BrokersBack())
         self.away = False
 
-    def batch(self) -> None:
-        """Take note that a batch begins."""
-        self._asked = self.clock()
+    def batch(self, lead: Callable[[], object] = lambda: None) -> None:
+        """Take note that a batch begins; `lead` raises DriverFenced if another driver has taken over meanwhile."""
+        self._asked, self._lead, self._answer = self.clock(), lead, None
 
     def look(self) -> None:
-        """Ask, if the batch takes long; do not wait for the answer, but take the last one."""
+        """Ask, if the batch takes long; do not wait for the answer, but take the last one.
+
+        Raise DriverFenced if another driver has taken over.
+        """
         if self._answer is None:
             if self.clock() - self._asked > _EVERY:
-                self._answer = self._thread.submit(self.ask)
+                self._answer = self._thread.submit(_both, self.ask, self._lead)
             return
         if not self._answer.done():
             return
         error, self._answer, self._asked = self._answer.exception(), None, self.clock()
+        if isinstance(error, errors.DriverFenced):
+            raise error
         if isinstance(error, errors.BrokerUnreachable | errors.KafkaFailed):
             self.silent(error.what)
         elif error is None:
@@ -58,3 +68,8 @@ class Brokers:
     def close(self) -> None:
         """End the thread; a question in progress is not waited for."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _both(ask: Callable[[], object], lead: Callable[[], object]) -> None:
+    ask()
+    lead()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from tailrace import crash_points, errors
@@ -21,12 +22,14 @@ from tailrace.driver.choose import choose, reached
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine
 from tailrace.driver.faulty import Tolerant, told
+from tailrace.driver.lead import overtaken, require_lead
 from tailrace.driver.look import Look, Seen
+from tailrace.driver.naming import described, shown
 from tailrace.driver.pace import Pace
 from tailrace.driver.phases import Phases
 from tailrace.driver.shutdown import unfinished
 from tailrace.driver.source_changes import changes
-from tailrace.driver.spark_errors import failure, overtaken
+from tailrace.driver.spark_errors import failure
 from tailrace.gateway import Written
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
@@ -51,7 +54,6 @@ _PAUSES = (0.005, 0.01, 0.02, 0.04)  # seconds between looks at a source without
 _FRESH = 1.0  # maximum age of a look ahead, in seconds
 _AHEAD_AFTER = 0.05  # seconds into a batch before the loop looks ahead
 _AHEAD_EVERY = 0.5
-_SHOWN = 3  # ranges of a batch shown in a message
 
 
 @dataclass
@@ -278,13 +280,18 @@ class Loop:
         stop, drain = self.context.stop, self.context.pipeline.batch.drain
         stopped: float | None = None
         given_up = False
-        self._brokers.batch()
+        lead = self.context.ledger, self.context.pipeline, plan.batch, self.context.run
+        self._brokers.batch(partial(require_lead, *lead))
         while True:
             done, _ = wait([job], _AHEAD_AFTER)
             if done:
                 break
             self._tick()
-            self._brokers.look()
+            try:
+                self._brokers.look()
+            except errors.DriverFenced:
+                self._tolerant.cancel()
+                raise
             for news in self._tolerant.news():
                 self.context.emit(Noted(news))
             if stop.event.is_set():
@@ -302,9 +309,7 @@ class Loop:
             if given_up:
                 raise unfinished(stop, plan.batch, drain) from error
             reported = failure(error, self.context.pipeline, described(plan))
-            raise overtaken(
-                reported, self.context.ledger, self.context.pipeline, plan.batch, self.context.run
-            ) from error
+            raise overtaken(reported, *lead) from error
 
     def _report(self, plan: Plan, written: list[Written], limit: int | None) -> None:
         ends = self._ahead.ends if self._ahead is not None else self._ends
@@ -338,13 +343,3 @@ class Loop:
             self.context.ledger.settle(self.plan, self.positions)
         self.context.mirror.settled(self.positions)
         self._settled = dict(self.positions)
-
-
-def described(plan: AnyPlan) -> str:
-    """Name the batch and the ranges of its records."""
-    return f"batch {plan.batch}, of {shown(plan)}"
-
-
-def shown(plan: AnyPlan) -> str:
-    """Name the first ranges of a batch."""
-    return ", ".join(map(str, plan.ranges[:_SHOWN])) + (", …" if len(plan.ranges) > _SHOWN else "")

@@ -6,7 +6,6 @@ in that text distinguishes Tailrace's own errors from those of the user's functi
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import tempfile
@@ -16,7 +15,6 @@ from tailrace.config import Pipeline
 from tailrace.kafka.errors import denied
 from tailrace.kafka.errors import stranger as not_let_in
 from tailrace.kafka.rights import SPARK_GROUPS, Operation, Resource, Right, on_topic
-from tailrace.progress.ledger import Ledger
 
 _BY_CODE = {kind.code: kind for kind in errors.all_errors()}
 _OURS = re.compile(
@@ -101,29 +99,6 @@ def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors
     return errors.QueryFailed(
         f"{_cause(text)}{batch and f'; in {batch}'}", kept=_KEPT, then="start the pipeline again; tailrace doctor FILE"
     )
-
-
-def overtaken(
-    error: errors.TailraceError, ledger: Ledger, pipeline: Pipeline, number: int, run: str
-) -> errors.TailraceError:
-    """Return the error, or DriverFenced if a newer driver has taken over meanwhile, which explains it."""
-    if isinstance(error, errors.KafkaError | errors.DriverFenced):  # unreachable brokers cannot show it
-        return error
-    with contextlib.suppress(errors.TailraceError):
-        last = ledger.latest()
-        reached = ""
-        if last is not None and last.batch > number and last.run != run:
-            reached = f" and has reached batch {last.batch}"
-        # A newer driver that still finishes this batch has fenced its sink partitions, and planned nothing yet. One
-        # with the same checkpoint has written to Spark's log, which ends this query.
-        unexplained = isinstance(error, errors.CommitInDoubt | errors.QueryFailed)
-        if reached or (unexplained and ledger.overtaken()):
-            return errors.DriverFenced(
-                f"batch {number} of pipeline {pipeline.pipeline!r}: a newer driver has taken over{reached}",
-                kept="what this driver committed stays; the newer driver delivers everything else",
-                then="if you did not mean to run a second driver, find the one with the same pipeline name",
-            )
-    return error
 
 
 def _refused(text: str) -> errors.TailraceError | None:

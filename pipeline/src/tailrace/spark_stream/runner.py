@@ -10,10 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from tailrace import crash_points, errors
 from tailrace.crash_points import Point
 from tailrace.driver.context import Context
-from tailrace.driver.loop import described, shown
+from tailrace.driver.lead import overtaken
+from tailrace.driver.naming import described, shown
 from tailrace.driver.phases import Phases
 from tailrace.driver.rule_counts import RuleCounter
-from tailrace.driver.spark_errors import failure, overtaken
+from tailrace.driver.spark_errors import failure
 from tailrace.gateway import Written
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import partial
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -12,9 +13,10 @@ from tailrace import errors
 from tailrace.driver import recovery
 from tailrace.driver.brokers import Brokers
 from tailrace.driver.context import Context
+from tailrace.driver.lead import overtaken, require_lead
 from tailrace.driver.recovery import Recovered
 from tailrace.driver.shutdown import unfinished
-from tailrace.driver.spark_errors import failure, overtaken
+from tailrace.driver.spark_errors import failure
 from tailrace.driver.task_reports import reports
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
@@ -121,10 +123,14 @@ def _stream(context: Context, runner: Runner, rows: DataFrame, folder: str, batc
     writer = rows.writeStream.queryName(pipeline.pipeline).option("checkpointLocation", folder).foreachBatch(runner)
     trigger = {"availableNow": True} if batch else {"processingTime": f"{pipeline.batch.trigger} seconds"}
     query = writer.trigger(**trigger).start()
+    drain = pipeline.batch.drain
     try:
         _watch(context, runner, query, batch)
+    except errors.DriverFenced:
+        drain = 0.0
+        raise
     finally:
-        given_up = _end(context, query, runner)
+        given_up = _end(context, query, runner, drain)
     if given_up:
         raise unfinished(context.stop, runner.last, pipeline.batch.drain) from runner.error
     if runner.error is not None:
@@ -139,37 +145,42 @@ def _stream(context: Context, runner: Runner, rows: DataFrame, folder: str, batc
 def _watch(context: Context, runner: Runner, query: StreamingQuery, batch: bool) -> None:
     """Wait until the query ends or a stop is requested; report when the pipeline has drained or no broker answers.
 
-    During batches the brokers are asked only if they were away: the next batch may begin before they are asked again.
+    Raise DriverFenced if a newer driver takes over while a batch takes long.
     """
     reported: TopicPartitions | None = None
-    brokers, asked = Brokers(context.emit, context.cluster.topics), 0.0
-    while query.isActive and not context.stop.event.wait(0.2):
-        if runner.error is not None:
-            return
-        context.watcher.tick(query)
-        idle = runner.turns.idle >= IDLE_AFTER
-        if batch or not (idle or brokers.away):
-            continue
-        if runner.positions == reported and time.monotonic() - asked < _LOOK_EVERY:
-            continue
-        asked = time.monotonic()
-        try:
-            behind = source.lag(context.pipeline, runner.positions, context.cluster)
-        except errors.KafkaError as error:  # if that matters, the query fails by itself
-            if isinstance(error, errors.BrokerUnreachable | errors.KafkaFailed):
-                brokers.silent(error.what)
-            continue
-        brokers.answered()
-        if idle and behind == 0 and runner.positions != reported and runner.settle():
-            reported = dict(runner.positions)
-            context.emit(Idle(runner.last))
+    with contextlib.closing(Brokers(context.emit, context.cluster.topics)) as brokers:
+        asked, current = 0.0, -1
+        while query.isActive and not context.stop.event.wait(0.2):
+            if runner.error is not None:
+                return
+            context.watcher.tick(query)
+            if not runner.turns.busy or runner.last != current:
+                current = runner.last
+                brokers.batch(partial(require_lead, context.ledger, context.pipeline, current, context.run))
+            brokers.look()
+            idle = runner.turns.idle >= IDLE_AFTER
+            if batch or not (idle or brokers.away):
+                continue
+            if runner.positions == reported and time.monotonic() - asked < _LOOK_EVERY:
+                continue
+            asked = time.monotonic()
+            try:
+                behind = source.lag(context.pipeline, runner.positions, context.cluster)
+            except errors.KafkaError as error:  # if that matters, the query fails by itself
+                if isinstance(error, errors.BrokerUnreachable | errors.KafkaFailed):
+                    brokers.silent(error.what)
+                continue
+            brokers.answered()
+            if idle and behind == 0 and runner.positions != reported and runner.settle():
+                reported = dict(runner.positions)
+                context.emit(Idle(runner.last))
 
 
-def _end(context: Context, query: StreamingQuery, runner: Runner) -> bool:
+def _end(context: Context, query: StreamingQuery, runner: Runner, drain: float) -> bool:
     """Let the batch in progress finish, settle it, and end the query; return whether the batch was given up."""
     runner.turns.close()
     context.watcher.stopping()
-    done = context.stop.drained(lambda: runner.turns.busy and query.isActive, context.pipeline.batch.drain)
+    done = context.stop.drained(lambda: runner.turns.busy and query.isActive, drain)
     try:
         if done and (runner.turns.refused or query.isActive or query.exception() is None) and runner.settle():
             context.watcher.left()  # nothing is or will be open: a standby need not wait for Spark to end

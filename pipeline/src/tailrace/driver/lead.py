@@ -1,0 +1,43 @@
+"""Whether this driver still leads, or a newer one of the same pipeline has taken over.
+
+Its next plan would tell, because the newer driver has fenced it. A batch that never ends has no next plan, for example
+one whose executors were lost while this driver was suspended: so a batch that takes long asks the ledger.
+"""
+
+from __future__ import annotations
+
+from tailrace import errors
+from tailrace.config import Pipeline
+from tailrace.progress.ledger import Ledger
+
+
+def require_lead(ledger: Ledger, pipeline: Pipeline, number: int, run: str) -> None:
+    """Raise DriverFenced if a newer driver has planned a batch after this one."""
+    last = ledger.latest()
+    if last is not None and last.batch > number and last.run != run:
+        raise _fenced(pipeline, number, f" and has reached batch {last.batch}")
+
+
+def overtaken(
+    error: errors.TailraceError, ledger: Ledger, pipeline: Pipeline, number: int, run: str
+) -> errors.TailraceError:
+    """Return the error, or DriverFenced if a newer driver has taken over meanwhile, which explains it."""
+    if isinstance(error, errors.KafkaError | errors.DriverFenced):  # unreachable brokers cannot show it
+        return error
+    try:
+        require_lead(ledger, pipeline, number, run)
+        # A newer driver that still finishes this batch has fenced its sink partitions, and planned nothing yet. One
+        # with the same checkpoint has written to Spark's log, which ends this query.
+        if isinstance(error, errors.CommitInDoubt | errors.QueryFailed) and ledger.overtaken():
+            return _fenced(pipeline, number)
+    except errors.TailraceError as found:
+        return found if isinstance(found, errors.DriverFenced) else error
+    return error
+
+
+def _fenced(pipeline: Pipeline, number: int, reached: str = "") -> errors.DriverFenced:
+    return errors.DriverFenced(
+        f"batch {number} of pipeline {pipeline.pipeline!r}: a newer driver has taken over{reached}",
+        kept="what this driver committed stays; the newer driver delivers everything else",
+        then="if you did not mean to run a second driver, find the one with the same pipeline name",
+    )

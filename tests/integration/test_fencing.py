@@ -233,7 +233,7 @@ def test_driver_that_is_overtaken_in_mid_batch_knows_it_before_the_newer_one_has
         assert newer.positions({place: 0, (pipeline.ledger.topic, 0): 0}) == {place: 1}
 
 
-def succeed(pipeline: Pipeline) -> None:
+def plan_next(pipeline: Pipeline) -> None:
     """Let a newer driver take over and plan the next batch."""
     with Ledger.of(pipeline) as newer:
         newer.take()
@@ -243,8 +243,22 @@ def succeed(pipeline: Pipeline) -> None:
         newer.write(replace(last, batch=BatchId(last.batch + 1), run="newer"), {})
 
 
-def test_driver_whose_batch_does_not_end_ends_when_a_newer_one_has_planned(
-    line: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
+def finish_this(pipeline: Pipeline) -> None:
+    """Let a newer driver take over and note the open batch as done; an idle source gives it no other."""
+    with Ledger.of(pipeline) as newer:
+        newer.take()
+        newer.settle(newer.latest(), {})
+
+
+SUCCESSORS = [
+    pytest.param(plan_next, "has reached batch 1", id="plans the next"),
+    pytest.param(finish_this, "has finished it", id="finishes this one"),
+]
+
+
+@pytest.mark.parametrize(("succeed", "words"), SUCCESSORS)
+def test_driver_whose_batch_does_not_end_ends_when_a_newer_one_leads(
+    succeed: Callable[[Pipeline], None], words: str, line: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its executors may be lost, and then it has no next plan that would tell; the batch is given up."""
     monkeypatch.setattr("tailrace.driver.brokers._EVERY", 0.2)
@@ -257,13 +271,14 @@ def test_driver_whose_batch_does_not_end_ends_when_a_newer_one_has_planned(
         given_up.set()
         raise Torn
 
-    with pytest.raises(errors.DriverFenced, match="a newer driver has taken over and has reached batch 1"):
+    with pytest.raises(errors.DriverFenced, match=f"a newer driver has taken over and {words}"):
         one.run(never)
     assert given_up.wait(10)
 
 
-def test_stateful_driver_whose_batch_does_not_end_ends_when_a_newer_one_has_planned(
-    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("succeed", "words"), SUCCESSORS)
+def test_stateful_driver_whose_batch_does_not_end_ends_when_a_newer_one_leads(
+    succeed: Callable[[Pipeline], None], words: str, bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It does not wait as long as a stop would let the batch take."""
     monkeypatch.setattr("tailrace.driver.brokers._EVERY", 0.2)
@@ -282,7 +297,7 @@ def test_stateful_driver_whose_batch_does_not_end_ends_when_a_newer_one_has_plan
         return False
 
     try:
-        with pytest.raises(errors.DriverFenced, match="a newer driver has taken over and has reached batch 1"):
+        with pytest.raises(errors.DriverFenced, match=f"a newer driver has taken over and {words}"):
             one.run_until(pipeline, overtake)
         assert not held.with_name("held-no-more").exists()
     finally:

@@ -95,6 +95,21 @@ def test_stateful_pipeline_delivers_each_record_once_over_a_replay(bench: MakeBe
     assert one.values() == ids(range(0, 20, 2))
 
 
+def test_delivered_batch_that_spark_brings_again_without_its_markers_is_refused(bench: MakeBench) -> None:
+    """A driver that is killed after it noted the batch as done leaves the checkpoint without that note."""
+    one, sections = prepared(bench)
+    one.run(**sections)
+    for each in (one.folder / "state" / "commits").iterdir():
+        each.unlink()
+    group = markers_group(one.name)
+    admin = AdminClient({"bootstrap.servers": one.kafka})  # kept: its requests end with it
+    admin.delete_consumer_groups([group])[group].result(30)  # as the brokers do after all its offsets expire
+    with pytest.raises(errors.ProgressMissing, match="4 of its 4 markers"):
+        one.run(**sections)
+    assert one.values() == ids(range(0, 20, 2))
+    assert refused(one) == list(range(1, 20, 2))
+
+
 @pytest.mark.takes(13)
 def test_changed_verdict_in_a_stateful_pipeline_stops_the_batch_and_names_the_record(bench: MakeBench) -> None:
     """With the old verdict, it continues."""

@@ -301,6 +301,31 @@ def test_change_from_at_least_once_to_exactly_once_loses_nothing(line: MakeLine)
         assert set(ledger.markers()) == {SinkPartition(0)}
 
 
+def test_first_batch_after_a_change_to_exactly_once_is_finished_after_a_crash(line: MakeLine) -> None:
+    """The batches before it have no markers, and that is no sign that markers were deleted."""
+    one = line(2)
+    sent = filled(one)
+    events = one.run(sink={"delivery": Delivery.AT_LEAST_ONCE.value}, batch={"max_records": 40})
+    assert len(events_of(events, "written")) > 1
+    one.send([b"99999"], partition=0)
+    with pytest.raises(errors.QueryFailed):
+        one.run(nothing)
+    one.run()
+    assert one.values() == [*sent, b"99999"]
+
+
+def test_records_before_the_first_batch_of_a_pipeline_at_latest_are_read(line: MakeLine) -> None:
+    """A restart before the first batch begins where the first start did, not at the end of its own day."""
+    one = line(2)
+    at_latest = {"auto.offset.reset": "latest"}
+    filled(one)
+    one.run(source=at_latest)
+    one.send([b"99998", b"99999"], partition=0)
+    events = one.run(source=at_latest)
+    assert one.values() == [b"99998", b"99999"]
+    assert [each["batch"] for each in events_of(events, "planned")] == [0]
+
+
 def test_new_partition_is_read_from_its_beginning(line: MakeLine) -> None:
     """The partition appears between two runs."""
     one = line(1)

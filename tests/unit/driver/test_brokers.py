@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+
+import pytest
+
 from tailrace import errors
 from tailrace.driver.brokers import Brokers
 from tailrace.status.events import Event
@@ -60,4 +64,22 @@ def test_brokers_that_are_away_between_batches_are_told_once() -> None:
     one.brokers.silent("no broker answered")
     one.brokers.answered()
     assert one.said == ["away", "back"]
-    one.brokers.close()
+
+
+def test_driver_that_was_overtaken_during_a_batch_learns_it_from_the_next_answer() -> None:
+    """An answer that comes after the batch is dropped: by then the ledger holds this driver's own next plan."""
+    one, late = Asked(), threading.Event()
+
+    def lead() -> None:
+        late.wait(10)
+        raise errors.DriverFenced("a newer driver has taken over")
+
+    one.brokers.batch(lead)
+    one.now += 6
+    one.brokers.look()
+    one.brokers.batch()
+    late.set()
+    one.look(6)
+    one.brokers.batch(lead)
+    with pytest.raises(errors.DriverFenced):
+        one.look(6)

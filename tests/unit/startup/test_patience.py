@@ -13,7 +13,7 @@ from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.driver.shutdown import Stop
 from tailrace.startup.patience import Patience
-from tailrace.status.events import BrokersAway, Event
+from tailrace.status.events import BrokersAway, Event, Started
 
 PIPELINE = Pipeline.model_validate(
     {"pipeline": "p", "kafka": {"patience": 60}, "source": {"topics": ["in"]}, "sink": {"topic": "out"}}
@@ -116,6 +116,23 @@ def test_stop_ends_the_waiting() -> None:
     stop.stops_at = 5.0
     assert not one.outlasts(AWAY, events.append)
     assert stop.now < 20
+
+
+@pytest.mark.parametrize("led", [lambda one: one.begin(), lambda one: one.heard(Started("p", "me", 3))])
+def test_driver_that_led_after_a_long_wait_takes_no_plan_of_before_for_its_successors(
+    led: Callable[[Patience], None],
+) -> None:
+    """A standby may wait for days, while the driver before it plans."""
+    now = [0.0]
+    one = Patience(PIPELINE, cast("Any", None), "me", Stop(), now=lambda: now[0])
+    before = SimpleNamespace(run="other", at=7200.0, batch=3)
+    ledger = cast("Any", SimpleNamespace(latest=lambda: before, overtaken=lambda: False))
+    now[0] = 7201.0
+    led(one)
+    one.refuse_successor(ledger)
+    before.at = 7300.0
+    with pytest.raises(errors.DriverFenced):
+        one.refuse_successor(ledger)
 
 
 @pytest.mark.parametrize(("run", "later", "fenced"), [("other", 120, False), ("me", 120, False), ("me", 0, True)])

@@ -14,6 +14,7 @@ from tailrace.kafka.cluster import Cluster
 from tailrace.progress.expiry import Retention, duration, missing, retention
 from tailrace.progress.lease import running
 from tailrace.progress.ledger import Ledger
+from tailrace.progress.plan import BEFORE_FIRST
 from tailrace.progress.stores import open_store
 
 
@@ -48,7 +49,10 @@ def _last_plan(pipeline: Pipeline, cluster: Cluster) -> Iterator[Check]:
         except PlanOfAnother as error:
             yield fail("last plan", error.what, error.then)
             return
-        yield ok("last plan", f"batch {plan.batch} has this source and sink")
+        last = (
+            f"batch {plan.batch} has" if plan.batch > BEFORE_FIRST else "there is no batch yet, and where it begins has"
+        )
+        yield ok("last plan", f"{last} this source and sink")
 
 
 def _open_batch(pipeline: Pipeline, cluster: Cluster, file: Path) -> Check:

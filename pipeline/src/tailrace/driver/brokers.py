@@ -6,10 +6,11 @@ Neither may hold up a batch, or a stop, so the questions are asked by a thread.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass
 
 from tailrace import errors
 from tailrace.status.events import BrokersAway, BrokersBack, Emit
@@ -28,7 +29,6 @@ class Brokers:
     _asked: float = 0.0
     _lead: Callable[[], object] = lambda: None
     _answer: Future[object] | None = None
-    _thread: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "tailrace-brokers"))
 
     def silent(self, why: str) -> None:
         """Take note that no broker answers."""
@@ -53,7 +53,7 @@ class Brokers:
         """
         if self._answer is None:
             if self.clock() - self._asked > _EVERY:
-                self._answer = self._thread.submit(_both, self.ask, self._lead)
+                self._answer = _asked(self.ask, self._lead)
             return
         if not self._answer.done():
             return
@@ -65,11 +65,19 @@ class Brokers:
         elif error is None:
             self.answered()
 
-    def close(self) -> None:
-        """End the thread; a question in progress is not waited for."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
 
+def _asked(*questions: Callable[[], object]) -> Future[object]:
+    """Ask in a thread for which the end of the process does not wait: a client may hang when it is freed."""
+    answer: Future[object] = Future()
 
-def _both(ask: Callable[[], object], lead: Callable[[], object]) -> None:
-    ask()
-    lead()
+    def ask() -> None:
+        try:
+            for each in questions:
+                each()
+        except Exception as error:
+            answer.set_exception(error)
+        else:
+            answer.set_result(None)
+
+    threading.Thread(target=ask, name="tailrace-brokers", daemon=True).start()
+    return answer

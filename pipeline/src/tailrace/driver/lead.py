@@ -11,11 +11,15 @@ from tailrace.config import Pipeline
 from tailrace.progress.ledger import Ledger
 
 
-def require_lead(ledger: Ledger, pipeline: Pipeline, number: int, run: str) -> None:
-    """Raise DriverFenced if a newer driver has planned a batch after this one."""
+def require_lead(ledger: Ledger, pipeline: Pipeline, number: int, run: str, *, is_open: bool = False) -> None:
+    """Raise DriverFenced if a newer driver has planned a batch after this one, or, if it is open, has finished it."""
     last = ledger.latest()
-    if last is not None and last.batch > number and last.run != run:
+    if last is None:
+        return
+    if last.batch > number and last.run != run:
         raise _fenced(pipeline, number, f" and has reached batch {last.batch}")
+    if is_open and last.batch == number and last.done:
+        raise _fenced(pipeline, number, " and has finished it")
 
 
 def overtaken(

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from tailrace import crash_points, errors
-from tailrace.config import OnDataLoss
+from tailrace.config import Delivery, OnDataLoss
 from tailrace.crash_points import Point
 from tailrace.driver.brokers import Brokers
 from tailrace.driver.choose import choose, reached
@@ -138,7 +138,6 @@ class Loop:
             self.settle()
         finally:
             self._threads.shutdown(wait=False)
-            self._brokers.close()
         self.context.watcher.left()
         reason = stop.reason or "all that was there has been read"
         self.context.emit(Stopped(reason, self.last))
@@ -239,7 +238,9 @@ class Loop:
             written = self._await(job, plan)
         crash_points.at(Point.BATCH_DONE, plan.batch)
         self._owners |= {each.partition: each.gateway for each in written}
-        self.delivered, self.marked = True, time.time()
+        self.delivered = True
+        if plan.delivery is Delivery.EXACTLY_ONCE:
+            self.marked = time.time()
         if self._tolerant.rejected:
             self.context.emit(Noted(told(plan.batch, self._tolerant.rejected)))
         for each in written:
@@ -281,7 +282,7 @@ class Loop:
         stopped: float | None = None
         given_up = False
         lead = self.context.ledger, self.context.pipeline, plan.batch, self.context.run
-        self._brokers.batch(partial(require_lead, *lead))
+        self._brokers.batch(partial(require_lead, *lead, is_open=True))
         while True:
             done, _ = wait([job], _AHEAD_AFTER)
             if done:
@@ -296,9 +297,9 @@ class Loop:
                 self.context.emit(Noted(news))
             if stop.event.is_set():
                 stopped = stopped or time.monotonic()
-                if not given_up and (stop.hurried.is_set() or time.monotonic() - stopped >= drain):
+                if stop.hurried.is_set() or time.monotonic() - stopped >= drain:
                     given_up = True
-                    self._tolerant.cancel()
+                    self._tolerant.cancel()  # each time: a job that is still planned cannot be cancelled yet
             elif self._backlog and (self._ahead is None or time.monotonic() - self._ahead.at > _AHEAD_EVERY):
                 with contextlib.suppress(errors.TailraceError):
                     self._ahead = self.look(self.positions)

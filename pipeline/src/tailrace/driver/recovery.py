@@ -45,7 +45,7 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
     markers = ledger.markers()
     ahead = max((marker.next for marker in markers.values()), default=0)
     if plan is not None and ahead > plan.batch + 1:
-        other = _way_out(
+        other = way_out(
             pipeline,
             "check the output for what was delivered, then set where to continue: "
             "`tailrace offsets set FILE … --give-up`",
@@ -60,7 +60,7 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
     if plan is not None and expiry.missing(plan, markers):
         kept = expiry.retention(cluster.admin)
         note = f"offsets.retention.minutes: {kept.note}" if kept.note else ""
-        expiry.check(plan, markers, time.time(), kept, _way_out(pipeline, expiry.THEN))
+        expiry.check(plan, markers, time.time(), kept, way_out(pipeline, expiry.THEN))
         _check_deleted(plan, markers, kept)
     return Recovered(plan, markers), note
 
@@ -69,7 +69,7 @@ def check_new(pipeline: Pipeline, ledger: Ledger, cluster: Cluster, markers: Map
     """Refuse a first start if there are markers or offsets: the plan that they belong to is missing."""
     read = ledger.positions(dict.fromkeys(source.partitions_of(pipeline, cluster), 0))
     if markers or read:
-        other = _way_out(pipeline, "set where to continue: tailrace offsets set FILE … --give-up")
+        other = way_out(pipeline, "set where to continue: tailrace offsets set FILE … --give-up")
         raise errors.ProgressMissing(
             f"the ledger {pipeline.ledger.topic!r} has {len(markers)} markers of {pipeline.pipeline!r}, its group has "
             f"offsets of {len(read)} partitions, and there is no plan",
@@ -78,7 +78,7 @@ def check_new(pipeline: Pipeline, ledger: Ledger, cluster: Cluster, markers: Map
         )
 
 
-def _way_out(pipeline: Pipeline, stateless: str) -> str:
+def way_out(pipeline: Pipeline, stateless: str) -> str:
     """Return the next step; offsets in a checkpoint cannot be set."""
     if pipeline.checkpoint == "ledger":
         return stateless
@@ -105,7 +105,7 @@ def check_same(pipeline: Pipeline, plan: AnyPlan, ids: Mapping[str, str]) -> fro
     if not isinstance(plan, Plan):
         return frozenset()
     sink = pipeline.sink.topic or ""
-    if plan.sink != sink:
+    if plan.sink != sink and plan.batch >= 0:  # before its first batch a pipeline has written nothing
         raise errors.PlanOfAnother(
             f"batch {plan.batch} of {plan.pipeline!r} was planned for the sink {_topic(plan.sink)}, but this "
             f"configuration writes to {_topic(sink)}",

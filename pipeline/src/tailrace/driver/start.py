@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+
 from tailrace import crash_points, errors
+from tailrace.config import Delivery, Reset
 from tailrace.crash_points import Point
 from tailrace.driver import recovery
 from tailrace.driver.context import Context
@@ -12,7 +16,7 @@ from tailrace.driver.loop import Loop
 from tailrace.driver.recovery import Recovered
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
-from tailrace.progress.plan import Plan, Range
+from tailrace.progress.plan import BEFORE_FIRST, Plan, Range
 from tailrace.status.events import OffsetsReset, Ready, Started, Stopped
 
 
@@ -26,6 +30,8 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
     loop = Loop(context, engine, plan=plan)
     if plan is None:
         loop.positions = context.mirror.begin(context.cluster)
+        if pipeline.source.auto_offset_reset is Reset.LATEST:
+            loop.plan = _pinned(context, ids, loop.positions)
     else:
         again = recovery.check_same(pipeline, plan, ids)
         if context.stop.event.is_set():
@@ -41,13 +47,35 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
     loop.stream(until_read=until_read)
 
 
+def _pinned(context: Context, ids: Mapping[str, str], positions: TopicPartitions) -> Plan:
+    """Record where a new pipeline begins, and return the plan: a start before its first batch would begin later."""
+    plan = Plan(
+        pipeline=context.pipeline.pipeline,
+        batch=BEFORE_FIRST,
+        sink=context.pipeline.sink.topic or "",
+        topics={topic: ids[topic] for topic in sorted({topic for topic, _ in positions} & ids.keys())},
+        parts=(),
+        outputs=0,
+        ends=positions,
+        run=context.run,
+        at=time.time(),
+        delivery=context.pipeline.sink.delivery,
+        done=True,
+    )
+    context.ledger.settle(plan, positions)
+    context.mirror.settled(positions)
+    return plan
+
+
 def _finish(context: Context, loop: Loop, recovered: Recovered, again: frozenset[str]) -> TopicPartitions:
     """Deliver what is missing of the last batch; return where the next one begins."""
     plan = recovered.plan
     if plan is None:
         raise errors.InvariantBroken("there is no plan to finish")
     left = recovery.unfinished(plan, recovered.markers, context.ledger, context.assembly.rules, context.assembly.code)
-    loop.marked = max((plan.marked if isinstance(plan, Plan) else 0.0), plan.at if recovered.markers else 0.0)
+    # A batch that is delivered at least once leaves no marker that could be missed.
+    marked = plan.marked if isinstance(plan, Plan) and plan.delivery is Delivery.EXACTLY_ONCE else 0.0
+    loop.marked = max(marked, plan.at if recovered.markers else 0.0)
     if isinstance(left, dict):  # nothing of it was delivered: it is chosen again under the same number
         loop.plan, loop.number = plan, plan.batch
         return dict(left)

@@ -98,10 +98,12 @@ class LedgerUnusable(DeliveryError):
 class ProgressMissing(DeliveryError):
     """The plan or the markers that say what was delivered are gone.
 
-    There are two cases. This pipeline has markers or offsets but no plan: the plan was deleted, or the ledger topic
+    There are three cases. This pipeline has markers or offsets but no plan: the plan was deleted, or the ledger topic
     was recreated. Or a batch was planned and not recorded as done, and the markers that would say how much of it was
     delivered are missing and may have expired: they are offsets of a consumer group, which the brokers delete after
-    `offsets.retention.minutes`. Continuing would replay or skip records, so Tailrace does not guess.
+    `offsets.retention.minutes`. Or Spark's checkpoint lacks a batch that was recorded as done, so a stateful pipeline
+    would deliver it again, and its markers have expired. Continuing would replay or skip records, so Tailrace does not
+    guess.
 
     Choose one:
 

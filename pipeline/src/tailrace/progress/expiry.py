@@ -78,6 +78,21 @@ def check(
     )
 
 
+def check_done(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], then: str) -> None:
+    """Raise ProgressMissing if a batch that was noted as done, and is delivered again, has lost a marker."""
+    if plan.delivery is not Delivery.EXACTLY_ONCE:
+        return
+    lost = [number for number in range(plan.sinks) if SinkPartition(number) not in markers]
+    if lost:
+        raise ProgressMissing(
+            f"batch {plan.batch} of {plan.pipeline!r} was delivered, but the checkpoint does not say so: Spark would "
+            f"bring it again, and {len(lost)} of its {plan.sinks} markers, which would keep it from being delivered "
+            "twice, have been deleted since",
+            kept="nothing was read or written",
+            then=then,
+        )
+
+
 def duration(seconds: float) -> str:
     """Format a duration for people."""
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):

@@ -22,6 +22,8 @@ BatchId = NewType("BatchId", int)
 SinkPartition = NewType("SinkPartition", int)
 Place = tuple[str, int]  # a source partition: topic and number
 
+BEFORE_FIRST = BatchId(-1)  # the number of a plan that holds no batch, only where the first one begins
+
 VERSION = 2
 _COMPRESSED_FROM = 16_384  # characters: larger plans would approach the broker's limit for a message
 _MAGIC = b"\x02z"

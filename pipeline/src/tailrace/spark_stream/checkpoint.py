@@ -95,6 +95,10 @@ class Checkpoint:
                         self._files.delete(self._path(name), True)
             self._clear(last + 1 if last in commits else last)
 
+    def brings_again(self, batch: BatchId) -> bool:
+        """Return whether Spark delivers a batch again: it has planned it, and has not noted it as done."""
+        return batch in self._batches("offsets") and batch not in self._batches("commits")
+
     def fit(self, leaves: int) -> bool:
         """Adapt entries of version 0.1 to a query that reads the source in fewer places; return whether any were.
 

@@ -71,6 +71,11 @@ class Runner:
         """Return the number of the last planned batch; -1 before the first."""
         return self._plan.batch if self._plan is not None else -1
 
+    @property
+    def open(self) -> bool:
+        """Whether the last planned batch is not delivered, as far as this run knows."""
+        return self._plan is not None and not self._plan.done and self._delivered != self._plan.batch
+
     def begin(self, plan: StreamPlan | None, positions: TopicPartitions, log: Checkpoint, mixes: bool) -> None:
         """Set where the stream continues: after this plan, at these positions; `mixes`: the function shuffles."""
         self._plan, self.positions, self._log, self._mixes = plan, dict(positions), log, mixes

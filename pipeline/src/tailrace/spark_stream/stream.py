@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -20,6 +22,8 @@ from tailrace.driver.spark_errors import failure
 from tailrace.driver.task_reports import reports
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
+from tailrace.progress import expiry
+from tailrace.progress.marker import Marker
 from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.stream_plan import StreamPlan
 from tailrace.spark_stream import spark_source
@@ -34,6 +38,7 @@ from tailrace.status.events import Idle, Noted, OffsetsReset, Ready, Started, St
 IDLE_AFTER = 1.0  # seconds without a batch before checking whether the pipeline has drained
 _LOOK_EVERY = 5.0  # seconds between two requests to brokers that have nothing new
 _BEGINNINGS = 3
+NO_MARKERS: Mapping[SinkPartition, Marker] = MappingProxyType({})
 _UNLISTED = "you must specify all TopicPartitions"  # in the words of Spark's Kafka source
 
 
@@ -65,7 +70,7 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
     context.mirror.compare(plan, stored)
     if notes:
         plan = plan.finished(positions)
-    _from(context, spark, plan, positions, until_read)
+    _from(context, spark, plan, positions, until_read, recovered.markers)
 
 
 def _from_the_beginning(context: Context, spark: SparkSession, until_read: bool) -> None:
@@ -86,7 +91,12 @@ def _from_the_beginning(context: Context, spark: SparkSession, until_read: bool)
 
 
 def _from(
-    context: Context, spark: SparkSession, plan: StreamPlan | None, positions: TopicPartitions, until_read: bool
+    context: Context,
+    spark: SparkSession,
+    plan: StreamPlan | None,
+    positions: TopicPartitions,
+    until_read: bool,
+    markers: Mapping[SinkPartition, Marker] = NO_MARKERS,
 ) -> None:
     """Run the query from these positions on, after this plan."""
     pipeline = context.pipeline
@@ -100,6 +110,8 @@ def _from(
     checkpoint = Checkpoint(spark, pipeline, context.assembly.folder)
     try:
         checkpoint.check(plan)
+        if plan is not None and plan.done and checkpoint.brings_again(plan.batch):
+            expiry.check_done(plan, markers, recovery.way_out(pipeline, expiry.THEN))
         if plan is not None and checkpoint.fit(leaves(cut.rows)):
             context.emit(Noted("the checkpoint was written by version 0.1, which read each record twice"))
         runner.begin(plan, positions, checkpoint, cut.mixes)
@@ -148,32 +160,33 @@ def _watch(context: Context, runner: Runner, query: StreamingQuery, batch: bool)
     Raise DriverFenced if a newer driver takes over while a batch takes long.
     """
     reported: TopicPartitions | None = None
-    with contextlib.closing(Brokers(context.emit, context.cluster.topics)) as brokers:
-        asked, current = 0.0, -1
-        while query.isActive and not context.stop.event.wait(0.2):
-            if runner.error is not None:
-                return
-            context.watcher.tick(query)
-            if not runner.turns.busy or runner.last != current:
-                current = runner.last
-                brokers.batch(partial(require_lead, context.ledger, context.pipeline, current, context.run))
-            brokers.look()
-            idle = runner.turns.idle >= IDLE_AFTER
-            if batch or not (idle or brokers.away):
-                continue
-            if runner.positions == reported and time.monotonic() - asked < _LOOK_EVERY:
-                continue
-            asked = time.monotonic()
-            try:
-                behind = source.lag(context.pipeline, runner.positions, context.cluster)
-            except errors.KafkaError as error:  # if that matters, the query fails by itself
-                if isinstance(error, errors.BrokerUnreachable | errors.KafkaFailed):
-                    brokers.silent(error.what)
-                continue
-            brokers.answered()
-            if idle and behind == 0 and runner.positions != reported and runner.settle():
-                reported = dict(runner.positions)
-                context.emit(Idle(runner.last))
+    brokers, asked, watched = Brokers(context.emit, context.cluster.topics), 0.0, ""
+    while query.isActive and not context.stop.event.wait(0.2):
+        if runner.error is not None:
+            return
+        context.watcher.tick(query)
+        current = f"{runner.last} {runner.open}" if runner.turns.busy else ""
+        if not current or current != watched:
+            lead = context.ledger, context.pipeline, runner.last, context.run
+            brokers.batch(partial(require_lead, *lead, is_open=runner.open))
+        watched = current
+        brokers.look()
+        idle = runner.turns.idle >= IDLE_AFTER
+        if batch or not (idle or brokers.away):
+            continue
+        if runner.positions == reported and time.monotonic() - asked < _LOOK_EVERY:
+            continue
+        asked = time.monotonic()
+        try:
+            behind = source.lag(context.pipeline, runner.positions, context.cluster)
+        except errors.KafkaError as error:  # if that matters, the query fails by itself
+            if isinstance(error, errors.BrokerUnreachable | errors.KafkaFailed):
+                brokers.silent(error.what)
+            continue
+        brokers.answered()
+        if idle and behind == 0 and runner.positions != reported and runner.settle():
+            reported = dict(runner.positions)
+            context.emit(Idle(runner.last))
 
 
 def _end(context: Context, query: StreamingQuery, runner: Runner, drain: float) -> bool:

@@ -14,7 +14,7 @@ from tailrace.config import Pipeline
 from tailrace.driver.shutdown import Stop
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
-from tailrace.status.events import BatchWritten, BrokersAway, BrokersBack, Emit, Event
+from tailrace.status.events import BatchWritten, BrokersAway, BrokersBack, Emit, Event, Started
 
 _FIRST, _LONGEST = 0.5, 10.0  # seconds between two questions
 _SKEW = 60.0  # seconds by which the clocks of two drivers may differ
@@ -24,7 +24,13 @@ class Patience:
     """Decides whether a failed run may go on, once the brokers answer."""
 
     def __init__(
-        self, pipeline: Pipeline, cluster: Cluster, run: str, stop: Stop, clock: Callable[[], float] = time.monotonic
+        self,
+        pipeline: Pipeline,
+        cluster: Cluster,
+        run: str,
+        stop: Stop,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._limit = pipeline.kafka.patience
         self._cluster = cluster
@@ -33,11 +39,18 @@ class Patience:
         self._clock = clock
         self._since: float | None = None  # the first failure since a batch was delivered
         self._pause = _FIRST
-        self._began = time.time()
+        self._now = now
+        self._began = now()
         self._away = False  # whether it was said that brokers are away, and not that they are back
+
+    def begin(self) -> None:
+        """Take note that this driver leads from now on: until then the plans were those of the one before."""
+        self._began = self._now()
 
     def heard(self, event: Event) -> None:
         """Begin anew with each batch that is delivered, and keep what was said of the brokers."""
+        if isinstance(event, Started):  # the ledger is taken
+            self.begin()
         if isinstance(event, BatchWritten):
             self._since, self._pause = None, _FIRST
         elif isinstance(event, BrokersAway | BrokersBack):

@@ -176,6 +176,7 @@ def _outlast(
     board: Board,
 ) -> None:
     """Lead; if the brokers go away meanwhile, start over from the ledger once they answer."""
+    patience.begin()
     while True:
         try:
             lead(context)

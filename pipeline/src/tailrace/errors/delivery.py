@@ -182,6 +182,9 @@ class InputUnread(DeliveryError):
     A batch's input must be read completely, or records that were rejected after the point where the function stopped
     would be lost. The transaction was aborted. A function that takes an iterator of Arrow batches must exhaust it; to
     drop records, filter them.
+
+    The same error ends a task attempt whose rejected records the gateway had forgotten: no conversation touched it for
+    a day, or the run has begun a later batch meanwhile.
     """
 
     code = "TR-309"

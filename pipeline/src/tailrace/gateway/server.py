@@ -32,7 +32,7 @@ from tailrace import crash_points, errors
 from tailrace.crash_points import Point
 from tailrace.gateway import Assignment, ReadDone
 from tailrace.gateway import message_protocol as wire
-from tailrace.gateway.attempts import Attempts
+from tailrace.gateway.attempts import Attempt, Attempts
 from tailrace.gateway.counting import Counting
 from tailrace.gateway.schemas import RECORDS, completed
 from tailrace.gateway.statistics import Statistics
@@ -133,7 +133,8 @@ class Host:
                 connection.sendall(wire.HELLO)
                 asked = wire.receive(incoming)
                 if isinstance(asked, wire.Reading):
-                    self._read(asked, incoming, outgoing)
+                    with self.attempts.held(asked.attempt) as attempt:
+                        self._read(asked, attempt, incoming, outgoing)
                     return
                 answer = self._answer(asked, incoming)
             except (wire.Closed, ConnectionError):
@@ -152,12 +153,12 @@ class Host:
         if asked == wire.STATS:
             return self.stats()
         if isinstance(asked, wire.Judging):
-            for batch in _rows(incoming):
-                self.attempts.aside(asked.attempt, batch)
-            crash_points.at(Point.ASIDE_GIVEN, asked.batch, asked.part)
-            if asked.whole:
-                self.attempts.judged(asked.attempt)
-            crash_points.at(Point.ASIDE_NOTED, asked.batch, asked.part)
+            with self.attempts.held(asked.attempt) as attempt:
+                for batch in _rows(incoming):
+                    attempt.aside.add(batch)
+                crash_points.at(Point.ASIDE_GIVEN, asked.batch, asked.part)
+                attempt.judged |= asked.whole
+                crash_points.at(Point.ASIDE_NOTED, asked.batch, asked.part)
             return None
         if not isinstance(asked, Assignment):
             raise errors.InvariantBroken(f"the gateway got an unknown request: {type(asked).__name__}")
@@ -166,7 +167,7 @@ class Host:
         with self.counting.task(asked.pipeline):
             return self.deliveries.write(asked, _rows(incoming))
 
-    def _read(self, asked: wire.Reading, incoming: wire.Stream, outgoing: wire.Stream) -> None:
+    def _read(self, asked: wire.Reading, attempt: Attempt, incoming: wire.Stream, outgoing: wire.Stream) -> None:
         """Stream the ranges to the worker, then what was read; note the attempt once the worker has taken it all."""
         done, answer = ReadDone(), None
         batches = self.deliveries.read(asked.request, done)
@@ -188,7 +189,7 @@ class Host:
         outgoing.flush()
         if answer is None and wire.take(incoming, 1) == wire.READ:
             crash_points.at(Point.READ_WHOLE, asked.batch, asked.part)
-            self.attempts.read(asked.attempt, done)
+            attempt.read = done
             outgoing.write(wire.READ)  # from here on the attempt may commit
             outgoing.flush()
 

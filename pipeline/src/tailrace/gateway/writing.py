@@ -66,23 +66,11 @@ class Deliveries:
         """See `Gateway.write`."""
         if not task.attempt or task.verdicts or self._attempts is None:
             return self._write(task, batches)
-        aside: list[Attempt] = []
-        try:
-            written = self._write(task, self._completed(task, batches, aside))
-        finally:
-            for each in aside:
-                each.aside.discard()
-        done = aside[0].read if aside and aside[0].read else ReadDone()
+        with self._attempts.ending(task.attempt) as attempt:
+            written = self._write(task, _with_rejected(task, batches, attempt))
+        done = attempt.read or ReadDone()
         lost = tuple(map(str, done.lost))
         return replace(written, read=done.records, read_size=done.size, lost=lost)
-
-    def _completed(self, task: Assignment, batches: Iterator[Any], aside: list[Attempt]) -> Iterator[Any]:
-        """Yield the rows, then the rejected ones; raise InputUnread if the input was not read completely."""
-        yield from batches
-        found = self._attempts.finish(task.attempt) if self._attempts is not None else None
-        if found is not None:
-            aside.append(found)
-        yield from completed(found, task).aside.rows()
 
     def _write(self, task: Assignment, batches: Iterator[Any]) -> Written:
         if task.delivery is Delivery.AT_LEAST_ONCE:
@@ -226,6 +214,12 @@ class Deliveries:
             counts = send(sender, task, batches)
             _flush(sender, task)
             return self._done(task, counts, fresh, (time.perf_counter() - started) * 1000)
+
+
+def _with_rejected(task: Assignment, batches: Iterator[Any], attempt: Attempt) -> Iterator[Any]:
+    """Yield the rows, then the rejected ones; raise InputUnread if the input was not read completely."""
+    yield from batches
+    yield from completed(attempt, task).aside.rows()
 
 
 def _key(options: dict[str, Any]) -> frozenset[tuple[str, str]]:

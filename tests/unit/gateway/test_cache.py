@@ -98,6 +98,27 @@ def test_an_idle_producer_is_closed_once(cache: Cache[Producer], clock: Clock) -
         assert fresh
 
 
+def test_failure_of_one_producer_keeps_no_other_from_being_tended(
+    cache: Cache[Producer], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that fails to process its events is retired, and one that fails to close is gone."""
+    for key, idle in (("deaf", 100), ("stuck", 10), ("idle", 10), ("good", 100)):
+        with cache.borrow(key, clock.make, idle=idle):
+            pass
+    deaf, stuck, idle_one, good = clock.made
+
+    def fail() -> None:
+        raise OSError("the fault")
+
+    monkeypatch.setattr(deaf, "listen", fail)
+    monkeypatch.setattr(stuck, "close", fail)
+    clock.now = 20.0
+    cache.tend()
+    assert (deaf.closed, idle_one.closed, good.heard) == (1, 1, 1)
+    assert cache.counts.retired == {"failed": 1, "idle": 2}
+    assert cache.counts.held == 1
+
+
 def test_a_producer_is_not_reused_after_an_exception(cache: Cache[Producer], clock: Clock) -> None:
     """Its user closes a producer that failed."""
     with pytest.raises(ValueError, match="the fault"), cache.borrow("a", clock.make):

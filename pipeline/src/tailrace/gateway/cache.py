@@ -157,7 +157,10 @@ class Cache(Generic[P]):
             kept.closed = True
             self._closed[kept.owner] += 1
         log.info("closing the producer of %s", kept.producer.name)
-        kept.producer.close()
+        try:
+            kept.producer.close()
+        except Exception:  # neither its last user nor the other producers depend on it
+            log.exception("closing the producer of %s failed", kept.producer.name)
 
     def tend(self) -> None:
         """Close producers that were idle for too long; let the other unused ones process their events."""
@@ -169,9 +172,13 @@ class Cache(Generic[P]):
                     self._forget(key, kept, "idle")
                 else:
                     kept.tended = True  # it may be borrowed meanwhile, but not closed
-        for _, kept in unused:
+        for key, kept in unused:
             if kept.tended:
-                kept.producer.listen()
+                try:
+                    kept.producer.listen()
+                except Exception as error:  # the others are tended all the same
+                    log.exception("the producer of %s failed while no task used it", kept.producer.name)
+                    self._retire(key, kept, f"failed: {type(error).__name__}")
                 with self._lock:
                     kept.tended = False
             self._close_if_done(kept)

@@ -27,6 +27,7 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
+from confluent_kafka import KafkaException
 
 from tailrace import crash_points, errors
 from tailrace.crash_points import Point
@@ -37,6 +38,7 @@ from tailrace.gateway.counting import Counting
 from tailrace.gateway.schemas import RECORDS, completed
 from tailrace.gateway.statistics import Statistics
 from tailrace.gateway.writing import Deliveries
+from tailrace.kafka.clients import within
 from tailrace.signals import on_signals
 from tailrace.telemetry import metrics
 from tailrace.telemetry.gateway_settings import Watched
@@ -48,6 +50,7 @@ from tailrace.version import VERSION
 log = logging.getLogger("tailrace.gateway")
 
 _TEND_EVERY = 0.5
+_CLOSE_LIMIT = 30.0  # seconds for freeing all clients; each aborts its open transaction within five
 _BACKLOG = 512
 
 
@@ -78,16 +81,31 @@ class Host:
         self._socket.bind(str(path))
         self._socket.listen(_BACKLOG)
         port = self._watch_over(executor)
-        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+        for each in (self._accept, self._tend):
+            threading.Thread(target=each, name=each.__name__.strip("_"), daemon=True).start()
         while not self._stop.wait(_TEND_EVERY) and _lives(executor):
-            for cache in self.deliveries.caches().values():
-                cache.tend()
-            self.attempts.sweep()
-            self.counting.sample()
+            pass  # nothing that may block or fail: the gateway would outlive its executor, or end before it
+        self.stop()
         if port is not None:
             port.close()
         path.unlink(missing_ok=True)
         self._socket.close()
+        try:
+            within(_CLOSE_LIMIT, "freeing the gateway's clients", self._close)
+        except KafkaException as error:
+            log.warning("%s; they end with this process", error.args[0].str())
+
+    def _tend(self) -> None:
+        """Do the housekeeping; freeing a client may block for ever in librdkafka (its issue 5434)."""
+        tends = [cache.tend for cache in self.deliveries.caches().values()]
+        while not self._stop.wait(_TEND_EVERY):
+            for step in (*tends, self.attempts.sweep, self.counting.sample):
+                try:
+                    step()
+                except Exception:
+                    log.exception("the gateway's housekeeping failed; it is tried again in %g s", _TEND_EVERY)
+
+    def _close(self) -> None:
         for cache in self.deliveries.caches().values():
             cache.close()
 

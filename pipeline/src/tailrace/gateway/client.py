@@ -124,8 +124,9 @@ class Handing:
         return answer
 
     def close(self) -> None:
-        """Close the conversation; without `end`, the gateway forgets the rows."""
-        self._stack.close()
+        """Close the conversation; without `end`, the gateway forgets the rows, so it may have gone too."""
+        with contextlib.suppress(GatewayUnavailable):  # otherwise it would hide why the worker gives up
+            self._stack.close()
 
 
 @contextlib.contextmanager
@@ -150,11 +151,46 @@ def _ended(what: str, error: BaseException) -> GatewayUnavailable:
     )
 
 
+class _InputFailed(Exception):
+    """The task's input raised; its error is kept in `_Input`."""
+
+
+class _Input:
+    """A task's input that keeps its own error, which may be of the same class as one of the connection."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return next(self._batches)
+        except StopIteration:
+            raise
+        except Exception as error:
+            self.error = error
+            raise _InputFailed from error
+
+
 def _converse(question: Any, batches: Iterator[Any] | None) -> Any:
+    """Return the answer; if the input raises, raise its error unchanged, whatever becomes of the connection."""
+    source = _Input(iter(()) if batches is None else batches)
+    try:
+        return _answer(question, source)
+    except Exception:
+        if source.error is None:
+            raise
+    raise source.error
+
+
+def _answer(question: Any, batches: Iterator[Any]) -> Any:
     with _conversation(str(question)) as (incoming, outgoing):
         with contextlib.suppress(BrokenPipeError):  # the gateway answered before it had read everything
             wire.send(outgoing, question)
-            if isinstance(question, Assignment) and batches is not None:
+            if isinstance(question, Assignment):
                 _send(outgoing, question, batches)
             outgoing.flush()
         answer = wire.receive(incoming)

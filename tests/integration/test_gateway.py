@@ -241,6 +241,31 @@ def test_brokers_limit_is_named_too(house: House) -> None:
         house.write(task, rows({"value": os.urandom(5000)}))
 
 
+@pytest.mark.parametrize("delivery", Delivery)
+@pytest.mark.parametrize("headers", [None, [{"key": "a", "value": b"1"}]], ids=["by batch", "one by one"])
+def test_record_larger_than_the_producers_queue_is_named(
+    house: House, delivery: Delivery, headers: list[dict[str, Any]] | None
+) -> None:
+    """The queue would refuse it for ever, and has room for what fills it exactly."""
+    task = house.task(0, delivery=delivery)
+    task = replace(task, options=task.options | {"queue.buffering.max.kbytes": 64})
+
+    def written(*sizes: int) -> Written:
+        records = [{"value": b"x" * size, "key": b"k" * 20_000, "headers": headers} for size in sizes]
+        pool = ThreadPoolExecutor(1)  # not a context: a task that hangs ends with the gateway
+        try:
+            return pool.submit(house.write, task, rows(*records)).result(30)
+        finally:
+            pool.shutdown(wait=False)
+
+    with pytest.raises(errors.RecordTooLarge, match=r"65537 bytes.*\(queue\.buffering\.max\.kbytes=64\)") as refusal:
+        written(10, 60_000, 60_000, 65_537)
+    assert refusal.value.then == "set sink.options: queue.buffering.max.kbytes to 65 or more, or emit smaller records"
+    if delivery is Delivery.EXACTLY_ONCE:
+        assert house.read() == []
+    assert written(65_536, 65_536, 10).out == 3
+
+
 DIES = """
     import os, pickle, sys
     sys.path.insert(0, {tests!r})

@@ -54,7 +54,8 @@ class RecordTooLarge(KafkaError):
 
     Its transaction was aborted, so no record of this sink partition was delivered and none is lost: the pipeline
     stops at this batch and retries it at the next start. Raise `sink.options: {message.max.bytes: …}` and the
-    topic's `max.message.bytes`, or make the function emit smaller records.
+    topic's `max.message.bytes`, or make the function emit smaller records. A record must also fit into the producer's
+    queue: beyond 128 MiB, raise `sink.options: {queue.buffering.max.kbytes: …}` too.
     """
 
     code = "TR-204"

@@ -69,6 +69,7 @@ class SinkProducer(Sender):
                 raise self._refused(error, f"{self._who}: writing to", topic) from error
             messages = messages[taken:]
             if len(messages):
+                self._require_room(int(messages[0]["value_size"]), topic)
                 self._serve(lambda: self.producer.poll(_QUEUE_WAIT))
                 self.check()
 

@@ -27,13 +27,14 @@ _NEVER_THERE = re.compile(r"in state (TRY_CONNECT|CONNECT)\b")
 TRANSACTION_TIMEOUT_MS = 120_000
 KEPT = "nothing of this attempt is visible to a read_committed reader; the task is tried again"
 
+_QUEUE_SIZE = "queue.buffering.max.kbytes"
 TRANSACTIONAL = {
     "partitioner": "murmur2_random",  # Java's: the same key goes to the same partition as from any other producer
     "linger.ms": 5,
     "retry.backoff.ms": 5,
     "compression.type": "lz4",
     "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-    "queue.buffering.max.kbytes": 131_072,
+    _QUEUE_SIZE: 131_072,
     "delivery.report.only.error": True,
 }
 AT_LEAST_ONCE = {**TRANSACTIONAL, "enable.idempotence": True}
@@ -73,6 +74,14 @@ def resent(kind: str, text: str) -> bool:
     return kind == "REQTMOUT" or (kind == "FAIL" and not _NEVER_THERE.search(text))
 
 
+def never_fits(size: int, options: Mapping[str, Any]) -> bool:
+    """Return whether a producer's queue refuses a value of this size even if it is empty.
+
+    librdkafka counts the values alone, and applies this limit after that of `message.max.bytes`.
+    """
+    return size > int(options[_QUEUE_SIZE]) * 1024
+
+
 class Sender:
     """The base of both kinds of producers: takes records, and notices the ones that fail."""
 
@@ -80,6 +89,7 @@ class Sender:
         self.name = name
         self._heard = _Heard(options.get("logger"))
         self._listener = listener
+        self._queue = {_QUEUE_SIZE: options.get(_QUEUE_SIZE, TRANSACTIONAL[_QUEUE_SIZE])}
         self._there: set[str] = set()  # topics that rows named, and that exist
         self.producer = Producer(
             {
@@ -100,11 +110,22 @@ class Sender:
                 self.producer.produce(**record)
                 return
             except BufferError:
+                self._require_room(len(record.get("value") or b""), record["topic"])
                 self._serve(lambda: self.producer.poll(0.1))
                 self.check()
             except KafkaException as error:
                 size = len(record.get("value") or b"") + len(record.get("key") or b"")
                 raise self._refused(error, f"a record of {size} bytes for", record["topic"]) from error
+
+    def _require_room(self, size: int, topic: str) -> None:
+        """Raise RecordTooLarge for a value that the queue has refused and will always refuse."""
+        if never_fits(size, self._queue):
+            raise errors.RecordTooLarge(
+                f"a record of {size} bytes for topic {topic!r} is larger than the producer's queue "
+                f"({_QUEUE_SIZE}={self._queue[_QUEUE_SIZE]})",
+                kept=KEPT,
+                then=f"set sink.options: {_QUEUE_SIZE} to {-(-size // 1024)} or more, or emit smaller records",
+            )
 
     def require(self, topic: str, usual: str | None) -> None:
         """Refuse a topic that does not exist: librdkafka would look for it for half a minute, and then not name it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,9 +18,9 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from support.threads import Line
-from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_REASON
+from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_REASON, HEADER_TIMESTAMP
 from tailrace.startup import run
-from tailrace.testing import Topics, consume
+from tailrace.testing import Record, Topics, consume, produce
 from tailrace.testing.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -197,3 +198,43 @@ def test_flood_of_headers_and_a_forged_reason_stay_on_their_record(
     assert dict(headers)[HEADER_OFFSET] == b"0"
     assert dict(headers)[HEADER_REASON] != b"nothing is wrong"
     assert len(consume(one.kafka, one.sink)) == 1
+
+
+FUTURE = {"message_timestamp_after_max_ms": 2**63 - 1}
+MICROSECONDS = 1_700_000_000_000_000  # where milliseconds belong: the year 55840
+TIMES = {
+    b'{"id":1,"text":"micro"}': MICROSECONDS,
+    b'{"id":2,"text":"nano"}': MICROSECONDS * 1000,
+    b'{"id":3,"text":"none"}': -1,
+    b'{"id":4,"text":"usual"}': 1_700_000_000_123,
+}
+
+
+@pytest.mark.parametrize("form", ["json", "raw"])
+@pytest.mark.parametrize("engine", ["threads", "spark"])
+def test_odd_timestamps_neither_stop_a_pipeline_nor_reject_a_record(
+    tailrace_kafka: EmbeddedKafka, tmp_path: Path, request: pytest.FixtureRequest, engine: str, form: str
+) -> None:
+    """Microseconds are kept as they are; nanoseconds, which do not fit, and no time become the time of writing."""
+    topics = Topics(tailrace_kafka.bootstrap_servers)
+    source, sink = topics("in", 1, **FUTURE), topics("out", 1, **FUTURE)
+    one = Line(topics, tmp_path, f"hostile-{uuid.uuid4().hex[:8]}", source, sink, 1)
+    records = [Record(value, timestamp=at) for value, at in TIMES.items()]
+    produce(one.kafka, source, [*records, *(Record(b"not json", timestamp=at) for at in TIMES.values())])
+    sections = {**SECTIONS["json"]} if form == "json" else {}
+    started = int(time.time() * 1000)
+    if engine == "threads":
+        one.run(**sections)
+    else:
+        frames = {**sections, "process": {"partitions": 1}}  # a shuffle, for which Spark's own functions are needed
+        run.run(one.pipeline(**frames), tmp_path, batch=True, spark=request.getfixturevalue("spark"))
+    now = range(started, int(time.time() * 1000) + 1)
+    found = consume(one.kafka, sink)
+    out = {each.value or b"": each.timestamp for each in found if each.value != b"not json"}
+    assert {value: "now" if at in now else at for value, at in out.items()} == {
+        value: at if 0 < at <= MICROSECONDS else "now" for value, at in TIMES.items()
+    }
+    refused = consume(one.kafka, f"{one.name}.rejected")
+    assert len(found) + len(refused) == 2 * len(TIMES)
+    times = [dict(each.headers).get(HEADER_TIMESTAMP) for each in refused]
+    assert times == ([b"%d" % MICROSECONDS, None, None, b"1700000000123"] if form == "json" else [])

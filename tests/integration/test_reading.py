@@ -259,3 +259,22 @@ def test_closed_reader_ends_an_open_read(reading: Reading, tailrace_topics: Topi
     assert reading.reader.queued == 0
     with pytest.raises(errors.InvariantBroken, match="closed"):
         next(batches)
+
+
+def test_timestamps_that_cannot_be_held_are_null(
+    reading: Reading, tailrace_topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nanoseconds in the field, and none at all; microseconds there are a time beyond the year 50000."""
+    topic = tailrace_topics(message_timestamp_after_max_ms=2**63 - 1)
+    micro = 1_700_000_000_000_000
+    sent = [Record(b"%d" % number, timestamp=number) for number in (1_700_000_000_123, micro, micro * 1000, -1)]
+    produce(reading.bootstrap, topic, sent)
+    expected = [1_700_000_000_123_000, micro * 1000, None, None]
+
+    def times() -> list[int | None]:
+        (batch,) = reading.batches(Range(topic, 0, 0, 4))
+        return [None if each is None else int(each) for each in batch.column("timestamp").view("int64").to_pylist()]
+
+    assert times() == expected
+    monkeypatch.setattr(columns, "_PRIVATE_VERSIONS", frozenset())
+    assert times() == expected

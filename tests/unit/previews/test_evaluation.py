@@ -16,6 +16,7 @@ from tailrace.cli.main import app
 from tailrace.errors import ConfigInvalid, FunctionFailed, OptionRefused
 from tailrace.kafka.reader import Message, Range
 from tailrace.previews import samples
+from tailrace.previews.evaluation import batch
 from tailrace.previews.model import Preview
 from tailrace.previews.topics import Start, parse, window
 
@@ -162,6 +163,12 @@ def test_preview_asks_no_registry_about_the_sink(pipeline: Pipeline) -> None:
         assert registry.asked == []
     assert [each.value for _, each in found.all_written] == [b"\x021"]  # a length and the byte, without an id
     assert any("without the schema's id" in note for note in found.notes)
+
+
+def test_records_of_any_time_can_be_shown() -> None:
+    """A time that microseconds cannot hold is none, as in a pipeline."""
+    records = [Message("in", 0, number, at, None, b"v") for number, at in enumerate((5, 2**62, -1))]
+    assert batch(records).column("timestamp").view("int64").to_pylist() == [5000, None, None]
 
 
 def test_lines_of_a_file_are_records_or_values(tmp_path: Path) -> None:

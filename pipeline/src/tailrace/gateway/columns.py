@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tailrace.gateway.consuming import library
 from tailrace.gateway.headers import listed, parsed
-from tailrace.gateway.memory import copied, numbers, repeated, words
+from tailrace.gateway.memory import copied, moments, numbers, repeated, words
 from tailrace.gateway.schemas import HEADERS, RECORDS
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ def batch(messages: Messages, topic: str, partition: int, columns: Sequence[str]
         "topic": lambda: repeated(topic, count),
         "partition": lambda: numbers(np.full(count, partition, np.int32), pa.int32()),
         "offset": lambda: numbers(messages.offsets, pa.int64()),
-        "timestamp": lambda: numbers(details().times * 1000, RECORDS.field("timestamp").type),
+        "timestamp": lambda: moments(details().times),
         "timestampType": lambda: numbers(details().kinds - np.int32(1), pa.int32()),  # Java's start one lower
         "headers": lambda: details().headers(messages.pointers),
     }

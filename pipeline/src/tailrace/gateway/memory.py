@@ -17,6 +17,9 @@ import pyarrow.compute as pc
 _FIRST: Final = 4096  # nothing is mapped below it, and numpy makes no view of address 0
 _SPACE: Final = 1 << 56  # larger than any address of a process
 _WORD: Final = 8
+_NO_TIME: Final = -1
+_MOST: Final = np.iinfo(np.int64).max // 1000
+_MOMENT: Final = pa.timestamp("us", "UTC")
 
 
 class _View:
@@ -50,6 +53,15 @@ def octets(addresses: np.ndarray) -> np.ndarray:
 def numbers(values: np.ndarray, kind: Any) -> Any:
     """Return an Arrow array of this type over the numbers."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def moments(milliseconds: np.ndarray) -> Any:
+    """Return points in time in microseconds; null for -1, Kafka's sign for none, and beyond what 64 bits hold."""
+    held = (milliseconds != _NO_TIME) & (milliseconds >= -_MOST) & (milliseconds <= _MOST)
+    if held.all():
+        return numbers(milliseconds * 1000, _MOMENT)
+    values = pa.py_buffer(np.where(held, milliseconds, 0) * 1000)
+    return pa.Array.from_buffers(_MOMENT, len(milliseconds), [validity(held), values])
 
 
 def repeated(text: str, count: int) -> Any:

@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tailrace.config import OnError, Pipeline
 from tailrace.driver.faultless import without
 from tailrace.driver.faulty import Part, search
 from tailrace.errors import FunctionFailed, QueryFailed
+from tailrace.gateway.memory import moments
 from tailrace.kafka.reader import Message
 from tailrace.previews.model import Outcome, Preview, Row, by_source, outcome
 from tailrace.progress.plan import Range
@@ -128,15 +130,10 @@ def batch(records: Sequence[Message]) -> pa.RecordBatch:
         "topic": [each.topic for each in records],
         "partition": [each.partition for each in records],
         "offset": [each.offset for each in records],
-        "timestamp": [each.timestamp * 1000 for each in records],
         "headers": [[{"key": name, "value": value} for name, value in each.headers] or None for each in records],
     }
-    arrays = [
-        pa.array(columns[field.name], pa.int64()).cast(field.type)
-        if field.name == "timestamp"
-        else pa.array(columns[field.name], field.type)
-        for field in RECORD
-    ]
+    times = moments(np.array([each.timestamp for each in records], np.int64))
+    arrays = [times if each.name == "timestamp" else pa.array(columns[each.name], each.type) for each in RECORD]
     return pa.RecordBatch.from_arrays(arrays, schema=RECORD)
 
 

@@ -6,7 +6,6 @@ Good rows keep their arrays. Only rejected rows, which are few, are built one by
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -44,7 +43,6 @@ RECORD = pa.schema(
 )
 # Where a record came from: the struct `kafka` of `tailrace.stages.decode`.
 ORIGIN = [RECORD.field(name) for name in ("key", "topic", "partition", "offset", "timestamp", "headers")]
-_MILLISECOND = timedelta(milliseconds=1)
 
 
 def origin(batch: pa.RecordBatch) -> pa.StructArray:
@@ -81,9 +79,10 @@ def rejected(
 ) -> pa.RecordBatch:
     """Build the rows for rejected records: the original bytes, and headers that say why and from where."""
     chosen = pa.array(where, pa.int64())
+    origins, own = _origins(kafka, chosen), kafka.field("headers").take(chosen).to_pylist()
     headers = [
-        [*(each["headers"] or []), *_reason_headers(stage, reason, detail, each)]
-        for each, stage, reason, detail in zip(kafka.take(chosen).to_pylist(), stages, reasons, details, strict=True)
+        [*(kept or []), *_reason_headers(stage, reason, detail, each)]
+        for kept, each, stage, reason, detail in zip(own, origins, stages, reasons, details, strict=True)
     ]
     return _laid_out(
         len(where),
@@ -107,7 +106,7 @@ def finished(
         return _laid_out(rows, value=value, **address)
     bad = sorted(wrong)
     mask = pa.array([number in wrong for number in range(rows)])
-    origins = kafka.take(pa.array(bad, pa.int64())).to_pylist() if kafka is not None else [None] * len(bad)
+    origins = _origins(kafka, pa.array(bad, pa.int64())) if kafka is not None else [None] * len(bad)
     headers = address["headers"].to_pylist()
     for number, where in zip(bad, origins, strict=True):
         own = [each for each in headers[number] or [] if each is not None and each["key"] is not None]
@@ -149,6 +148,19 @@ def _without(values: pa.Array, mask: pa.Array) -> pa.Array:
     return pc.if_else(mask, pa.scalar(None, values.type), values)
 
 
+def _origins(kafka: pa.StructArray, chosen: pa.Array) -> list[dict[str, Any] | None]:
+    """Return where these rows came from; None for a row whose struct is null.
+
+    Timestamps become integers while they are in Arrow: Python's datetime ends with the year 9999.
+    """
+    found = kafka.take(chosen)
+    place = {name: found.field(name) for name in ("topic", "partition", "offset")}
+    columns = place | {"timestamp": milliseconds(found.field("timestamp"))}
+    rows = zip(*(each.to_pylist() for each in columns.values()), strict=True)
+    valid = found.is_valid().to_pylist()
+    return [dict(zip(columns, row, strict=True)) if there else None for row, there in zip(rows, valid, strict=True)]
+
+
 def _reason_headers(stage: str, reason: str, detail: str | None, kafka: Mapping[str, Any] | None) -> list[Header]:
     why = {
         HEADER_STAGE: stage,
@@ -158,13 +170,7 @@ def _reason_headers(stage: str, reason: str, detail: str | None, kafka: Mapping[
     if kafka is None:
         return _headers(why)
     place = {HEADER_TOPIC: kafka["topic"], HEADER_PARTITION: kafka["partition"], HEADER_OFFSET: kafka["offset"]}
-    return _headers(why | place | {HEADER_TIMESTAMP: _milliseconds(kafka["timestamp"])})
-
-
-def _milliseconds(moment: datetime | None) -> int | None:
-    if moment is None:
-        return None
-    return (moment - datetime.fromtimestamp(0, moment.tzinfo)) // _MILLISECOND
+    return _headers(why | place | {HEADER_TIMESTAMP: kafka["timestamp"]})
 
 
 def _headers(values: Mapping[str, object]) -> list[Header]:

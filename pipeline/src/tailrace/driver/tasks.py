@@ -254,7 +254,7 @@ class Tasks:
             return
         judged: list[Judged] = []
         try:
-            for each in batches:
+            for each in self.end.complete(batches):
                 accepted, rejected, broken = aside(each)
                 if len(rejected):
                     handing.add(as_rows(rejected))

@@ -21,6 +21,7 @@ from pyspark.sql.types import BooleanType
 
 from tailrace.config import Delivery, Pipeline
 from tailrace.driver.batch_property import of_task
+from tailrace.driver.input_end import InputEnd
 from tailrace.errors import InvariantBroken
 from tailrace.gateway import Assignment, Written, client
 from tailrace.gateway.schemas import as_rows
@@ -76,6 +77,7 @@ class Gate:
     rules: int
     answers: Accumulator[list[Written]] | None
     options: dict[str, Any] = field(repr=False)
+    end: InputEnd = field(default_factory=InputEnd)
 
     @classmethod
     def of(cls, pipeline: Pipeline, answers: Accumulator[list[Written]] | None) -> Gate:
@@ -116,7 +118,7 @@ class Gate:
         handing: client.Handing | None = None
         judged: list[Judged] = []
         try:
-            for each in batches:
+            for each in self.end.complete(batches):
                 if not len(each):
                     yield pa.array([], pa.bool_())
                     continue

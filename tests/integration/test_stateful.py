@@ -268,3 +268,28 @@ def grow(one: Bench, partitions: int) -> None:
         return there == partitions
 
     wait_until(grown, "the source to have grown", 30)
+
+
+@pytest.mark.takes(20)
+def test_rejected_record_after_a_function_before_state_stops_reading_is_not_lost(bench: MakeBench) -> None:
+    """The function takes only its first rows, and the others are more than Spark reads ahead of it."""
+    one = bench()
+    one.write(
+        "early.py",
+        """
+        def early(frame):
+            def first(batches):
+                yield next(iter(batches)).select(["id"])
+            return frame.select("id", "text").mapInArrow(first, "id long").dropDuplicates(["id"])
+        """,
+    )
+    text = b"x" * 1000
+    one.send([*(b'{"id": %d, "text": "%s"}' % (number, text) for number in range(60_000)), b"broken"])
+    one.run(
+        source={"format": "json", "schema": "id long, text string"},
+        process={"function": "early.py:early"},
+        sink={"format": "json"},
+        checkpoint=str(one.folder / "state"),
+    )
+    assert [value for value, _ in one.rejected()] == [b"broken"]
+    assert 0 < len(one.values()) < 60_000

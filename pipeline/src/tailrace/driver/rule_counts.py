@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tailrace.driver.engine import NO_FAULTS, Faults
@@ -93,10 +93,16 @@ class RuleCounter:
             return total(written_of(each).judged for each in answers(self._jobs[parts]))
 
     def _frame(self, parts: int) -> Any:
-        tasks, pipeline = self._tasks, self._assembly.pipeline
-        leaf = one_row_per_task(self._spark, parts)
+        tasks = self._tasks
         if tasks.spec is not None:
-            return leaf.mapInArrow(tasks.read_and_count, RESULT)
-        records = leaf.mapInArrow(tasks.read, StructType([RECORD[name] for name in COLUMNS]))
-        judged = validate(decode(records, pipeline.source, self._assembly.folder), pipeline.process.validate_)
+            return one_row_per_task(self._spark, parts).mapInArrow(tasks.read_and_count, RESULT)
+        judged = decoded(self._spark, self._assembly, parts)
         return judged.select(broken_rules()).mapInArrow(tasks.count, RESULT)
+
+
+def decoded(spark: SparkSession, assembly: Assembly, parts: int) -> DataFrame:
+    """Return the frame that reads a batch's parts once more, in lanes of their own, and decodes and validates them."""
+    pipeline = assembly.pipeline
+    tasks = CountingTasks(Tasks.of(pipeline, COLUMNS, shuffles=False, judges=False), 0, None)
+    records = one_row_per_task(spark, parts).mapInArrow(tasks.read, StructType([RECORD[name] for name in COLUMNS]))
+    return validate(decode(records, pipeline.source, assembly.folder), pipeline.process.validate_)

@@ -195,7 +195,9 @@ class Runner:
         self._context.emit(BatchPlanned.of(plan, replay=replay))
         with self._phases.timed("deliver"):
             write = BatchWrite.of(self._context.pipeline, plan, assigned, self._context.run, self._owners)
-            written = deliver_judged(rows, write, self._gate) if plan.reads else deliver(rows, write)
+            written = (
+                deliver_judged(rows, write, self._gate, self._context.assembly) if plan.reads else deliver(rows, write)
+            )
         self._owners |= {each.partition: each.gateway for each in written}
         limit = None if replay else self._control.limit
         seconds, lag = self._phases.seconds["deliver"], self._lag(offsets_of(plan.entry))

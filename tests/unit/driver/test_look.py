@@ -22,7 +22,7 @@ class Brokers:
     def __init__(self, waits: float) -> None:
         self.now, self.id, self.waits, self.admin = 100.0, "old", waits, None
 
-    def latest(self, places: list[tuple[str, int]], committed: bool) -> TopicPartitions:
+    def latest(self, places: list[tuple[str, int]], committed: bool = False) -> TopicPartitions:
         """Answer when the topic exists again."""
         if self.id == "old":
             self.now, self.id = self.now + self.waits, "new"

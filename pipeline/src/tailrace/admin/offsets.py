@@ -157,7 +157,8 @@ def targets(
             kept=_UNCHANGED,
             then="`tailrace offsets show FILE` lists what it reads",
         )
-    first, last = cluster.earliest(wanted), source.ends(pipeline, wanted, cluster)
+    # To the log's end: a pipeline that has read uncommitted records may be behind an open transaction.
+    first, last = cluster.earliest(wanted), cluster.latest(wanted)
     for place, offset in sorted(wanted.items()):
         if not first[place] <= offset <= last[place]:
             raise OffsetsOutOfRange(

@@ -180,9 +180,9 @@ def rewind(
     since = moment(to_time)
 
     def wanted(desk: Desk, before: Positions) -> Positions:
-        from tailrace.admin.offsets import at_time, earlier
+        from tailrace.admin.offsets import earlier, first_since
 
-        found = at_time(desk.pipeline, desk.cluster, _places(desk, topic), since.timestamp())
+        found = first_since(desk.cluster, _places(desk, topic), since.timestamp())
         return earlier(before, found)
 
     _change(file, How(dry_run, yes, give_up, output), wanted)

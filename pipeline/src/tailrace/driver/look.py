@@ -12,6 +12,7 @@ from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.topics import topic_ids
+from tailrace.progress.plan import Place
 
 TOPICS_EVERY = 1.0  # seconds between queries for the topics themselves
 
@@ -20,9 +21,10 @@ TOPICS_EVERY = 1.0  # seconds between queries for the topics themselves
 class Seen:
     """The result of one look."""
 
-    ends: TopicPartitions
+    ends: TopicPartitions  # to which the source can read now
     topics: Mapping[str, str]  # source topics with their ids
     at: float  # monotonic
+    short: frozenset[Place] = frozenset()  # whose logs end before the position; `ends` has where
 
 
 class Look:
@@ -62,7 +64,10 @@ class Look:
                 then="restore the topic, or set source.on_data_loss: reset to continue without it",
             )
         ends = self._cluster.latest(sorted(places), self._committed)
-        return Seen(ends, _ids(topics), time.monotonic())
+        known = {place: offset for place, offset in positions.items() if place in ends}
+        tops = source.beyond(known, ends, self._cluster)
+        short = frozenset(place for place, top in tops.items() if top < known[place])
+        return Seen(ends | {place: tops[place] for place in short}, _ids(topics), time.monotonic(), short)
 
 
 def _ids(topics: Mapping[str, tuple[str, int]]) -> dict[str, str]:

@@ -15,7 +15,7 @@ _DELIVERED = "everything that was delivered; nothing more was read"
 
 
 class Short(NamedTuple):
-    """A partition that ends before the next offset to read."""
+    """A partition whose log ends before the next offset to read."""
 
     place: tuple[str, int]
     position: int
@@ -69,6 +69,6 @@ def changes(positions: TopicPartitions, ids: Mapping[str, str], seen: Seen) -> C
     behind = tuple(
         Short(place, positions[place], end)
         for place, end in seen.ends.items()
-        if place in positions and end < positions[place] and place not in new
+        if place in seen.short and place in positions and end < positions[place] and place not in new
     )
     return Changes(new, recreated, behind, tuple(sorted(set(positions) - set(seen.ends))))

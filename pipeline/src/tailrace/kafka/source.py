@@ -60,14 +60,15 @@ def within(
         )
     here = {place: offset for place, offset in stored.items() if place in present}
     first, last = cluster.earliest(here), ends(pipeline, here, cluster)
+    tops = last | beyond(here, last, cluster)
     notes = [f"{topic}-{number} no longer exists" for topic, number in gone]
     for place, offset in list(here.items()):
-        if first[place] <= offset <= last[place]:
+        if first[place] <= offset <= tops[place]:
             continue
         topic, number = place
         earliest = pipeline.source.auto_offset_reset is Reset.EARLIEST
         target = first[place] if earliest else last[place]
-        held = f"the topic holds {first[place]} to {last[place]}"
+        held = f"the topic holds {first[place]} to {tops[place]}"
         what = f"{topic}-{number}: the next offset to read is {offset}, and {held}"
         if not reset:
             raise errors.OffsetsOutOfRange(
@@ -84,6 +85,14 @@ def within(
 def ends(pipeline: Pipeline, places: Iterable[tuple[str, int]], cluster: Cluster) -> TopicPartitions:
     """Return where the source can read to now, at its isolation level."""
     return cluster.latest(places, pipeline.source.isolation is Isolation.READ_COMMITTED)
+
+
+def beyond(positions: TopicPartitions, last: TopicPartitions, cluster: Cluster) -> TopicPartitions:
+    """Return where the log itself ends, for the positions behind the end to which the source can read.
+
+    A read_uncommitted run may stop behind an open transaction. A read_committed one waits there until it ends.
+    """
+    return cluster.latest([place for place, offset in positions.items() if offset > last.get(place, offset)])
 
 
 def lag(pipeline: Pipeline, positions: TopicPartitions, cluster: Cluster) -> int:

@@ -101,6 +101,7 @@ def test_partition_missing_in_the_store_begins_by_auto_offset_reset(bench: MakeB
     assert f"by auto.offset.reset: {one.source}-0 at 0" in said(events)[0]
 
 
+@pytest.mark.takes(22)
 def test_stored_offsets_out_of_range_are_refused(bench: MakeBench, zookeeper: ZooKeeper) -> None:
     """The error has their values; with `on_data_loss: reset` the pipeline continues and reports the gap."""
     one = bench()

@@ -37,7 +37,10 @@ class Step(Enum):
     GROW = auto()
     TRIM = auto()
     RECREATE = auto()
+    HIDE = auto()  # the right to describe it is withdrawn
+    SHOW = auto()
     LOOK_AHEAD = auto()
+    LOOK_STALE = auto()  # the same, answered by a broker that lags
     BATCH = auto()
 
 
@@ -54,6 +57,7 @@ class Source:
     """A topic, what was ever in it, and what was read of it."""
 
     number: int = 0
+    hidden: bool = False
     logs: list[Log] = field(default_factory=lambda: [Log(), Log()])
     ever: set[Record] = field(default_factory=set)
     gone: set[Record] = field(default_factory=set)  # deleted before they were read
@@ -70,6 +74,8 @@ class Source:
             for number, log in enumerate(self.logs):
                 self.ever |= {(self.name, number, offset) for offset in range(log.end, log.end + 3 + number)}
                 log.end += 3 + number
+        elif step in {Step.HIDE, Step.SHOW}:
+            self.hidden = step is Step.HIDE
         elif step is Step.GROW:
             self.logs.append(Log())
         elif step is Step.TRIM:
@@ -85,8 +91,12 @@ class Source:
         self.gone |= {(self.name, number, offset) for offset in range(log.start, start)} - self.read.keys()
         log.start = start
 
-    def seen(self) -> Seen:
-        """Look at it."""
+    def seen(self, *, stale: bool = False) -> Seen:
+        """Look at it; a stale answer shows fewer partitions and earlier ends."""
+        if self.hidden:
+            return Seen({}, {}, time.monotonic())
+        if stale:
+            return Seen({(TOPIC, 0): self.logs[0].end // 2}, {TOPIC: self.name}, time.monotonic())
         ends = {(TOPIC, number): log.end for number, log in enumerate(self.logs)}
         return Seen(ends, {TOPIC: self.name}, time.monotonic())
 
@@ -161,12 +171,13 @@ def walk(steps: Sequence[Step], *, reset: bool, asks: bool = True, admits: bool 
 
     try:
         for step in steps:
-            if step is Step.LOOK_AHEAD:
-                looks.append(source.seen())
+            if step in {Step.LOOK_AHEAD, Step.LOOK_STALE}:
+                looks.append(source.seen(stale=step is Step.LOOK_STALE))
             elif step is Step.BATCH:
                 batch()
             else:
                 source.apply(step)
+        source.apply(Step.SHOW)
         for _ in range(100):
             if not batch() and not batch():  # the first may have been chosen from an old look
                 return source, False

@@ -12,6 +12,7 @@ from tailrace.driver import look
 from tailrace.driver.look import TOPICS_EVERY, Look
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.source import CERTAIN_AFTER
 
 PIPELINE = Pipeline(pipeline="p", source=Source(topics=["in"]), sink=Sink(topic="out"))
 
@@ -32,7 +33,7 @@ class Brokers:
 def seen(monkeypatch: pytest.MonkeyPatch, brokers: Brokers) -> look.Seen:
     """Look once."""
     monkeypatch.setattr(look, "time", SimpleNamespace(monotonic=lambda: brokers.now))
-    monkeypatch.setattr(look, "topic_ids", lambda admin, names: {"in": (brokers.id, 1)})
+    monkeypatch.setattr("tailrace.kafka.source.by_name", lambda admin, names: ({"in": (brokers.id, 1)}, frozenset()))
     monkeypatch.setattr("tailrace.kafka.source.partitions_of", lambda pipeline, cluster: [("in", 0)])
     one: Any = Look(PIPELINE, cast("Cluster", brokers))
     found: look.Seen = one({("in", 0): 400})
@@ -47,3 +48,55 @@ def test_ends_of_a_topic_that_was_created_again_come_with_its_id(monkeypatch: py
 def test_quick_answer_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ids are at most a second old, which is asked once a second, not once a look."""
     assert seen(monkeypatch, Brokers(waits=TOPICS_EVERY / 2)).topics == {"in": "old"}
+
+
+class Lagging:
+    """Brokers whose next answers a test chooses."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.admin = 100.0, None
+        self.topics: dict[str, tuple[str, int]] = {"in": ("id", 2)}
+        self.end = 600
+        monkeypatch.setattr(look, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr("tailrace.kafka.source.by_name", lambda admin, names: (self.topics, frozenset()))
+        monkeypatch.setattr("tailrace.kafka.source.partitions_of", lambda pipeline, cluster: [("in", 0), ("in", 1)])
+        self.look = Look(PIPELINE, cast("Cluster", self))
+
+    def latest(self, places: list[tuple[str, int]], committed: bool = False) -> TopicPartitions:
+        """Return the same end for each."""
+        return dict.fromkeys(places, self.end)
+
+    def seen(self, seconds: float = 0.0) -> look.Seen:
+        """Look after these seconds."""
+        self.now += seconds
+        return self.look({("in", 0): 400, ("in", 1): 400})
+
+
+def test_broker_that_lags_takes_no_partition_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would count as new from its beginning when the next broker answers."""
+    brokers = Lagging(monkeypatch)
+    assert set(brokers.seen().ends) == {("in", 0), ("in", 1)}
+    brokers.topics = {"in": ("id", 1)}
+    assert set(brokers.seen(2 * TOPICS_EVERY).ends) == {("in", 0), ("in", 1)}
+
+
+def test_earlier_end_is_believed_once_it_was_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A former leader that is cut off does not know the last records; after an unclean election no leader does."""
+    brokers = Lagging(monkeypatch)
+    brokers.end = 300
+    assert brokers.seen().short == frozenset()
+    brokers.end = 500
+    brokers.seen(CERTAIN_AFTER)
+    brokers.end = 300
+    assert brokers.seen().short == frozenset()
+    assert brokers.seen(CERTAIN_AFTER).short == {("in", 0), ("in", 1)}
+
+
+def test_missing_topic_counts_as_deleted_once_that_was_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that lags may not know a new topic."""
+    brokers = Lagging(monkeypatch)
+    brokers.seen()
+    brokers.topics = {}
+    found = brokers.seen(2 * TOPICS_EVERY)
+    assert (found.ends, found.deleted) == ({}, frozenset())
+    assert brokers.seen(CERTAIN_AFTER).deleted == {"in"}

@@ -22,6 +22,8 @@ def wrong(source: Source, stopped: bool) -> str:
 
 @given(steps=STEPS, reset=st.booleans())
 @example(steps=[Step.APPEND, Step.LOOK_AHEAD, Step.BATCH, Step.RECREATE, Step.APPEND, Step.BATCH], reset=True)
+@example(steps=[Step.APPEND, Step.BATCH, Step.HIDE, Step.BATCH, Step.SHOW], reset=True)
+@example(steps=[Step.APPEND, Step.BATCH, Step.BATCH, Step.LOOK_STALE, Step.BATCH], reset=True)
 @example(steps=[Step.APPEND, Step.LOOK_AHEAD, Step.TRIM, Step.BATCH, Step.GROW, Step.APPEND], reset=False)
 def test_records_are_read_once_whatever_changes_after_a_look(steps: list[Step], reset: bool) -> None:
     """Only records that were deleted before may be missing; or the pipeline stops and says why."""

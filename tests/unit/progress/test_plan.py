@@ -111,7 +111,7 @@ def own_plan(**changes: object) -> Plan:
 
 def test_own_plan_is_read_back_from_the_ledger() -> None:
     """This holds whatever it contains, also if it is noted as done at other positions."""
-    bounded = own_plan(until={("in", 0): 5, ("in", 1): 20})
+    bounded = own_plan(until={("in", 0): 5, ("in", 1): 20}, away={"id-h": {("hidden", 0): 7}})
     judged = own_plan(shuffles=True, judges=True, outputs=3)
     for plan in (own_plan(), judged, own_plan().finished({("in", 0): 2}), bounded, bounded.finished()):
         assert read(plan.to_bytes(), "here") == plan

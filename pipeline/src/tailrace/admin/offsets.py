@@ -74,13 +74,21 @@ def look(pipeline: Pipeline, cluster: Cluster, ledger: Ledger, store: OffsetStor
     markers = {} if holders else ledger.markers()
     stored = store.load(present)
     if plan is not None:
-        ends = dict(plan.ends)
+        ends = dict(plan.ends) | _seen_again(plan, {topic for topic, _ in present}, cluster)
         undelivered = [] if holders else open_parts(plan, markers, ledger)
         return Situation(plan, markers, holders, ends, begins(plan, ends), stored, False, undelivered)
     group = ledger.positions(dict.fromkeys(present, 0))
     lost = bool(markers or group)
     where = source.beginning(pipeline, cluster) | (group if lost else store.begin(present))
     return Situation(None, markers, holders, where, where, stored, lost)
+
+
+def _seen_again(plan: AnyPlan, present: set[str], cluster: Cluster) -> Positions:
+    """Return where topics continue that were hidden when the plan was written."""
+    if not isinstance(plan, Plan) or not plan.away:
+        return {}
+    ids = {name for name, _ in topic_ids(cluster.admin, present).values()}
+    return {place: offset for name in ids & plan.away.keys() for place, offset in plan.away[name].items()}
 
 
 def open_parts(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: Ledger) -> list[int]:
@@ -230,8 +238,10 @@ def moved(
         return plan.finished(target)
     known = BatchId(max((marker.next for marker in markers.values()), default=0))
     topics = {topic: ids[topic] for topic in sorted({topic for topic, _ in target}) if topic in ids}
+    before = plan.away if plan is not None else {}
+    away = {name: places for name, places in before.items() if name not in topics.values()}
     if plan is not None and known <= plan.batch + 1:
-        return replace(plan.finished(target), sink=pipeline.sink.topic or "", topics=topics)
+        return replace(plan.finished(target), sink=pipeline.sink.topic or "", topics=topics, away=away)
     return Plan(
         pipeline=pipeline.pipeline,
         batch=known,
@@ -244,6 +254,7 @@ def moved(
         delivery=pipeline.sink.delivery,
         done=True,
         until=plan.until if plan is not None else None,
+        away=away,
     )
 
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tailrace import errors
-from tailrace.config import Isolation, OnDataLoss, Pipeline
+from tailrace.config import Isolation, Pipeline
+from tailrace.driver.doubts import Topic, certain, longest, since
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
-from tailrace.kafka.topics import topic_ids
 from tailrace.progress.plan import Place
 
 TOPICS_EVERY = 1.0  # seconds between queries for the topics themselves
@@ -24,7 +24,8 @@ class Seen:
     ends: TopicPartitions  # to which the source can read now
     topics: Mapping[str, str]  # source topics with their ids
     at: float  # monotonic
-    short: frozenset[Place] = frozenset()  # whose logs end before the position; `ends` has where
+    short: frozenset[Place] = frozenset()  # whose logs certainly end before the position; `ends` has where
+    deleted: frozenset[str] = frozenset()  # topics that are certainly no longer there; others may only be hidden
 
 
 class Look:
@@ -35,20 +36,31 @@ class Look:
         self._cluster = cluster
         self._committed = pipeline.source.isolation is Isolation.READ_COMMITTED
         self._asked = 0.0
-        self._topics: dict[str, tuple[str, int]] = {}
+        self._topics: dict[str, Topic] = {}
+        self._known: dict[str, Topic] = {}  # every topic that was found, also if it is missing now
+        self._unknown: frozenset[str] = frozenset()  # topics that no longer seem to exist
+        self._doubts: dict[Place | str, float] = {}  # since when the brokers say less than is known
 
-    def topics(self) -> dict[str, tuple[str, int]]:
+    def topics(self) -> dict[str, Topic]:
         """Return the id and the number of partitions of each source topic, at most a second old."""
         if not self._topics or time.monotonic() - self._asked > TOPICS_EVERY:
-            names = {topic for topic, _ in source.partitions_of(self._pipeline, self._cluster)}
-            self._topics = topic_ids(self._cluster.admin, names)
+            found = source.topics(self._pipeline, self._cluster, self._known)
+            self._topics, self._unknown = longest(self._known, found.found), found.unknown
+            self._known |= self._topics
             self._asked = time.monotonic()
         return self._topics
 
     def __call__(self, positions: TopicPartitions) -> Seen:
         """Return the ends of the source's partitions, new ones included."""
+        denied = False
         while True:
-            seen, asked = self._look(positions), self._asked
+            try:
+                seen, asked = self._look(positions), self._asked
+            except errors.NotAuthorized:
+                if denied:
+                    raise
+                denied, self._asked = True, 0.0  # a topic may be hidden since they were listed
+                continue
             # The brokers may have answered only when a deleted topic existed again: the ends are those of the new one.
             if seen.at - asked <= TOPICS_EVERY or _ids(self.topics()) == seen.topics:
                 return seen
@@ -56,19 +68,18 @@ class Look:
     def _look(self, positions: TopicPartitions) -> Seen:
         topics = self.topics()
         places = {(topic, number) for topic, (_, count) in topics.items() for number in range(count)}
-        gone = sorted(set(positions) - places)
-        if gone and self._pipeline.source.on_data_loss is OnDataLoss.STOP:
-            raise errors.SourceChanged(
-                f"{', '.join(f'{topic}-{number}' for topic, number in gone[:5])} no longer exists",
-                kept="everything that was delivered; nothing more was read",
-                then="restore the topic, or set source.on_data_loss: reset to continue without it",
-            )
         ends = self._cluster.latest(sorted(places), self._committed)
         known = {place: offset for place, offset in positions.items() if place in ends}
         tops = source.beyond(known, ends, self._cluster)
-        short = frozenset(place for place, top in tops.items() if top < known[place])
-        return Seen(ends | {place: tops[place] for place in short}, _ids(topics), time.monotonic(), short)
+        now = time.monotonic()
+        low: set[Place | str] = {place for place, top in tops.items() if top < known[place]}
+        self._doubts = since(self._doubts, low | self._unknown, now)
+        sure = certain(self._doubts, now)
+        short = frozenset(place for place in tops if place in sure)
+        deleted = self._unknown & sure
+        self._known = {topic: each for topic, each in self._known.items() if topic not in deleted}
+        return Seen(ends | {place: tops[place] for place in short}, _ids(topics), now, short, deleted)
 
 
-def _ids(topics: Mapping[str, tuple[str, int]]) -> dict[str, str]:
+def _ids(topics: Mapping[str, Topic]) -> dict[str, str]:
     return {topic: name for topic, (name, _) in topics.items()}

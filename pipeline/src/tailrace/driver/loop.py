@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -32,7 +32,7 @@ from tailrace.driver.source_changes import changes
 from tailrace.driver.spark_errors import failure
 from tailrace.gateway import Written
 from tailrace.kafka.clients import TopicPartitions
-from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
+from tailrace.progress.plan import Away, BatchId, Plan, Range, SinkPartition
 from tailrace.progress.positions import bounded
 from tailrace.progress.stream_plan import AnyPlan
 from tailrace.stages.rules import check, stopping
@@ -67,6 +67,7 @@ class Loop:
     delivered: bool = True  # whether the last plan is delivered
     marked: float = 0.0  # when markers were last committed
     number: int | None = None  # of the next batch, if it does not follow the last plan's
+    away: Away = field(default_factory=dict)  # positions of topics that are not seen now
 
     def __post_init__(self) -> None:
         self.look = Look(self.context.pipeline, self.context.cluster)
@@ -192,6 +193,7 @@ class Loop:
             rules=self._rules,
             code=self._code,
             until=self._until,
+            away=self.away,
         )
         self._check_rules(plan)
         with self._phases.timed("ledger"):
@@ -217,15 +219,17 @@ class Loop:
 
     def _admit(self, seen: Seen) -> None:
         """Apply the changes in the source since the last look."""
-        changed = changes(self.positions, self._ids, seen)
+        changed = changes(self.positions, self._ids, seen, self.away)
         if self.context.pipeline.source.on_data_loss is OnDataLoss.STOP:
             changed.refuse_loss()
         self._ids = {**self._ids, **seen.topics}
         if changed.any:
             earliest = self.context.cluster.earliest([*changed.new, *(short.place for short in changed.behind)])
-            for what in changed.reports:
-                self.context.emit(OffsetsReset(what))
-            self.positions = changed.moved(self.positions, earliest)
+            for event in changed.events:
+                self.context.emit(event)
+            self.positions, self.away = changed.moved(self.positions, earliest), changed.away
+            if isinstance(self.plan, Plan):  # so that it is noted with the last batch
+                self.plan = replace(self.plan, away=self.away)
 
     # -- one batch ---------------------------------------------------------------------------------
 

@@ -1,15 +1,21 @@
-"""Changes in the source between two looks: new partitions, topics created again, offsets that are gone."""
+"""Changes in the source between two looks: new partitions, topics created again, offsets that are gone.
+
+A topic that is missing may only be hidden: without the right to describe it, the brokers leave it out. Its positions
+are kept with its id, and it is read from there once it is seen again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tailrace import errors
 from tailrace.driver.look import Seen
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.topics import recreation
+from tailrace.progress.plan import Away
+from tailrace.status.events import Noted, OffsetsReset
 
 _DELIVERED = "everything that was delivered; nothing more was read"
 
@@ -30,25 +36,42 @@ class Changes:
     recreated: tuple[str, ...] = ()  # topics that have another id than before
     behind: tuple[Short, ...] = ()
     gone: tuple[tuple[str, int], ...] = ()
+    hidden: Away = field(default_factory=dict)  # positions of topics that were seen until now
+    back: TopicPartitions = field(default_factory=dict)  # where topics continue that are seen again
+    away: Away = field(default_factory=dict)  # every position that is kept
 
     @property
     def any(self) -> bool:
         """Whether positions must move."""
-        return bool(self.new or self.behind or self.gone)
+        return bool(self.new or self.behind or self.gone or self.hidden or self.back or self.recreated)
 
     @property
     def reports(self) -> list[str]:
-        """The changes that a user must know of, a line each; new partitions are no loss."""
+        """The losses that a user must know of, a line each; new partitions are none."""
         lines = [f"{topic} was deleted and created again; reading it from its beginning" for topic in self.recreated]
         for (topic, number), position, end in self.behind:
             what = f"{topic}-{number}: the next offset to read is {position}, and the topic ends at {end}"
             lines.append(f"{what}; continuing at {end}")
         return lines + [f"{topic}-{number} no longer exists" for topic, number in self.gone]
 
+    @property
+    def events(self) -> list[OffsetsReset | Noted]:
+        """The events that report the changes."""
+        found: list[OffsetsReset | Noted] = [OffsetsReset(what) for what in self.reports]
+        found += [hidden(topic) for topic in _names(self.hidden)]
+        seen = sorted({topic for topic, _ in self.back})
+        return found + [Noted(f"the topic {topic!r} is seen again; reading continues at its offsets") for topic in seen]
+
     def refuse_loss(self) -> None:
         """Raise an error if records that were not read may be lost."""
         if self.recreated:
             raise recreation(self.recreated, "since the last batch", _DELIVERED)
+        if self.gone:
+            raise errors.SourceChanged(
+                f"{', '.join(f'{topic}-{number}' for topic, number in self.gone[:5])} no longer exists",
+                kept=_DELIVERED,
+                then="restore the topic, or set source.on_data_loss: reset to continue without it",
+            )
         for (topic, number), position, end in self.behind:
             raise errors.OffsetsOutOfRange(
                 f"{topic}-{number}: the next offset to read is {position}, and the topic ends at {end}",
@@ -58,17 +81,48 @@ class Changes:
 
     def moved(self, positions: TopicPartitions, earliest: TopicPartitions) -> TopicPartitions:
         """Return the positions to continue at; `earliest` has the first offset of each new partition."""
-        kept = {place: offset for place, offset in positions.items() if place not in self.gone}
-        return kept | {place: earliest[place] for place in self.new} | {each.place: each.end for each in self.behind}
+        left = {*self.gone, *(place for places in self.hidden.values() for place in places)}
+        kept = {place: offset for place, offset in positions.items() if place not in left}
+        new = {place: earliest[place] for place in self.new}
+        return kept | self.back | new | {each.place: each.end for each in self.behind}
 
 
-def changes(positions: TopicPartitions, ids: Mapping[str, str], seen: Seen) -> Changes:
+def changes(positions: TopicPartitions, ids: Mapping[str, str], seen: Seen, away: Away | None = None) -> Changes:
     """Compare the positions and the topics' ids until now with a look at the source."""
-    recreated = tuple(sorted(topic for topic, name in seen.topics.items() if ids.get(topic, name) != name))
-    new = tuple(place for place in seen.ends if place not in positions or place[0] in recreated)
+    before = away or {}
+    again = {topic for topic, name in seen.topics.items() if ids.get(topic, name) != name}
+    again |= {topic for name, places in before.items() for topic, _ in places if seen.topics.get(topic, name) != name}
+    returned = set(seen.topics.values()) & before.keys()
+    back = {place: offset for name in sorted(returned) for place, offset in before[name].items()}
+    new = tuple(place for place in seen.ends if place[0] in again or place not in positions.keys() | back.keys())
     behind = tuple(
         Short(place, positions[place], end)
         for place, end in seen.ends.items()
         if place in seen.short and place in positions and end < positions[place] and place not in new
     )
-    return Changes(new, recreated, behind, tuple(sorted(set(positions) - set(seen.ends))))
+    absent = {place: offset for place, offset in positions.items() if place not in seen.ends}
+    lost = again | seen.deleted
+    kept = {
+        name: places
+        for name, places in before.items()
+        if name not in returned and not lost & {topic for topic, _ in places}
+    }
+    left = {
+        ids[name]: {place: offset for place, offset in absent.items() if place[0] == name}
+        for name in sorted({topic for topic, _ in absent} & ids.keys() - seen.topics.keys() - lost)
+    }
+    gone = {place for place in absent if place[0] in lost or place[0] not in ids}
+    gone |= {place for places in before.values() for place in places if place[0] in seen.deleted}
+    return Changes(new, tuple(sorted(again)), behind, tuple(sorted(gone)), left, back, kept | left)
+
+
+def hidden(topic: str) -> Noted:
+    """Return the note on a topic that was read, and is not shown."""
+    return Noted(
+        f"the topic {topic!r} no longer exists, or may not be described; its offsets are kept, and reading continues "
+        "there when it is seen again"
+    )
+
+
+def _names(away: Away) -> Iterable[str]:
+    return sorted({topic for places in away.values() for topic, _ in places})

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tailrace import crash_points, errors
-from tailrace.config import Delivery, Reset
+from tailrace.config import Delivery, OnDataLoss, Reset
 from tailrace.crash_points import Point
-from tailrace.driver import recovery
+from tailrace.driver import recovery, source_changes
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine
 from tailrace.driver.look import Look
@@ -99,21 +100,49 @@ def _report_gone(context: Context, gone: Range) -> None:
 
 def _checked(context: Context, loop: Loop, stored: TopicPartitions, again: frozenset[str]) -> TopicPartitions:
     """Return the positions, moved if they are out of range and the pipeline allows it; report what was moved."""
-    pipeline = context.pipeline
+    pipeline, plan = context.pipeline, loop.plan
+    stored, gone = _seen(context, loop, stored, again)
     kept = {place: offset for place, offset in stored.items() if place[0] not in again}
     # What a backfill has read to its bound may be deleted from the topic since.
-    until = loop.plan.until if isinstance(loop.plan, Plan) else None
+    until = plan.until if isinstance(plan, Plan) else None
     read = {} if until is None else {place: offset for place, offset in kept.items() if offset >= until.get(place, 0)}
     left = {place: offset for place, offset in kept.items() if place not in read}
     positions, notes = source.within(pipeline, left, context.cluster)
     positions |= read
+    notes += [f"{topic} no longer exists" for topic in gone]
     for topic in sorted(again):
         notes.append(f"{topic} was deleted and created again; reading it from its beginning")
     for note in notes:
         context.emit(OffsetsReset(note))
-    if loop.plan is not None:
-        context.mirror.compare(loop.plan, stored)
+    if plan is not None:
+        context.mirror.compare(plan, stored)
     if notes and loop.delivered:  # recorded before anything is read, so that the next start does not reset again
         loop.positions = positions
         loop.settle()
     return positions
+
+
+def _seen(
+    context: Context, loop: Loop, stored: TopicPartitions, again: frozenset[str]
+) -> tuple[TopicPartitions, list[str]]:
+    """Return the positions without those of hidden topics, which are kept, and the kept topics that are gone."""
+    plan, pipeline = loop.plan, context.pipeline
+    if not isinstance(plan, Plan):
+        return stored, []
+    kept = {place for places in plan.away.values() for place in places}
+    asked = {place for place in stored.keys() | kept if place[0] not in again}
+    hidden, lost = source.missing(pipeline, asked, context.cluster)
+    gone = sorted({place[0] for place in kept.intersection(lost)})
+    if gone and pipeline.source.on_data_loss is OnDataLoss.STOP:
+        raise errors.SourceChanged(
+            f"the ledger has offsets for {', '.join(gone[:5])}, which no longer exist",
+            kept="everything that was delivered; nothing more was read",
+            then="restore the topic, or set source.on_data_loss: reset to continue without it",
+        )
+    away = {name: places for name, places in plan.away.items() if not any(topic in gone for topic, _ in places)}
+    named = hidden & plan.topics.keys() & {topic for topic, _ in stored}
+    for topic in sorted(named):
+        away[plan.topics[topic]] = {place: offset for place, offset in stored.items() if place[0] == topic}
+        context.emit(source_changes.hidden(topic))
+    loop.away, loop.plan = away, replace(plan, away=away)
+    return {place: offset for place, offset in stored.items() if place[0] not in named}, gone

@@ -5,12 +5,27 @@ Spark's reader interprets `auto.offset.reset` in its own way; here it means what
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
 
 from tailrace import errors
 from tailrace.config import Isolation, OnDataLoss, Pipeline, Reset
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.errors import denied
+from tailrace.kafka.rights import Operation, on_topic
+from tailrace.kafka.topics import by_name
+
+T = TypeVar("T")
+Places = tuple[tuple[str, int], ...]
+
+# Seconds for which the brokers must repeat that something is lost. By default they count one of themselves as dead
+# after 9 s; until then, one that is cut off may be asked.
+CERTAIN_AFTER = 10.0
+_ASK_EVERY = 0.2
 
 
 def partitions_of(pipeline: Pipeline, cluster: Cluster) -> list[tuple[str, int]]:
@@ -44,12 +59,56 @@ def beginning(pipeline: Pipeline, cluster: Cluster) -> TopicPartitions:
     return cluster.earliest(places) if earliest else ends(pipeline, places, cluster)
 
 
+@dataclass(frozen=True)
+class Topics:
+    """The source topics in one answer of the brokers."""
+
+    found: dict[str, tuple[str, int]]  # with their ids and numbers of partitions
+    hidden: frozenset[str]  # which may not be described: they may exist or not
+    unknown: frozenset[str]  # which do not exist, as far as the broker knows that answered
+
+
+def topics(pipeline: Pipeline, cluster: Cluster, known: Iterable[str] = ()) -> Topics:
+    """Return the topics that the pipeline reads; ask by name for the known ones that are not listed.
+
+    The list of all topics leaves out those that may not be described, as if they did not exist.
+    """
+    asked = {topic for topic, _ in partitions_of(pipeline, cluster)}
+    asked |= {topic for topic in known if _reads(pipeline, topic)}
+    found, hidden = by_name(cluster.admin, asked)
+    return Topics(found, hidden, frozenset(asked - found.keys() - hidden))
+
+
+def missing(pipeline: Pipeline, places: Iterable[tuple[str, int]], cluster: Cluster) -> tuple[frozenset[str], Places]:
+    """Return the topics of these places that are hidden, and the other places that do not exist.
+
+    The brokers are asked again for a while before something counts as gone: one that lags may not know it yet.
+    """
+    asked = sorted(places)
+    present = set(partitions_of(pipeline, cluster))
+    if present.issuperset(asked):
+        return frozenset(), ()
+
+    def ask() -> tuple[frozenset[str], Places]:
+        seen = topics(pipeline, cluster, {topic for topic, _ in asked})
+        counts = {topic: count for topic, (_, count) in seen.found.items()}
+        gone = [(topic, number) for topic, number in asked if number >= counts.get(topic, 0)]
+        return seen.hidden, tuple(place for place in gone if place[0] not in seen.hidden)
+
+    return _certain(ask, lambda answer: any(_reads(pipeline, topic) for topic, _ in answer[1]))
+
+
 def within(
     pipeline: Pipeline, stored: TopicPartitions, cluster: Cluster, where: str = "the ledger"
 ) -> tuple[TopicPartitions, list[str]]:
     """Return the stored positions and notes on changes: those out of range are moved, if the pipeline allows it."""
-    present = set(partitions_of(pipeline, cluster))
-    gone = sorted(place for place in stored if place not in present)
+    hidden, gone = missing(pipeline, stored, cluster)
+    if hidden:
+        raise denied(
+            f"{where} has offsets of {', '.join(sorted(hidden)[:5])}, which may not be described",
+            [on_topic(Operation.READ, topic) for topic in sorted(hidden)],
+            "everything that was delivered; nothing more was read",
+        )
     reset = pipeline.source.on_data_loss is OnDataLoss.RESET
     if gone and not reset:
         names = ", ".join(f"{topic}-{number}" for topic, number in gone[:5])
@@ -58,9 +117,14 @@ def within(
             kept="everything that was delivered; nothing more was read",
             then="restore the topic, or set source.on_data_loss: reset to continue without it",
         )
-    here = {place: offset for place, offset in stored.items() if place in present}
-    first, last = cluster.earliest(here), ends(pipeline, here, cluster)
-    tops = last | beyond(here, last, cluster)
+    here = {place: offset for place, offset in stored.items() if place not in gone}
+    first = cluster.earliest(here)
+
+    def bounds() -> tuple[TopicPartitions, TopicPartitions]:
+        stable = ends(pipeline, here, cluster)
+        return stable, stable | beyond(here, stable, cluster)
+
+    last, tops = _certain(bounds, lambda found: any(offset > found[1][place] for place, offset in here.items()))
     notes = [f"{topic}-{number} no longer exists" for topic, number in gone]
     for place, offset in list(here.items()):
         if first[place] <= offset <= tops[place]:
@@ -80,6 +144,20 @@ def within(
         here[place] = target
         notes.append(f"{what}; continuing at {target}")
     return here, notes
+
+
+def _certain(question: Callable[[], T], doubtful: Callable[[T], bool]) -> T:
+    """Ask until the answer is not in doubt, or was repeated for long enough to be believed."""
+    until = time.monotonic() + CERTAIN_AFTER
+    while doubtful(answer := question()) and time.monotonic() < until:
+        time.sleep(_ASK_EVERY)
+    return answer
+
+
+def _reads(pipeline: Pipeline, topic: str) -> bool:
+    """Return whether the configuration names this topic."""
+    pattern = pipeline.source.pattern
+    return topic in pipeline.source.topics if pattern is None else re.fullmatch(pattern, topic) is not None
 
 
 def ends(pipeline: Pipeline, places: Iterable[tuple[str, int]], cluster: Cluster) -> TopicPartitions:

@@ -11,7 +11,7 @@ from tailrace.errors import NotAuthorized, PlanOfAnother
 from tailrace.kafka.clients import ANSWER_LIMIT, SHORT_TRY, persist
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.described_topics import described
-from tailrace.kafka.errors import UNKNOWN_TOPIC
+from tailrace.kafka.errors import UNKNOWN_TOPIC, denied, is_denied
 from tailrace.kafka.rights import Operation, on_topic
 
 _WAYS_ON = (
@@ -38,18 +38,32 @@ def setting(cluster: Cluster, topic: str, name: str) -> str | None:
 
 def topic_ids(admin: AdminClient, topics: Iterable[str], limit: float = ANSWER_LIMIT) -> dict[str, tuple[str, int]]:
     """Return each topic's id and its number of partitions; one that does not exist is left out."""
+    found, hidden = by_name(admin, topics, limit)
+    if hidden:
+        rights = [on_topic(Operation.DESCRIBE, name) for name in sorted(hidden)]
+        raise denied(f"asking for the ids of {', '.join(sorted(hidden)[:5])}", rights)
+    return found
+
+
+def by_name(
+    admin: AdminClient, topics: Iterable[str], limit: float = ANSWER_LIMIT
+) -> tuple[dict[str, tuple[str, int]], frozenset[str]]:
+    """Return the id and the number of partitions of each topic, and those topics that may not be described."""
     names = sorted(set(topics))
     if not names:
-        return {}
+        return {}, frozenset()
 
-    def ask() -> dict[str, tuple[str, int]]:
+    def ask() -> tuple[dict[str, tuple[str, int]], frozenset[str]]:
         found: dict[str, tuple[str, int]] = {}
+        hidden = set()
         for topic in described(admin, names, SHORT_TRY):
-            if topic.error and topic.error not in UNKNOWN_TOPIC:
+            if topic.error and is_denied(KafkaError(topic.error)):
+                hidden.add(topic.name)
+            elif topic.error and topic.error not in UNKNOWN_TOPIC:
                 raise KafkaException(KafkaError(topic.error))
-            if not topic.error:
+            elif not topic.error:
                 found[topic.name] = (topic.topic_id, topic.partitions)
-        return found
+        return found, frozenset(hidden)
 
     rights = [on_topic(Operation.DESCRIBE, name) for name in names]
     return persist(ask, f"asking for the ids of {', '.join(names[:5])}", limit, rights)

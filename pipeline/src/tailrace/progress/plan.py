@@ -11,7 +11,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NewType
 
@@ -21,6 +21,7 @@ from tailrace.errors import LedgerUnusable
 BatchId = NewType("BatchId", int)
 SinkPartition = NewType("SinkPartition", int)
 Place = tuple[str, int]  # a source partition: topic and number
+Away = Mapping[str, Mapping[Place, int]]  # positions of topics that are not seen, by the topic's id
 
 BEFORE_FIRST = BatchId(-1)  # the number of a plan that holds no batch, only where the first one begins
 
@@ -83,6 +84,7 @@ class Plan:
     code: str = ""  # digest of the function's files and arguments
     done: bool = False  # every sink partition is written
     until: Mapping[Place, int] | None = None  # where a backfill ends, fixed before its first batch
+    away: Away = field(default_factory=dict)  # kept, and not read
     inherited: str = ""  # the digest of a version 0.1 plan that is finished in this form; never stored
 
     @property
@@ -112,7 +114,9 @@ class Plan:
 
     def to_bytes(self) -> bytes:
         """Serialize the plan for the ledger: JSON, compressed if it is large."""
-        bound = {} if self.until is None else {"until": _nested(self.until)}
+        more: dict[str, Any] = {} if self.until is None else {"until": _nested(self.until)}
+        if self.away:
+            more["away"] = {name: _nested(places) for name, places in sorted(self.away.items())}
         text = json.dumps(
             {
                 "version": VERSION,
@@ -134,7 +138,7 @@ class Plan:
                 "code": self.code,
                 "done": self.done,
                 "digest": self.digest,
-                **bound,
+                **more,
             },
             separators=(",", ":"),
         ).encode()
@@ -163,6 +167,7 @@ class Plan:
                 code=data["code"],
                 done=data["done"],
                 until=_flat(data["until"]) if "until" in data else None,
+                away={name: _flat(places) for name, places in data.get("away", {}).items()},
             )
             digest = data["digest"]
         except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,0 +1,176 @@
+"""A topic of a pattern that the pipeline may not describe for a while: its positions outlive that."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.pipelines import events_of
+from support.threads import run_in_threads
+from tailrace.admin.offsets import apply, base, look, targets
+from tailrace.config import Pipeline
+from tailrace.driver.shutdown import Stop
+from tailrace.driver.thread_engine import ThreadEngine
+from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.rights import Operation, needed, on_topic, to_create
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.stores import open_store
+from tailrace.status.events import Event
+from tailrace.testing import Record, Topics, consume, produce, wait_until
+from tailrace.testing.embedded import EmbeddedKafka
+from tailrace.testing.secured import Door, Security
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass
+class Case:
+    """A pipeline that reads two topics by a pattern, with rights that change."""
+
+    security: Security
+    folder: Path
+    name: str
+    topics: tuple[str, str]
+    sink: str
+    door: Door
+    principal: str
+    runs: int = 0
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    def pipeline(self, loss: str) -> Pipeline:
+        """Return the pipeline."""
+        return Pipeline.model_validate(
+            {
+                "pipeline": self.name,
+                "kafka": {"bootstrap.servers": self.door.bootstrap_servers, "options": dict(self.door.options)},
+                "source": {"pattern": f"in-{self.name}-.*", "on_data_loss": loss},
+                "sink": {"topic": self.sink, "format": "raw"},
+                "ledger": {"topic": f"{self.name}.ledger", "partitions": 8},
+                "batch": {"target": 0},
+            }
+        )
+
+    def run(self, loss: str, stop: Stop | None = None) -> list[dict[str, Any]]:
+        """Run it, until all is read or until the stop; return the events."""
+        self.runs += 1
+        pipeline, run = self.pipeline(loss), f"run-{self.runs}"
+        events: list[dict[str, Any]] = []
+
+        def emit(event: Event) -> None:
+            events.append(event.as_dict())
+            self.events.append(events[-1])
+
+        def engine() -> ThreadEngine:
+            return ThreadEngine(pipeline, self.folder, run)
+
+        run_in_threads(pipeline, self.folder, run, engine, emit, stop=stop, until_read=stop is None)
+        return events
+
+    def send(self, topic: str, value: bytes) -> None:
+        """Put a record into a source topic, as the administrator."""
+        admin = self.security.administrator
+        produce(admin.bootstrap_servers, topic, [Record(value)], options=admin.options)
+
+    def values(self) -> list[bytes]:
+        """Return what is in the sink."""
+        admin = self.security.administrator
+        return sorted(each.value or b"" for each in consume(admin.bootstrap_servers, self.sink, options=admin.options))
+
+    def hide(self) -> None:
+        """Withdraw every right on the first topic."""
+        self.security.withdraw(self.principal, [on_topic(Operation.READ, self.topics[0])])
+
+    def show(self) -> None:
+        """Grant them again."""
+        self.security.allow(self.principal, [on_topic(Operation.READ, self.topics[0])])
+
+
+@pytest.fixture
+def case(tailrace_secured_kafka: EmbeddedKafka, tmp_path: Path) -> Case:
+    """Return a pipeline that may read both topics, each with one record."""
+    security, name = tailrace_secured_kafka.security, f"s-{uuid.uuid4().hex[:8]}"
+    admin = security.administrator
+    topics = Topics(admin.bootstrap_servers, admin.options)
+    first, second = (topics(f"in-{name}-{letter}") for letter in "ab")
+    one = Case(
+        security, tmp_path, name, (first, second), topics("out"), security.user(name, "password"), f"User:{name}"
+    )
+    pipeline = one.pipeline("stop")
+    security.allow(one.principal, [*needed(pipeline, [first, second]), *to_create(pipeline)])
+    one.send(first, b"a")
+    one.send(second, b"b")
+    return one
+
+
+@pytest.mark.parametrize("loss", ["stop", "reset"])
+def test_topic_that_was_hidden_is_continued_by_the_next_starts(case: Case, loss: str) -> None:
+    """Runs that cannot see it keep its positions; the run that can continues there."""
+    case.run(loss)
+    case.hide()
+    for value in (b"c", b"d"):  # the second knows the positions from the plan of the first only
+        case.send(case.topics[1], value)
+        events = case.run(loss)
+        assert events_of(events, "reset") == []
+    case.show()
+    case.send(case.topics[0], b"e")
+    assert events_of(case.run(loss), "reset") == []
+    assert case.values() == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_moved_offsets_keep_those_of_a_topic_that_was_hidden(case: Case) -> None:
+    """The commands show where it continues once it is seen, and change only what they are asked to."""
+    case.run("stop")
+    case.hide()
+    case.send(case.topics[1], b"c")
+    case.run("stop")
+    pipeline, first, second = case.pipeline("stop"), (case.topics[0], 0), (case.topics[1], 0)
+    cluster = Cluster(pipeline.kafka)
+    with Ledger.of(pipeline) as ledger, contextlib.closing(open_store(pipeline, case.folder)) as store:
+        now = look(pipeline, cluster, ledger, store)
+        assert now.positions == {second: 2}
+        apply(pipeline, cluster, now, targets(pipeline, cluster, base(now, False), {second: 1}), ledger)
+        case.show()
+        assert look(pipeline, cluster, ledger, store).positions == {first: 1, second: 1}
+    case.run("stop")
+    assert case.values() == [b"a", b"b", b"c", b"c"]
+
+
+@pytest.mark.parametrize("loss", ["stop", "reset"])
+def test_running_driver_continues_a_topic_that_was_hidden(case: Case, loss: str) -> None:
+    """It reads the other topic meanwhile."""
+    stop, failed = Stop(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            case.run(loss, stop)
+        except BaseException as error:
+            failed.append(error)
+
+    def came(value: bytes) -> bool:
+        if failed:
+            raise failed[0]
+        return value in case.values()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_until(lambda: came(b"b") and came(b"a"), "the first records", 60)
+        case.hide()
+        wait_until(lambda: came(b"x") or "may not be described" in str(case.events), "the loss of the topic", 60)
+        case.send(case.topics[1], b"c")
+        wait_until(lambda: came(b"c"), "a record of the other topic", 60)
+        case.show()
+        case.send(case.topics[0], b"d")
+        wait_until(lambda: came(b"d"), "a record of the first topic", 60)
+    finally:
+        stop("the end of the test")
+        thread.join(60)
+    assert not failed
+    assert events_of(case.events, "reset") == []
+    assert case.values() == [b"a", b"b", b"c", b"d"]

@@ -23,13 +23,19 @@ class Script:
         self.said: list[Event] = []
         self.settled = 0
         self._ticks, self._now = list(ticks), ticks[0]
-        self.turns, self.error, self.positions, self.last = SimpleNamespace(idle=0.0), None, {("in", 0): 1}, 1
+        self.turns, self.error, self.positions, self.last = (
+            SimpleNamespace(idle=0.0, busy=False),
+            None,
+            {("in", 0): 1},
+            1,
+        )
+        self.open = False
         self.stop = SimpleNamespace(event=threading.Event())
 
     def tick(self, query: object) -> None:
         """Take the next step; after the last one, ask for a stop."""
         self._now = self._ticks.pop(0)
-        self.turns.idle = self._now[0]
+        self.turns.idle, self.turns.busy = self._now[0], not self._now[0]
         if not self._ticks:
             self.stop.event.set()
 
@@ -52,7 +58,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, *ticks: tuple[float, int | errors.T
     monkeypatch.setattr(source, "lag", script.lag)
     cluster = SimpleNamespace(topics=dict)
     context: Any = SimpleNamespace(
-        stop=script.stop, watcher=script, emit=script.said.append, pipeline=None, cluster=cluster
+        stop=script.stop, watcher=script, emit=script.said.append, pipeline=None, cluster=cluster, ledger=None, run="r"
     )
     query: Any = SimpleNamespace(isActive=True)
     stream._watch(context, script, query, batch=False)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from support.kafkaproxy import ProxiedKafka, proxied
 from support.readers import Reading, Ticks, request_for
 from tailrace import errors
 from tailrace.config import Kafka
 from tailrace.gateway import ReadDone
 from tailrace.gateway.stalls import LOSS
+from tailrace.kafka import reader
 from tailrace.kafka.clients import persist
 from tailrace.kafka.cluster import Cluster, NewTopic
 from tailrace.kafka.topics import topic_ids
@@ -60,6 +64,56 @@ def test_open_transaction_after_the_range_does_not_block_it(reading: Reading, ta
     producer.commit_transaction(30)
     wait_until(lambda: reading.end(topic) == 12, "the end of the transaction")
     assert reading.offsets(Range(topic, 0, last, 12)) == [6, 7, 8, 9, 10]
+
+
+ABORTED = 16  # records in batches of their own, each of which takes a fetch
+LATE = 0.3  # seconds for which each answer is held
+IMPATIENT = 2.0  # seconds without progress: not enough for all these fetches
+SMALL = {"fetch.max.bytes": 1_000, "message.max.bytes": 1_000}
+
+
+@pytest.fixture
+def slow() -> Iterator[tuple[ProxiedKafka, str]]:
+    """Provide a slow Kafka, and a topic that begins with a long aborted transaction and ends with a record."""
+    with proxied() as kafka:
+        topic = Topics(kafka.bootstrap_servers)()
+        options = {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic, "batch.num.messages": 1}
+        producer = Producer(options)
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        for _ in range(ABORTED):
+            producer.produce(topic, bytes(5_000), partition=0)
+        producer.flush(30)
+        producer.abort_transaction(30)
+        produce(kafka.bootstrap_servers, topic, [Record(b"visible")])
+        kafka.proxy.late = {broker.node_id: LATE for broker in kafka.brokers}
+        yield kafka, topic
+
+
+@pytest.mark.takes(20)
+def test_long_run_of_aborted_records_is_read_however_long_it_takes(slow: tuple[ProxiedKafka, str]) -> None:
+    """librdkafka hands over none of them, but what it fetches is progress."""
+    kafka, topic = slow
+    request = request_for(kafka.proxied_servers)
+    reading = Reading(kafka.proxied_servers, replace(request, options=request.options | SMALL), limit=IMPATIENT)
+    try:
+        assert reading.offsets(Range(topic, 0, 0, ABORTED + 2)) == [ABORTED + 1]
+    finally:
+        reading.reader.close()
+
+
+@pytest.mark.takes(20)
+def test_tools_read_past_a_long_run_of_aborted_records(
+    slow: tuple[ProxiedKafka, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their consumer is another one, with the same rule."""
+    kafka, topic = slow
+    options = reader._options
+    monkeypatch.setattr(reader, "_options", lambda *given: options(*given) | SMALL)
+    connection = Kafka(bootstrap_servers=kafka.proxied_servers)
+    assert [each.offset for each in reader.read(connection, topic, limit=IMPATIENT)] == [ABORTED + 1]
+    with reader.follow(connection, topic, newest=False, wait=0.5, limit=IMPATIENT) as found:
+        assert [each.offset for each in found] == [ABORTED + 1]
 
 
 def test_compaction_gaps_are_passed_over() -> None:

@@ -34,7 +34,7 @@ _LEAST_PREFETCH_KB = 1_024  # per partition: one fetch of the default size
 _PREFETCH_RECORDS = 400_000  # over all partitions: librdkafka adds about 300 bytes to each record
 _LEAST_PREFETCH_RECORDS = 5_000
 _CONSUMER, _CONF_OK = 1, 0
-_EVENT_LOG, _EVENT_ERROR = 0x4, 0x8
+_EVENT_LOG, _EVENT_ERROR, _EVENT_STATISTICS = 0x4, 0x8, 0x40
 _TEXT = 512
 _CLOSE_LIMIT = 5.0  # seconds; it usually takes a tenth of one
 
@@ -82,10 +82,11 @@ def settings(options: Mapping[str, Any], isolation: str, share: int) -> dict[str
 
 @dataclass(frozen=True)
 class Event:
-    """A log line of librdkafka, or an error of the entire client."""
+    """A log line of librdkafka, its statistics as JSON, or an error of the entire client."""
 
     text: str
     error: KafkaError | None = None
+    statistics: bool = False
 
 
 class _Topic(ctypes.Structure):
@@ -129,6 +130,7 @@ class Library(Bindings):
         self.queue_get_partition = held("queue_get_partition", pointer, pointer, text, partition)
         self.queue_length = held("queue_length", size, pointer)
         self.event_type = held("event_type", number, pointer)
+        self.event_stats = held("event_stats", text, pointer)
         self.event_log = held("event_log", number, pointer, pointer, pointer, pointer)
         self.topic_new = free("topic_new", pointer, pointer, text, pointer)
         self.topic_destroy = free("topic_destroy", None, pointer)
@@ -191,7 +193,7 @@ class Consumer:
                     kept="nothing was read or written",
                     then="correct kafka.options or source.options",
                 )
-        self._library.conf_set_events(conf, _EVENT_LOG | _EVENT_ERROR)
+        self._library.conf_set_events(conf, _EVENT_LOG | _EVENT_ERROR | _EVENT_STATISTICS)
         handle = self._library.new(_CONSUMER, conf, reason, _TEXT)
         if not handle:
             self._library.conf_destroy(conf)
@@ -268,6 +270,8 @@ class Consumer:
                     yield Event(text, KafkaError(self._library.event_error(event), text))
                 elif kind == _EVENT_LOG:
                     yield Event(self._log_line(event))
+                elif kind == _EVENT_STATISTICS:
+                    yield Event((self._library.event_stats(event) or b"").decode(errors="replace"), statistics=True)
             finally:
                 self._library.event_destroy(event)
 

@@ -26,6 +26,7 @@ from tailrace.gateway.source_ids import SourceIds
 from tailrace.gateway.stalls import Lost, Stall
 from tailrace.kafka.clients import connection
 from tailrace.kafka.errors import translate
+from tailrace.kafka.fetch_progress import fetched, reporting
 from tailrace.progress.plan import Range
 
 log = logging.getLogger(__name__)
@@ -49,11 +50,12 @@ class Reader:
     ) -> None:
         self.name = f"pipeline {request.pipeline!r}"
         self._limit, self._idle, self._clock = limit, idle, clock
-        self._consumer = Consumer(settings(request.options, request.isolation, request.share))
+        self._consumer = Consumer(settings(request.options, request.isolation, request.share) | reporting(limit))
         self._ids = SourceIds(connection(request.options), limit)
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._lock = threading.Lock()
         self._events = threading.Lock()
+        self._statistics = ""  # librdkafka's last report
         self._refusal: tuple[float, errors.TailraceError] | None = None
         self._closed = False
         shown = {name: str(value) for name, value in request.options.items()}
@@ -134,6 +136,8 @@ class Reader:
 
     def _seek(self, partition: Partition, offset: int) -> None:
         self._stop(partition)
+        self._hear()
+        self._statistics = ""  # of another position
         try:
             self._consumer.start(partition.topic, partition.number, offset)
         except KafkaException as error:
@@ -177,6 +181,8 @@ class Reader:
         else:
             time.sleep(_STEP)
         self._hear()
+        if stall.due and self._statistics:
+            stall.fetched(fetched(self._statistics).get((partition.topic, partition.number), -1))
         asks = stall.due
         lost = stall.look(partition.seen, failure, self._refusal)
         if asks and request.reset and stall.missing:  # of a topic that was created again, no range is worth a wait
@@ -231,6 +237,9 @@ class Reader:
             return
         try:
             for event in () if self._closed else self._consumer.events():
+                if event.statistics:
+                    self._statistics = event.text
+                    continue
                 log.debug("%s: %s", self.name, event.text)
                 if event.error is not None:
                     problem = translate(event.error, f"reading for {self.name}", kept="everything that was delivered")

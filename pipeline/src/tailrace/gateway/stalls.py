@@ -69,6 +69,7 @@ class Stall:
         self._rights = [on_topic(Operation.READ, span.topic)]
         self._problem: KafkaException | KafkaError | None = None
         self._held = ""
+        self._furthest = span.start
         self.progress()
 
     def progress(self) -> None:
@@ -76,6 +77,12 @@ class Stall:
         self._since = self._clock()
         self._ask_at = self._since + _PATIENCE
         self._missing: float | None = None
+
+    def fetched(self, offset: int) -> None:
+        """Take it for progress if librdkafka has fetched further, even if it hands over no record: all were aborted."""
+        if offset > self._furthest:
+            self._furthest = offset
+            self.progress()
 
     @property
     def due(self) -> bool:

@@ -24,6 +24,7 @@ from tailrace.errors import KafkaFailed
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import translate
+from tailrace.kafka.fetch_progress import FetchProgress, reporting
 from tailrace.kafka.rights import Operation, on_topic
 
 LIMIT = 60.0  # seconds without any progress
@@ -165,15 +166,19 @@ def follow(kafka: Kafka, topic: str, *, newest: bool, wait: float, limit: float 
     cluster = Cluster(kafka)
     places = [(topic, number) for number in range(cluster.require([topic], "topic")[topic])]
     first = (cluster.latest if newest else cluster.earliest)(places)
-    consumer = Consumer(_options(kafka, Isolation.READ_COMMITTED))
+    progress = FetchProgress()
+    options = _options(kafka, Isolation.READ_COMMITTED) | reporting(limit) | {"stats_cb": progress.heard}
+    consumer = Consumer(options)
     try:
         consumer.assign([TopicPartition(*each, first[each]) for each in places])
-        yield _followed(consumer, topic, {number for _, number in places}, wait, limit)
+        yield _followed(consumer, topic, {number for _, number in places}, wait, limit, progress)
     finally:
         consumer.close()
 
 
-def _followed(consumer: Consumer, topic: str, waiting: set[int], wait: float, limit: float) -> Iterator[Message]:
+def _followed(
+    consumer: Consumer, topic: str, waiting: set[int], wait: float, limit: float, progress: FetchProgress
+) -> Iterator[Message]:
     heard = time.monotonic()
     while waiting or time.monotonic() - heard < wait:
         for raw in consumer.consume(_FETCHED, _WAIT):
@@ -186,6 +191,8 @@ def _followed(consumer: Consumer, topic: str, waiting: set[int], wait: float, li
             elif number in waiting:  # the end, not just of what was fetched
                 waiting.discard(number)
                 heard = time.monotonic()
+        if progress.moved((topic, number) for number in waiting):
+            heard = time.monotonic()
         if waiting and time.monotonic() - heard > limit:
             left = ", ".join(f"{topic}-{number}" for number in sorted(waiting)[:5])
             raise KafkaFailed(
@@ -211,7 +218,8 @@ def _options(kafka: Kafka, isolation: Isolation) -> dict[str, Any]:
 def _records(options: dict[str, Any], topic: str, ranges: Mapping[int, Range], limit: float) -> Iterator[Message]:
     if not ranges:
         return
-    consumer = Consumer(options)
+    progress = FetchProgress()
+    consumer = Consumer(options | reporting(limit) | {"stats_cb": progress.heard})
     try:
         consumer.assign([TopicPartition(topic, number, each.start) for number, each in ranges.items()])
         reached = {number: each.start for number, each in ranges.items()}
@@ -230,6 +238,8 @@ def _records(options: dict[str, Any], topic: str, ranges: Mapping[int, Range], l
                     until = time.monotonic() + limit  # the time that the caller takes does not count
                 if offset >= ranges[place].end:
                     waiting.discard(place)
+            if progress.moved((topic, number) for number in waiting):  # perhaps through aborted records
+                until = time.monotonic() + limit
             if waiting and time.monotonic() > until:
                 raise _stalled(
                     topic, [(number, reached[number], ranges[number].end) for number in sorted(waiting)], limit

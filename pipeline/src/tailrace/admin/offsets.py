@@ -23,9 +23,10 @@ from tailrace.errors import (
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster, OffsetSpec
 from tailrace.kafka.topics import topic_ids
+from tailrace.progress.fences import written_meanwhile
 from tailrace.progress.lease import Holder, running
 from tailrace.progress.ledger import Ledger
-from tailrace.progress.marker import Decision, Marker, decide
+from tailrace.progress.marker import GIVEN_UP, Decision, Marker, decide
 from tailrace.progress.plan import BatchId, Plan, SinkPartition
 from tailrace.progress.positions import Place, Positions, begins, changed_by, named
 from tailrace.progress.stores import OffsetStore
@@ -118,13 +119,7 @@ def movable(pipeline: Pipeline, now: Situation, file: str, give_up: bool) -> Non
             kept=_UNCHANGED,
             then="to begin elsewhere, give the pipeline a new name, a new folder and a section `offsets`",
         )
-    if now.holders:
-        who = ", ".join(f"run {each.run} on {each.host}" for each in now.holders)
-        raise PipelineRunning(
-            f"pipeline {pipeline.pipeline!r} is running ({who})",
-            kept=_UNCHANGED,
-            then="stop it (SIGTERM lets it finish its batch), then repeat this command",
-        )
+    _require_idle(pipeline, now.holders)
     if now.lost and _BACKFILL.fullmatch(pipeline.pipeline):
         raise ProgressMissing(
             f"{pipeline.pipeline!r} is a backfill, and its plan, which held the end of its range, is lost",
@@ -145,6 +140,16 @@ def movable(pipeline: Pipeline, now: Situation, file: str, give_up: bool) -> Non
             "sink partitions are not known to be delivered",
             kept=_UNCHANGED,
             then=f"finish it: tailrace run {file} --batch; `tailrace explain TR-313` lists the other choices",
+        )
+
+
+def _require_idle(pipeline: Pipeline, holders: list[Holder]) -> None:
+    if holders:
+        who = ", ".join(f"run {each.run} on {each.host}" for each in holders)
+        raise PipelineRunning(
+            f"pipeline {pipeline.pipeline!r} is running ({who})",
+            kept=_UNCHANGED,
+            then="stop it (SIGTERM lets it finish its batch), then repeat this command",
         )
 
 
@@ -203,7 +208,11 @@ def earlier(before: Mapping[Place, int], found: Mapping[Place, int]) -> Position
 
 
 def apply(pipeline: Pipeline, cluster: Cluster, now: Situation, target: Positions, ledger: Ledger) -> None:
-    """Fence every driver and write the change to the ledger, where it takes effect."""
+    """Fence every driver and write the change to the ledger, where it takes effect.
+
+    Tasks may outlive the driver of a batch that is given up. Their sink partitions get markers that refuse them.
+    """
+    _require_idle(pipeline, running(cluster, pipeline.pipeline))  # one may have started since the state was read
     ledger.take()
     plan = ledger.latest()
     if plan != now.plan:
@@ -214,13 +223,25 @@ def apply(pipeline: Pipeline, cluster: Cluster, now: Situation, target: Position
         )
     ledger.fence(plan.sinks if plan is not None else ledger.partitions if now.lost else 0)
     if ledger.markers() != now.markers:
-        raise PipelineRunning(
-            f"a sink partition of {pipeline.pipeline!r} was written while this command was reading its state",
-            kept=_UNCHANGED,
-            then="repeat this command",
-        )
+        raise written_meanwhile(pipeline.pipeline)
     ids = {topic: name for topic, (name, _) in topic_ids(cluster.admin, {topic for topic, _ in target}).items()}
-    ledger.settle(moved(pipeline, plan, now.markers, target, ids), target)
+    after = moved(pipeline, plan, now.markers, target, ids)
+    _require_idle(pipeline, running(cluster, pipeline.pipeline))
+    left = given_up(plan, now.markers, after.batch)
+    if plan is not None and left:
+        ledger.give_up(left, Marker.of(after.batch, GIVEN_UP, plan.sinks), now.markers)
+    ledger.settle(after, target)
+
+
+def given_up(plan: AnyPlan | None, markers: Mapping[SinkPartition, Marker], batch: BatchId) -> list[SinkPartition]:
+    """Return the sink partitions of an open batch that a late task could still write.
+
+    `batch` is the last before the next one: a marker behind it refuses such a task already.
+    """
+    if plan is None or plan.done or plan.delivery is not Delivery.EXACTLY_ONCE:
+        return []
+    found = (SinkPartition(number) for number in range(plan.sinks))
+    return [each for each in found if each not in markers or markers[each].next <= batch]
 
 
 def moved(

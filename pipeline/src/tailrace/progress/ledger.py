@@ -6,12 +6,11 @@ fails. The same transaction holds the input offsets of the earlier batches, so t
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import threading
 import time
 import zlib
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -25,7 +24,8 @@ from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import PURGED, is_fenced, translate
 from tailrace.kafka.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
 from tailrace.kafka.topics import recreation, setting, topic_ids
-from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group, transactional_id
+from tailrace.progress import fences
+from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group
 from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.plan_lookup import PlanLookup
 from tailrace.progress.stream_plan import AnyPlan
@@ -40,7 +40,6 @@ _OFFSETS_LIMIT = 15.0  # longer than the brokers need to replace one that was ki
 _PROMPT = 0.5  # seconds for which topics are believed to be the same ones
 _ABORT_LIMIT = 5.0
 _HEAR_LIMIT = 0.5  # the report of a refused record has arrived, or is about to
-_FENCES = 16  # sink partitions fenced concurrently
 
 
 class Ledger:
@@ -301,16 +300,15 @@ class Ledger:
     def fence(self, sinks: int) -> None:
         """Take each sink partition's transactional id once: this aborts open transactions of dead gateways, and a
         gateway that still writes for an older driver can no longer commit."""
+        fences.fence(self._base, self._name, range(sinks))
 
-        def one(number: int) -> None:
-            name = transactional_id(self._name, SinkPartition(number))
-            producer = Producer(self._base | {"transactional.id": name, "retry.backoff.ms": 5})
-            rights = [on_transactions(self._name)]
-            persist(lambda: producer.init_transactions(_COMMIT_LIMIT), f"fencing {name!r}", 60, rights)
-
-        if sinks:
-            with ThreadPoolExecutor(min(sinks, _FENCES)) as threads:  # each may wait half a second for an abort
-                collections.deque(threads.map(one, range(sinks)), maxlen=0)
+    def give_up(self, parts: Sequence[SinkPartition], marker: Marker, known: Mapping[SinkPartition, Marker]) -> None:
+        """Commit this marker in each sink partition, so that no late task can write it."""
+        consumer = self._reader(markers_group(self._name))
+        try:
+            fences.give_up(self._base, self._name, consumer, self._topic, parts, marker, known)
+        finally:
+            consumer.close()
 
     def close(self) -> None:
         """Close the clients; the transactional id stays taken until the next driver takes it."""

@@ -13,6 +13,7 @@ from enum import StrEnum
 from tailrace.errors import MarkerConflict
 from tailrace.progress.plan import BatchId, SinkPartition
 
+GIVEN_UP = "given-up"  # in place of a digest: a person gave up what the sink partition had not written of the batch
 MAX_METADATA = 4096  # the broker's default limit, offset.metadata.max.bytes
 
 
@@ -56,6 +57,11 @@ class Marker:
     verdicts: str = ""  # of a reading task upstream of a shuffle: the records it rejected (`gateway/verdicts.py`)
 
     @property
+    def given_up(self) -> bool:
+        """Whether the batch was not written, and must not be."""
+        return self.digest == GIVEN_UP
+
+    @property
     def metadata(self) -> str:
         """What is committed with the offset."""
         data: dict[str, object] = {"digest": self.digest, "sinks": self.sinks}
@@ -94,6 +100,12 @@ def decide(marker: Marker | None, batch: BatchId, digest: str, who: str) -> Deci
         return Decision.WRITE
     if marker.next == batch + 1 and marker.digest == digest:
         return Decision.SKIP
+    if marker.given_up:
+        raise MarkerConflict(
+            f"{who}: batch {marker.next - 1} was given up with --give-up, and this is batch {batch}",
+            kept="nothing was written",
+            then="if no newer driver has taken over, set where to continue: `tailrace offsets set FILE … --give-up`",
+        )
     found = f"digest {marker.digest or '(none: set by a tool)'}"
     why = (
         f"batch {batch} is already written, by another plan ({found}, expected {digest})"

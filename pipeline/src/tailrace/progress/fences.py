@@ -1,0 +1,88 @@
+"""Taking the transactional ids of sink partitions from whatever still writes for an older driver.
+
+A fence ends what is in progress. It does not keep a task that Spark tries again from taking the id back and writing a
+batch whose plan it knows. If the batch is to be delivered, that is right. If it was given up, only a marker refuses it.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from tailrace import errors
+from tailrace.kafka.clients import add_offsets, committed, persist, told
+from tailrace.kafka.errors import is_fenced, translate
+from tailrace.kafka.rights import Operation, on_groups, on_topic, on_transactions
+from tailrace.progress.marker import Marker, transactional_id
+from tailrace.progress.plan import SinkPartition
+
+_AT_ONCE = 16  # sink partitions; each may wait half a second for an abort
+_LIMIT = 30.0
+
+
+def fence(options: Mapping[str, Any], pipeline: str, parts: Iterable[int]) -> None:
+    """Take the transactional id of each sink partition once."""
+
+    def one(number: int) -> None:
+        _taken(options, pipeline, SinkPartition(number))
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        collections.deque(threads.map(one, parts), maxlen=0)
+
+
+def give_up(
+    options: Mapping[str, Any],
+    pipeline: str,
+    consumer: Consumer,
+    ledger: str,
+    parts: Iterable[SinkPartition],
+    marker: Marker,
+    known: Mapping[SinkPartition, Marker],
+) -> None:
+    """Commit this marker in each sink partition; raise PipelineRunning if one has another marker than is known.
+
+    `consumer` belongs to the group of markers.
+    """
+    group = consumer.consumer_group_metadata()
+    rights = [on_groups(pipeline), on_transactions(pipeline), on_topic(Operation.READ, ledger)]
+
+    def one(number: SinkPartition) -> None:
+        doing = f"giving up sink partition {number} of {pipeline!r}"
+        producer = _taken(options, pipeline, number)
+        # From here on nobody else commits under this id without fencing this producer first.
+        [found] = committed(consumer, [TopicPartition(ledger, number)], doing, rights)
+        if Marker.read(found.offset, found.metadata) != known.get(number):
+            raise written_meanwhile(pipeline)
+        try:
+            producer.begin_transaction()
+            place = TopicPartition(ledger, number, marker.next, marker.metadata)
+            add_offsets(producer, [place], group, _LIMIT, doing)
+            told(producer, lambda: producer.commit_transaction(_LIMIT))
+        except KafkaException as error:
+            if is_fenced(error):
+                raise written_meanwhile(pipeline) from error
+            raise translate(error, doing, kept="the offsets were not changed", rights=rights) from error
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        collections.deque(threads.map(one, parts), maxlen=0)
+
+
+def written_meanwhile(pipeline: str) -> errors.PipelineRunning:
+    """Return the error for a sink partition that was written while a command was about to change the offsets."""
+    return errors.PipelineRunning(
+        f"a sink partition of {pipeline!r} was written while this command was reading its state",
+        kept="the offsets were not changed",
+        then="repeat this command",
+    )
+
+
+def _taken(options: Mapping[str, Any], pipeline: str, number: SinkPartition) -> Producer:
+    name = transactional_id(pipeline, number)
+    producer = Producer({**options, "transactional.id": name, "retry.backoff.ms": 5})
+    rights = [on_transactions(pipeline)]
+    persist(lambda: producer.init_transactions(_LIMIT), f"fencing {name!r}", 60, rights)
+    return producer

@@ -15,7 +15,7 @@ from support.kafkaproxy import Fault, Judge, ProxiedKafka, nth, proxied
 from support.transactions import Line, Older, rows
 from support.wire import Api
 from tailrace.config import Kafka
-from tailrace.errors import RecordTooLarge, TailraceError
+from tailrace.errors import DriverFenced, KafkaFailed, RecordTooLarge, TailraceError
 from tailrace.gateway import producers
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import LEDGER_SETTINGS, Ledger
@@ -262,3 +262,79 @@ def test_refused_plan_is_named_although_the_refusal_comes_while_the_positions_ar
         addition.let_go()
         with pytest.raises(RecordTooLarge, match="writing the plan of batch 1"):
             attempt.result(60)
+
+
+def plans(line: Line) -> tuple[Kafka, str, StreamPlan]:
+    """Return the proxied brokers, the topic of a ledger, and a first plan to write to it."""
+    plan = StreamPlan(line.pipeline, "q", BatchId(0), (Range("in", 0, 0, 1),), (Slice("in-0:0-1"),), "v1\n{}\n{}")
+    return Kafka(bootstrap_servers=line.kafka.proxied_servers), f"{line.pipeline}.plans", plan
+
+
+@pytest.mark.parametrize("fault", [Fault.CUT, Fault.CUT_ANSWER, Fault.DELAY, Fault.DELAY_ANSWER])
+@pytest.mark.parametrize("api", [Api.ADD_OFFSETS, Api.TXN_OFFSET_COMMIT, Api.END_TXN])
+def test_driver_that_asks_in_vain_whether_it_leads_can_write_the_next_plan(
+    line: Line, monkeypatch: pytest.MonkeyPatch, api: Api, fault: Fault
+) -> None:
+    """The transaction with which it asked does not stand in the way once the brokers answer again."""
+    proxy, (kafka, topic, plan) = line.kafka.proxy, plans(line)
+    with Ledger(line.pipeline, topic, kafka, 1, 1) as ledger:
+        ledger.take()
+        ledger.positions({(line.sink, 0): 0})  # brokers without any group yet would need longer for the first one
+        ledger.write(plan, {(line.sink, 0): 0})
+        with monkeypatch.context() as patched:
+            patched.setattr("tailrace.progress.ledger._OFFSETS_LIMIT", 0.5)
+            proxy.judge = lambda request: fault if request.api == api else None
+            assert not ledger.overtaken()
+        assert proxy.faults
+        proxy.heal()
+        second = replace(plan, batch=BatchId(1))
+        ledger.write(second, {(line.sink, 0): 1})
+        assert ledger.latest() == second
+        assert not ledger.overtaken()
+
+
+def test_question_that_expires_unanswered_is_not_taken_for_a_newer_driver(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers report both with the same error, but a supervisor must restart only the expired driver."""
+    proxy, (kafka, topic, plan) = line.kafka.proxy, plans(line)
+    monkeypatch.setattr("tailrace.progress.ledger._TRANSACTION_TIMEOUT", 1.0)
+    direct = Cluster(Kafka(bootstrap_servers=line.kafka.bootstrap_servers))
+
+    def markers() -> int:
+        places = [("__consumer_offsets", number) for number in range(direct.topics()["__consumer_offsets"])]
+        return sum(direct.latest(places).values())
+
+    with Ledger(line.pipeline, topic, kafka, 1, 1) as ledger:
+        ledger.take()
+        ledger.positions({(line.sink, 0): 0})  # brokers without any group yet would need longer for the first one
+        ledger.write(plan, {(line.sink, 0): 0})
+        monkeypatch.setattr("tailrace.progress.ledger._OFFSETS_LIMIT", 0.5)
+        proxy.judge = lambda request: Fault.DELAY if request.api == Api.END_TXN else None
+        before = markers()
+        assert not ledger.overtaken()
+        wait_until(lambda: markers() >= before + 2, "the offset, and the brokers' marker that aborts it", 30)
+        proxy.heal()
+        assert not ledger.overtaken()
+        with pytest.raises(KafkaFailed, match="they abort one after 1 s"):
+            ledger.write(replace(plan, batch=BatchId(1)), {(line.sink, 0): 1})
+
+
+def test_newer_driver_is_noticed_after_a_question_that_was_not_answered(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next plan asks again."""
+    proxy, (kafka, topic, plan) = line.kafka.proxy, plans(line)
+    with Ledger(line.pipeline, topic, kafka, 1, 1) as ledger, Ledger(line.pipeline, topic, kafka, 1, 1) as newer:
+        ledger.take()
+        ledger.positions({(line.sink, 0): 0})
+        ledger.write(plan, {(line.sink, 0): 0})
+        with monkeypatch.context() as patched:
+            patched.setattr("tailrace.progress.ledger._OFFSETS_LIMIT", 0.5)
+            proxy.judge = lambda request: Fault.DELAY if request.api == Api.ADD_OFFSETS else None
+            assert not ledger.overtaken()
+        proxy.heal()
+        newer.take()
+        with pytest.raises(DriverFenced, match="a newer driver has taken over"):
+            ledger.write(replace(plan, batch=BatchId(1)), {(line.sink, 0): 1})
+        assert ledger.overtaken()

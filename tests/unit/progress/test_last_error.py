@@ -85,7 +85,7 @@ def test_note_takes_its_limit_once(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = SimpleNamespace(consumer_group_metadata=lambda: None, close=lambda: None)
     made: Any = Ledger.__new__(Ledger)
     made._producer, made._lock, made._topic, made._name = producer, threading.Lock(), "notes", "orders"
-    made._reader = lambda group: reader
+    made._reader, made._asked = lambda group: reader, None
     for _ in range(2):
         made.note("group", "text", 5.0)
         clock[0] += 10.0

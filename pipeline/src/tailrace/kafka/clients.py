@@ -22,6 +22,8 @@ TopicPartitions = dict[tuple[str, int], int]
 
 ANSWER_LIMIT = 15.0  # seconds without an answer until a broker counts as unreachable
 SHORT_TRY = 5.0
+_SOON = 0.1  # seconds; 0 would mean without a limit
+_CALLED = frozenset({KafkaError._CONFLICT, KafkaError._PREV_IN_PROGRESS})  # an earlier call has not ended
 _CONNECTION = frozenset(
     {
         "bootstrap.servers",
@@ -109,18 +111,51 @@ def add_offsets(producer: Producer, places: Sequence[TopicPartition], group: obj
     within(limit, doing, add)
 
 
-def lost_id(producer: Producer, place: TopicPartition, group: object, limit: float) -> bool:
+def lost_id(producer: Producer, place: TopicPartition, group: object, limit: float) -> bool | None:
     """Ask whether another producer has taken the transactional id; only a transaction shows it.
 
-    This one is aborted, so that the offset it adds is never seen.
+    This one is aborted, so that the offset it adds is never seen. None: no broker answered, and it may still be open.
+    Ask again then before the producer's next transaction. The offset is added again first: aborting a transaction of
+    which the brokers know nothing ends the producer.
     """
+    end = time.monotonic() + 2 * limit  # the second half is for ending what the first has begun
+
+    def add() -> None:
+        add_offsets(producer, [place], group, left(), "asking who owns a transactional id")
+
+    def left() -> float:
+        return max(_SOON, min(limit, end - time.monotonic()))
+
     try:
-        producer.begin_transaction()
-        add_offsets(producer, [place], group, limit, "asking who owns a transactional id")
-        told(producer, lambda: producer.abort_transaction(limit))
+        try:
+            producer.begin_transaction()
+        except KafkaException as error:
+            if code_of(error) not in {KafkaError._STATE, *_CALLED} and not error.args[0].txn_requires_abort():
+                raise
+        try:
+            _until(end, add, {KafkaError._PREV_IN_PROGRESS})
+        except KafkaException as error:
+            if is_fenced(error) or _may_pass(error, {KafkaError._PREV_IN_PROGRESS}):
+                raise
+        _until(end, lambda: told(producer, lambda: producer.abort_transaction(left())), _CALLED)
     except KafkaException as error:
-        return is_fenced(error)
+        return None if _may_pass(error, _CALLED) else is_fenced(error)
     return False
+
+
+def _may_pass(error: KafkaException, also: Container[int]) -> bool:
+    return (is_retriable(error) or code_of(error) in also) and not error.args[0].txn_requires_abort()
+
+
+def _until(end: float, act: Callable[[], T], also: Container[int]) -> T:
+    """Repeat a producer's call until then; one that was abandoned (`within`) refuses all others until it ends."""
+    while True:
+        try:
+            return act()
+        except KafkaException as error:
+            if not _may_pass(error, also) or time.monotonic() > end:
+                raise
+            time.sleep(0.02)
 
 
 def told(producer: Producer, act: Callable[[], T]) -> T:

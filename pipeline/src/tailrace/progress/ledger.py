@@ -59,6 +59,7 @@ class Ledger:
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._ear = crash_points.Ear(Point.PLAN_SENT)
+        self._asked: float | None = None  # when `overtaken` began a transaction that may not have ended
         self._lock = threading.Lock()  # Spark's callback and the driver's own thread both write
 
     @classmethod
@@ -107,9 +108,38 @@ class Ledger:
         producer, consumer = self._producer, self._consumer
         if producer is None or consumer is None:
             return False
-        place = TopicPartition(self._topic, self._partition, 0)
         with self._lock:
-            return lost_id(producer, place, consumer.consumer_group_metadata(), _OFFSETS_LIMIT)
+            return self._lost(producer, consumer, _OFFSETS_LIMIT)
+
+    def _lost(self, producer: Producer, consumer: Consumer, limit: float) -> bool:
+        """Ask it with a transaction, or with the one in which it was asked in vain before."""
+        began = self._asked or time.monotonic()
+        place = TopicPartition(self._topic, self._partition, 0)
+        lost = lost_id(producer, place, consumer.consumer_group_metadata(), limit)
+        # Brokers abort a transaction that stays open for too long, and report that as a newer driver.
+        expired = time.monotonic() - began > _TRANSACTION_TIMEOUT
+        self._asked = began if lost is None or (lost and expired) else None
+        return bool(lost) and not expired
+
+    def _settle(self, producer: Producer, consumer: Consumer, doing: str, limit: float = _OFFSETS_LIMIT) -> None:
+        """End the transaction of a question that no broker has answered; it stands in the way of the next one."""
+        began = self._asked
+        if began is not None and self._lost(producer, consumer, limit):
+            raise self._fenced(doing)
+        if began is not None and self._asked is not None:
+            raise errors.KafkaFailed(
+                f"{doing}: no broker has ended an earlier transaction within {time.monotonic() - began:.0f} s; they "
+                f"abort one after {_TRANSACTION_TIMEOUT:.0f} s",
+                kept="nothing of the batch was written",
+                then="start the pipeline again; if this repeats: tailrace doctor FILE",
+            )
+
+    def _fenced(self, doing: str) -> errors.DriverFenced:
+        return errors.DriverFenced(
+            f"{doing} of pipeline {self._name!r}: a newer driver has taken over",
+            kept="what this driver committed stays; the newer driver writes the remaining records",
+            then="if no second driver should be running, find it: it has the same pipeline name",
+        )
 
     def _place_of(self, name: str) -> int:
         return zlib.crc32(name.encode()) % _PLACES if self.partitions >= _PLACES else 0
@@ -188,6 +218,7 @@ class Ledger:
             if error is not None and error.code() not in PURGED:
                 refused.append(error)
 
+        self._settle(producer, consumer, doing)
         began = time.monotonic()
         try:
             producer.begin_transaction()
@@ -215,11 +246,7 @@ class Ledger:
                     then="start the pipeline again; if this repeats: tailrace doctor FILE",
                 ) from error
             if is_fenced(error):
-                raise errors.DriverFenced(
-                    f"{doing} of pipeline {self._name!r}: a newer driver has taken over",
-                    kept="what this driver committed stays; the newer driver writes the remaining records",
-                    then="if no second driver should be running, find it: it has the same pipeline name",
-                ) from error
+                raise self._fenced(doing) from error
             with contextlib.suppress(KafkaException):
                 told(producer, lambda: producer.flush(_HEAR_LIMIT))
             # The plan's record broke the transaction, whichever call failed; its report may come later.
@@ -274,6 +301,7 @@ class Ledger:
         try:
             with self._lock:
                 end = time.monotonic() + limit
+                self._settle(producer, consumer, doing, limit / 4)
                 producer.begin_transaction()
                 place = TopicPartition(self._topic, 0, 0, text)
                 add_offsets(producer, [place], consumer.consumer_group_metadata(), limit, doing)

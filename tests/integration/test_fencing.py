@@ -79,9 +79,9 @@ def test_expired_transaction_is_not_taken_for_a_newer_driver(bench: MakeBench, m
         def ended_by_the_brokers(point: Point, batch: int, *, first: Callable[[], object] = lambda: None) -> None:
             if point is Point.PLAN_OPEN:
                 first()
-                sent = end()
-                wait_until(lambda: end() > sent, "the brokers' marker that ends the transaction", limit=60)
+                wait_until(lambda: end() >= begun + 2, "the plan, and the brokers' marker that ends it", limit=60)
 
+        begun = end()
         monkeypatch.setattr("tailrace.crash_points.at", ended_by_the_brokers)
         with pytest.raises(errors.KafkaFailed, match="the brokers abort a transaction after 1 s") as caught:
             ledger.write(plan_of(one, 0), {})

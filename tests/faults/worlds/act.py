@@ -65,6 +65,8 @@ def act(world: World, context: Context, package: Path | None = None) -> tuple[Ou
         one = Driven(world, context, watch, topics, package, Outside(registry, store))
         stuck = ""
         try:
+            if world.knobs.late:
+                _begin_late(one)
             parts = len(world.strikes) + 1
             span = feed_span(one, 1 / parts)
             one.start()
@@ -82,6 +84,14 @@ def act(world: World, context: Context, package: Path | None = None) -> tuple[Ou
     again = () if one.backfill is None else (one.backfill.sink, one.backfill.rejected)
     delete(context.bootstrap, (*topics, one.ledger, *again))
     return outcome, one.starts
+
+
+def _begin_late(one: Driven) -> None:
+    """Let a driver begin with an empty topic, and die: what comes before the next one is no less to be read."""
+    one.start()
+    one.work("a driver without input to be idle")
+    one.expected = True
+    one.driver.kill()
 
 
 def delete(bootstrap: str, topics: Iterable[str]) -> None:

@@ -65,6 +65,8 @@ def configuration(
         "on_data_loss": knobs.on_data_loss,
         "isolation": "read_uncommitted" if knobs.uncommitted else "read_committed",
     }
+    if knobs.late:
+        data["source"]["auto.offset.reset"] = "latest"
     data["sink"]["delivery"] = "at-least-once" if knobs.at_least_once else "exactly-once"
     for section, key, value in (("batch", "max_bytes", knobs.max_bytes), ("sink", "idle", knobs.idle)):
         if value is not None:

@@ -60,6 +60,12 @@ MUTANTS = (
         "self._place.partition ^ 1, marker.next",
     ),
     Mutant(
+        "first-position-not-kept",
+        "driver/start.py",
+        "        if pipeline.source.auto_offset_reset is",
+        "        if None is",
+    ),
+    Mutant(
         "plan-after-the-job",
         "driver/loop.py",
         "            context.ledger.write(plan, self.positions)\n",

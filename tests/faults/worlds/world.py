@@ -122,6 +122,7 @@ class Knobs:
     max_bytes: int | None = None
     idle: float | None = None
     raises: bool = False  # the function raises at a few records, which are rejected
+    late: bool = False  # it begins at the latest record, and its first driver dies before there is one
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ def draw(seed: int, place: Place | None = None) -> World:
     good = encoding is Encoding.RAW or work is Work.DISTINCT or Strike.RECREATE in strikes
     spread = chance.choice((None, None, 1, 4)) if where in (Place.SPARK, Place.CLUSTER) else None
     may_raise = spread is None and work in _MAY_RAISE
-    return World(
+    world = World(
         seed=seed,
         place=where,
         work=work,
@@ -250,6 +251,9 @@ def draw(seed: int, place: Place | None = None) -> World:
         backfill=None if dropin or work is Work.DISTINCT else _backfill(chance, strikes),
         unlike=not dropin and chance.random() < 1 / 3,
     )
+    # Drawn after everything else, as above. Where input may be lost, a position may be moved to the latest record.
+    late = not dropin and work is not Work.DISTINCT and not DELETIONS.intersection(strikes) and chance.random() < 0.1
+    return replace(world, knobs=replace(world.knobs, late=late)) if late else world
 
 
 def _backfill(chance: random.Random, strikes: tuple[Strike, ...]) -> tuple[Crash, ...] | None:

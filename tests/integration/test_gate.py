@@ -119,6 +119,30 @@ def test_rejected_record_after_a_function_stops_reading_is_not_lost(bench: MakeB
     assert 0 < len(one.values()) < 60_000
 
 
+def test_rejected_record_after_a_function_before_a_shuffle_stops_reading_is_not_lost(bench: MakeBench) -> None:
+    """The outputs are committed by then, so the batch is read again as far as the gate."""
+    one = bench(partitions=2)
+    one.write(
+        "early.py",
+        """
+        def early(frame):
+            def first(batches):
+                yield next(iter(batches)).select(["id"])
+            return frame.select("id", "text").mapInArrow(first, "id long").repartition(2, "id")
+        """,
+    )
+    text = b"x" * 1000
+    one.send([*(b'{"id": %d, "text": "%s"}' % (number, text) for number in range(60_000)), b"broken"], 0)
+    one.send([b'{"id": -1, "text": ""}', b"torn"], 1)
+    one.run(
+        source={"format": "json", "schema": "id long, text string"},
+        process={"function": "early.py:early"},
+        sink={"format": "json"},
+    )
+    assert sorted(value or b"" for value, _ in one.rejected()) == [b"broken", b"torn"]
+    assert 0 < len(one.values()) < 60_000
+
+
 LATE = "CASE WHEN id = 24500 THEN raise_error('late') ELSE id % 1000 <> 1 END"
 
 

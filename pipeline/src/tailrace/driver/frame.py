@@ -63,14 +63,18 @@ def leaf(spark: SparkSession, tasks: Tasks, parts: int) -> DataFrame:
 def rows(assembly: Assembly, records: DataFrame, judge: Judge) -> DataFrame:
     """Return rows for the sink, from Kafka's records; rejected ones are handed to the gateway on the way."""
     pipeline = assembly.pipeline
-    decoded = validate(decode(records, pipeline.source, assembly.folder), pipeline.process.validate_)
-    if assembly.may_reject:
-        decoded = gated(decoded, judge)
-    good = accepted(decoded)
+    good = accepted(judged(assembly, records, judge))
     if pipeline.process.partitions is not None:
         good = spread_rows(good, pipeline.process.partitions)
     good = apply(assembly.function, good, pipeline.process.arguments) if assembly.function else unchanged(good)
     return encode(good, pipeline.sink, assembly.folder)
+
+
+def judged(assembly: Assembly, records: DataFrame, judge: Judge) -> DataFrame:
+    """Return the decoded records as far as the gate, which has let them through if any can be rejected."""
+    pipeline = assembly.pipeline
+    decoded = validate(decode(records, pipeline.source, assembly.folder), pipeline.process.validate_)
+    return gated(decoded, judge) if assembly.may_reject else decoded
 
 
 def gated(decoded: DataFrame, judge: Judge) -> DataFrame:

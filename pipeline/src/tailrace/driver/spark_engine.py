@@ -130,6 +130,13 @@ class SparkEngine:
             return kept
         return kept.select("*") if planning is Planning.PLANNED else kept
 
+    def _to_the_gate(self, parts: int) -> DataFrame:
+        """Return the frame that reads no further: a function that stops early leaves records without a verdict.
+
+        The outputs are committed by then, and what the gate has committed already is skipped.
+        """
+        return frame.judged(self._assembly, frame.leaf(self._spark, self._tasks, parts), self._tasks.judge)
+
     def deliver(
         self,
         plan: Plan,
@@ -143,6 +150,8 @@ class SparkEngine:
         planned = self._frame(len(plan.parts))  # before the job is set up: the function may run jobs of its own
         with self._job(plan, BatchInfo.of(plan, self._run, owners, gone, faults)):
             found = self._collect(planned, len(plan.parts))
+            if not {each.partition for each in self._answers.value}.issuperset(range(plan.outputs, plan.sinks)):
+                self._to_the_gate(len(plan.parts)).count()
         if self.analysis.observes:
             self.observed = _observed(planned)
         written = {each.partition: each for each in map(written_of, found)}

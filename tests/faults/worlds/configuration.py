@@ -33,12 +33,18 @@ class Outside:
 
 
 def others(settings: Mapping[str, Any], world: World, chance: random.Random) -> dict[str, Any]:
-    """Return the settings that a deploy may bring, often with fewer sink partitions; the rest stays as it is."""
-    return {
+    """Return the settings that a deploy may bring, often with fewer sink partitions; the rest stays as it is.
+
+    Where records may be repeated, a deploy may end that, or begin it again.
+    """
+    found: dict[str, Any] = {
         **settings,
         "sink": {"partitions": chance.choice((1, 1, 2, 5, 11))},
         "batch": {"max_records": int(world.max_records * chance.choice((0.4, 1, 3)))},
     }
+    if world.knobs.at_least_once:
+        found["sink"]["delivery"] = chance.choice(("at-least-once", "exactly-once"))
+    return found
 
 
 def configuration(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support import strict
+from support import early, strict
 from support.pipelines import Bench, events_of
 from tailrace import errors
 
@@ -100,19 +100,11 @@ def test_changed_verdict_without_a_shuffle_loses_and_repeats_nothing(bench: Make
 def test_rejected_record_after_a_function_stops_reading_is_not_lost(bench: MakeBench) -> None:
     """The function takes only its first rows; Spark reads the others, so that each record gets its verdict."""
     one = bench()
-    one.write(
-        "early.py",
-        """
-        def early(frame):
-            def first(batches):
-                yield next(iter(batches))
-            return frame.select("id").mapInArrow(first, "id long")
-        """,
-    )
+    early.write(one, "id")
     one.send([*(b'{"id": %d}' % number for number in range(60_000)), b"broken"])
     one.run(
         source={"format": "json", "schema": "id long"},
-        process={"function": "early.py:early"},
+        process={"function": early.FUNCTION},
         sink={"format": "json"},
     )
     assert [value for value, _ in one.rejected()] == [b"broken"]
@@ -122,21 +114,13 @@ def test_rejected_record_after_a_function_stops_reading_is_not_lost(bench: MakeB
 def test_rejected_record_after_a_function_before_a_shuffle_stops_reading_is_not_lost(bench: MakeBench) -> None:
     """The outputs are committed by then, so the batch is read again as far as the gate."""
     one = bench(partitions=2)
-    one.write(
-        "early.py",
-        """
-        def early(frame):
-            def first(batches):
-                yield next(iter(batches)).select(["id"])
-            return frame.select("id", "text").mapInArrow(first, "id long").repartition(2, "id")
-        """,
-    )
+    early.write(one, "id", "text", then='.repartition(2, "id")')
     text = b"x" * 1000
     one.send([*(b'{"id": %d, "text": "%s"}' % (number, text) for number in range(60_000)), b"broken"], 0)
     one.send([b'{"id": -1, "text": ""}', b"torn"], 1)
     one.run(
         source={"format": "json", "schema": "id long, text string"},
-        process={"function": "early.py:early"},
+        process={"function": early.FUNCTION},
         sink={"format": "json"},
     )
     assert sorted(value or b"" for value, _ in one.rejected()) == [b"broken", b"torn"]

@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from support import strict
+from support import early, strict
 from support.pipelines import Bench, events_of
 from tailrace import errors
 from tailrace.driver import recovery
@@ -274,20 +274,12 @@ def grow(one: Bench, partitions: int) -> None:
 def test_rejected_record_after_a_function_before_state_stops_reading_is_not_lost(bench: MakeBench) -> None:
     """The function takes only its first rows, and the others are more than Spark reads ahead of it."""
     one = bench()
-    one.write(
-        "early.py",
-        """
-        def early(frame):
-            def first(batches):
-                yield next(iter(batches)).select(["id"])
-            return frame.select("id", "text").mapInArrow(first, "id long").dropDuplicates(["id"])
-        """,
-    )
+    early.write(one, "id", "text", then='.dropDuplicates(["id"])')
     text = b"x" * 1000
     one.send([*(b'{"id": %d, "text": "%s"}' % (number, text) for number in range(60_000)), b"broken"])
     one.run(
         source={"format": "json", "schema": "id long, text string"},
-        process={"function": "early.py:early"},
+        process={"function": early.FUNCTION},
         sink={"format": "json"},
         checkpoint=str(one.folder / "state"),
     )

@@ -273,6 +273,9 @@ def _strikes(chance: random.Random, where: Place, encoding: Encoding, work: Work
     found = [chance.choice(known) for _ in range(chance.choice((0, 1, 1, 2, 3, 4)))]
     if LOSSES.intersection(found):
         found = [each for each in found if each not in TAKE_OFFSETS]
+    if (where is Place.DROPIN or work is Work.DISTINCT) and BROKER_STRIKES.intersection(found):
+        # Spark's own source reads there. Its client waits by the time of day: set back, it waits as much longer.
+        found = [each for each in found if each is not Strike.CLOCK]
     return tuple(found)
 
 

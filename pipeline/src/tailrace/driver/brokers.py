@@ -6,13 +6,13 @@ Neither may hold up a batch, or a stop, so the questions are asked by a thread.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
 from tailrace import errors
+from tailrace.kafka.clients import in_thread
 from tailrace.status.events import BrokersAway, BrokersBack, Emit
 
 _EVERY = 5.0  # seconds into a batch, and between two questions
@@ -53,7 +53,8 @@ class Brokers:
         """
         if self._answer is None:
             if self.clock() - self._asked > _EVERY:
-                self._answer = _asked(self.ask, self._lead)
+                ask, lead = self.ask, self._lead
+                self._answer = in_thread("tailrace-brokers", lambda: (ask(), lead()))
             return
         if not self._answer.done():
             return
@@ -64,20 +65,3 @@ class Brokers:
             self.silent(error.what)
         elif error is None:
             self.answered()
-
-
-def _asked(*questions: Callable[[], object]) -> Future[object]:
-    """Ask in a thread for which the end of the process does not wait: a client may hang when it is freed."""
-    answer: Future[object] = Future()
-
-    def ask() -> None:
-        try:
-            for each in questions:
-                each()
-        except Exception as error:
-            answer.set_exception(error)
-        else:
-            answer.set_result(None)
-
-    threading.Thread(target=ask, name="tailrace-brokers", daemon=True).start()
-    return answer

@@ -10,8 +10,9 @@ import collections
 import itertools
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -106,19 +107,27 @@ class ThreadEngine:
     def _attempt(self, info: BatchInfo, number: int) -> Written:
         done = ReadDone()
         judged: list[Judged] = []
-        made = self._rows(info, number, done, judged)
-        written = self.deliveries.write(self._tasks.assignment(info, number), made)
-        read = replace(written, read=done.records, read_size=done.size, lost=tuple(map(str, done.lost)))
-        return read if read.skipped else replace(read, judged=total(judged))
+        with self._read(info, number, done) as read:
+            made = self._rows(info, number, read, judged)
+            written = self.deliveries.write(self._tasks.assignment(info, number), made)
+        written = replace(written, read=done.records, read_size=done.size, lost=tuple(map(str, done.lost)))
+        return written if written.skipped else replace(written, judged=total(judged))
 
-    def _rows(self, info: BatchInfo, number: int, done: ReadDone, judged: list[Judged]) -> Iterator[Any]:
+    def _read(self, info: BatchInfo, number: int, done: ReadDone) -> closing[Generator[Any, None, None]]:
+        """Read a part; a failed attempt that did not close it would hold its consumer until the error is freed."""
+        return closing(self.deliveries.read(self._tasks.request(info, number), done))
+
+    def _rows(
+        self, info: BatchInfo, number: int, read: Generator[Any, None, None], judged: list[Judged]
+    ) -> Iterator[Any]:
         """Return a part's rows, the rejected ones among them; `judged` gets the counts of the rules."""
         aside: list[Any] = []
-        records = self._records(info, number, done, aside)
+        records = self._records(info, number, read, aside)
         return itertools.chain(rows(stages_of(self._spec), records, judged.append), aside)
 
-    def _records(self, info: BatchInfo, number: int, done: ReadDone, aside: list[Any]) -> Iterator[Any]:
-        read = self.deliveries.read(self._tasks.request(info, number), done)
+    def _records(
+        self, info: BatchInfo, number: int, read: Generator[Any, None, None], aside: list[Any]
+    ) -> Iterator[Any]:
         return self._checked(self._tasks.records(info, number, read, aside.append))
 
     def judge(self, plan: Plan, faults: Faults = NO_FAULTS) -> Judged:
@@ -128,7 +137,8 @@ class ThreadEngine:
         stages = stages_of(self._spec)
 
         def judged(number: int) -> Judged:
-            return total(stages.judge(each)[2] for each in self._records(info, number, ReadDone(), []))
+            with self._read(info, number, ReadDone()) as read:
+                return total(stages.judge(each)[2] for each in self._records(info, number, read, []))
 
         return total(self._threads.map(judged, range(len(plan.parts))))
 
@@ -136,7 +146,8 @@ class ThreadEngine:
         """See `Engine.probe`."""
         info = BatchInfo.of(plan, self._run, {}, frozenset(), faults).probing(part, lane)
         try:
-            collections.deque(self._rows(info, 0, ReadDone(), []), maxlen=0)
+            with self._read(info, 0, ReadDone()) as read:
+                collections.deque(self._rows(info, 0, read, []), maxlen=0)
         except BLAMABLE as error:
             return error.what
         return None

@@ -69,12 +69,8 @@ def committed(
     return persist(ask, doing, limit, rights)
 
 
-def within(limit: float, doing: str, act: Callable[[], T]) -> T:
-    """Run a call that may block beyond librdkafka's own limit; after ours, abandon it: it cannot be cancelled.
-
-    Adding offsets to a transaction waits for the group's coordinator regardless of its timeout (librdkafka issue
-    5456). If that broker has gone, it may wait until some other connection changes (issue 5511).
-    """
+def in_thread(thread: str, act: Callable[[], T]) -> concurrent.futures.Future[T]:
+    """Run a call in a thread for which the end of the process does not wait: a client may hang, or when it is freed."""
     answer: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def run() -> None:
@@ -83,9 +79,18 @@ def within(limit: float, doing: str, act: Callable[[], T]) -> T:
         except BaseException as error:
             answer.set_exception(error)
 
-    threading.Thread(target=run, name="tailrace-within", daemon=True).start()
+    threading.Thread(target=run, name=thread, daemon=True).start()
+    return answer
+
+
+def within(limit: float, doing: str, act: Callable[[], T]) -> T:
+    """Run a call that may block beyond librdkafka's own limit; after ours, abandon it: it cannot be cancelled.
+
+    Adding offsets to a transaction waits for the group's coordinator regardless of its timeout (librdkafka issue
+    5456). If that broker has gone, it may wait until some other connection changes (issue 5511).
+    """
     try:
-        return answer.result(limit)
+        return in_thread("tailrace-within", act).result(limit)
     except concurrent.futures.TimeoutError:
         what = f"{doing}: no answer within {limit:.0f} s"
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT, what)) from None

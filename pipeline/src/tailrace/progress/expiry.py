@@ -42,9 +42,7 @@ class Retention:
 
 def missing(plan: AnyPlan, markers: Mapping[SinkPartition, Marker]) -> list[SinkPartition]:
     """Return the sink partitions of an open batch that have no marker."""
-    if plan.done or plan.delivery is not Delivery.EXACTLY_ONCE:
-        return []
-    return [SinkPartition(number) for number in range(plan.sinks) if SinkPartition(number) not in markers]
+    return [] if plan.done else _unmarked(plan, markers)
 
 
 def doubtful(
@@ -80,9 +78,7 @@ def check(
 
 def check_done(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], then: str) -> None:
     """Raise ProgressMissing if a batch that was noted as done, and is delivered again, has lost a marker."""
-    if plan.delivery is not Delivery.EXACTLY_ONCE:
-        return
-    lost = [number for number in range(plan.sinks) if SinkPartition(number) not in markers]
+    lost = _unmarked(plan, markers)
     if lost:
         raise ProgressMissing(
             f"batch {plan.batch} of {plan.pipeline!r} was delivered, but the checkpoint does not say so: Spark would "
@@ -91,6 +87,12 @@ def check_done(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], then: str
             kept="nothing was read or written",
             then=then,
         )
+
+
+def _unmarked(plan: AnyPlan, markers: Mapping[SinkPartition, Marker]) -> list[SinkPartition]:
+    if plan.delivery is not Delivery.EXACTLY_ONCE:
+        return []
+    return [number for number in map(SinkPartition, range(plan.sinks)) if number not in markers]
 
 
 def duration(seconds: float) -> str:

@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +66,15 @@ class Attempt:
         handing.end()
         handing.close()
 
+    @property
+    def request(self) -> ReadRequest:
+        """Return the request for the source's only record."""
+        part = (Range(self.source, 0, 0, 1),)
+        return ReadRequest(self.pipeline, part, "read_committed", reset=False, options=self.options)
+
     def read(self) -> None:
         """Read the source's only record to its end."""
-        part, topic = (Range(self.source, 0, 0, 1),), self.source
-        request = ReadRequest(self.pipeline, part, "read_committed", reset=False, options=self.options)
-        assert sum(each.num_rows for each in client.read(self.name, request, 0, 0)) == 1, topic
+        assert sum(each.num_rows for each in client.read(self.name, self.request, 0, 0)) == 1, self.source
 
     def write(self, batches: Iterator[Any]) -> Written:
         """Write the rows, with the attempt's rejected ones."""
@@ -179,6 +183,20 @@ def test_forgotten_attempt_does_not_commit(attempt: Attempt, lapse: Any) -> None
         attempt.write(iter([rows({"value": b"good"})]))
     assert attempt.values(attempt.sink) == []
     assert attempt.values(attempt.rejected) == []
+
+
+def test_batch_may_be_delivered_again_after_the_rules_of_the_next_one_were_counted(attempt: Attempt) -> None:
+    """As if the brokers had gone away then: nothing of the next batch has begun before it is planned."""
+    attempt.read()
+    attempt.reject(whole=True)
+    attempt.write(iter([rows({"value": b"good"})]))
+    counted = replace(attempt.request, lane=50_000)
+    assert sum(each.num_rows for each in client.read("", counted, 1, 0)) == 1
+    again = replace(attempt, name=attempt.name + "1")
+    again.read()
+    again.reject(whole=True)
+    assert again.write(iter([rows({"value": b"good"})])).skipped
+    assert attempt.host.attempts._kept == {}
 
 
 def test_nothing_is_left_of_an_attempt_that_was_written_in_vain(

@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from support.pipelines import events_of
 from support.threads import run_in_threads
+from tailrace import errors
 from tailrace.admin.offsets import apply, base, look, targets
 from tailrace.config import Pipeline
 from tailrace.driver.shutdown import Stop
@@ -56,8 +61,10 @@ class Case:
             }
         )
 
-    def run(self, loss: str, stop: Stop | None = None) -> list[dict[str, Any]]:
-        """Run it, until all is read or until the stop; return the events."""
+    def run(
+        self, loss: str, stop: Stop | None = None, heard: Callable[[dict[str, Any]], object] = lambda event: None
+    ) -> list[dict[str, Any]]:
+        """Run it, until all is read or until the stop; return the events, which `heard` gets as they come."""
         self.runs += 1
         pipeline, run = self.pipeline(loss), f"run-{self.runs}"
         events: list[dict[str, Any]] = []
@@ -65,6 +72,7 @@ class Case:
         def emit(event: Event) -> None:
             events.append(event.as_dict())
             self.events.append(events[-1])
+            heard(events[-1])
 
         def engine() -> ThreadEngine:
             return ThreadEngine(pipeline, self.folder, run)
@@ -81,6 +89,41 @@ class Case:
         """Return what is in the sink."""
         admin = self.security.administrator
         return sorted(each.value or b"" for each in consume(admin.bootstrap_servers, self.sink, options=admin.options))
+
+    def delete(self) -> None:
+        """Delete the first topic."""
+        client, first = self._client(), self.topics[0]
+        client.delete_topics([first])[first].result(30)
+        wait_until(lambda: first not in client.list_topics(timeout=10).topics, "the topic to be gone")
+
+    def create(self, *values: bytes) -> None:
+        """Create the first topic again, with these records."""
+        client, first = self._client(), self.topics[0]
+
+        def created() -> bool:
+            try:
+                client.create_topics([NewTopic(first, 1, 1)])[first].result(30)
+            except KafkaException:  # it is still being deleted
+                return False
+            return True
+
+        wait_until(created, "the topic to be created")
+        wait_until(lambda: first in client.list_topics(timeout=10).topics, "the topic to be there")
+        for value in values:
+            self.send(first, value)
+
+    def offsets_set(self, offset: int) -> None:
+        """Move the first topic's offset, as `tailrace offsets set` does."""
+        pipeline = self.pipeline("stop")
+        cluster = Cluster(pipeline.kafka)
+        with Ledger.of(pipeline) as ledger, contextlib.closing(open_store(pipeline, self.folder)) as store:
+            now = look(pipeline, cluster, ledger, store)
+            target = targets(pipeline, cluster, base(now, True), {(self.topics[0], 0): offset})
+            apply(pipeline, cluster, now, target, ledger)
+
+    def _client(self) -> AdminClient:
+        admin = self.security.administrator
+        return AdminClient({"bootstrap.servers": admin.bootstrap_servers, **admin.options})
 
     def hide(self) -> None:
         """Withdraw every right on the first topic."""
@@ -139,6 +182,75 @@ def test_moved_offsets_keep_those_of_a_topic_that_was_hidden(case: Case) -> None
         assert look(pipeline, cluster, ledger, store).positions == {first: 1, second: 1}
     case.run("stop")
     assert case.values() == [b"a", b"b", b"c", b"c"]
+
+
+def back(case: Case) -> None:
+    """Hide the first topic for a batch of the other one; its offsets are settled again with no batch of it."""
+    case.run("stop")
+    case.hide()
+    case.send(case.topics[1], b"c")
+    case.run("stop")
+    case.show()
+    case.run("stop")
+
+
+def test_topic_that_was_seen_again_and_then_recreated_is_refused(case: Case) -> None:
+    """Its id is known from then on, not only once a batch has read it: records of the new topic would be skipped."""
+    back(case)
+    case.delete()
+    case.create(b"n1", b"n2")
+    with pytest.raises(errors.PlanOfAnother, match="deleted and created again"):
+        case.run("stop")
+    assert events_of(case.run("reset"), "reset") != []
+    assert case.values() == [b"a", b"b", b"c", b"n1", b"n2"]
+
+
+def test_topic_that_is_hidden_a_second_time_keeps_its_offsets(case: Case) -> None:
+    """The other topic is read meanwhile, as the first time."""
+    back(case)
+    case.hide()
+    case.send(case.topics[1], b"d")
+    case.run("stop")
+    case.show()
+    case.send(case.topics[0], b"e")
+    case.run("stop")
+    assert case.values() == [b"a", b"b", b"c", b"d", b"e"]
+
+
+@pytest.mark.parametrize("loss", ["stop", "reset"])
+def test_topic_that_is_recreated_while_a_driver_starts_is_noticed(case: Case, loss: str) -> None:
+    """It was missing when the start compared the ids, and its old offset is in the new topic's range."""
+    case.run(loss)
+    case.delete()
+
+    def heard(event: dict[str, Any]) -> None:
+        if event["event"] == "started":
+            case.create(b"n1", b"n2")
+
+    if loss == "stop":
+        with pytest.raises(errors.PlanOfAnother, match="deleted and created again"):
+            case.run(loss, heard=heard)
+        case.run("reset")
+    else:
+        case.run(loss, heard=heard)
+    assert case.values() == [b"a", b"b", b"n1", b"n2"]
+
+
+@pytest.mark.parametrize("loss", ["stop", "reset"])
+def test_offset_that_is_set_in_a_recreated_topic_is_the_one_that_counts(case: Case, loss: str) -> None:
+    """What was kept of the topic before it is forgotten, or each start would refuse it, or read it from the start."""
+    case.run("stop")
+    case.hide()
+    case.send(case.topics[1], b"c")
+    case.run("stop")
+    case.show()
+    case.delete()
+    case.create(b"n1", b"n2", b"n3")
+    with pytest.raises(errors.PlanOfAnother):
+        case.run("stop")
+    case.offsets_set(1)
+    case.run(loss)
+    assert case.values() == [b"a", b"b", b"c", b"n2", b"n3"]
 
 
 @pytest.mark.parametrize("loss", ["stop", "reset"])

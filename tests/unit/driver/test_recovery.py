@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from tailrace.driver.recovery import changed
-from tailrace.progress.plan import BatchId, Range
+from tailrace.config import Delivery
+from tailrace.driver.recovery import changed, last_marked
+from tailrace.progress.marker import Marker
+from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.progress.stream_plan import Slice, StreamPlan
 
 
@@ -33,3 +35,18 @@ def test_same_code_or_an_old_plan_without_digests_is_no_change() -> None:
     """Version 0.1 wrote none."""
     assert changed(plan("r", "c"), "r", "c") == []
     assert changed(plan("", ""), "r", "c") == []
+
+
+def own(delivery: Delivery) -> Plan:
+    """Return the plan of batch 7, whose driver knew of markers from time 50."""
+    return Plan("p", BatchId(7), "out", {}, (), 0, {}, at=100.0, marked=50.0, delivery=delivery)
+
+
+def test_markers_are_as_old_as_the_last_batch_that_left_one() -> None:
+    """Those of earlier batches may be about to expire, which must not look as if their group had been deleted."""
+    old, last = (Marker.of(BatchId(number), "digest", 1) for number in (6, 7))
+    exactly, at_least = own(Delivery.EXACTLY_ONCE), own(Delivery.AT_LEAST_ONCE)
+    assert last_marked(exactly, {SinkPartition(0): old, SinkPartition(1): last}) == 100.0
+    assert last_marked(exactly, {SinkPartition(0): old}) == 50.0
+    assert last_marked(exactly, {}) == 50.0
+    assert last_marked(at_least, {SinkPartition(0): old}) == 0.0

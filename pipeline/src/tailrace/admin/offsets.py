@@ -27,7 +27,7 @@ from tailrace.progress.fences import written_meanwhile
 from tailrace.progress.lease import Holder, running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import GIVEN_UP, Decision, Marker, decide
-from tailrace.progress.plan import BatchId, Plan, SinkPartition
+from tailrace.progress.plan import BatchId, Plan, SinkPartition, position
 from tailrace.progress.positions import Place, Positions, begins, changed_by, named
 from tailrace.progress.stores import OffsetStore
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
@@ -258,25 +258,14 @@ def moved(
     if isinstance(plan, StreamPlan):
         return plan.finished(target)
     known = BatchId(max((marker.next for marker in markers.values()), default=0))
-    topics = {topic: ids[topic] for topic in sorted({topic for topic, _ in target}) if topic in ids}
-    before = plan.away if plan is not None else {}
-    away = {name: places for name, places in before.items() if name not in topics.values()}
-    if plan is not None and known <= plan.batch + 1:
-        return replace(plan.finished(target), sink=pipeline.sink.topic or "", topics=topics, away=away)
-    return Plan(
-        pipeline=pipeline.pipeline,
-        batch=known,
-        sink=pipeline.sink.topic or "",
-        topics=topics,
-        parts=(),
-        outputs=0,
-        ends=target,
-        at=time.time(),
-        delivery=pipeline.sink.delivery,
-        done=True,
-        until=plan.until if plan is not None else None,
-        away=away,
-    )
+    new = position(pipeline, known, ids, target, time.time())
+    if plan is None:
+        return new
+    # By name: a topic that was created again while it was away has another id.
+    away = {name: kept for name, kept in plan.away.items() if new.topics.keys().isdisjoint(topic for topic, _ in kept)}
+    if known <= plan.batch + 1:
+        return replace(plan.finished(target), sink=new.sink, topics=new.topics, away=away)
+    return replace(new, until=plan.until, away=away)
 
 
 @dataclass(frozen=True)

@@ -2,28 +2,40 @@
 
 While a topic keeps its id, no partition disappears and no end moves back, unless an unclean election has lost records.
 A broker that lags or is cut off may answer otherwise for some seconds. So an answer that says less than is known counts
-only once the brokers have repeated it for long enough.
+only once the brokers have repeated it for long enough, and more than once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tailrace.kafka.source import CERTAIN_AFTER
 
 T = TypeVar("T", bound=Hashable)
 Topic = tuple[str, int]  # its id, and its number of partitions
 
-
-def since(before: Mapping[T, float], doubts: Iterable[T], now: float) -> dict[T, float]:
-    """Return since when each doubt has lasted without a break."""
-    return {each: before.get(each, now) for each in doubts}
+_ANSWERS = 3  # two may be a minute apart, and a broker may lag twice
 
 
-def certain(lasting: Mapping[T, float], now: float) -> frozenset[T]:
-    """Return what has lasted for so long that it is believed."""
-    return frozenset(each for each, begun in lasting.items() if now - begun >= CERTAIN_AFTER)
+class Doubt(NamedTuple):
+    """An answer that every look repeats."""
+
+    begun: float
+    answers: int
+
+
+def since(before: Mapping[T, Doubt], doubts: Iterable[T], now: float) -> dict[T, Doubt]:
+    """Return since when each doubt has lasted without a break, with the answer that came now."""
+    known = {each: before.get(each, Doubt(now, 0)) for each in doubts}
+    return {each: Doubt(begun, answers + 1) for each, (begun, answers) in known.items()}
+
+
+def certain(lasting: Mapping[T, Doubt], now: float) -> frozenset[T]:
+    """Return what was repeated so often, and for so long, that it is believed."""
+    return frozenset(
+        each for each, (begun, answers) in lasting.items() if answers >= _ANSWERS and now - begun >= CERTAIN_AFTER
+    )
 
 
 def longest(known: Mapping[str, Topic], found: Mapping[str, Topic]) -> dict[str, Topic]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tailrace import errors
 from tailrace.config import Isolation, Pipeline
-from tailrace.driver.doubts import Topic, certain, longest, since
+from tailrace.driver.doubts import Doubt, Topic, certain, longest, since
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
@@ -39,7 +39,7 @@ class Look:
         self._topics: dict[str, Topic] = {}
         self._known: dict[str, Topic] = {}  # every topic that was found, also if it is missing now
         self._unknown: frozenset[str] = frozenset()  # topics that no longer seem to exist
-        self._doubts: dict[Place | str, float] = {}  # since when the brokers say less than is known
+        self._doubts: dict[Place | str, Doubt] = {}  # what the brokers say less of than is known
 
     def topics(self) -> dict[str, Topic]:
         """Return the id and the number of partitions of each source topic, at most a second old."""
@@ -77,7 +77,6 @@ class Look:
         sure = certain(self._doubts, now)
         short = frozenset(place for place in tops if place in sure)
         deleted = self._unknown & sure
-        self._known = {topic: each for topic, each in self._known.items() if topic not in deleted}
         return Seen(ends | {place: tops[place] for place in short}, _ids(topics), now, short, deleted)
 
 

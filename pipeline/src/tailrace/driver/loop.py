@@ -344,7 +344,7 @@ class Loop:
         if not self.delivered or self.number is not None or self._settled == self.positions:
             return
         if self.plan is not None:
-            self.plan = self.plan.finished(self.positions)
+            self.plan = self.plan.finished(self.positions, self._ids)
             self.context.ledger.settle(self.plan, self.positions)
         self.context.mirror.settled(self.positions)
         self._settled = dict(self.positions)

@@ -120,6 +120,15 @@ def check_same(pipeline: Pipeline, plan: AnyPlan, ids: Mapping[str, str]) -> fro
     return again
 
 
+def last_marked(plan: AnyPlan, markers: Mapping[SinkPartition, Marker]) -> float:
+    """Return when the pipeline last committed markers, as far as is known; 0 if none of them could be missed."""
+    if plan.delivery is not Delivery.EXACTLY_ONCE:
+        return 0.0
+    if any(marker.next == plan.batch + 1 for marker in markers.values()):
+        return plan.at
+    return plan.marked if isinstance(plan, Plan) else 0.0
+
+
 def _topic(name: str) -> str:
     return repr(name) if name else "that each row names"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tailrace import crash_points, errors
-from tailrace.config import Delivery, OnDataLoss, Reset
+from tailrace.config import OnDataLoss, Reset
 from tailrace.crash_points import Point
 from tailrace.driver import recovery, source_changes
 from tailrace.driver.context import Context
@@ -17,7 +17,7 @@ from tailrace.driver.loop import Loop
 from tailrace.driver.recovery import Recovered
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
-from tailrace.progress.plan import BEFORE_FIRST, Plan, Range
+from tailrace.progress.plan import BEFORE_FIRST, Plan, Range, position
 from tailrace.status.events import OffsetsReset, Ready, Started, Stopped
 
 
@@ -41,7 +41,8 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
         positions = _finish(context, loop, recovered, again)
         crash_points.at(Point.OPEN_BATCH_FINISHED, plan.batch)
         loop.positions = _checked(context, loop, positions, again)
-    loop.begin(ids)
+    # A topic that is missing just now is still the one that was read, so that another one in its place is noticed.
+    loop.begin({**loop.plan.topics, **ids} if isinstance(loop.plan, Plan) else ids)
     until = plan.until if isinstance(plan, Plan) else None
     context.watcher.reading(lambda: loop.positions, None if until is None else dict(until))
     context.emit(Ready(pipeline.pipeline, context.run))
@@ -50,19 +51,7 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
 
 def _pinned(context: Context, ids: Mapping[str, str], positions: TopicPartitions) -> Plan:
     """Record where a new pipeline begins, and return the plan: a start before its first batch would begin later."""
-    plan = Plan(
-        pipeline=context.pipeline.pipeline,
-        batch=BEFORE_FIRST,
-        sink=context.pipeline.sink.topic or "",
-        topics={topic: ids[topic] for topic in sorted({topic for topic, _ in positions} & ids.keys())},
-        parts=(),
-        outputs=0,
-        ends=positions,
-        run=context.run,
-        at=time.time(),
-        delivery=context.pipeline.sink.delivery,
-        done=True,
-    )
+    plan = replace(position(context.pipeline, BEFORE_FIRST, ids, positions, time.time()), run=context.run)
     context.ledger.settle(plan, positions)
     context.mirror.settled(positions)
     return plan
@@ -74,9 +63,7 @@ def _finish(context: Context, loop: Loop, recovered: Recovered, again: frozenset
     if plan is None:
         raise errors.InvariantBroken("there is no plan to finish")
     left = recovery.unfinished(plan, recovered.markers, context.ledger, context.assembly.rules, context.assembly.code)
-    # A batch that is delivered at least once leaves no marker that could be missed.
-    marked = plan.marked if isinstance(plan, Plan) and plan.delivery is Delivery.EXACTLY_ONCE else 0.0
-    loop.marked = max(marked, plan.at if recovered.markers else 0.0)
+    loop.marked = recovery.last_marked(plan, recovered.markers)
     if isinstance(left, dict):  # nothing of it was delivered: it is chosen again under the same number
         loop.plan, loop.number = plan, plan.batch
         return dict(left)

@@ -53,7 +53,7 @@ class Client:
 def read(attempt: str, request: ReadRequest, batch: int, part: int) -> Generator[Any, None, ReadDone]:
     """Yield the records of the ranges as Arrow batches, and return what was read.
 
-    When this returns, the attempt counts as completely read.
+    When this returns, the attempt counts as completely read. Without an attempt, nothing is to be written.
     """
     with _conversation(f"reading for {request.pipeline!r}") as (incoming, outgoing):
         wire.send(outgoing, wire.Reading(attempt, request, batch, part))

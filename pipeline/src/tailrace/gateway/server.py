@@ -151,7 +151,7 @@ class Host:
                 connection.sendall(wire.HELLO)
                 asked = wire.receive(incoming)
                 if isinstance(asked, wire.Reading):
-                    with self.attempts.held(asked.attempt) as attempt:
+                    with self.attempts.held(asked.attempt) if asked.attempt else contextlib.nullcontext() as attempt:
                         self._read(asked, attempt, incoming, outgoing)
                     return
                 answer = self._answer(asked, incoming)
@@ -185,7 +185,7 @@ class Host:
         with self.counting.task(asked.pipeline):
             return self.deliveries.write(asked, _rows(incoming))
 
-    def _read(self, asked: wire.Reading, attempt: Attempt, incoming: wire.Stream, outgoing: wire.Stream) -> None:
+    def _read(self, asked: wire.Reading, attempt: Attempt | None, incoming: wire.Stream, outgoing: wire.Stream) -> None:
         """Stream the ranges to the worker, then what was read; note the attempt once the worker has taken it all."""
         done, answer = ReadDone(), None
         batches = self.deliveries.read(asked.request, done)
@@ -207,7 +207,8 @@ class Host:
         outgoing.flush()
         if answer is None and wire.take(incoming, 1) == wire.READ:
             crash_points.at(Point.READ_WHOLE, asked.batch, asked.part)
-            attempt.read = done
+            if attempt is not None:
+                attempt.read = done
             outgoing.write(wire.READ)  # from here on the attempt may commit
             outgoing.flush()
 

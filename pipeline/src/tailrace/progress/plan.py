@@ -10,12 +10,12 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NewType
 
-from tailrace.config import Delivery
+from tailrace.config import Delivery, Pipeline
 from tailrace.errors import LedgerUnusable
 
 BatchId = NewType("BatchId", int)
@@ -176,9 +176,30 @@ class Plan:
             raise tampered(where, "its digest does not fit its contents")
         return plan
 
-    def finished(self, ends: Mapping[Place, int] | None = None) -> Plan:
-        """Return the plan noted as done; with other ends if the positions were moved after it."""
-        return replace(self, done=True, ends=self.ends if ends is None else dict(ends))
+    def finished(self, ends: Mapping[Place, int] | None = None, ids: Mapping[str, str] | None = None) -> Plan:
+        """Return the plan noted as done; with other ends if the positions were moved after it.
+
+        The ids are those of the topics that have come since.
+        """
+        if ends is None:
+            return replace(self, done=True)
+        return replace(self, done=True, ends=dict(ends), topics={**self.topics, **_of(ends, ids or {})})
+
+
+def position(pipeline: Pipeline, before: BatchId, ids: Mapping[str, str], ends: Mapping[Place, int], at: float) -> Plan:
+    """Return a finished plan that holds no batch, only where the next one begins, in these topics of those seen."""
+    return Plan(
+        pipeline=pipeline.pipeline,
+        batch=before,
+        sink=pipeline.sink.topic or "",
+        topics=_of(ends, ids),
+        parts=(),
+        outputs=0,
+        ends=ends,
+        at=at,
+        delivery=pipeline.sink.delivery,
+        done=True,
+    )
 
 
 def unpacked(value: bytes) -> Any:
@@ -198,6 +219,11 @@ def tampered(where: str, why: str) -> LedgerUnusable:
         kept="nothing was written",
         then="restore the ledger, or give the pipeline a new name and set auto.offset.reset",
     )
+
+
+def _of(places: Iterable[Place], ids: Mapping[str, str]) -> dict[str, str]:
+    """Return the ids of the topics that these places are of."""
+    return {topic: ids[topic] for topic in sorted({topic for topic, _ in places} & ids.keys())}
 
 
 def _nested(places: Mapping[Place, Any]) -> dict[str, dict[str, Any]]:

@@ -127,8 +127,8 @@ class StreamPlan:
             raise tampered(where, "its digest does not fit its contents")
         return plan
 
-    def finished(self, ends: Mapping[Place, int] | None = None) -> StreamPlan:
-        """Return the plan noted as done; with other ends if the positions were moved after it."""
+    def finished(self, ends: Mapping[Place, int] | None = None, ids: Mapping[str, str] | None = None) -> StreamPlan:
+        """Return the plan noted as done; with other ends if the positions were moved after it. It names no ids."""
         return replace(self, done=True, entry=self.entry if ends is None else replace_offsets(self.entry, ends))
 
     def check_repeatable(self, rules: str, code: str) -> None:

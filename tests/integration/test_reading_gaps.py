@@ -66,6 +66,35 @@ def test_open_transaction_after_the_range_does_not_block_it(reading: Reading, ta
     assert reading.offsets(Range(topic, 0, last, 12)) == [6, 7, 8, 9, 10]
 
 
+@pytest.mark.takes(15)
+@pytest.mark.parametrize("reset", [False, True])
+def test_open_transaction_in_the_range_is_neither_lost_nor_a_shorter_log(
+    make_reading: Callable[..., Reading], tailrace_topics: Topics, reset: bool
+) -> None:
+    """The read waits for its end, then gives up with an error that names it; later the range can be read."""
+    reading, topic, done = make_reading(reset=reset, limit=5.0), tailrace_topics(), ReadDone()
+    reading.fill(topic, 10)
+    producer = reading.transaction(topic, 10, "leave it open")
+    for start in (0, 15):
+        with pytest.raises(errors.KafkaFailed, match=r"open transaction of .* begins at offset 10") as failed:
+            reading.read(Range(topic, 0, start, 20), done=done)
+        assert "reset" not in failed.value.then
+    assert done.lost == ()
+    producer.commit_transaction(30)
+    assert reading.offsets(Range(topic, 0, 0, 20)) == list(range(20))
+
+
+def test_range_whose_transaction_is_aborted_meanwhile_ends(reading: Reading, tailrace_topics: Topics) -> None:
+    """A read that has begun sees the records before it, and no other."""
+    topic = tailrace_topics()
+    reading.fill(topic, 10)
+    producer = reading.transaction(topic, 10, "leave it open")
+    batches = reading.batches(Range(topic, 0, 0, 20), columns=("offset",))
+    assert next(batches)["offset"].to_pylist() == list(range(10))
+    producer.abort_transaction(30)
+    assert list(batches) == []
+
+
 ABORTED = 16  # records in batches of their own, each of which takes a fetch
 LATE = 0.3  # seconds for which each answer is held
 IMPATIENT = 2.0  # seconds without progress: not enough for all these fetches

@@ -22,6 +22,12 @@ def require_lead(ledger: Ledger, pipeline: Pipeline, number: int, run: str, *, i
         raise _fenced(pipeline, number, " and has finished it")
 
 
+def refuse_overtaken(ledger: Ledger, pipeline: Pipeline, number: int) -> None:
+    """Raise DriverFenced if a newer driver has taken the ledger, although it may have planned nothing yet."""
+    if ledger.overtaken():
+        raise _fenced(pipeline, number)
+
+
 def overtaken(
     error: errors.TailraceError, ledger: Ledger, pipeline: Pipeline, number: int, run: str
 ) -> errors.TailraceError:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tailrace import crash_points, errors
 from tailrace.config import OnDataLoss, Reset
 from tailrace.crash_points import Point
-from tailrace.driver import recovery, source_changes
+from tailrace.driver import open_transactions, recovery, source_changes
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine
 from tailrace.driver.look import Look
@@ -39,6 +39,9 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
             context.emit(Stopped(context.stop.reason, plan.batch))
             return
         positions = _finish(context, loop, recovered, again)
+        if positions is None:
+            context.emit(Stopped(context.stop.reason, plan.batch))
+            return
         crash_points.at(Point.OPEN_BATCH_FINISHED, plan.batch)
         loop.positions = _checked(context, loop, positions, again)
     # A topic that is missing just now is still the one that was read, so that another one in its place is noticed.
@@ -57,8 +60,8 @@ def _pinned(context: Context, ids: Mapping[str, str], positions: TopicPartitions
     return plan
 
 
-def _finish(context: Context, loop: Loop, recovered: Recovered, again: frozenset[str]) -> TopicPartitions:
-    """Deliver what is missing of the last batch; return where the next one begins."""
+def _finish(context: Context, loop: Loop, recovered: Recovered, again: frozenset[str]) -> TopicPartitions | None:
+    """Deliver what is missing of the last batch; return where the next one begins, or None if a stop came first."""
     plan = recovered.plan
     if plan is None:
         raise errors.InvariantBroken("there is no plan to finish")
@@ -68,12 +71,28 @@ def _finish(context: Context, loop: Loop, recovered: Recovered, again: frozenset
         loop.plan, loop.number = plan, plan.batch
         return dict(left)
     if left is not None:
+        if not _readable(context, left, again):
+            return None
         for each in left.ranges:
             if each.topic in again:
                 _report_gone(context, each)
         loop.deliver(left, gone=again)
         loop.replayed(left)
     return dict(plan.ends)
+
+
+def _readable(context: Context, plan: Plan, again: frozenset[str]) -> bool:
+    """Wait until the source can be read to the end of the batch; return False if a stop was requested first.
+
+    Delivered sink partitions are read too. Topics and partitions that are not seen are for the tasks to judge.
+    """
+    seen = context.cluster.topics()
+    ends = {
+        each.place: each.end
+        for each in sorted(plan.ranges)
+        if each.topic not in again and each.partition < seen.get(each.topic, 0)
+    }
+    return open_transactions.wait(context, ends, plan.batch, f"the end of batch {plan.batch}")
 
 
 def _report_gone(context: Context, gone: Range) -> None:

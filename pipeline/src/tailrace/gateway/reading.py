@@ -20,7 +20,7 @@ from tailrace import errors
 from tailrace.config import redact
 from tailrace.gateway import ReadDone, ReadRequest
 from tailrace.gateway.columns import Messages, batch
-from tailrace.gateway.consuming import Consumer, release, settings
+from tailrace.gateway.consuming import Consumer, LogEnds, release, settings
 from tailrace.gateway.prefetch import Partition
 from tailrace.gateway.source_ids import SourceIds
 from tailrace.gateway.stalls import Lost, Stall
@@ -51,6 +51,7 @@ class Reader:
         self.name = f"pipeline {request.pipeline!r}"
         self._limit, self._idle, self._clock = limit, idle, clock
         self._consumer = Consumer(settings(request.options, request.isolation, request.share) | reporting(limit))
+        self._ends = LogEnds(request.options)
         self._ids = SourceIds(connection(request.options), limit)
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._lock = threading.Lock()
@@ -72,7 +73,7 @@ class Reader:
                     turns[span.topic, span.partition] = self._begin(span)
             for span in request.ranges:
                 if span.start < span.end:
-                    stall = Stall(self._consumer, span, request.reset, self._limit, self._clock, absent)
+                    stall = Stall(self._consumer, self._ends, span, request.reset, self._limit, self._clock, absent)
                     yield from self._range(span, request, done, turns[span.topic, span.partition], stall)
             if turns:
                 self._ids.require(request.topics, reset=request.reset)
@@ -258,5 +259,6 @@ class Reader:
         for each in partitions:
             with each.lock:
                 self._stop(each)
+        self._ends.close()
         with self._events:
             self._consumer.close()

@@ -1,7 +1,8 @@
 """Stalled reads: whether to wait, fetch again, count offsets as lost, or give up.
 
 librdkafka retries transient errors by itself and reports some of the others. The decision here rests on the leader's
-own answer about the partition: its log start and its end.
+own answers about the partition: its log start, the end that can be read, and the end of the log itself. An open
+transaction hides what lies between these two ends. That is neither lost nor changed, so the read waits.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _GRACE = 3.0  # seconds that a leader's answer must hold before it ends the read
 LOSS = 30.0  # seconds that it must hold before planned offsets count as lost, which is final
 _QUESTION = 5.0
 _KEPT = "everything that was delivered; nothing of this batch is delivered in part"
+_DOCTOR = "tailrace doctor FILE"
 
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _TRUNCATION = "log truncation"  # librdkafka's words, with the error code of an offset out of range
@@ -54,21 +56,25 @@ class Stall:
     def __init__(
         self,
         consumer: Consumer,
+        log_end: Callable[[str, int, float], int],
         span: Range,
         reset: bool,
         limit: float,
         clock: Callable[[], float] = time.monotonic,
         absent: dict[str, float] | None = None,
     ) -> None:
-        """Begin; ranges that are read one after another share `absent`: since when a topic has not existed."""
-        self._consumer, self._span, self._reset = consumer, span, reset
+        """Begin; `log_end` asks for a log's own end, whatever its transactions.
+
+        Ranges that are read one after another share `absent`: since when a topic has not existed.
+        """
+        self._consumer, self._log_end, self._span, self._reset = consumer, log_end, span, reset
         self._limit, self._clock = limit, clock
         self._absent = absent if absent is not None else {}
         self._place = f"{span.topic}-{span.partition}"
         self._doing = f"reading {self._place} from {span.start} to {span.end}"
         self._rights = [on_topic(Operation.READ, span.topic)]
         self._problem: KafkaException | KafkaError | None = None
-        self._held = ""
+        self._held, self._then = "", _DOCTOR
         self._furthest = span.start
         self.progress()
 
@@ -120,13 +126,14 @@ class Stall:
         self._problem = failure
 
     def _ask(self, position: int) -> Lost | bool:
-        span = self._span
+        span, limit = self._span, min(_QUESTION, self._limit)
         try:
-            low, high = self._consumer.watermarks(span.topic, span.partition, min(_QUESTION, self._limit))
+            low, high = self._consumer.watermarks(span.topic, span.partition, limit)
+            top = high if high >= span.end else self._log_end(span.topic, span.partition, limit)
         except KafkaException as error:
             self._problem = error
             if code_of(error) in _UNKNOWN or code_of(error) == _UNKNOWN_ID:
-                wrong = self._consumer.topic_error(span.topic, min(_QUESTION, self._limit))
+                wrong = self._consumer.topic_error(span.topic, limit)
                 if wrong is not None and is_denied(wrong):  # partitions of a hidden topic look unknown
                     raise self._translated(wrong) from error
                 # All partitions of a topic go at once: the next range need not wait for as long again.
@@ -136,7 +143,7 @@ class Stall:
                 raise self._translated(error) from error
             return False
         self._absent.pop(span.topic, None)
-        self._problem, self._held = None, f"the topic holds {low} to {high}"
+        self._problem, self._held, self._then = None, f"the topic holds {low} to {top}", _DOCTOR
         if position < low:
             if not self._reset:
                 raise errors.OffsetsOutOfRange(
@@ -147,8 +154,14 @@ class Stall:
                 )
             self.progress()
             return Lost(Range(span.topic, span.partition, position, min(low, span.end)))
-        if high < span.end:
+        if top < span.end:
             return self._end_if_it_stays(position, self._held) or True
+        if high < span.end:
+            self._held = f"an open transaction of another producer begins at offset {high}"
+            self._then = (
+                "start the pipeline again: it waits for the end of that transaction; `kafka-transactions.sh "
+                f"describe-producers --topic {span.topic} --partition {span.partition}` shows its producer"
+            )
         self._missing = None
         return True
 
@@ -179,9 +192,9 @@ class Stall:
             raise self._translated(self._problem)
         what = f"{self._doing}: no progress for {waited:.0f} s"
         if self._problem is None:
-            raise errors.KafkaFailed(f"{what}, and {self._held}", kept=_KEPT, then="tailrace doctor FILE")
+            raise errors.KafkaFailed(f"{what}, and {self._held}", kept=_KEPT, then=self._then)
         cause = self._problem.args[0] if isinstance(self._problem, KafkaException) else self._problem
-        raise errors.BrokerUnreachable(f"{what} ({cause.str()})", kept=_KEPT, then="tailrace doctor FILE")
+        raise errors.BrokerUnreachable(f"{what} ({cause.str()})", kept=_KEPT, then=_DOCTOR)
 
     def _translated(self, error: KafkaException | KafkaError) -> errors.TailraceError:
         return translate(error, self._doing, kept=_KEPT, rights=self._rights)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace import errors
-from tailrace.driver import recovery
+from tailrace.driver import open_transactions, recovery
 from tailrace.driver.brokers import Brokers
 from tailrace.driver.context import Context
 from tailrace.driver.lead import overtaken, require_lead
@@ -24,8 +24,7 @@ from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress import expiry
 from tailrace.progress.marker import Marker
-from tailrace.progress.plan import Plan, SinkPartition
-from tailrace.progress.positions import named
+from tailrace.progress.plan import BEFORE_FIRST, Plan, SinkPartition
 from tailrace.progress.stream_plan import StreamPlan
 from tailrace.spark_stream import spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
@@ -38,7 +37,6 @@ from tailrace.status.events import Idle, Noted, OffsetsReset, Ready, Started, St
 
 IDLE_AFTER = 1.0  # seconds without a batch before checking whether the pipeline has drained
 _LOOK_EVERY = 5.0  # seconds between two requests to brokers that have nothing new
-_ENDED_EVERY = 0.2  # seconds between two looks at an open transaction
 _BEGINNINGS = 3
 NO_MARKERS: Mapping[SinkPartition, Marker] = MappingProxyType({})
 _UNLISTED = "you must specify all TopicPartitions"  # in the words of Spark's Kafka source
@@ -101,9 +99,9 @@ def _from(
     markers: Mapping[SinkPartition, Marker] = NO_MARKERS,
 ) -> None:
     """Run the query from these positions on, after this plan."""
-    pipeline = context.pipeline
-    if not _readable(context, positions):
-        context.emit(Stopped(context.stop.reason, plan.batch if plan is not None else -1))
+    pipeline, last = context.pipeline, plan.batch if plan is not None else BEFORE_FIRST
+    if not open_transactions.wait(context, positions, last, "the next offset to read"):
+        context.emit(Stopped(context.stop.reason, last))
         return
     control = RateControl(spark, pipeline, context.emit)
     gate = Gate.of(pipeline, reports(spark))
@@ -125,30 +123,6 @@ def _from(
         _stream(context, runner, cut.rows, checkpoint.place, until_read)
     finally:
         checkpoint.close()
-
-
-def _readable(context: Context, positions: TopicPartitions) -> bool:
-    """Wait until the source can be read up to the positions; return False if a stop was requested first.
-
-    A read_uncommitted run may have stopped behind an open transaction. Spark would take the earlier end for lost data.
-    """
-    noted = False
-    while not context.stop.event.wait(_ENDED_EVERY if noted else 0):
-        last = source.ends(context.pipeline, positions, context.cluster)
-        behind = sorted(place for place, offset in positions.items() if last[place] < offset)
-        if not behind:
-            return True
-        if not noted:
-            noted, place = True, behind[0]
-            context.emit(
-                Noted(
-                    f"an open transaction of another producer ends {named(place)} at {last[place]}, before the next "
-                    f"offset to read, {positions[place]}"
-                    f"{f'; so it is with {len(behind) - 1} more' if len(behind) > 1 else ''}: waiting for its end"
-                )
-            )
-        context.watcher.tick()
-    return False
 
 
 def _check_open(plan: StreamPlan, recovered: Recovered, assembly: Assembly) -> None:

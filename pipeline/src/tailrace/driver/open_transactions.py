@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from tailrace.driver.context import Context
-from tailrace.driver.doubts import certain, since
+from tailrace.driver.doubts import Doubt, certain, since
 from tailrace.driver.lead import refuse_overtaken
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
@@ -34,7 +34,7 @@ def wait(
     A log that certainly ends earlier is not waited for. Raise DriverFenced if another driver takes over meanwhile;
     `before` names the offsets for people.
     """
-    doubts: dict[Place, float] = {}
+    doubts: dict[Place, Doubt] = {}
     pause, noted, asked = 0.0, False, clock()
     while not context.stop.event.wait(pause):
         pause, now = _EVERY, clock()

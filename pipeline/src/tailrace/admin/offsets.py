@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tailrace.config import Delivery, Pipeline
@@ -22,7 +22,7 @@ from tailrace.errors import (
 )
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster, OffsetSpec
-from tailrace.kafka.topics import topic_ids
+from tailrace.kafka.topics import recreation, topic_ids
 from tailrace.progress.fences import written_meanwhile
 from tailrace.progress.lease import Holder, running
 from tailrace.progress.ledger import Ledger
@@ -207,10 +207,18 @@ def earlier(before: Mapping[Place, int], found: Mapping[Place, int]) -> Position
     return {place: offset for place, offset in found.items() if offset < before.get(place, offset + 1)}
 
 
-def apply(pipeline: Pipeline, cluster: Cluster, now: Situation, target: Positions, ledger: Ledger) -> None:
+def apply(
+    pipeline: Pipeline,
+    cluster: Cluster,
+    now: Situation,
+    target: Positions,
+    ledger: Ledger,
+    named: Collection[Place] | None = None,
+) -> None:
     """Fence every driver and write the change to the ledger, where it takes effect.
 
-    Tasks may outlive the driver of a batch that is given up. Their sink partitions get markers that refuse them.
+    Only the offsets that are `named` (None: all) are known to be meant for the topics that exist now. Tasks may outlive
+    the driver of a batch that is given up. Their sink partitions get markers that refuse them.
     """
     _require_idle(pipeline, running(cluster, pipeline.pipeline))  # one may have started since the state was read
     ledger.take()
@@ -225,7 +233,7 @@ def apply(pipeline: Pipeline, cluster: Cluster, now: Situation, target: Position
     if ledger.markers() != now.markers:
         raise written_meanwhile(pipeline.pipeline)
     ids = {topic: name for topic, (name, _) in topic_ids(cluster.admin, {topic for topic, _ in target}).items()}
-    after = moved(pipeline, plan, now.markers, target, ids)
+    after = moved(pipeline, plan, now.markers, target, kept_ids(plan, target, target if named is None else named, ids))
     _require_idle(pipeline, running(cluster, pipeline.pipeline))
     left = given_up(plan, now.markers, after.batch)
     if plan is not None and left:
@@ -242,6 +250,21 @@ def given_up(plan: AnyPlan | None, markers: Mapping[SinkPartition, Marker], batc
         return []
     found = (SinkPartition(number) for number in range(plan.sinks))
     return [each for each in found if each not in markers or markers[each].next <= batch]
+
+
+def kept_ids(
+    plan: AnyPlan | None, target: Positions, named: Collection[Place], ids: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the topics' ids for a plan that ends at the target.
+
+    A topic that was created again keeps its former id unless all of its offsets are new: so the next start notices.
+    """
+    before = plan.topics if isinstance(plan, Plan) else {}
+    again = {topic for topic, name in before.items() if ids.get(topic, name) != name}
+    left = {topic for topic, _ in target.keys() - set(named)} & again
+    if mixed := left & {topic for topic, _ in named}:
+        raise recreation(mixed, "since they were read", _UNCHANGED)
+    return dict(ids) | {topic: before[topic] for topic in left}
 
 
 def moved(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +14,7 @@ from tailrace.cli.offset_words import moment
 from tailrace.cli.run import COLUMNS, as_json, as_rows, stops_on_signals
 from tailrace.cli.terminal import LiveTable, Output, OutputOption, done, emit, log_to_stderr, table
 from tailrace.config.file import load
+from tailrace.errors import DeliveryError
 
 if TYPE_CHECKING:
     from tailrace.admin.backfill import Extent, Request
@@ -44,6 +47,28 @@ def backfill(
 
     request = Request(moment(since, "--from"), moment(until, "--to"), into, rejected, partial)
     pipeline = derived(loaded.pipeline, request, datetime.now(UTC))
+    with told_apart(pipeline.pipeline, loaded.pipeline.pipeline):
+        _deliver(pipeline, loaded.folder, request, output, dry_run=dry_run)
+
+
+@contextlib.contextmanager
+def told_apart(backfill: str, live: str) -> Iterator[None]:
+    """Replace advice that names a command: applied to the file at hand, it would change the live pipeline."""
+    try:
+        yield
+    except DeliveryError as error:
+        if "tailrace " not in error.then:
+            raise
+        raise type(error)(
+            error.what,
+            kept=error.kept,
+            then=f"this is about {backfill!r}, and {live!r} is well: leave its offsets alone. Undo what was changed "
+            "since the backfill began and repeat the command, or begin again with another topic: tailrace backfill "
+            "--into TOPIC",
+        ) from error
+
+
+def _deliver(pipeline: Pipeline, folder: Path, request: Request, output: Output, *, dry_run: bool) -> None:
     found = _extent(pipeline, request, begins=not dry_run)
     if dry_run or found.finished:
         _report(pipeline, found, output, dry_run=dry_run)
@@ -54,9 +79,9 @@ def backfill(
     stop = stops_on_signals()
     if output is Output.TEXT:
         with LiveTable(COLUMNS) as live:
-            drive(pipeline, loaded.folder, batch=True, emit=as_rows(live), stop=stop)
+            drive(pipeline, folder, batch=True, emit=as_rows(live), stop=stop)
     else:
-        drive(pipeline, loaded.folder, batch=True, emit=as_json, stop=stop)
+        drive(pipeline, folder, batch=True, emit=as_json, stop=stop)
     _report(pipeline, _extent(pipeline, request, begins=False), output, dry_run=False)
 
 

@@ -275,7 +275,8 @@ def _change(
 
         offsets.movable(desk.pipeline, desk.now, str(file), how.give_up)
         before = offsets.base(desk.now, how.give_up)
-        target = offsets.targets(desk.pipeline, desk.cluster, before, wanted(desk, before), alone=alone)
+        named = wanted(desk, before)
+        target = offsets.targets(desk.pipeline, desk.cluster, before, named, alone=alone)
         # The ledger's position is the end of an open batch, so giving the batch up is a change in itself.
         moves = offsets.moves(desk.now.positions, target)
         result: dict[str, Any] = {
@@ -295,7 +296,7 @@ def _change(
             if not how.yes and not confirm(f"change {len(moves)} offsets of {desk.pipeline.pipeline}?"):
                 note(UNCHANGED)
                 raise typer.Exit(1)
-            offsets.apply(desk.pipeline, desk.cluster, desk.now, target, desk.ledger)
+            offsets.apply(desk.pipeline, desk.cluster, desk.now, target, desk.ledger, named)
             result["changed"] = True
             _keep(desk, target)
     _report(desk, how, result, len(moves))

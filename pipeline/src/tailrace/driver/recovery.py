@@ -15,7 +15,7 @@ from tailrace.config import Delivery, OnDataLoss, Pipeline
 from tailrace.crash_points import Point
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
-from tailrace.kafka.topics import recreation
+from tailrace.kafka.topics import recreation, ways_on
 from tailrace.progress import expiry
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Decision, Marker, decide
@@ -105,16 +105,17 @@ def check_same(pipeline: Pipeline, plan: AnyPlan, ids: Mapping[str, str]) -> fro
     if not isinstance(plan, Plan):
         return frozenset()
     sink = pipeline.sink.topic or ""
+    again = frozenset(topic for topic, name in plan.topics.items() if ids.get(topic, name) != name)
     if plan.sink != sink and plan.batch >= 0:  # before its first batch a pipeline has written nothing
+        too = f"; the source topic {', '.join(sorted(again))} was deleted and created again, too" if again else ""
         raise errors.PlanOfAnother(
             f"batch {plan.batch} of {plan.pipeline!r} was planned for the sink {_topic(plan.sink)}, but this "
-            f"configuration writes to {_topic(sink)}",
+            f"configuration writes to {_topic(sink)}{too}",
             kept="nothing was read or written",
             then="if another pipeline has this name, rename one of them; if you changed the sink"
             f"{'' if plan.done else ', run the old configuration with --batch to finish its batch, then'}: "
-            "tailrace offsets accept FILE",
+            f"tailrace offsets accept FILE{f'; then {ways_on(again)}' if again else ''}",
         )
-    again = frozenset(topic for topic, name in plan.topics.items() if ids.get(topic, name) != name)
     if again and pipeline.source.on_data_loss is OnDataLoss.STOP:
         raise recreation(again, f"since batch {plan.batch}", "nothing was read or written")
     return again

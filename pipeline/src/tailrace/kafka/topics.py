@@ -14,11 +14,6 @@ from tailrace.kafka.described_topics import described
 from tailrace.kafka.errors import UNKNOWN_TOPIC, denied, is_denied
 from tailrace.kafka.rights import Operation, on_topic
 
-_WAYS_ON = (
-    "set source.on_data_loss: reset to read it from its beginning, or choose where to continue: "
-    "tailrace offsets reset FILE --to earliest --give-up"
-)
-
 
 def setting(cluster: Cluster, topic: str, name: str) -> str | None:
     """Return the setting of a topic that exists; None if the brokers do not let us read it."""
@@ -69,10 +64,17 @@ def by_name(
     return persist(ask, f"asking for the ids of {', '.join(names[:5])}", limit, rights)
 
 
-def recreation(topics: Iterable[str], when: str, kept: str, then: str = _WAYS_ON) -> PlanOfAnother:
+def recreation(topics: Iterable[str], when: str, kept: str, then: str = "") -> PlanOfAnother:
     """Return the error for source topics that were deleted and created again, in which old offsets mean nothing."""
-    return PlanOfAnother(
-        f"the source topic {', '.join(sorted(topics))} was deleted and created again {when}",
-        kept=kept,
-        then=then,
+    names = sorted(topics)
+    what = f"the source topic {', '.join(names)} was deleted and created again {when}"
+    return PlanOfAnother(what, kept=kept, then=then or ways_on(names))
+
+
+def ways_on(recreated: Iterable[str]) -> str:
+    """Return how to continue with topics that were created again; the others' offsets stay as they are."""
+    named = " ".join(f"--topic {topic}" for topic in sorted(recreated))
+    return (
+        "set source.on_data_loss: reset to read it from its beginning, or choose where to continue: "
+        f"tailrace offsets reset FILE --to earliest {named}"
     )

@@ -1,0 +1,117 @@
+"""Offsets of a topic that was deleted and created again: no command passes them on to the new topic unasked."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from support.threads import Line, recreated
+from tailrace import errors
+from tailrace.admin.offsets import kept_ids
+from tailrace.cli.offsets import app
+from tailrace.progress.plan import BatchId, Plan
+from tailrace.testing import Record, Topics, produce
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass
+class Case:
+    """A pipeline that has read two topics, of which the first was then recreated and has more records than before."""
+
+    one: Line
+    other: str
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """Return the pipeline's configuration."""
+        return {"source": {"topics": [self.one.source, self.other]}}
+
+    def file(self, **sections: Any) -> Path:
+        """Write the configuration to a file."""
+        file = self.one.folder / f"{self.one.name}.yaml"
+        made = self.one.pipeline(**self.sections | sections)
+        file.write_text(json.dumps(made.model_dump(mode="json", by_alias=True, exclude_defaults=True)))
+        return file
+
+    def call(self, *arguments: str) -> None:
+        """Run `tailrace offsets`; it must succeed."""
+        done = CliRunner().invoke(app, [*arguments, "--yes"], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+
+    def refusal(self, **sections: Any) -> errors.PlanOfAnother:
+        """Return what a start says."""
+        with pytest.raises(errors.PlanOfAnother) as caught:
+            self.one.run(**self.sections | sections)
+        return caught.value
+
+    def values(self, sink: str | None = None) -> list[bytes]:
+        """Return what is in the sink."""
+        return sorted(value or b"" for value in self.one.values(*([sink] if sink else [])))
+
+
+@pytest.fixture
+def case(line: Callable[..., Line], tailrace_topics: Topics) -> Case:
+    """Return the pipeline, which refuses to start."""
+    case = Case(line(1), tailrace_topics("other"))
+    case.one.send([b"a%d" % number for number in range(3)])
+    produce(case.one.kafka, case.other, [Record(b"b%d" % number) for number in range(3)])
+    case.one.run(**case.sections)
+    recreated(case.one)
+    case.one.send([b"n%d" % number for number in range(5)])
+    return case
+
+
+OLD = [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2"]
+NEW = [b"n0", b"n1", b"n2", b"n3", b"n4"]
+
+
+def test_printed_command_reads_the_recreated_topic_and_no_other_again(case: Case) -> None:
+    """Another topic's records would come out a second time."""
+    refused = case.refusal()
+    case.call(*shlex.split(refused.then.split("tailrace offsets ")[1].replace("FILE", str(case.file()))))
+    case.one.run(**case.sections)
+    assert case.values() == [*OLD, *NEW]
+
+
+def test_offset_of_another_topic_says_nothing_of_the_recreated_one(case: Case) -> None:
+    """With its new id, the old offset of the recreated topic would look like one that was read there."""
+    case.call("set", str(case.file()), f"{case.other}:0=1")
+    assert "deleted and created again" in case.refusal().what
+    case.one.run(source={**case.sections["source"], "on_data_loss": "reset"})
+    assert case.values() == sorted([*OLD, b"b1", b"b2", *NEW])
+
+
+def test_offset_of_one_partition_is_not_set_among_old_ones_of_the_recreated_topic(case: Case) -> None:
+    """The others would pass for offsets of the new topic."""
+    source = case.one.source
+    plan = Plan("p", BatchId(0), "out", {source: "old", "b": "same"}, (), 0, {}, done=True)
+    target = {(source, 0): 1, (source, 1): 7, ("b", 0): 2}
+    ids = {source: "new", "b": "same"}
+    with pytest.raises(errors.PlanOfAnother, match="deleted and created again"):
+        kept_ids(plan, target, [(source, 0)], ids)
+    assert kept_ids(plan, target, [(source, 0), (source, 1)], ids) == ids
+    assert kept_ids(plan, target, [("b", 0)], ids) == plan.topics
+
+
+def test_accepted_sink_is_not_an_accepted_source(case: Case, tailrace_topics: Topics) -> None:
+    """A new environment has both another sink and a new source; each is named, and needs a word of its own."""
+    sink = {"sink": {"topic": tailrace_topics("next"), "format": "raw"}}
+    file = case.file(**sink)
+    refused = case.refusal(**sink)
+    assert "was planned for the sink" in refused.what
+    assert "deleted and created again" in refused.what
+    case.call("accept", str(file))
+    refused = case.refusal(**sink)
+    assert "sink" not in refused.what
+    assert "deleted and created again" in refused.what
+    case.call("reset", str(file), "--to", "earliest", "--topic", case.one.source)
+    case.one.run(**case.sections | sink)
+    assert (case.values(), case.values(sink["sink"]["topic"])) == (OLD, NEW)

@@ -51,6 +51,17 @@ def strict(batches):
                 raise ValueError("unlucky")
         yield batch.select(["value"])
 """
+MAPPED = """
+import pyarrow as pa
+
+def one(batch):
+    for value in batch.column("value").to_pylist():
+        next(each for each in (int(value),) if each not in (13, 250))
+    return batch.select(["value"])
+
+def strict(batches):
+    return map(one, batches)
+"""
 BAD = [b"000013", b"000250"]
 MESSAGES = {"python": "ValueError: unlucky", "sql": "DIVIDE_BY_ZERO"}
 
@@ -134,6 +145,24 @@ def test_faulty_record_of_an_arrow_function_is_named_then_rejected(line: MakeLin
     assert one.rejected() == BAD
     kept = consume(one.kafka, f"{one.name}.rejected")
     assert {dict(each.headers)["tailrace.source.offset"] for each in kept} == {b"13", b"250"}
+
+
+@pytest.mark.parametrize("how", ["stop", "reject"])
+def test_stop_iteration_of_a_mapped_function_loses_no_record(line: MakeLine, how: str) -> None:
+    """A `next` without a default looks like the end of the output; it is the error of one record."""
+    one = line()
+    good = filled(one)
+    (one.folder / "mapped_rows.py").write_text(MAPPED)
+    process: dict[str, Any] = {"arrow": "mapped_rows.py:strict", "on_error": how}
+    if how == "stop":
+        with pytest.raises(errors.FunctionFailed, match=rf"give next\(\) a default .*; at {one.source}-0, offset 13, "):
+            one.run(process=process)
+        assert not {value for value in one.values() if value < b"000400"}  # the other partition's are delivered
+        return
+    one.run(process=process)
+    assert (one.values(), one.rejected()) == (good, BAD)
+    for each in consume(one.kafka, f"{one.name}.rejected"):
+        assert b"StopIteration" in (dict(each.headers)["tailrace.detail"] or b"")
 
 
 def test_lost_offsets_are_not_blamed_on_the_function(line: MakeLine) -> None:

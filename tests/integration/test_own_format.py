@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from support.pipelines import Bench
 from support.threads import Line
-from tailrace.errors import ConfigInvalid, SinkColumnsInvalid
+from tailrace.errors import ConfigInvalid, QueryFailed, SinkColumnsInvalid
 
 pytestmark = pytest.mark.integration
 
@@ -19,6 +19,20 @@ MakeBench = Callable[..., Bench]
 OWN = Path(__file__).parents[1] / "support" / "own"
 READER, WRITER = "own_csv:CsvSource", "own_csv:CsvSink"
 SCHEMA = "id long, text string"
+KNOWN = """
+from own_csv import CsvSource
+
+class KnownSource(CsvSource):
+    def decoder(self):
+        read = super().decoder()
+
+        def decode(value):
+            row = read(value)
+            next(each for each in ("one", "three") if each == row["text"])
+            return row
+
+        return decode
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +49,20 @@ def test_pipeline_reads_and_writes_an_own_format_and_rejects_what_it_refuses(lin
         source={"topics": [one.source], "format": READER, "schema": SCHEMA}, sink={"topic": one.sink, "format": WRITER}
     )
     assert one.values() == [b"1,one", b'3,"a,b"']
+
+
+def test_stop_iteration_of_an_own_format_is_its_error(
+    line: MakeLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for the end of the input, it would lose the batch; any other exception stops the pipeline too."""
+    (tmp_path / "own_known.py").write_text(KNOWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    one = line(1)
+    one.send([b"1,one", b"2,two", b"3,three"], partition=0)
+    source = {"topics": [one.source], "format": "own_known:KnownSource", "schema": SCHEMA}
+    with pytest.raises(QueryFailed, match="the format's decoder raised StopIteration"):
+        one.run(source=source, sink={"topic": one.sink, "format": WRITER})
+    assert one.values() == []
 
 
 def test_own_format_reads_and_writes_within_sparks_jobs(bench: MakeBench, spark: SparkSession) -> None:

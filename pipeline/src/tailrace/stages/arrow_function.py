@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.abc
 import importlib.machinery
+import os
 import sys
 import threading
 import traceback
@@ -27,7 +28,9 @@ Batches = Iterator[pa.RecordBatch]
 
 ABORTED = "the batch's open transactions were aborted; it is read again at the next start"
 _LONGEST = 800  # characters of an error that a message shows
-_OURS = str(Path(__file__).parents[1])
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
+_COMPILED = (".pyx", ".pxi")  # the files of Cython's frames
+_NEXT = "__next__"
 _loading = threading.Lock()
 
 
@@ -135,8 +138,10 @@ def run(
     while True:
         try:
             batch = next(made)
-        except StopIteration:
-            break
+        except StopIteration as end:
+            if _ends(end):
+                break
+            raise _failed(end, source, reference, files) from end
         except Exception as error:  # the user's code may raise anything
             raise _failed(error, source, reference, files) from error
         if not isinstance(batch, pa.RecordBatch):
@@ -147,6 +152,20 @@ def run(
             pass
     if source.failure is not None:
         raise source.failure
+
+
+def _ends(raised: StopIteration) -> bool:
+    """Return whether it says that the output ends, and does not come from a function that the iterator calls.
+
+    A generator turns a StopIteration in its body into a RuntimeError. `map`, `filter` and classes pass it on, as if
+    their input had ended. So only `__next__` may raise it, be it that of the input.
+    """
+    frames = [frame.f_code for frame, _ in traceback.walk_tb(raised.__traceback__)]
+    written = [code for code in frames if not code.co_filename.endswith(_COMPILED)]
+    users = [code for code in written if not code.co_filename.startswith(_OURS)]
+    if not users:
+        return True
+    return users[0].co_name == _NEXT and (frames[-1] is not users[-1] or users[-1].co_name == _NEXT)
 
 
 def _invalid(reference: str, what: str) -> FunctionInvalid:
@@ -161,6 +180,8 @@ def _failed(error: Exception, source: _Watched, reference: str, files: frozenset
         return error
     text = next(iter(str(error).splitlines()), "")
     reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if isinstance(error, StopIteration):
+        reason = "StopIteration was raised within the function; give next() a default"
     frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(_OURS)]
     own = [each for each in frames if each.filename in files] or frames
     place = f" ({Path(own[-1].filename).name}:{own[-1].lineno} in {own[-1].name})" if own else ""

@@ -175,7 +175,10 @@ class ArrowStages:
         if self._read is None or self._wanted is None:
             good = _batch([values, kafka], ["value", KAFKA])
         else:
-            arrays, verdicts = self._read(values)
+            try:
+                arrays, verdicts = self._read(values)
+            except StopIteration as error:  # iterators call this: they would take it for the end of the records
+                raise RuntimeError("the format's decoder raised StopIteration") from error
             good = _batch([*arrays, kafka], [*self._wanted.names, KAFKA])
             for number, reason in enumerate(verdicts.reasons):
                 if reason is not None:

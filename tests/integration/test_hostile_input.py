@@ -54,6 +54,8 @@ EMPTY = long(0)
 JSON: Mapping[str, bytes] = {
     "arrays 200,000 deep": b'{"id":1,"text":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
     "objects 200,000 deep": b'{"a":' * 200_000 + b"1" + b"}" * 200_000,
+    "a text of arrays 600 deep": b'{"id":1,"text":' + b"[" * 600 + b"]" * 600 + b"}",
+    "a number of objects 900 deep": b'{"id":' + b'{"a":' * 900 + b"1" + b"}" * 900 + b"}",
     "5 MB of opening brackets": b"[" * 5 * MEGABYTE,
     "a huge exponent": b'{"id":1e999999999}',
     "a number of 5 MB": b'{"id":' + b"9" * 5 * MEGABYTE + b"}",

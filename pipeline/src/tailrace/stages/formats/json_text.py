@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x1f]")
+_CLOSED = object()  # after the last value within another
 _encode = json.encoder.encode_basestring
 
 
@@ -49,7 +50,36 @@ def java_double(value: float, shortest: str | None = None) -> str:
 
 
 def jackson_text(value: Any) -> str:
-    """Write a value that `json.loads` made, without blanks; a repeated name stays repeated."""
+    """Write a value that `json.loads` made, without blanks; a repeated name stays repeated.
+
+    Values within values wait in a list, because a record may be nested more deeply than calls can be.
+    """
+    written: list[str] = []
+    left: list[tuple[str, Any]] = [("", value)]  # in reverse order, each with the text before it
+    while left:
+        before, each = left.pop()
+        written.append(before)
+        if each is _CLOSED:
+            continue
+        if isinstance(each, list):
+            inner = [(",", item) for item in each]
+            opening, closing = "[", "]"
+        elif isinstance(each, dict):
+            pairs = getattr(each, "pairs", None) or each.items()
+            inner = [(f",{quoted(name)}:", item) for name, item in pairs]
+            opening, closing = "{", "}"
+        else:
+            written.append(_leaf(each))
+            continue
+        if inner:
+            inner[0] = (inner[0][0][1:], inner[0][1])
+        written.append(opening)
+        left.append((closing, _CLOSED))
+        left += reversed(inner)
+    return "".join(written)
+
+
+def _leaf(value: Any) -> str:
     match value:
         case None:
             return "null"
@@ -59,9 +89,4 @@ def jackson_text(value: Any) -> str:
             return str(value)
         case float() | Decimal():
             return java_double(float(value))
-        case str():
-            return quoted(value)
-        case list():
-            return f"[{','.join(map(jackson_text, value))}]"
-    pairs = getattr(value, "pairs", None) or value.items()
-    return "{" + ",".join(f"{quoted(name)}:{jackson_text(each)}" for name, each in pairs) + "}"
+    return quoted(value)

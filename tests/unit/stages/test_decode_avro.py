@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -18,16 +19,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from support.registry import SchemaRegistry, schema_registry
 from support.spark import in_order, records
-from tailrace.config import Sink, Source
+from tailrace.config import Registry, Sink, Source
 from tailrace.errors import ConfigInvalid, SchemaInvalid
 from tailrace.stages.decode import decode
 from tailrace.stages.encode import encode
 from tailrace.stages.formats import avro
-from tailrace.stages.formats.arrow import Misfit
-from tailrace.stages.formats.avro_schema import read_avro
+from tailrace.stages.formats.arrow import Misfit, decode_values
+from tailrace.stages.formats.avro_schema import read_avro, spark_schema
 from tailrace.stages.rows import accepted
 
 TWEET: dict[str, Any] = {
@@ -221,6 +223,49 @@ def test_number_of_a_writer_without_a_logical_type_is_read_in_the_readers_unit(
     value = written(plain, {"at": number, "local": number}, registry.add(plain))
     [row] = in_order(decode(records(spark, [value]), source(registry.url), tmp_path))
     assert (row["at"], row["local"], row["_reason"]) == (*[moment.replace(tzinfo=None)] * 2, None)
+
+
+MORNING = time(1, 0, 0, 2000)
+SAME = UUID(int=7)
+LOGICAL: list[tuple[Any, Any, Any, Any]] = [  # the writer's type, its value, the reader's type, the column's value
+    ("int", 3_600_002, ("int", "time-millis"), 3_600_002),
+    (("int", "time-millis"), MORNING, ("int", "time-millis"), 3_600_002),
+    (("int", "time-millis"), MORNING, ("long", "time-micros"), 3_600_002_000),
+    ("long", 3_600_002_000, ("long", "time-micros"), 3_600_002_000),
+    ("int", 3_600_002, ("long", "time-micros"), 3_600_002),
+    (("long", "time-micros"), MORNING, ("long", "time-micros"), 3_600_002_000),
+    (("long", "timestamp-millis"), datetime(2026, 1, 2, tzinfo=UTC), ("long", "time-micros"), None),
+    (("int", "date"), date(2026, 1, 2), ("int", "time-millis"), None),
+    ("int", 20_455, ("int", "date"), date(2026, 1, 2)),
+    (("int", "date"), date(2026, 1, 2), ("int", "date"), date(2026, 1, 2)),
+    (("int", "time-millis"), MORNING, ("int", "date"), None),
+    ("string", str(SAME), ("string", "uuid"), str(SAME)),
+    (("string", "uuid"), SAME, ("string", "uuid"), str(SAME)),
+    ("bytes", b"\x04", ("bytes", "decimal"), None),
+    (("bytes", "decimal"), Decimal("1.25"), ("bytes", "decimal"), Decimal("1.25")),
+]
+
+
+def of_one_field(kind: str | tuple[str, str]) -> dict[str, Any]:
+    """Return the schema of a record with one field of this type, given with its logical type if it has one."""
+    digits = {"precision": 9, "scale": 2} if kind == ("bytes", "decimal") else {}
+    avro_type = kind if isinstance(kind, str) else {"type": kind[0], "logicalType": kind[1], **digits}
+    return {"type": "record", "name": "R", "fields": [{"name": "x", "type": avro_type}]}
+
+
+@pytest.mark.parametrize(("writer", "value", "reader", "expected"), LOGICAL)
+def test_logical_type_of_the_reader_gives_the_unit_and_the_writers_value_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: Any, value: Any, reader: Any, expected: Any
+) -> None:
+    """fastavro converts by the writer's logical type alone; values of another kind are rejected."""
+    (tmp_path / "s.avsc").write_text(json.dumps(of_one_field(reader)), encoding="utf-8")
+    schema, parsed = read_avro("s.avsc", tmp_path), fastavro.parse_schema(of_one_field(writer))
+    monkeypatch.setattr(avro, "registry", lambda settings: SimpleNamespace(writer=lambda number: parsed))
+    wanted = to_arrow_schema(spark_schema(schema.expanded), timezone="UTC")
+    decoder = avro.decoder(schema, Registry.model_validate({"url": "http://registry"}))
+    [column], verdicts = decode_values([written(of_one_field(writer), {"x": value}, 1)], wanted, decoder, "no fit")
+    assert column.to_pylist() == [expected]
+    assert (verdicts.reasons[0] is None) == (expected is not None)
 
 
 def test_a_schema_that_the_registry_does_not_have_rejects_the_record(

@@ -103,7 +103,7 @@ def _from_datum(avro: Avro) -> Convert | None:
         case (("long:timestamp-millis" | "long:local-timestamp-millis"), _):
             return _instant
         case "int:time-millis", _:
-            return lambda value: _microseconds(value) // 1000
+            return lambda value: value if isinstance(value, int) else _microseconds(value) // 1000
         case "long:time-micros", _:
             return _microseconds
         case "array", {"items": items}:
@@ -126,8 +126,11 @@ def _instant(value: datetime | int) -> datetime | int:
 
 
 def _microseconds(value: time | int) -> int:
+    """Return the microseconds since midnight; a number is one, in the reader's unit, as for `_instant`."""
     if isinstance(value, int):
         return value
+    if not isinstance(value, time):  # a moment of a writer that has another logical type
+        raise TypeError(f"{value} is no time of day")
     return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
 
 

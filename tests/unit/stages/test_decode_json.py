@@ -58,6 +58,8 @@ REJECTED: dict[bytes | None, str] = {
     b'{"dec":1.0000000000000000000000000000000000000000000000001}': "wrong type",
     b'{"dec":1e-400}': "wrong type",
     b'{"dec":"1,2.5"}': "wrong type",
+    b'{"dec":["\\ud800"]}': "wrong type",
+    b'{"dt":"\\ud800"}': "wrong type",
     b'{"dt":"2020-01-31T10:00"}': "wrong type",
     b'{"dt":"2020-01-31 foo"}': "wrong type",
     b'{"dt":"2020"}': "wrong type",

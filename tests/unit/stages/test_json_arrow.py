@@ -20,7 +20,7 @@ from support.spark import in_order, records
 from tailrace.config import Source
 from tailrace.stages.decode import decode
 from tailrace.stages.formats import json_arrow
-from tailrace.stages.formats.arrow import Verdicts, decode_values
+from tailrace.stages.formats.arrow import Verdicts, decode_batches, decode_values
 from tailrace.stages.formats.ddl import DdlInvalid, struct_of
 from tailrace.stages.formats.json_arrow import reader
 from tailrace.stages.formats.json_records import decoder
@@ -234,6 +234,29 @@ def one_by_one(schema: str, batch: Sequence[bytes | None]) -> list[tuple[Any, ..
     wanted = to_arrow_schema(fields, timezone="UTC")
     arrays, verdicts = decode_values(batch, wanted, decoder(fields), WRONG_TYPE)
     return shown_rows(fields.names, arrays, verdicts)
+
+
+@pytest.mark.parametrize(
+    ("schema", "record"),
+    [
+        ("d date", rb'{"d":"\ud800"}'),
+        ("d decimal(10,2)", rb'{"d":"\ud800"}'),
+        ("d decimal(10,2)", rb'{"d":{"a":"\ud800"}}'),
+        ("d decimal(10,2)", rb'{"d":["\udc00"]}'),
+        ("d struct<a:date>", rb'{"d":{"a":"\ud800"}}'),
+        ("d date, m map<string,int>", rb'{"m":{"a":"\ud800"}}'),
+        ("d date, m map<string,int>", rb'{"m":"\ud800"}'),
+    ],
+)
+def test_detail_with_half_a_surrogate_pair_stops_no_batch(schema: str, record: bytes) -> None:
+    """Arrow's texts are UTF-8, which has no form for it; the detail shows a question mark."""
+    fields = struct_of(schema)
+    assert fields is not None
+    batch = pa.RecordBatch.from_pydict({"value": pa.array([record, b"{}"], pa.binary())})
+    read = reader(fields, to_arrow_schema(fields, timezone="UTC"))
+    [rows] = decode_batches(iter([batch]), fields, read, "value")
+    assert rows.column("_reason").to_pylist() == ["wrong type", None]
+    assert "?" in rows.column("_detail")[0].as_py()
 
 
 def test_ordinary_records_go_through_arrows_parser(monkeypatch: pytest.MonkeyPatch) -> None:

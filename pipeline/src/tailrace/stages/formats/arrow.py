@@ -43,8 +43,8 @@ class Verdicts:
         return cls([None] * rows, [None] * rows)
 
     def reject(self, row: int, why: Misfit) -> None:
-        """Mark a row as rejected."""
-        self.reasons[row], self.details[row] = why.reason, why.detail
+        """Mark a row as rejected; what UTF-8 cannot hold becomes a question mark."""
+        self.reasons[row], self.details[row] = _text(why.reason), _text(why.detail)
 
     def refused(self) -> dict[int, tuple[str, str]]:
         """Return the reason and detail of each row that is rejected, by the row's number."""
@@ -54,6 +54,10 @@ class Verdicts:
     def columns(self) -> list[pa.Array]:
         """Return both columns."""
         return [pa.array(self.reasons, pa.string()), pa.array(self.details, pa.string())]
+
+
+def _text(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 # A column of values to the fields' columns and a verdict on each row.

@@ -33,6 +33,14 @@ class KnownSource(CsvSource):
 
         return decode
 """
+HALF = """
+from own_csv import CsvSource
+
+class HalfSource(CsvSource):
+    def decoder(self):
+        read = super().decoder()
+        return lambda value: {**read(value), "id": read(value)["id"] / 2}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +71,19 @@ def test_stop_iteration_of_an_own_format_is_its_error(
     with pytest.raises(QueryFailed, match="the format's decoder raised StopIteration"):
         one.run(source=source, sink={"topic": one.sink, "format": WRITER})
     assert one.values() == []
+
+
+def test_fraction_of_an_own_format_for_a_whole_number_rejects_its_record(
+    line: MakeLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow would cut it silently."""
+    (tmp_path / "own_half.py").write_text(HALF)
+    monkeypatch.syspath_prepend(tmp_path)
+    one = line(1)
+    one.send([b"2,two", b"3,three"], partition=0)
+    source = {"topics": [one.source], "format": "own_half:HalfSource", "schema": SCHEMA}
+    one.run(source=source, sink={"topic": one.sink, "format": WRITER})
+    assert (one.values(), one.rejected()) == ([b"1,two"], [b"3,three"])
 
 
 def test_own_format_reads_and_writes_within_sparks_jobs(bench: MakeBench, spark: SparkSession) -> None:

@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from itertools import chain
+from numbers import Real
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -18,7 +23,12 @@ Batches = Iterator[pa.RecordBatch]
 # One record's bytes to its fields by name; raises Misfit.
 Decoder = Callable[[bytes], dict[str, Any]]
 
+# Whether Arrow would cut one of these values.
+Cut = Callable[[Sequence[Any]], bool]
+
 NO_VALUE = "no value"
+_REFUSED = (pa.ArrowException, ValueError, TypeError, OverflowError)
+_WHOLE = frozenset({int, type(None), date, datetime})  # the usual types, none of which has a fraction
 
 
 class Misfit(Exception):
@@ -93,17 +103,68 @@ def decode_values(
 
 
 def _column(rows: Sequence[dict[str, Any]], field: pa.Field, verdicts: Verdicts, misfit: str) -> pa.Array:
-    values = [row[field.name] for row in rows]
+    values, cut = [row[field.name] for row in rows], _cut(field.type)
     try:
-        return pa.array(values, field.type)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError):
-        for number, each in enumerate(values):
-            try:
-                pa.array([each], field.type)
-            except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-                values[number] = None
-                verdicts.reject(number, Misfit(misfit, f"{field.name}: {error}"))
-        return pa.array(values, field.type)
+        found = pa.array(values, field.type)
+    except _REFUSED:
+        found = None
+    if found is not None and not (cut is not None and cut(values)):
+        return found
+    for number, each in enumerate(values):
+        try:
+            pa.array([each], field.type)
+            if cut is not None and cut([each]):
+                raise ValueError(f"{each!r} has a fraction, which {field.type} cuts off")
+        except _REFUSED as error:
+            values[number] = None
+            verdicts.reject(number, Misfit(misfit, f"{field.name}: {error}"))
+    return pa.array(values, field.type)
+
+
+def _cut(kind: pa.DataType) -> Cut | None:
+    """Return the function that looks for numbers that Arrow cuts to fit a type, as it makes 1 of 1.5; None if none can.
+
+    It looks at all values of a column at once, so that it costs little next to building the column.
+    """
+    if pt.is_integer(kind) or pt.is_temporal(kind):
+        return _fractions
+    if pt.is_struct(kind):
+        names = [field.name for field in kind]
+        fields = [(field.name, cut) for field in kind if (cut := _cut(field.type)) is not None]
+        return (lambda values: _cut_in_struct(values, names, fields)) if fields else None
+    if pt.is_map(kind):
+        key, item = _cut(kind.key_type), _cut(kind.item_type)
+        return (lambda values: _cut_in_map(values, key, item)) if key is not None or item is not None else None
+    if pt.is_list(kind):
+        each = _cut(kind.value_type)
+        return (lambda values: each(list(chain.from_iterable(_there(values))))) if each is not None else None
+    return None
+
+
+def _there(values: Sequence[Any]) -> Iterator[Any]:
+    return (value for value in values if value is not None)
+
+
+def _cut_in_struct(values: Sequence[Any], names: Sequence[str], fields: Sequence[tuple[str, Cut]]) -> bool:
+    rows = [
+        row if isinstance(row, dict) else dict(zip(names, row, strict=True) if isinstance(row, tuple) else row)
+        for row in _there(values)
+    ]
+    return any(cut([row.get(name) for row in rows]) for name, cut in fields)
+
+
+def _cut_in_map(values: Sequence[Any], key: Cut | None, item: Cut | None) -> bool:
+    pairs = [pair for each in _there(values) for pair in (each.items() if isinstance(each, dict) else each)]
+    if key is not None and key([pair[0] for pair in pairs]):
+        return True
+    return item is not None and item([pair[1] for pair in pairs])
+
+
+def _fractions(values: Sequence[Any]) -> bool:
+    kinds = set(map(type, values)) - _WHOLE
+    return any(issubclass(kind, Real | Decimal) for kind in kinds) and any(
+        isinstance(each, Real | Decimal) and each % 1 != 0 for each in values
+    )
 
 
 def rows_of(column: pa.StructArray) -> list[dict[str, Any] | None]:

@@ -1,0 +1,85 @@
+"""Decoded values as Arrow columns: what does not fit its field's type rejects the record."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from tailrace.stages.formats import json_model
+from tailrace.stages.formats.arrow import decode_values
+
+NUMBERS = pa.struct([("n", pa.int32()), ("d", pa.float64())])
+MODEL = """
+from pydantic import BaseModel, field_validator
+
+class Price(BaseModel):
+    cents: int
+    name: str
+
+    @field_validator("cents")
+    @classmethod
+    def halved(cls, value):
+        return value / 2
+"""
+
+
+def column(values: list[Any], kind: pa.DataType) -> tuple[list[Any], list[str | None], list[str | None]]:
+    """Decode records of one field that have these values; return the column, the reasons and the details."""
+    left = iter(values)
+    wanted = pa.schema([("x", kind)])
+    [found], verdicts = decode_values([b""] * len(values), wanted, lambda record: {"x": next(left)}, "misfit")
+    return found.to_pylist(), verdicts.reasons, verdicts.details
+
+
+@pytest.mark.parametrize(
+    ("cut", "fits", "kind"),
+    [
+        (1.5, 2, pa.int64()),
+        (-0.5, 2.0, pa.int32()),
+        (np.float32(1.5), np.int64(2), pa.int16()),
+        (Decimal("1.5"), Decimal(2), pa.int64()),
+        (1.5, date(2026, 1, 2), pa.date32()),
+        (1.5, datetime(2026, 1, 2, tzinfo=UTC), pa.timestamp("us", "UTC")),
+        ([1, None, 1.5], [1, None], pa.list_(pa.int64())),
+        (np.array([1.5]), [1], pa.list_(pa.int64())),
+        ({"n": 1.5, "d": 1.5}, {"n": 1, "d": 1.5}, NUMBERS),
+        ({"n": 1.5}, {"d": 1.5}, NUMBERS),
+        ((1.5, 1.5), (1, 1.5), NUMBERS),
+        ([{"n": 1}, None, {"n": 1.5}], [{"n": 1}, None, {"d": 0.5}], pa.list_(NUMBERS)),
+        ({"k": 1.5}, {"k": 1}, pa.map_(pa.string(), pa.int64())),
+        ([("k", [1.5])], [("k", [1]), ("l", None)], pa.map_(pa.string(), pa.list_(pa.int64()))),
+    ],
+)
+def test_number_that_arrow_would_cut_rejects_its_record(cut: Any, fits: Any, kind: pa.DataType) -> None:
+    """Arrow makes 1 of 1.5 without a word; whole numbers stay, however they are written."""
+    found, reasons, details = column([fits, cut, None, fits], kind)
+    assert reasons == [None, "misfit", None, None]
+    assert details[1] is not None
+    assert details[1].startswith("x: ")
+    assert "fraction" in details[1]
+    assert found[1:3] == [None, None]
+    assert found[0] == found[3] == pa.array([fits], kind)[0].as_py()
+
+
+def test_cut_number_is_found_next_to_a_value_that_arrow_refuses() -> None:
+    """Then values are tried one by one."""
+    found, reasons, _ = column([1, "a", 1.5, 2], pa.int64())
+    assert (found, reasons) == ([1, None, None, 2], [None, "misfit", "misfit", None])
+
+
+def test_validator_of_a_model_that_returns_a_fraction_for_an_int_rejects_the_record(tmp_path: Path) -> None:
+    """pydantic does not check what it returns."""
+    (tmp_path / "prices.py").write_text(MODEL, encoding="utf-8")
+    model = json_model.read_model("prices.py:Price", tmp_path)
+    wanted = to_arrow_schema(json_model.schema_of(json_model.load_model(model)))
+    records = [b'{"cents":3,"name":"a"}', b'{"cents":4,"name":"b"}']
+    [cents, names], verdicts = decode_values(records, wanted, json_model.decoder(model), json_model.MISFIT)
+    assert (cents.to_pylist(), names.to_pylist()) == ([None, 2], ["a", "b"])
+    assert verdicts.reasons == [json_model.MISFIT, None]

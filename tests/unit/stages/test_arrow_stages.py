@@ -412,7 +412,7 @@ def test_arrow_types_unknown_to_spark_are_converted(folder: Path) -> None:
     columns = {
         "key": pa.array(["k"], pa.large_string()), "d": pa.array(["x"]).dictionary_encode(),
         "u": pa.array([7], pa.uint32()),
-        "ls": pa.array([[1]], pa.large_list(pa.int64())), "ns": pa.array([1_000], pa.timestamp("ns", "UTC")),
+        "ls": pa.array([[1]], pa.large_list(pa.int64())), "ns": pa.array([1_999], pa.timestamp("ns", "UTC")),
         "v": pa.array(["y"], pa.string_view()), "f": pa.array([0.5], pa.float16()),
         "m": pa.array([[("a", "b")]], pa.map_(pa.large_string(), pa.large_string())),
     }  # fmt: skip

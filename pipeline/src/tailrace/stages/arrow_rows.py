@@ -44,6 +44,8 @@ RECORD = pa.schema(
 # Where a record came from: the struct `kafka` of `tailrace.stages.decode`.
 ORIGIN = [RECORD.field(name) for name in ("key", "topic", "partition", "offset", "timestamp", "headers")]
 
+_DAY = 86_400_000  # milliseconds
+
 
 def origin(batch: pa.RecordBatch) -> pa.StructArray:
     """Return the struct `kafka` of Kafka's records."""
@@ -62,8 +64,11 @@ def milliseconds(moments: pa.Array) -> pa.Array:
         return moments.view(pa.int64())
     if moments.type.unit == "s":
         return pc.multiply(moments.view(pa.int64()), 1000)
-    number = moments.view(pa.int64())
-    unit = 1_000 if moments.type.unit == "us" else 1_000_000
+    return _floored(moments.view(pa.int64()), 1_000 if moments.type.unit == "us" else 1_000_000)
+
+
+def _floored(number: pa.Array, unit: int) -> pa.Array:
+    """Return the whole units in integers, rounded down."""
     whole = pc.divide(number, unit)
     below = pc.less(pc.subtract(number, pc.multiply(whole, unit)), 0)
     return pc.subtract(whole, below.cast(pa.int64())) if pc.any(below, min_count=0).as_py() else whole
@@ -189,18 +194,49 @@ def _laid_out(rows: int, **columns: pa.Array) -> pa.RecordBatch:
 
 
 def plain(array: pa.Array) -> pa.Array:
-    """Convert an array to types that Spark has: decode dictionaries, make large and view types plain."""
+    """Convert an array to types that Spark has: decode dictionaries, make large and view types plain.
+
+    Times that are finer than Spark's are rounded down: nanoseconds, and days with a time of day.
+    """
     wanted = _plain(array.type)
-    return array if wanted.equals(array.type) else array.cast(wanted)
+    if wanted.equals(array.type):
+        return array
+    try:
+        return array.cast(wanted)
+    except pa.ArrowInvalid:  # only a cast that rounds nothing is safe
+        return _rounded(array.cast(_plain(array.type, rounds=False)), wanted)
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def _rounded(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Convert an array of types that are plain but for their finer times."""
+    if array.type.equals(wanted):
+        return array
+    if pt.is_timestamp(wanted):
+        return _floored(array.view(pa.int64()), 1_000).view(wanted)
+    if pt.is_date(wanted):
+        return _floored(array.view(pa.int64()), _DAY).cast(pa.int32()).view(wanted)
+    missing = array.is_null() if array.null_count else None
+    if pt.is_struct(wanted):
+        parts = [_rounded(part, field.type) for part, field in zip(array.flatten(), wanted, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=missing)
+    array = array.take(pa.array(range(len(array)), pa.int64()))  # a slice keeps the items of the others
+    if pt.is_map(wanted):
+        keys, items = _rounded(array.keys, wanted.key_type), _rounded(array.items, wanted.item_type)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, type=wanted, mask=missing)
+    values = _rounded(array.values, wanted.value_type)
+    return pa.ListArray.from_arrays(array.offsets, values, type=wanted, mask=missing)
+
+
+def _plain(kind: pa.DataType, *, rounds: bool = True) -> pa.DataType:
+    """Return the plain type; without `rounds`, finer times stay as they are."""
     if pt.is_dictionary(kind):
-        return _plain(kind.value_type)
+        return _plain(kind.value_type, rounds=rounds)
     if pt.is_large_string(kind) or kind.id == pa.string_view().id:
         return pa.string()
     if pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind) or kind.id == pa.binary_view().id:
         return pa.binary()
+    if not rounds and (pt.is_date64(kind) or (pt.is_timestamp(kind) and kind.unit == "ns")):
+        return kind
     if pt.is_date64(kind):
         return pa.date32()
     if pt.is_timestamp(kind):
@@ -212,14 +248,14 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pt.is_decimal32(kind) or pt.is_decimal64(kind):
         return pa.decimal128(kind.precision, kind.scale)
     if pt.is_struct(kind):
-        return pa.struct([_plain_field(kind.field(index)) for index in range(kind.num_fields)])
+        return pa.struct([_plain_field(kind.field(index), rounds=rounds) for index in range(kind.num_fields)])
     if pt.is_map(kind):
-        return pa.map_(_plain(kind.key_type), _plain_field(kind.item_field))
+        return pa.map_(_plain(kind.key_type, rounds=rounds), _plain_field(kind.item_field, rounds=rounds))
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
-        return pa.list_(_plain_field(kind.value_field))
+        return pa.list_(_plain_field(kind.value_field, rounds=rounds))
     return kind
 
 
-def _plain_field(field: pa.Field) -> pa.Field:
-    wanted = _plain(field.type)
+def _plain_field(field: pa.Field, *, rounds: bool) -> pa.Field:
+    wanted = _plain(field.type, rounds=rounds)
     return field if wanted.equals(field.type) else field.with_type(wanted)

@@ -98,8 +98,10 @@ def _from_datum(avro: Avro) -> Convert | None:
         inner = _from_datum(plain)
         return None if inner is None else lambda value: None if value is None else inner(value)
     match logical(avro), definition(avro):
-        case (("string:uuid" | "fixed:uuid"), _):
+        case "string:uuid", _:
             return str
+        case "fixed:uuid", _:
+            return lambda value: str(value if isinstance(value, UUID) else UUID(bytes=value))
         case (("long:timestamp-millis" | "long:local-timestamp-millis"), _):
             return _instant
         case "int:time-millis", _:
@@ -165,8 +167,10 @@ def _convert(avro: Avro, path: str) -> Convert:
             return lambda values: {name: value_of(value) for name, value in values}
         case "enum", {"symbols": symbols}:
             return _among(frozenset(symbols), path)
-        case (("string:uuid" | "fixed:uuid"), _):
+        case "string:uuid", _:
             return lambda value: _uuid(value, path)
+        case "fixed:uuid", _:  # which fastavro leaves to its callers
+            return lambda value: _uuid(value, path).bytes
         case "int:time-millis" | "long:time-micros", _:
             return int
     return _same

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 
 from support.helm import CHART, tool
+from tailrace.config.resource import DIGEST, FAILED, STABLE
 from tailrace_operator import reconcile
 from tailrace_operator.build import Builder
 from tailrace_operator.cache import Cache
 from tailrace_operator.model import Key, Object
+from tailrace_operator.observe import revision_of
 from tailrace_operator.platform import Platform
 
 KEY = Key("ns", "orders")
@@ -103,6 +106,7 @@ def test_what_no_watch_has_said_is_asked_for_from_time_to_time(monkeypatch: pyte
     """A driver or an operation that is gone is no longer in the way, and a Pipeline that is gone is forgotten."""
     api = Api("u")
     one, cache = made(api)
+    one.reconcile(KEY)
     labels = {
         "tailrace.dev/pipeline": "orders",
         "tailrace.dev/release": "orders",
@@ -112,7 +116,6 @@ def test_what_no_watch_has_said_is_asked_for_from_time_to_time(monkeypatch: pyte
     cache.put("Pod", {"metadata": about, "status": {}})
     asked = {"name": "orders-x", "namespace": "ns", "uid": "o", "creationTimestamp": "2026-01-01"}
     cache.put("PipelineOperation", {"metadata": asked, "spec": {"pipeline": "orders", "run": ["offsets", "reset"]}})
-    one.reconcile(KEY)
     monkeypatch.setattr(reconcile, "RESYNC", 0.0)
     one.reconcile(KEY)
     found = cache.of(KEY)
@@ -211,3 +214,56 @@ def test_driver_waits_for_its_secret_and_starts_when_it_is_there() -> None:
     api.missing.clear()
     assert one.reconcile(KEY) == "Starting"
     assert api.replicas[-1] == 1
+
+
+class Keeping(Api):
+    """An API server that keeps what is applied."""
+
+    def __init__(self) -> None:
+        super().__init__("u")
+        self.kept: dict[tuple[str, str], Object] = {}
+        self.away = False
+
+    def apply(self, body: Object) -> Object:
+        """Keep an object; annotations that a later one omits are gone."""
+        made = super().apply(copy.deepcopy(body))
+        made["metadata"]["creationTimestamp"] = "2026-01-01"
+        self.kept[body["kind"], body["metadata"]["name"]] = made
+        return made
+
+    def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
+        """Return what is kept, unless the server is away."""
+        if self.away:
+            raise OSError("the server is away")
+        return [each for (of, _), each in self.kept.items() if of == kind]
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_restarted_operator_keeps_a_rollback_whichever_watch_it_hears_first(away: bool) -> None:
+    """Each kind has its own watch: it hears of the Pipeline before it hears that the newest revision has failed."""
+    api = Keeping()
+    one, cache = made(api)
+    one.reconcile(KEY)
+    [works] = [body for (kind, _), body in api.kept.items() if kind == "ControllerRevision"]
+    works["metadata"]["annotations"] = {STABLE: "2026-01-01T00:00:00Z"}
+    cache.put("ControllerRevision", works)
+    spec = PIPELINE["spec"] | {"config": PIPELINE["spec"]["config"] | {"sink": {"topic": "c"}}}
+    changed = PIPELINE | {"metadata": PIPELINE["metadata"] | {"generation": 2, "resourceVersion": "2"}, "spec": spec}
+    cache.pipeline(changed, gone=False)
+    one.reconcile(KEY)
+    [fails] = [body for (kind, _), body in api.kept.items() if kind == "ControllerRevision" and body is not works]
+    fails["metadata"] |= {"annotations": {FAILED: "ConfigInvalid: no"}, "resourceVersion": "900"}
+    cache.put("ControllerRevision", fails)
+    one.reconcile(KEY)
+    assert revision_of(api.kept["Deployment", "orders"]) == works["metadata"]["labels"][DIGEST]
+    again, fresh = made(api)
+    fresh.pipeline(changed, gone=False)
+    api.away = away
+    if away:
+        with pytest.raises(OSError, match="away"):
+            again.reconcile(KEY)
+        api.away = False
+    again.reconcile(KEY)
+    assert revision_of(api.kept["Deployment", "orders"]) == works["metadata"]["labels"][DIGEST]
+    record = api.kept["ControllerRevision", fails["metadata"]["name"]]
+    assert (record["metadata"]["annotations"], record["revision"]) == ({FAILED: "ConfigInvalid: no"}, 2)

@@ -85,11 +85,13 @@ class Reconciler:
         return self._report(seen, choice, self._shadows.follow(seen, choice))
 
     def _refresh(self, key: Key) -> None:
-        """Ask for what the watches should have said: one that was interrupted does not tell what was deleted."""
+        """Ask for what the watches should have said: one that was interrupted does not tell what was deleted.
+
+        At first too: each kind has its own watch, and the one of Pipelines may be heard before that of revisions.
+        """
         now = time.monotonic()
-        if now - self._refreshed.setdefault(key, now) < RESYNC:
+        if now - self._refreshed.get(key, float("-inf")) < RESYNC:
             return
-        self._refreshed[key] = now
         if not self._api.uid(key):
             self._cache.drop(key)
             return
@@ -98,6 +100,7 @@ class Reconciler:
         # They have no label: a person writes them. One that is gone would let the pipeline rest for ever.
         operations = self._api.list(OPERATION, key.namespace, "")
         self._cache.replace(OPERATION, key, [each for each in operations if each["spec"]["pipeline"] == key.name])
+        self._refreshed[key] = now
 
     def _observe(self, key: Key) -> Seen | None:
         found = self._cache.of(key)

@@ -25,6 +25,7 @@ from tailrace.progress.expiry import retention
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker, markers_group
 from tailrace.progress.plan import SinkPartition
+from tailrace.progress.positions import begins
 from tailrace.testing import Topics, wait_until
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
@@ -49,7 +50,7 @@ def reopen(one: Bench, ago: float) -> None:
         ledger.take()
         plan = ledger.latest()
         assert plan is not None
-        ledger.write(replace(plan, at=time.time() - ago, done=False), {})
+        ledger.write(replace(plan, at=time.time() - ago, done=False), begins(plan, plan.ends))
 
 
 def marker_of(one: Bench, number: int) -> Marker | None:

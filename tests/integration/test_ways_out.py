@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -16,39 +15,26 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigResource,
     NewPartitions,
 )
-from typer.testing import CliRunner
 
 from support.pipelines import Bench, numbered
-from support.threads import Line, first_part_only, nothing, recreated
+from support.threads import Line, Torn, first_part_only, nothing, recreated
+from support.ways_out import follow
 from tailrace import errors
 from tailrace.admin.checks import State
 from tailrace.admin.progress_checks import progress
-from tailrace.cli.main import app
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.gateway import Written
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import markers_group
 from tailrace.progress.plan import Plan, SinkPartition
-from tailrace.testing import wait_until
+from tailrace.testing import Record, consume, produce, wait_until
 
 pytestmark = pytest.mark.integration
 
 MakeLine = Callable[..., Line]
 MakeBench = Callable[..., Bench]
 Owners = Mapping[SinkPartition, str]
-
-
-def follow(one: Line, error: errors.TailraceError, fill: str = "", **sections: Any) -> None:
-    """Run the `tailrace offsets …` command that the error prints; `fill` replaces its …."""
-    found = re.search(r"tailrace (offsets [^`;,]+)", error.then)
-    assert found is not None, error.then
-    file = one.folder / f"{one.name}.yaml"
-    data = one.pipeline(**sections).model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    file.write_text(json.dumps(data))
-    words = found[1].strip().replace("FILE", str(file)).replace("…", fill).split()
-    done = CliRunner().invoke(app, [*words, "--yes"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
 
 
 def filled(one: Line, each: int = 20) -> list[bytes]:
@@ -202,6 +188,88 @@ def test_pipeline_whose_markers_were_deleted_continues_where_its_owner_says(line
     follow(one, caught.value, f"{one.source}:0=20 {one.source}:1=20")
     one.run()
     assert sorted(set(one.values())) == sorted({*before, *filled_to(one, 30)})
+
+
+@pytest.mark.parametrize("longer", [False, True])
+def test_pipeline_that_goes_back_to_its_earlier_ledger_continues_where_its_owner_says(
+    line: MakeLine, longer: bool
+) -> None:
+    """For TR-306: another ledger topic was used meanwhile, and what it delivered must not come out again.
+
+    With the longer history, the earlier ledger has the higher batch number.
+    """
+    one = line(1)
+    for start in range(0, 30, 10) if longer else (0,):
+        one.send(numbered(start, start + 10), partition=0)
+        one.run()
+    sent = 30 if longer else 10
+    other: dict[str, Any] = {"ledger": {"topic": f"{one.name}.ledger2"}}
+    with pytest.raises(errors.ProgressMissing) as caught:
+        one.run(**other)
+    follow(one, caught.value, f"{one.source}:0={sent}", **other)
+    one.send(numbered(sent, sent + 10), partition=0)
+    one.run(**other)
+    one.send(numbered(sent + 10, sent + 20), partition=0)
+    with pytest.raises(errors.ProgressMissing, match="the ledger is behind") as caught:
+        one.run()
+    assert one.values() == numbered(0, sent + 10)
+    follow(one, caught.value, f"{one.source}:0={sent + 10}")
+    for start in (sent + 20, sent + 30, sent + 40):  # and once more, with a batch after the command's plan
+        one.run()
+        one.send(numbered(start, start + 10), partition=0)
+    one.run()
+    assert one.values() == numbered(0, sent + 50)
+    with pytest.raises(errors.ProgressMissing, match="the ledger is behind"):
+        one.run(**other)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_ledger_restored_from_an_older_backup_is_refused(line: MakeLine, killed: bool) -> None:
+    """For TR-306: the brokers deleted the markers with the topic, and only the pipeline's group knows later batches."""
+    one = line(1)
+    one.send(numbered(0, 10))
+    one.run()
+    ledger = f"{one.name}.ledger"
+    backup = consume(one.kafka, ledger)
+    one.send(numbered(10, 20))
+    if killed:
+        with pytest.raises(errors.QueryFailed):
+            one.run(delivered_unnoted)
+    else:
+        one.run()
+    recreated(one, ledger, 8, **{"cleanup.policy": "compact"})
+    produce(one.kafka, ledger, [Record(each.value, each.key, partition=each.partition) for each in backup])
+    one.send(numbered(20, 30))
+    with pytest.raises(errors.ProgressMissing, match="the ledger is behind") as caught:
+        one.run()
+    assert one.values() == numbered(0, 20)
+    follow(one, caught.value, f"{one.source}:0=20")
+    one.run()
+    assert one.values() == numbered(0, 30)
+
+
+def test_first_batch_that_a_restored_ledger_has_open_is_not_delivered_again(line: MakeLine) -> None:
+    """No marker was committed before it, so their absence says nothing; the group was written when it was done."""
+    one = line(1)
+    one.send(numbered(0, 10))
+    with pytest.raises(errors.QueryFailed):
+        one.run(delivered_unnoted)
+    ledger = f"{one.name}.ledger"
+    backup = consume(one.kafka, ledger)
+    one.run()
+    recreated(one, ledger, 8, **{"cleanup.policy": "compact"})
+    produce(one.kafka, ledger, [Record(each.value, each.key, partition=each.partition) for each in backup])
+    with pytest.raises(errors.ProgressMissing, match="the ledger is behind") as caught:
+        one.run()
+    follow(one, caught.value, f"{one.source}:0=10")
+    one.run()
+    assert one.values() == numbered(0, 10)
+
+
+def delivered_unnoted(engine: ThreadEngine, plan: Plan, owners: Owners, gone: frozenset[str]) -> list[Written]:
+    """Deliver the batch, then fail, as a driver that is killed before it has noted that."""
+    ThreadEngine.deliver(engine, plan, owners, gone)
+    raise Torn
 
 
 def filled_to(one: Line, each: int) -> list[bytes]:

@@ -173,19 +173,20 @@ class Line:
         return self.values(f"{self.name}.rejected")
 
 
-def recreated(one: Line) -> None:
-    """Delete the source topic and create it again."""
+def recreated(one: Line, name: str = "", partitions: int = 1, **config: str) -> None:
+    """Delete a topic, by default the source, and create it again."""
+    topic = name or one.source
     admin = AdminClient({"bootstrap.servers": one.kafka})
-    admin.delete_topics([one.source])[one.source].result(30)
+    admin.delete_topics([topic])[topic].result(30)
     cluster = Cluster(one.pipeline().kafka)
-    wait_until(lambda: one.source not in cluster.topics(), "the topic to be gone", 30)
+    wait_until(lambda: topic not in cluster.topics(), "the topic to be gone", 30)
 
     def made() -> bool:
         try:
-            admin.create_topics([NewTopic(one.source, 1, 1)])[one.source].result(30)
+            admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
         except Exception:  # the old one is still being deleted
             return False
         return True
 
     wait_until(made, "the topic to exist again", 30)
-    wait_until(lambda: one.source in cluster.topics(), "the topic to be visible", 30)
+    wait_until(lambda: topic in cluster.topics(), "the topic to be visible", 30)

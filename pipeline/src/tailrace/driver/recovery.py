@@ -6,6 +6,7 @@ plan is fenced, so that an older run can commit nothing more. Only then are the 
 
 from __future__ import annotations
 
+import datetime
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,13 +16,16 @@ from tailrace.config import Delivery, OnDataLoss, Pipeline
 from tailrace.crash_points import Point
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
-from tailrace.kafka.topics import recreation, ways_on
+from tailrace.kafka.topics import by_name, recreation, ways_on
 from tailrace.progress import expiry
+from tailrace.progress.group_note import later
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Decision, Marker, decide
 from tailrace.progress.plan import Place, Plan, Range, SinkPartition
-from tailrace.progress.positions import begins
+from tailrace.progress.positions import begins, named
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
+
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
             kept="nothing was read or written",
             then=f"restore the ledger topic; or {other}",
         )
+    if plan is not None:
+        _check_group(pipeline, plan, ledger, cluster)
     note = ""
     if plan is not None and expiry.missing(plan, markers):
         kept = expiry.retention(cluster.admin)
@@ -63,6 +69,34 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
         expiry.check(plan, markers, time.time(), kept, way_out(pipeline, expiry.THEN))
         _check_deleted(plan, markers, kept)
     return Recovered(plan, markers), note
+
+
+def _check_group(pipeline: Pipeline, plan: AnyPlan, ledger: Ledger, cluster: Cluster) -> None:
+    """Refuse a ledger behind its own group: the offsets there were committed in one transaction with a later plan."""
+    seen, _ = by_name(cluster.admin, {topic for topic, _ in plan.ends})  # the others may not be asked for
+    stored = ledger.stored(place for place in plan.ends if place[0] in seen)
+    found = later(plan, {place: each.metadata for place, each in stored.items()})
+    if not found:
+        return
+    last = max(found.values(), key=lambda note: note.at)
+    offsets = [f"{named(place)} at {stored[place].offset}" for place in sorted(found)]
+    shown = ", ".join(offsets[:_SHOWN]) + (", …" if len(offsets) > _SHOWN else "")
+    other = way_out(
+        pipeline,
+        "check the output for what was delivered, then set where every partition continues: "
+        "`tailrace offsets set FILE … --give-up`",
+    )
+    raise errors.ProgressMissing(
+        f"the ledger is behind: the last plan of {pipeline.pipeline!r} in {pipeline.ledger.topic!r} is of batch "
+        f"{plan.batch}, planned {_when(plan.at)}, and the offsets of its group were stored with batch {last.batch}, "
+        f"planned {_when(last.at)}{' and done' if last.done else ''}: {shown}",
+        kept="nothing was read or written",
+        then=f"if you changed ledger.topic, change it back; restore the ledger topic; or {other}",
+    )
+
+
+def _when(at: float) -> str:
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).isoformat(timespec="seconds")
 
 
 def check_new(pipeline: Pipeline, ledger: Ledger, cluster: Cluster, markers: Mapping[SinkPartition, Marker]) -> None:

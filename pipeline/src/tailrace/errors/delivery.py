@@ -99,16 +99,17 @@ class LedgerUnusable(DeliveryError):
 class ProgressMissing(DeliveryError):
     """The plan or the markers that say what was delivered are gone.
 
-    There are three cases. This pipeline has markers or offsets but no plan: the plan was deleted, or the ledger topic
-    was recreated. Or a batch was planned and not recorded as done, and the markers that would say how much of it was
-    delivered are missing and may have expired: they are offsets of a consumer group, which the brokers delete after
-    `offsets.retention.minutes`. Or Spark's checkpoint lacks a batch that was recorded as done, so a stateful pipeline
-    would deliver it again, and its markers have expired. Continuing would replay or skip records, so Tailrace does not
-    guess.
+    There are four cases. This pipeline has markers or offsets but no plan: the plan was deleted, or the ledger topic
+    was recreated. Or the offsets of its group were committed with a later plan than the ledger's last one: the ledger
+    was restored from an older backup, or `ledger.topic` was changed back. Or a batch was planned and not recorded as
+    done, and the markers that would say how much of it was delivered are missing and may have expired: they are offsets
+    of a consumer group, which the brokers delete after `offsets.retention.minutes`. Or Spark's checkpoint lacks a batch
+    that was recorded as done, so a stateful pipeline would deliver it again, and its markers have expired. Continuing
+    would replay or skip records, so Tailrace does not guess.
 
     Choose one:
 
-    - Restore the ledger.
+    - Restore the ledger, or configure the ledger topic that was used last.
     - Inspect the output topic yourself, then set where to continue with `tailrace offsets set FILE … --give-up`: at
       the open batch's start (its records may be duplicated) or at its end (they may be missing). `tailrace offsets
       show FILE` prints both positions.

@@ -10,7 +10,7 @@ import contextlib
 import threading
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -25,8 +25,9 @@ from tailrace.kafka.errors import PURGED, is_fenced, translate
 from tailrace.kafka.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
 from tailrace.kafka.topics import recreation, setting, topic_ids
 from tailrace.progress import fences
+from tailrace.progress.group_note import GroupNote
 from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group
-from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.progress.plan import Place, Plan, SinkPartition
 from tailrace.progress.plan_lookup import PlanLookup
 from tailrace.progress.stream_plan import AnyPlan
 
@@ -225,7 +226,8 @@ class Ledger:
             record = plan.to_bytes(), self._name.encode()
             producer.produce(self._topic, *record, self._partition, on_delivery=heard)
             if positions:
-                places = [TopicPartition(topic, number, offset) for (topic, number), offset in positions.items()]
+                note = GroupNote.of(plan).metadata
+                places = [TopicPartition(*place, offset, note) for place, offset in positions.items()]
                 topics = [on_topic(Operation.READ, topic) for topic in sorted({topic for topic, _ in positions})]
                 rights = [*topics, on_group(offsets_group(self._name)), on_transactions(self._name)]
                 group, asked = consumer.consumer_group_metadata(), time.monotonic()
@@ -277,17 +279,20 @@ class Ledger:
     def _right(self, operation: Operation) -> Right:
         return on_topic(operation, self._topic)
 
-    def positions(self, places: TopicPartitions) -> TopicPartitions:
+    def positions(self, places: Iterable[Place]) -> TopicPartitions:
         """Return how far the pipeline has read these partitions, according to the stored offsets."""
-        group = offsets_group(self._name)
+        return {place: each.offset for place, each in self.stored(places).items()}
+
+    def stored(self, places: Iterable[Place]) -> dict[Place, TopicPartition]:
+        """Return the stored offsets of these partitions, with their notes."""
+        group, asked = offsets_group(self._name), [TopicPartition(*place) for place in places]
         consumer = self._reader(group)
-        asked = [TopicPartition(topic, number) for topic, number in places]
-        topics = [on_topic(Operation.DESCRIBE, topic) for topic in sorted({topic for topic, _ in places})]
+        topics = [on_topic(Operation.DESCRIBE, topic) for topic in sorted({each.topic for each in asked})]
         try:
             found = committed(consumer, asked, "reading the stored offsets", [on_group(group), *topics])
         finally:
             consumer.close()
-        return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+        return {(each.topic, each.partition): each for each in found if each.offset >= 0}
 
     def note(self, group: str, text: str, limit: float) -> None:
         """Commit a text as the metadata of an offset, in a transaction of the driver: one that was fenced cannot.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,18 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from support.pipelines import Bench, as_json, events_of, numbered
+from support.threads import Line, Torn, first_part_only
 from support.zookeeper import ZooKeeper
 from tailrace import errors
+from tailrace.driver.thread_engine import ThreadEngine
+from tailrace.gateway import Written
+from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.stores import open_store
 
 pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
+MakeLine = Callable[..., Line]
 
 
 def commit(one: Bench, group: str, offsets: dict[int, int]) -> None:
@@ -265,3 +270,45 @@ def test_nodes_created_with_a_login_are_readable_by_all_and_writable_by_their_ow
         assert store.load([(one.source, 0)]) == {(one.source, 0): 7}
         with pytest.raises(errors.OffsetStoreUnusable, match="cannot be written"):
             store.save({(one.source, 0): 8})
+
+
+def killed_before_noting(
+    engine: ThreadEngine, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str]
+) -> list[Written]:
+    """Deliver the batch, then fail, as a driver that is killed before it has noted that."""
+    ThreadEngine.deliver(engine, plan, owners, gone)
+    raise Torn
+
+
+def test_delivered_batch_of_the_earlier_pipeline_does_not_come_again_under_a_new_name(line: MakeLine) -> None:
+    """Its driver was killed before it recorded the batch as done, so its group is at the beginning of the batch."""
+    one = line()
+    for number in range(one.partitions):
+        one.send(numbered(number * 10, number * 10 + 10), partition=number)
+    with pytest.raises(errors.QueryFailed):
+        one.run(killed_before_noting)
+    new: dict[str, Any] = {"pipeline": f"{one.name}-2", "offsets": {"from": f"tailrace.{one.name}"}}
+    one.send(numbered(90, 95), partition=0)
+    one.run(**new)
+    assert one.values() == sorted(
+        [*(b"%06d" % value for value in range(one.partitions * 10)), *(b"%06d" % value for value in range(90, 95))]
+    )
+
+
+def test_new_name_waits_until_the_earlier_pipeline_has_finished_its_batch(line: MakeLine) -> None:
+    """A part of it is delivered, and its own configuration delivers the rest of it once."""
+    one = line()
+    for number in range(one.partitions):
+        one.send(numbered(number * 10, number * 10 + 10), partition=number)
+    with pytest.raises(errors.QueryFailed):
+        one.run(first_part_only)
+    new: dict[str, Any] = {"pipeline": f"{one.name}-2", "offsets": {"from": f"tailrace.{one.name}"}}
+    with pytest.raises(errors.BatchOpen, match=f"batch 0 of '{one.name}'") as caught:
+        one.run(**new)
+    assert "run the configuration of" in caught.value.then
+    one.run()
+    one.send(numbered(90, 95), partition=0)
+    one.run(**new)
+    assert one.values() == sorted(
+        [*(b"%06d" % value for value in range(one.partitions * 10)), *(b"%06d" % value for value in range(90, 95))]
+    )

@@ -19,6 +19,7 @@ from support import early, strict
 from support.pipelines import Bench, events_of
 from tailrace import errors
 from tailrace.driver import recovery
+from tailrace.progress import predecessor
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import markers_group
 from tailrace.testing import consume, wait_until
@@ -162,10 +163,10 @@ def test_stateful_pipeline_in_doubt_continues_as_its_refusal_advises(
     group = markers_group(one.name)
     admin = AdminClient({"bootstrap.servers": one.kafka})  # kept: its requests end with it
     admin.delete_consumer_groups([group])[group].result(30)  # as the brokers do after all its offsets expire
-    with monkeypatch.context() as later:
-        later.setattr(recovery, "time", SimpleNamespace(time=lambda: time.time() + 8 * 86_400))
-        with pytest.raises(errors.ProgressMissing) as caught:
-            one.run(**sections)
+    for module in (recovery, predecessor):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() + 8 * 86_400))
+    with pytest.raises(errors.ProgressMissing) as caught:
+        one.run(**sections)
     assert "offsets set" not in caught.value.then
     found = re.search(r"a new name, a new checkpoint and a section `offsets` with from: (\S+)", caught.value.then)
     assert found is not None

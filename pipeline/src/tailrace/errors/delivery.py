@@ -167,11 +167,15 @@ class PipelineRunning(DeliveryError):
 
 
 class BatchOpen(DeliveryError):
-    """The pipeline's offsets cannot be changed while a batch is delivered only in part, or possibly so.
+    """The pipeline's offsets cannot be changed, or taken by another, while a batch is delivered only in part.
 
     Moving the offsets now would lose the undelivered records of the batch, or duplicate the delivered ones.
     `tailrace run FILE --batch` finishes the batch. If that is refused, `--give-up` abandons it as it is: what was
     delivered stays, and the new offsets alone say what is read next.
+
+    If `offsets.from` names the group of another pipeline, its batch is meant, and FILE is its configuration. If it
+    cannot be finished, check the output, and begin where you say: `tailrace offsets export FILE offsets.json`, correct
+    the offsets, and start the new pipeline with `offsets: {store: file, path: offsets.json}`.
     """
 
     code = "TR-313"

@@ -21,6 +21,7 @@ from tailrace.kafka.clients import client_options, committed
 from tailrace.kafka.rights import on_group
 from tailrace.progress.marker import offsets_group
 from tailrace.progress.positions import Place, Positions, from_document, to_document
+from tailrace.progress.predecessor import end_of
 
 
 class OffsetStore(Protocol):
@@ -68,6 +69,7 @@ class KafkaStore:
     with_the_plan = True
 
     def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
         self._base = client_options(pipeline.kafka)
         self._group = offsets_group(pipeline.pipeline)
         self._from = pipeline.offsets.from_
@@ -86,6 +88,9 @@ class KafkaStore:
         if self._from is None:
             return {}
         found = self._committed(self._from, places)
+        if found:
+            ends = end_of(self._pipeline, self._from)
+            found |= {place: ends[place] for place in places if place in ends}
         if not found:
             raise OffsetStoreUnusable(
                 f"offsets.from: the group {self._from!r} has no offsets of the source topics",

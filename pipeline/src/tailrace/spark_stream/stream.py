@@ -50,7 +50,8 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
             f"batch {plan.batch} of {pipeline.pipeline!r} was planned without a checkpoint, and the pipeline has "
             f"checkpoint {pipeline.checkpoint!r} now",
             kept="nothing was read or written",
-            then="give the pipeline a new name, and a section `offsets` with from: tailrace." + pipeline.pipeline,
+            then=f"{'' if plan.done else 'run the old configuration with --batch to finish its batch, then '}give the "
+            f"pipeline a new name, and a section `offsets` with from: tailrace.{pipeline.pipeline}",
         )
     if plan is not None:
         _check_open(plan, recovered, context.assembly)

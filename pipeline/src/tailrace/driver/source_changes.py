@@ -124,5 +124,11 @@ def hidden(topic: str) -> Noted:
     )
 
 
+def unread(topic: str, *, kept: bool) -> Noted:
+    """Return the note on a topic that the configuration has left out since the last batch."""
+    what = "kept, and reading continues there if it is configured again" if kept else "dropped: it was deleted"
+    return Noted(f"the configuration no longer reads the topic {topic!r}; its offsets are {what}")
+
+
 def _names(away: Away) -> Iterable[str]:
     return sorted({topic for places in away.values() for topic, _ in places})

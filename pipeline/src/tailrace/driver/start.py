@@ -107,6 +107,7 @@ def _report_gone(context: Context, gone: Range) -> None:
 def _checked(context: Context, loop: Loop, stored: TopicPartitions, again: frozenset[str]) -> TopicPartitions:
     """Return the positions, moved if they are out of range and the pipeline allows it; report what was moved."""
     pipeline, plan = context.pipeline, loop.plan
+    stored = _configured(context, loop, stored)
     stored, gone = _seen(context, loop, stored, again)
     kept = {place: offset for place, offset in stored.items() if place[0] not in again}
     # What a backfill has read to its bound may be deleted from the topic since.
@@ -128,6 +129,26 @@ def _checked(context: Context, loop: Loop, stored: TopicPartitions, again: froze
     return positions
 
 
+def _configured(context: Context, loop: Loop, stored: TopicPartitions) -> TopicPartitions:
+    """Return the positions without those of topics that the configuration no longer reads; they are kept, by their ids.
+
+    A backfill reads all topics of its range.
+    """
+    plan, pipeline = loop.plan, context.pipeline
+    if not isinstance(plan, Plan) or plan.until is not None:
+        return stored
+    known = {topic for topic, _ in stored}
+    out = sorted(topic for topic in known if not source.reads(pipeline, topic))
+    # Offsets that a person has set for a topic replace those that were kept from one of the same name.
+    away = {name: places for name, places in plan.away.items() if not known & {topic for topic, _ in places}}
+    for topic in out:  # one without an id was deleted before its offsets were written
+        if topic in plan.topics:
+            away[plan.topics[topic]] = {place: offset for place, offset in stored.items() if place[0] == topic}
+        context.emit(source_changes.unread(topic, kept=topic in plan.topics))
+    loop.plan = replace(plan, away=away)
+    return {place: offset for place, offset in stored.items() if place[0] not in out}
+
+
 def _seen(
     context: Context, loop: Loop, stored: TopicPartitions, again: frozenset[str]
 ) -> tuple[TopicPartitions, list[str]]:
@@ -135,7 +156,7 @@ def _seen(
     plan, pipeline = loop.plan, context.pipeline
     if not isinstance(plan, Plan):
         return stored, []
-    kept = {place for places in plan.away.values() for place in places}
+    kept = {place for places in plan.away.values() for place in places if source.reads(pipeline, place[0])}
     asked = {place for place in stored.keys() | kept if place[0] not in again}
     hidden, lost = source.missing(pipeline, asked, context.cluster)
     gone = sorted({place[0] for place in kept.intersection(lost)})

@@ -81,7 +81,8 @@ class SourceChanged(KafkaError):
     """A source topic was deleted, or lost partitions, while the pipeline ran or was down.
 
     What was delivered stays delivered; unread records are gone with the topic. Restore the topic, or remove it
-    from `source.topics`.
+    from `source.topics`: the others continue. A stateful pipeline, whose checkpoint has the topic, needs
+    `source.on_data_loss: reset` to continue without it.
     """
 
     code = "TR-206"

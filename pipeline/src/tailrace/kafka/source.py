@@ -74,7 +74,7 @@ def topics(pipeline: Pipeline, cluster: Cluster, known: Iterable[str] = ()) -> T
     The list of all topics leaves out those that may not be described, as if they did not exist.
     """
     asked = {topic for topic, _ in partitions_of(pipeline, cluster)}
-    asked |= {topic for topic in known if _reads(pipeline, topic)}
+    asked |= {topic for topic in known if reads(pipeline, topic)}
     found, hidden = by_name(cluster.admin, asked)
     return Topics(found, hidden, frozenset(asked - found.keys() - hidden))
 
@@ -95,7 +95,7 @@ def missing(pipeline: Pipeline, places: Iterable[tuple[str, int]], cluster: Clus
         gone = [(topic, number) for topic, number in asked if number >= counts.get(topic, 0)]
         return seen.hidden, tuple(place for place in gone if place[0] not in seen.hidden)
 
-    return _certain(ask, lambda answer: any(_reads(pipeline, topic) for topic, _ in answer[1]))
+    return _certain(ask, lambda answer: any(reads(pipeline, topic) for topic, _ in answer[1]))
 
 
 def within(
@@ -111,12 +111,7 @@ def within(
         )
     reset = pipeline.source.on_data_loss is OnDataLoss.RESET
     if gone and not reset:
-        names = ", ".join(f"{topic}-{number}" for topic, number in gone[:5])
-        raise errors.SourceChanged(
-            f"{where} has offsets for {names}, which no longer exist",
-            kept="everything that was delivered; nothing more was read",
-            then="restore the topic, or set source.on_data_loss: reset to continue without it",
-        )
+        raise _without(pipeline, gone, where)
     here = {place: offset for place, offset in stored.items() if place not in gone}
     first = cluster.earliest(here)
 
@@ -125,7 +120,10 @@ def within(
         return stable, stable | beyond(here, stable, cluster)
 
     last, tops = _certain(bounds, lambda found: any(offset > found[1][place] for place, offset in here.items()))
-    notes = [f"{topic}-{number} no longer exists" for topic, number in gone]
+    notes = [
+        f"{topic}-{number} {'no longer exists' if reads(pipeline, topic) else 'is no longer read'}"
+        for topic, number in gone
+    ]
     for place, offset in list(here.items()):
         if first[place] <= offset <= tops[place]:
             continue
@@ -146,6 +144,19 @@ def within(
     return here, notes
 
 
+def _without(pipeline: Pipeline, gone: Places, where: str) -> errors.SourceChanged:
+    """Return the error for stored offsets of partitions that are gone, or that the configuration does not read."""
+    deleted = [f"{topic}-{number}" for topic, number in gone if reads(pipeline, topic)]
+    unread = [f"{topic}-{number}" for topic, number in gone if not reads(pipeline, topic)]
+    why = "no longer exist" if deleted else "the configuration no longer reads"
+    return errors.SourceChanged(
+        f"{where} has offsets for {', '.join((deleted or unread)[:5])}, which {why}",
+        kept="everything that was delivered; nothing more was read",
+        then=f"{'restore the topic' if deleted else 'read the topic again'}, or set source.on_data_loss: reset to "
+        "continue without it",
+    )
+
+
 def _certain(question: Callable[[], T], doubtful: Callable[[T], bool]) -> T:
     """Ask until the answer is not in doubt, or was repeated for long enough to be believed."""
     until = time.monotonic() + CERTAIN_AFTER
@@ -154,7 +165,7 @@ def _certain(question: Callable[[], T], doubtful: Callable[[T], bool]) -> T:
     return answer
 
 
-def _reads(pipeline: Pipeline, topic: str) -> bool:
+def reads(pipeline: Pipeline, topic: str) -> bool:
     """Return whether the configuration names this topic."""
     pattern = pipeline.source.pattern
     return topic in pipeline.source.topics if pattern is None else re.fullmatch(pattern, topic) is not None

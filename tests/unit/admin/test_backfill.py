@@ -110,7 +110,7 @@ def bounded_plan(**changes: Any) -> Plan:
 def test_offsets_moved_by_hand_keep_the_bound_of_a_backfill(markers: dict[SinkPartition, Marker]) -> None:
     """Without it the same backfill would refuse to continue, as its plan would not be one of a backfill."""
     target = {("in", 0): 20}
-    found = moved(pipeline(pipeline="orders-backfill-0123abcd"), bounded_plan(), markers, target, {"in": "id"})
+    found = moved(pipeline(pipeline="orders-backfill-0123abcd"), bounded_plan(), markers, target, {"in": "id"}, {})
     assert isinstance(found, Plan)
     assert (found.ends, found.until) == (target, {("in", 0): 100})
 

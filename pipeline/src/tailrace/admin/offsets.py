@@ -161,7 +161,10 @@ def base(now: Situation, give_up: bool) -> Positions:
 def targets(
     pipeline: Pipeline, cluster: Cluster, before: Positions, wanted: Mapping[Place, int], *, alone: bool = False
 ) -> Positions:
-    """Return the new offsets, which must exist in the topics; with `alone` they replace all others."""
+    """Return the new offsets, which must exist in the topics; with `alone` they replace all others.
+
+    Those of topics that are missing are left out: the brokers take none.
+    """
     present = source.partitions_of(pipeline, cluster)
     unknown = sorted(set(wanted) - set(present))
     if unknown:
@@ -179,7 +182,8 @@ def targets(
                 kept=_UNCHANGED,
                 then="choose an offset in that range",
             )
-    return dict(wanted) if alone else before | dict(wanted)
+    left = {} if alone else {place: offset for place, offset in before.items() if place in present}
+    return left | dict(wanted)
 
 
 def ends_of(pipeline: Pipeline, cluster: Cluster, places: Iterable[Place], earliest: bool) -> Positions:
@@ -214,11 +218,13 @@ def apply(
     target: Positions,
     ledger: Ledger,
     named: Collection[Place] | None = None,
+    missing: Mapping[Place, int] | None = None,
 ) -> None:
     """Fence every driver and write the change to the ledger, where it takes effect.
 
-    Only the offsets that are `named` (None: all) are known to be meant for the topics that exist now. Tasks may outlive
-    the driver of a batch that is given up. Their sink partitions get markers that refuse them.
+    Only the offsets that are `named` (None: all) are known to be meant for topics that exist now; those of `missing`
+    topics are kept. Tasks may outlive the driver of a batch that is given up, so their sink partitions get markers that
+    refuse them.
     """
     _require_idle(pipeline, running(cluster, pipeline.pipeline))  # one may have started since the state was read
     ledger.take()
@@ -233,7 +239,8 @@ def apply(
     if ledger.markers() != now.markers:
         raise written_meanwhile(pipeline.pipeline)
     ids = {topic: name for topic, (name, _) in topic_ids(cluster.admin, {topic for topic, _ in target}).items()}
-    after = moved(pipeline, plan, now.markers, target, kept_ids(plan, target, target if named is None else named, ids))
+    topics = kept_ids(plan, target, target if named is None else named, ids)
+    after = moved(pipeline, plan, now.markers, target, topics, missing or {})
     _require_idle(pipeline, running(cluster, pipeline.pipeline))
     left = given_up(plan, now.markers, after.batch)
     if plan is not None and left:
@@ -273,6 +280,7 @@ def moved(
     markers: Mapping[SinkPartition, Marker],
     target: Positions,
     ids: Mapping[str, str],
+    missing: Mapping[Place, int],
 ) -> AnyPlan:
     """Return a finished plan that ends at the new offsets, for the current sink and topics.
 
@@ -286,6 +294,8 @@ def moved(
         return new
     # By name: a topic that was created again while it was away has another id.
     away = {name: kept for name, kept in plan.away.items() if new.topics.keys().isdisjoint(topic for topic, _ in kept)}
+    for topic in {topic for topic, _ in missing} & plan.topics.keys():
+        away[plan.topics[topic]] = {place: offset for place, offset in missing.items() if place[0] == topic}
     if known <= plan.batch + 1:
         return replace(plan.finished(target), sink=new.sink, topics=new.topics, away=away)
     return replace(new, until=plan.until, away=away)

@@ -288,15 +288,17 @@ def _change(
         if moves and how.output is Output.TEXT:
             rows = [(*each.place, each.before, each.after, each.meaning) for each in moves]
             table(("topic", "partition", "from", "to", "which"), rows)
+        missing = {} if alone else {place: offset for place, offset in before.items() if place not in target}
         for topic, partition in sorted(set(desk.now.positions) - set(target)):
-            note(f"{topic}-{partition} no longer exists, and is dropped")
+            kept = "is not there now; its offset is kept" if missing else "no longer exists, and is dropped"
+            note(f"{topic}-{partition} {kept}")
         # A pipeline that has never run has no position yet: setting one is a change even if nothing moves.
         idle = not moves and desk.now.state == "stopped" and not accepts
         if not idle and not how.dry_run:
             if not how.yes and not confirm(f"change {len(moves)} offsets of {desk.pipeline.pipeline}?"):
                 note(UNCHANGED)
                 raise typer.Exit(1)
-            offsets.apply(desk.pipeline, desk.cluster, desk.now, target, desk.ledger, named)
+            offsets.apply(desk.pipeline, desk.cluster, desk.now, target, desk.ledger, named, missing)
             result["changed"] = True
             _keep(desk, target)
     _report(desk, how, result, len(moves))

@@ -49,29 +49,31 @@ class ExactlyOnce:
                 f"one exactly_once(...) serves one query: it has written {self._name!r} and is now called by {name!r}",
                 then="make one for each query, or give each the option id",
             )
-        ranges, slices = spark_source.cut(frame)
+        slices = spark_source.cut(frame)[1]
+        ranges = spark_source.read_from_kafka(frame)
         plan, known = self._plan, self._plan.batch if self._plan else -1
-        if plan is None or number > known:
-            plan = StreamPlan(
-                name,
-                name,
-                BatchId(number),
-                ranges,
-                slices,
-                entry="",
-                run=self.run,
-                at=time.time(),
-                delivery=self.target.delivery,
-            )
-            self._held.write(plan, {})
-            self._plan = plan
-        elif number < known:
+        if number < known:
             raise errors.CheckpointMismatch(
                 f"the ledger of {name!r} ends with batch {known}, and the checkpoint begins batch {number}",
                 kept="nothing was written",
                 then="use the checkpoint folder that the query used before, or give the sink another id",
             )
+        planned = StreamPlan(
+            name,
+            _planned_by(spark),
+            BatchId(number),
+            ranges,
+            slices,
+            entry="",
+            run=self.run,
+            at=time.time(),
+            delivery=self.target.delivery,
+        )
+        if plan is None or number > known:
+            self._held.write(planned, {})
+            self._plan = plan = planned
         else:
+            _check_same(plan, planned)
             self._check_age(plan)
         write = BatchWrite(
             plan=plan,
@@ -124,6 +126,29 @@ class ExactlyOnce:
                 then="restore the ledger topic, or give the sink another id",
             )
         self._ledger, self._name = ledger, name
+
+
+def _planned_by(spark: SparkSession) -> str:
+    """Return the id of the query and when it planned this batch, which a replay finds in the checkpoint."""
+    number = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    return f"{number}@{_query(spark).lastExecution().offsetSeqMetadata().batchTimestampMs()}"
+
+
+def _check_same(known: StreamPlan, now: StreamPlan) -> None:
+    """Refuse a batch that has the number of the last one, and is neither its replay nor reads the same from Kafka.
+
+    Plans of earlier versions name no query, and behind a shuffle no ranges: they are finished.
+    """
+    if known.query in {known.pipeline, now.query} or (now.ranges and known.ranges == now.ranges):
+        return
+    was, would = (", ".join(map(str, each.ranges[:3])) or f"what {each.query} planned" for each in (known, now))
+    raise errors.CheckpointMismatch(
+        f"batch {known.batch} of {known.pipeline!r} was planned to read {was}, and would now read {would}: the "
+        "checkpoint folder is older than the ledger, or another one",
+        kept="nothing was written",
+        then="use the checkpoint folder that the query used before; if it is lost, check the output for what the batch "
+        "has delivered, then continue with a new folder, another id and startingOffsets",
+    )
 
 
 def _check_cut(frame: DataFrame, *, known: bool) -> None:

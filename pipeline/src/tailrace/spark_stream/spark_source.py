@@ -6,7 +6,8 @@ The ranges of a task come from the physical plan, because Spark's task numbers c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -81,6 +82,36 @@ def _lineage(rdd: Any, seen: set[int]) -> Iterator[Any]:
     dependencies = rdd.dependencies()
     for number in range(dependencies.size()):
         yield from _lineage(dependencies.apply(number).rdd(), seen)
+
+
+def read_from_kafka(frame: DataFrame) -> tuple[Range, ...]:
+    """Return what a batch reads, however its tasks share it; nothing if it also reads from elsewhere than Kafka."""
+    found: list[Range] = []
+    for rdd in _lineage(frame._jdf.queryExecution().toRdd(), set()):
+        for each in rdd.partitions() if not rdd.dependencies().size() else ():
+            if not _of_kafka(each):
+                return ()
+            found.append(Range.parse(_describe(each)))
+    return joined(found)
+
+
+def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """Join ranges that touch or overlap."""
+    found: list[Range] = []
+    for each in sorted(ranges):
+        if found and found[-1].place == each.place and each.start <= found[-1].end:
+            found[-1] = replace(found[-1], end=max(found[-1].end, each.end))
+        else:
+            found.append(each)
+    return tuple(found)
+
+
+def _of_kafka(partition: Any) -> bool:
+    kind = partition.getClass().getSimpleName()
+    planned = partition.inputPartition() if kind == "DataSourceRDDPartition" else None
+    if planned is not None and planned.isDefined():
+        kind = planned.get().getClass().getSimpleName()
+    return kind in {"KafkaBatchInputPartition", "KafkaSourceRDDPartition"}
 
 
 def _describe(partition: Any) -> str:

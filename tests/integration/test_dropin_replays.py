@@ -1,0 +1,191 @@
+"""What `exactly_once` does if a batch that it knows comes again, but reads or distributes other records."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import tailrace
+from support.pipelines import Bench
+from tailrace.spark_stream import planned_sink, spark_source
+from tailrace.testing import Record, produce
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+Shuffle = Callable[[DataFrame], DataFrame]
+
+
+def by_value(rows: DataFrame) -> DataFrame:
+    """Distribute the rows by their values."""
+    return rows.repartition(3, "value")
+
+
+def as_read(rows: DataFrame) -> DataFrame:
+    """Leave the rows where they were read."""
+    return rows
+
+
+def fill(one: Bench, start: int, end: int) -> None:
+    """Write these numbers to the two partitions of the source."""
+    produce(one.kafka, one.source, [Record(b"%d" % number, partition=number % 2) for number in range(start, end)])
+
+
+def numbers(one: Bench) -> list[int]:
+    """Return what the sink holds, sorted."""
+    return sorted(int(value or b"") for value in one.values())
+
+
+def deliver(rows: DataFrame, one: Bench, folder: Path, **options: str) -> None:
+    """Deliver what the source contains with `exactly_once`."""
+    target = {"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger", **options}
+    writer = rows.writeStream.foreachBatch(tailrace.exactly_once(**target)).option("checkpointLocation", str(folder))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def read(spark: SparkSession, one: Bench) -> DataFrame:
+    """Read the source topic with Spark's own source."""
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
+    return reader.option("subscribe", one.source).option("startingOffsets", "earliest").load().select("value")
+
+
+def faulty(rows: DataFrame, folder: Path) -> DataFrame:
+    """Fail in the second task while the file `broken` exists."""
+    flag = str(folder / "broken")
+
+    def check(value):  # type: ignore[no-untyped-def]  # PySpark reads hints as another kind of function
+        import os
+
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is not None and context.partitionId() == 1 and os.path.exists(flag):
+            raise ValueError("the fault of the test")
+        return bytes(value)
+
+    return rows.select(F.udf(check, "binary")("value").alias("value"))
+
+
+def fail_in_part(one: Bench, folder: Path, job: Callable[[], None]) -> None:
+    """Run until the first sink partition is delivered, and the second is not."""
+    (folder / "broken").touch()
+    with pytest.raises(Exception, match="the fault of the test"):
+        job()
+    one.settle()
+    (folder / "broken").unlink()
+    assert 0 < len(one.values()) < 40
+
+
+def forget(folder: Path) -> None:
+    """Remove Spark's note that a batch is done, as if Spark had ended before it wrote the note."""
+    for each in (folder / "commits").iterdir():
+        each.unlink()
+
+
+@pytest.mark.parametrize("shuffle", [by_value, as_read], ids=["shuffled", "as-read"])
+def test_batch_that_an_older_checkpoint_plans_with_other_records_is_refused(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path, shuffle: Shuffle
+) -> None:
+    """Behind a shuffle too, where the sink partitions look the same: skipping them would lose the new records."""
+    one = bench(partitions=2)
+    fill(one, 0, 10)
+    deliver(shuffle(read(spark, one)), one, tmp_path / "c")
+    shutil.copytree(tmp_path / "c", tmp_path / "backup")
+    fill(one, 10, 20)
+    deliver(shuffle(read(spark, one)), one, tmp_path / "c")
+    fill(one, 20, 30)
+    with pytest.raises(Exception, match="TR-307"):
+        deliver(shuffle(read(spark, one)), one, tmp_path / "backup")
+    assert numbers(one) == list(range(20))
+    deliver(shuffle(read(spark, one)), one, tmp_path / "c")
+    assert numbers(one) == list(range(30))
+
+
+def test_batch_that_an_older_checkpoint_plans_with_the_same_records_is_skipped(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """It is the batch that was delivered, so the query continues behind it."""
+    one = bench(partitions=2)
+    fill(one, 0, 10)
+    deliver(by_value(read(spark, one)), one, tmp_path / "c")
+    shutil.copytree(tmp_path / "c", tmp_path / "backup")
+    fill(one, 10, 20)
+    deliver(by_value(read(spark, one)), one, tmp_path / "c")
+    deliver(by_value(read(spark, one)), one, tmp_path / "backup")
+    fill(one, 20, 30)
+    deliver(by_value(read(spark, one)), one, tmp_path / "backup")
+    assert numbers(one) == list(range(30))
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_batch_of_an_earlier_version_behind_a_shuffle_is_finished(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    """Its plan does not say what it reads, so it is taken for the batch that Spark brings again."""
+    one = bench(partitions=2)
+    fill(one, 0, 40)
+
+    def job() -> None:
+        deliver(faulty(by_value(read(spark, one)), tmp_path), one, tmp_path / "c", id=one.name)
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(planned_sink, "_planned_by", lambda spark: one.name)
+        earlier.setattr(spark_source, "read_from_kafka", lambda frame: ())
+        if finished:
+            job()
+            forget(tmp_path / "c")
+        else:
+            fail_in_part(one, tmp_path, job)
+    fill(one, 40, 50)
+    job()
+    assert numbers(one) == list(range(50))
+
+
+def test_first_batch_of_another_checkpoint_with_the_same_id_is_not_taken_for_the_old_one(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The id names the same ledger entry, whose batch 0 has read less."""
+    one = bench(partitions=2)
+    fill(one, 0, 10)
+    deliver(by_value(read(spark, one)), one, tmp_path / "c", id=one.name)
+    fill(one, 10, 20)
+    with pytest.raises(Exception, match="TR-307"):
+        deliver(by_value(read(spark, one)), one, tmp_path / "other", id=one.name)
+    deliver(by_value(read(spark, one)), one, tmp_path / "c", id=one.name)
+    assert numbers(one) == list(range(20))
+
+
+@pytest.mark.parametrize("shuffle", [by_value, as_read], ids=["shuffled", "as-read"])
+def test_batch_of_a_source_other_than_kafka_is_known_by_its_query(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path, shuffle: Shuffle
+) -> None:
+    """What the tasks read of it is unknown, so a batch that Spark has planned again is refused."""
+    one = bench()
+    (tmp_path / "in").mkdir()
+
+    def add(start: int, end: int) -> None:
+        (tmp_path / "in" / f"{start}.txt").write_text("".join(f"{number}\n" for number in range(start, end)))
+
+    def job(folder: str) -> None:
+        deliver(shuffle(spark.readStream.text(str(tmp_path / "in"))), one, tmp_path / folder, id=one.name)
+
+    add(0, 10)
+    job("c")
+    shutil.copytree(tmp_path / "c", tmp_path / "backup")
+    forget(tmp_path / "c")
+    job("c")
+    assert numbers(one) == list(range(10))
+    add(10, 20)
+    with pytest.raises(Exception, match="TR-307"):
+        job("other")
+    job("c")
+    add(20, 30)
+    with pytest.raises(Exception, match="TR-307"):
+        job("backup")
+    job("c")
+    assert numbers(one) == list(range(30))

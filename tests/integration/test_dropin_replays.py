@@ -41,11 +41,12 @@ def numbers(one: Bench) -> list[int]:
     return sorted(int(value or b"") for value in one.values())
 
 
-def deliver(rows: DataFrame, one: Bench, folder: Path, **options: str) -> None:
-    """Deliver what the source contains with `exactly_once`."""
+def deliver(rows: DataFrame, one: Bench, folder: Path, then: Shuffle = as_read, **options: str) -> None:
+    """Deliver what the source contains with `exactly_once`, which gets what `then` makes of each batch."""
     target = {"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger", **options}
-    writer = rows.writeStream.foreachBatch(tailrace.exactly_once(**target)).option("checkpointLocation", str(folder))
-    writer.trigger(availableNow=True).start().awaitTermination()
+    sink = tailrace.exactly_once(**target)
+    writer = rows.writeStream.foreachBatch(lambda frame, number: sink(then(frame), number))
+    writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start().awaitTermination()
 
 
 def read(spark: SparkSession, one: Bench) -> DataFrame:
@@ -55,16 +56,16 @@ def read(spark: SparkSession, one: Bench) -> DataFrame:
 
 
 def faulty(rows: DataFrame, folder: Path) -> DataFrame:
-    """Fail in the second task while the file `broken` exists."""
+    """Fail in the tasks whose numbers the file `broken` holds."""
     flag = str(folder / "broken")
 
     def check(value):  # type: ignore[no-untyped-def]  # PySpark reads hints as another kind of function
-        import os
+        from pathlib import Path
 
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        if context is not None and context.partitionId() == 1 and os.path.exists(flag):
+        if context is not None and Path(flag).exists() and str(context.partitionId()) in Path(flag).read_text():
             raise ValueError("the fault of the test")
         return bytes(value)
 
@@ -73,7 +74,7 @@ def faulty(rows: DataFrame, folder: Path) -> DataFrame:
 
 def fail_in_part(one: Bench, folder: Path, job: Callable[[], None]) -> None:
     """Run until the first sink partition is delivered, and the second is not."""
-    (folder / "broken").touch()
+    (folder / "broken").write_text("1")
     with pytest.raises(Exception, match="the fault of the test"):
         job()
     one.settle()
@@ -189,3 +190,76 @@ def test_batch_of_a_source_other_than_kafka_is_known_by_its_query(
         job("backup")
     job("c")
     assert numbers(one) == list(range(30))
+
+
+def by_hash(rows: DataFrame) -> DataFrame:
+    """Distribute the rows by a computed column."""
+    return rows.withColumn("k", F.hash("value") % 5).repartition(2, "k").drop("k")
+
+
+def by_another_hash(rows: DataFrame) -> DataFrame:
+    """Distribute the rows by a column of the same name, computed in another way."""
+    return rows.withColumn("k", F.hash("value") % 7).repartition(2, "k").drop("k")
+
+
+def by_text(rows: DataFrame) -> DataFrame:
+    """Distribute the rows by an expression."""
+    return rows.repartition(2, F.reverse(F.concat(F.lit("x"), F.col("value").cast("string"))))
+
+
+@pytest.mark.parametrize("place", ["query", "batch"])
+@pytest.mark.parametrize("other", [by_text, by_another_hash])
+def test_changed_shuffle_of_a_partly_delivered_batch_is_refused(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path, place: str, other: Shuffle
+) -> None:
+    """It would move rows between a sink partition that is delivered and one that is not; the old one finishes."""
+    one = bench(partitions=2)
+    fill(one, 0, 40)
+
+    def job(shuffle: Shuffle) -> None:
+        if place == "query":
+            deliver(faulty(shuffle(read(spark, one)), tmp_path), one, tmp_path / "c")
+        else:
+            deliver(read(spark, one), one, tmp_path / "c", then=lambda rows: faulty(shuffle(rows), tmp_path))
+
+    fail_in_part(one, tmp_path, lambda: job(by_hash))
+    before = numbers(one)
+    with pytest.raises(Exception, match=r"TR-302.*other shuffles"):
+        job(other)
+    assert numbers(one) == before
+    job(by_hash)
+    assert numbers(one) == list(range(40))
+
+
+@pytest.mark.takes(12)
+def test_changed_shuffle_of_an_undelivered_batch_decides_from_then_on(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """No sink partition has rows yet. As soon as one has, the new shuffle must not change again."""
+    one = bench(partitions=2)
+    fill(one, 0, 40)
+
+    def job(shuffle: Shuffle) -> None:
+        deliver(faulty(shuffle(read(spark, one)), tmp_path), one, tmp_path / "c")
+
+    (tmp_path / "broken").write_text("01")
+    with pytest.raises(Exception, match="the fault of the test"):
+        job(by_hash)
+    one.settle()
+    assert one.values() == []
+    fail_in_part(one, tmp_path, lambda: job(by_text))
+    with pytest.raises(Exception, match=r"TR-302.*other shuffles"):
+        job(by_hash)
+    job(by_text)
+    assert numbers(one) == list(range(40))
+
+
+def test_changed_shuffle_of_a_delivered_batch_is_allowed(bench: MakeBench, spark: SparkSession, tmp_path: Path) -> None:
+    """Spark brings the batch again, and it is skipped; the next one is cut by the new shuffle."""
+    one = bench(partitions=2)
+    fill(one, 0, 40)
+    deliver(by_hash(read(spark, one)), one, tmp_path / "c")
+    forget(tmp_path / "c")
+    fill(one, 40, 50)
+    deliver(by_text(read(spark, one)), one, tmp_path / "c")
+    assert numbers(one) == list(range(50))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,7 +19,7 @@ from tailrace.progress import expiry
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import BatchId, Plan
 from tailrace.progress.stream_plan import StreamPlan, assign
-from tailrace.spark_stream import spark_source
+from tailrace.spark_stream import shuffle_keys, spark_source
 from tailrace.spark_stream.sink import BatchWrite, deliver
 from tailrace.spark_stream.sink_options import Target, rows_of
 
@@ -51,6 +51,8 @@ class ExactlyOnce:
             )
         slices = spark_source.cut(frame)[1]
         ranges = spark_source.read_from_kafka(frame)
+        shuffles = any("#" in each for each in slices)
+        code = shuffle_keys.digest(_query(spark).lastExecution(), frame._jdf.queryExecution()) if shuffles else ""
         plan, known = self._plan, self._plan.batch if self._plan else -1
         if number < known:
             raise errors.CheckpointMismatch(
@@ -68,13 +70,14 @@ class ExactlyOnce:
             run=self.run,
             at=time.time(),
             delivery=self.target.delivery,
+            code=code,
+            mixes=bool(code),
         )
         if plan is None or number > known:
             self._held.write(planned, {})
             self._plan = plan = planned
         else:
-            _check_same(plan, planned)
-            self._check_age(plan)
+            plan = self._replayed(plan, planned)
         write = BatchWrite(
             plan=plan,
             assigned=assign(plan, slices),
@@ -87,8 +90,9 @@ class ExactlyOnce:
         )
         deliver(frame, write, rows_of)
 
-    def _check_age(self, plan: StreamPlan) -> None:
-        """Refuse to replay a batch if a marker is missing that the brokers may have expired."""
+    def _replayed(self, plan: StreamPlan, now: StreamPlan) -> StreamPlan:
+        """Return the plan of a batch that comes again; refuse what may lose or repeat its records."""
+        _check_same(plan, now)
         markers = self._held.markers()
         if expiry.missing(plan, markers):
             expiry.check(
@@ -99,6 +103,16 @@ class ExactlyOnce:
                 then="look at the output for what the batch has delivered; then continue with another checkpoint "
                 "folder and another id, from the startingOffsets that you choose",
             )
+        if plan.query == plan.pipeline or plan.code == now.code:  # earlier versions did not note the shuffles
+            return plan
+        written = [marker.next == plan.batch + 1 for marker in markers.values()]
+        if any(written):
+            if sum(written) < plan.sinks:
+                raise _shuffles_changed(plan)
+            return plan
+        self._plan = replace(plan, code=now.code, mixes=now.mixes)  # what is delivered from now on is cut by these
+        self._held.write(self._plan, {})
+        return self._plan
 
     @property
     def _held(self) -> Ledger:
@@ -148,6 +162,15 @@ def _check_same(known: StreamPlan, now: StreamPlan) -> None:
         kept="nothing was written",
         then="use the checkpoint folder that the query used before; if it is lost, check the output for what the batch "
         "has delivered, then continue with a new folder, another id and startingOffsets",
+    )
+
+
+def _shuffles_changed(plan: StreamPlan) -> errors.CutChanged:
+    return errors.CutChanged(
+        f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and was begun with other shuffles: their keys "
+        "decide what a sink partition gets",
+        kept="nothing more of the batch was delivered; what was, is not delivered again",
+        then="finish the batch with the query as it was, with the trigger availableNow, then change it",
     )
 
 

@@ -1,0 +1,89 @@
+"""What deals the rows of an `exactly_once` batch out to its sink partitions: the keys of the shuffles.
+
+A job that uses only the drop-in has no function whose files could be compared. So the keys are written down as Spark
+has planned them, each with the expressions that its columns come from, and without the ids of this session.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tailrace.driver.catalyst import Node, items, references, tree
+
+# The ids that Spark gives to columns, and the numbers by which it tells generated names apart.
+_IDS = re.compile(r"(_\d+)?#\d+L?")
+
+
+def digest(query: Any, batch: Any) -> str:
+    """Return a digest of the shuffles in what Spark executes of a query and of its batch; empty if there are none."""
+    below, above = tree(query.executedPlan()), tree(batch.executedPlan())
+    columns = _Columns()
+    columns.add(below)
+    columns.add(above, below)
+    found = [columns.partitioning(node) for root in (below, above) for node in _nodes(root) if node.name == "Exchange"]
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:32] if found else ""
+
+
+def _nodes(root: Node) -> Iterator[Node]:
+    """Yield the operators of a plan, and those inside the ones that hold a plan of their own."""
+    for node in root:
+        yield node
+        if node.name.startswith("InMemoryTableScan"):
+            yield from _nodes(tree(node.plan.relation().cachedPlan()))
+        elif node.name.startswith("AdaptiveSparkPlan"):
+            yield from _nodes(tree(node.plan.initialPlan()))
+
+
+@dataclass
+class _Columns:
+    """Where the columns of the plans come from, by their ids."""
+
+    made: dict[int, list[Any]] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    _known: dict[int, list[Any]] = field(default_factory=dict)
+
+    def add(self, root: Node, before: Node | None = None) -> None:
+        """Note what each operator makes; an RDD of the batch holds the columns of the query `before` it."""
+        for node in _nodes(root):
+            outputs = items(node.plan.output())
+            self.names |= {each.exprId().id(): each.name() for each in outputs}
+            passed = {each for child in node.children for each in child.outputs}
+            own = [each.exprId().id() for each in outputs if each.exprId().id() not in passed]
+            if not node.children:
+                theirs = items(before.plan.output()) if before is not None else []
+                if "ExistingRDD" in node.name and len(theirs) == len(outputs):
+                    self._note({mine: [each] for mine, each in zip(own, theirs, strict=True)})
+                continue
+            named = {each.exprId().id(): [each.child()] for each in node.expressions if _is(each, "Alias")}
+            unnamed = [each for each in node.expressions if not (_is(each, "Alias") or _is(each, "AttributeReference"))]
+            self._note({each: named.get(each, unnamed) for each in own})
+
+    def _note(self, made: dict[int, list[Any]]) -> None:
+        self.made |= {each: how for each, how in made.items() if each not in self.made}
+
+    def partitioning(self, exchange: Node) -> list[Any]:
+        """Describe how a shuffle deals rows out."""
+        how = exchange.plan.outputPartitioning()
+        kind = how.getClass().getSimpleName()
+        keys = [] if kind == "SinglePartition$" else items(how.children())
+        return [kind, *(self._text(each) for each in keys)]
+
+    def _text(self, expression: Any) -> list[Any]:
+        return [_IDS.sub("", expression.toString()), *(self._origin(each) for each in references(expression))]
+
+    def _origin(self, column: int) -> list[Any]:
+        if column not in self._known:
+            self._known[column] = []  # an operator's expressions may use its own columns
+            made = self.made.get(column)
+            name = self.names.get(column, "")
+            self._known[column] = [name] if made is None else [self._text(each) for each in made]
+        return self._known[column]
+
+
+def _is(expression: Any, kind: str) -> bool:
+    return bool(expression.getClass().getSimpleName() == kind)

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from support import early, strict
+from support.expiry import expire
 from support.pipelines import Bench, events_of
 from tailrace import errors
+from tailrace.kafka.cluster import Cluster
+from tailrace.testing import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -83,6 +86,41 @@ def test_changed_verdict_before_a_shuffle_stops_the_batch_and_names_the_record(b
     one.run(**sections)
     assert one.values() == sorted(b'{"id":%d}' % number for number in range(0, 20, 2))
     assert len(one.rejected()) == 10
+
+
+@pytest.mark.takes(12)
+def test_open_batch_behind_a_shuffle_whose_rejected_records_are_deleted_is_finished_with_reset(
+    bench: MakeBench,
+) -> None:
+    """A record that is gone has no other verdict. What is left of the batch is delivered."""
+    one, sections = prepared(bench)
+    fail_behind_the_shuffle(one, sections)
+    expire(one.kafka, one.source, 4)
+    sections["source"]["on_data_loss"] = "reset"
+    (one.folder / "strict").unlink()
+    with pytest.raises(errors.VerdictChanged, match=rf"the record {one.source}-[01] offset [15] is now accepted"):
+        one.run(**sections)  # of the records that are left
+    one.settle()
+    (one.folder / "strict").touch()
+    one.run(**sections)
+    assert one.values() == sorted(b'{"id":%d}' % number for number in range(4, 20, 2))
+    assert len(one.rejected()) == 10
+
+
+@pytest.mark.takes(15)
+def test_open_batch_behind_a_shuffle_of_a_recreated_topic_is_finished_with_reset(bench: MakeBench) -> None:
+    """Its rejected records stay committed, and the new topic is read from its beginning."""
+    one, sections = prepared(bench)
+    fail_behind_the_shuffle(one, sections)
+    cluster = Cluster(one.pipeline().kafka)
+    cluster.admin.delete_topics([one.source])[one.source].result(30)
+    wait_until(lambda: one.source not in cluster.topics(), "the topic to be gone", 30)
+    cluster.ensure(one.source, 2, 1, {})
+    one.send([b'{"id": 40}', b'{"id": 41}'], 0)
+    sections["source"]["on_data_loss"] = "reset"
+    one.run(**sections)
+    assert one.values() == [b'{"id":40}']
+    assert len(one.rejected()) == 11
 
 
 def test_changed_verdict_without_a_shuffle_loses_and_repeats_nothing(bench: MakeBench) -> None:

@@ -17,7 +17,7 @@ from tailrace.gateway import attempts as module
 from tailrace.gateway.attempts import Aside, Attempt, Attempts, completed
 from tailrace.gateway.schemas import ROW_SCHEMA
 from tailrace.gateway.verdicts import Verdicts
-from tailrace.progress.plan import BatchId, SinkPartition
+from tailrace.progress.plan import BatchId, Range, SinkPartition
 
 
 def task(judges: bool) -> Assignment:
@@ -220,3 +220,33 @@ def test_verdict_mismatch_names_the_difference(
         return
     with pytest.raises(VerdictChanged, match=words):
         verdicts(*now).check(stored, "p")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "lost", "words"),
+    [
+        ((1, 5), (5,), (0, 4), None),
+        ((1, 5), (), (0, 9), None),
+        ((1, 5), (), (0, 4), "in-3 offset 5 is now accepted"),
+        ((5,), (5, 7), (0, 4), "in-3 offset 7 is now rejected"),
+        (tuple(range(0, 90_000, 31)), tuple(range(31, 90_000, 31)), (0, 1), None),
+        (tuple(range(0, 90_000, 31)), tuple(range(31, 90_000, 31)), (1, 31), "modulo 128"),
+        (tuple(range(0, 90_000, 31)), tuple(range(62, 90_000, 31)), (0, 62), None),
+    ],
+)
+def test_lost_record_has_no_other_verdict(
+    before: tuple[int, ...], now: tuple[int, ...], lost: tuple[int, int], words: str | None
+) -> None:
+    """A record that is still there must have the same one; of groups of offsets, only those without a lost one tell."""
+    stored, ranges = verdicts(*before).text(), [Range("in", 3, *lost)]
+    if words is None:
+        verdicts(*now).check(stored, "p", ranges)
+    else:
+        with pytest.raises(VerdictChanged, match=words):
+            verdicts(*now).check(stored, "p", ranges)
+
+
+def test_records_lost_elsewhere_excuse_no_other_verdict() -> None:
+    """A task may read several source partitions."""
+    with pytest.raises(VerdictChanged, match="in-3 offset 1 is now accepted"):
+        verdicts().check(verdicts(1).text(), "p", [Range("in", 4, 0, 9), Range("other", 3, 0, 9)])

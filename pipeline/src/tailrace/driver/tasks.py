@@ -59,6 +59,7 @@ class BatchInfo:
     share: int
     delivery: Delivery
     faults: Faults = field(default_factory=dict)
+    gone: tuple[tuple[Range, ...], ...] = ()  # by part, what is not read because its topic is gone; empty if nothing
     lane: int | None = None  # of a job that only tries its part: it writes nothing
 
     @classmethod
@@ -87,6 +88,7 @@ class BatchInfo:
             share=share,
             delivery=plan.delivery,
             faults=faults,
+            gone=tuple(tuple(each for each in part if each.topic in gone) for part in plan.parts) if gone else (),
         )
 
     def probing(self, part: tuple[Range, ...], lane: int) -> BatchInfo:
@@ -218,6 +220,7 @@ class Tasks:
             attempt=attempt,
             judges=self.judges and not self.shuffles,
             verdicts=verdicts,
+            lost=info.gone[partition - info.outputs] if verdicts and info.gone else (),
             options=self.producer,
         )
 
@@ -247,7 +250,7 @@ class Tasks:
         A row is null where the record was accepted and breaks no rule, so such records cost next to nothing here.
         """
         info, part, attempt = here()
-        task = self.assignment(info, info.outputs + part, verdicts=True) if self.shuffles else None
+        task = self.assignment(info, info.outputs + part, attempt, verdicts=True) if self.shuffles else None
         handing = client.Handing(task or Judging(attempt, info.batch, part))
         if info.batch == WARMING or info.probe:
             yield from (aside(each)[0] for each in batches)

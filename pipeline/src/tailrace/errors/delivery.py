@@ -217,6 +217,8 @@ class VerdictChanged(DeliveryError):
     record the same verdict, or the record would be delivered twice or not at all. A validator that depends on the
     current time, or a schema registry that was down, can change a verdict. Restore the registry, the schema and the
     code that the batch began with and start again, or abandon the batch with `tailrace offsets set FILE … --give-up`.
+    With a `checkpoint` folder offsets cannot be set: give the pipeline a new name, a new folder and a section `offsets`
+    with `from: tailrace.NAME` of the old one. With source.on_data_loss: reset, a deleted record has no other verdict.
     """
 
     code = "TR-314"

@@ -34,9 +34,10 @@ class Assignment:
     owner: str = ""  # the gateway that wrote this sink partition last; empty if unknown
     idle: float = 300.0  # seconds after which a producer that no task uses is closed
     by_content: bool = False  # no plan exists: the marker's digest is that of the rows
-    attempt: str = ""  # the task attempt that reads and writes; empty if other tasks read
+    attempt: str = ""  # the task attempt that reads; empty if it is another one, or Spark reads
     judges: bool = False  # rejected rows are handed over separately; with `verdicts`, only they are written
     verdicts: bool = False  # the sink partition holds a reading task's rejected records, upstream of a shuffle
+    lost: tuple[Range, ...] = ()  # with `verdicts`: what that task does not read, because it no longer exists
     vitals: Vitals | None = None  # of the worker that sends the rows
     options: dict[str, Any] = field(repr=False, default_factory=dict)  # connection and producer: may hold secrets
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from tailrace.errors import VerdictChanged
 from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
+from tailrace.progress.plan import Range
 
 _LONGEST = 2_400  # characters of the marker's metadata
 _STRETCHES = 128
@@ -58,35 +59,51 @@ class Verdicts:
             buckets[each[2] % _STRETCHES].append(each)
         return [hashlib.sha256(json.dumps(each).encode()).hexdigest()[:8] for each in buckets]
 
-    def check(self, stored: str, who: str) -> None:
-        """Raise VerdictChanged if the marker was written with other verdicts."""
+    def check(self, stored: str, who: str, lost: Collection[Range] = ()) -> None:
+        """Raise VerdictChanged if the marker was written with other verdicts of records that are not lost since."""
         if stored.partition("=")[0].partition("~")[0] == self.text()[:16]:
             return
+        difference = self._difference(stored, lost)
+        if difference is None:
+            return
         raise VerdictChanged(
-            f"{who}: {self._difference(stored)}, and was not when the batch was first read",
+            f"{who}: {difference}, and was not when the batch was first read",
             kept="nothing more of the batch was delivered; what was, is not delivered again",
-            then="restore the schema registry, schema and code that the batch began with, then start again; "
-            "tailrace explain TR-314",
+            then="restore the schema registry, schema and code that the batch began with, then start again; if that "
+            "cannot be, give the batch up: `tailrace explain TR-314` says how",
         )
 
-    def _difference(self, stored: str) -> str:
-        """Name the first record whose verdict differs."""
+    def _difference(self, stored: str, lost: Collection[Range]) -> str | None:
+        """Name the first record whose verdict differs; return None if the lost records explain every difference."""
         if "=" in stored:
             before = {
                 (place.rpartition("-")[0], int(place.rpartition("-")[2]), offset)
                 for place, steps in json.loads(stored.partition("=")[2]).items()
                 for offset in _summed(steps)
             }
-            topic, partition, offset = min(before ^ self._rejected)
+            differ = {each for each in before ^ self._rejected if each in self._rejected or not _among(each, lost)}
+            if not differ:
+                return None if lost else "a record now has another verdict"
+            topic, partition, offset = min(differ)
             now = "rejected" if (topic, partition, offset) in self._rejected else "accepted"
             return f"the record {topic}-{partition} offset {offset} is now {now}"
         hashes = stored.partition("~")[2]
         for number, mine in enumerate(self._stretches()):
-            if hashes[number * 8 : number * 8 + 8] != mine:
+            if hashes[number * 8 : number * 8 + 8] != mine and not _touched(number, lost):
                 near = [each for each in sorted(self._rejected) if each[2] % _STRETCHES == number][:1]
                 shown = "".join(f", like {topic}-{partition} offset {offset}" for topic, partition, offset in near)
                 return f"a record whose offset is {number} modulo {_STRETCHES}{shown} now has another verdict"
-        return "a record now has another verdict"
+        return None if lost else "a record now has another verdict"
+
+
+def _among(record: tuple[str, int, int], lost: Collection[Range]) -> bool:
+    topic, partition, offset = record
+    return any(each.place == (topic, partition) and each.start <= offset < each.end for each in lost)
+
+
+def _touched(stretch: int, lost: Collection[Range]) -> bool:
+    """Return whether a group of offsets has a lost one: what its hash was of is unknown then."""
+    return any((stretch - each.start) % _STRETCHES < each.end - each.start for each in lost)
 
 
 def _summed(steps: list[int]) -> Iterator[int]:

@@ -24,6 +24,7 @@ from tailrace.gateway.sender import AT_LEAST_ONCE, Sender
 from tailrace.gateway.statistics import Listener, Statistics
 from tailrace.gateway.verdicts import Verdicts
 from tailrace.progress.marker import Decision, Marker, decide
+from tailrace.progress.plan import Range
 from tailrace.progress.states import overtaken, remembers
 from tailrace.telemetry import metrics
 from tailrace.telemetry.measure import Measures
@@ -148,9 +149,16 @@ class Deliveries:
         verdicts = Verdicts()
         if decide(marker, task.batch, task.digest, str(task)) is Decision.SKIP and marker is not None:
             collections.deque(verdicts.rows(batches), maxlen=0)
-            verdicts.check(marker.verdicts, str(task))
+            verdicts.check(marker.verdicts, str(task), (*task.lost, *self._lost(task)))
             return self._skipped(task, fresh)
         return self._committed(sink, task, verdicts.rows(batches), fresh, verdicts)
+
+    def _lost(self, task: Assignment) -> tuple[Range, ...]:
+        """Return what the task has found deleted; its rows have been read to their end by now."""
+        if not task.attempt or self._attempts is None:
+            return ()
+        with self._attempts.held(task.attempt) as attempt:
+            return attempt.read.lost if attempt.read is not None else ()
 
     def _listener(self, task: Assignment) -> Listener | None:
         return self._statistics.listener(task.pipeline) if self._statistics is not None else None

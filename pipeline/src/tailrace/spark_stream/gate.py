@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import BooleanType
 
-from tailrace.config import Delivery, Pipeline
+from tailrace.config import Delivery, OnDataLoss, Pipeline
 from tailrace.driver.batch_property import of_task
 from tailrace.driver.input_end import InputEnd
 from tailrace.errors import InvariantBroken
@@ -75,6 +75,7 @@ class Gate:
     rejected: str
     idle: float
     rules: int
+    reset: bool  # deleted records are left out
     answers: Accumulator[list[Written]] | None
     options: dict[str, Any] = field(repr=False)
     end: InputEnd = field(default_factory=InputEnd)
@@ -88,12 +89,15 @@ class Gate:
             rejected=pipeline.rejected_topic,
             idle=pipeline.sink.idle,
             rules=len(pipeline.process.validate_),
+            reset=pipeline.source.on_data_loss is OnDataLoss.RESET,
             answers=answers,
             options=client_options(pipeline.kafka) | pipeline.sink.options,
         )
 
-    def assignment(self, info: JudgedBatch, number: int) -> Assignment:
-        """Return the assignment for the rejected records of a range."""
+    def assignment(self, info: JudgedBatch, number: int, first: int | None = None) -> Assignment:
+        """Return the assignment for the rejected records of a range, of which `first` is the first one found."""
+        own = info.reads[number]
+        lost = replace(own, end=own.end if first is None else first)
         sink = SinkPartition(info.outputs + number)
         return Assignment(
             pipeline=self.pipeline,
@@ -109,6 +113,7 @@ class Gate:
             owner=info.owners.get(sink, ""),
             idle=self.idle,
             verdicts=True,
+            lost=(lost,) if self.reset and lost.start < lost.end else (),
             options=self.options,
         )
 
@@ -123,9 +128,9 @@ class Gate:
                     yield pa.array([], pa.bool_())
                     continue
                 info, _ = of_task(PROPERTY, JudgedBatch)
-                number = _number(each, info)
+                number, first = _place(each, info)
                 if handing is None:
-                    range_, handing = number, client.Handing(self.assignment(info, number))
+                    range_, handing = number, client.Handing(self.assignment(info, number, first))
                 elif number != range_:
                     raise InvariantBroken(f"batch {info.batch}: one task reads {info.reads[number]} and another range")
                 accepted, rejected, broken = aside(each.field("aside"))
@@ -152,12 +157,14 @@ class Gate:
         return written
 
 
-def _number(judged: pa.StructArray, info: JudgedBatch) -> int:
+def _place(judged: pa.StructArray, info: JudgedBatch) -> tuple[int, int]:
+    """Return the number of the range that these rows come from, and their first offset."""
     places = pc.unique(judged.field("topic")), pc.unique(judged.field("partition"))
     if any(len(each) != 1 for each in places):
         raise InvariantBroken(f"batch {info.batch}: one task reads several source partitions")
     ends = pc.min_max(judged.field("offset"))
-    return info.number(places[0][0].as_py(), places[1][0].as_py(), ends["min"].as_py(), ends["max"].as_py())
+    first = ends["min"].as_py()
+    return info.number(places[0][0].as_py(), places[1][0].as_py(), first, ends["max"].as_py()), first
 
 
 def gated(decoded: DataFrame, gate: Gate) -> DataFrame:

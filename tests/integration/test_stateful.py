@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from support import early, strict
+from support.expiry import expire
 from support.pipelines import Bench, events_of
 from tailrace import errors
 from tailrace.driver import recovery
@@ -35,14 +36,17 @@ FUNCTION = """
     from pyspark.sql.types import LongType
 
     def first(frame):
+        return plain(frame.dropDuplicates(["id"]))
+
+    def unchanged(frame):
+        return frame.select("id")
+
+    def plain(frame):
         def check(number):
             if number == 4 and Path({folder!r}, "broken").exists():
                 raise ValueError("the fault of the test")
             return number
-        return frame.dropDuplicates(["id"]).select(F.udf(check, LongType())("id").alias("id"))
-
-    def unchanged(frame):
-        return frame.select("id")
+        return frame.select(F.udf(check, LongType())("id").alias("id"))
 
     def joined(frame):
         left = frame.select(F.col("id").alias("a"))
@@ -286,3 +290,27 @@ def test_rejected_record_after_a_function_before_state_stops_reading_is_not_lost
     )
     assert [value for value, _ in one.rejected()] == [b"broken"]
     assert 0 < len(one.values()) < 60_000
+
+
+@pytest.mark.takes(15)
+@pytest.mark.parametrize("before", [4, 13], ids=["of the batch", "beyond its end"])
+def test_open_batch_of_a_stateful_pipeline_whose_records_are_deleted_is_finished_with_reset(
+    bench: MakeBench, before: int
+) -> None:
+    """Deleted records have no other verdict, and nothing was delivered because of their deletion."""
+    one, sections = prepared(bench)
+    fail_behind_the_state(one, sections)
+    delivered = one.values()
+    one.send([b'{"id": %d}' % number for number in range(100, 110)], 0)
+    expire(one.kafka, one.source, before)
+    sections["source"]["on_data_loss"] = "reset"
+    one.run(**sections)
+    left = {4: [*range(4, 20, 2), *range(100, 110, 2)], 13: [*range(10, 20, 2), 104, 106, 108]}[before]
+    values = one.values()
+    assert len(values) == len(set(values))
+    assert set(values) == {*delivered, *(b'{"id":%d}' % number for number in left)}
+    assert refused(one) == [*range(1, 20, 2), *range(101 if before == 4 else 103, 110, 2)]
+    one.send([b'{"id": 120}'], 0)
+    one.run(**sections)
+    assert set(one.values()) == {*values, b'{"id":120}'}
+    assert len(one.values()) == len(values) + 1

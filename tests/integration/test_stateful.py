@@ -48,6 +48,9 @@ FUNCTION = """
             return number
         return frame.select(F.udf(check, LongType())("id").alias("id"))
 
+    def shuffled(frame):
+        return plain(frame.repartition(3, "id"))
+
     def joined(frame):
         left = frame.select(F.col("id").alias("a"))
         right = frame.select(F.col("id").alias("b"))
@@ -314,3 +317,19 @@ def test_open_batch_of_a_stateful_pipeline_whose_records_are_deleted_is_finished
     one.run(**sections)
     assert set(one.values()) == {*values, b'{"id":120}'}
     assert len(one.values()) == len(values) + 1
+
+
+@pytest.mark.parametrize("function", ["plain", "shuffled"])
+def test_open_batch_whose_checkpoint_was_removed_is_refused(bench: MakeBench, function: str) -> None:
+    """Without the folder its rejected records would be delivered again; with the folder it is finished."""
+    one, sections = prepared(bench, function)
+    fail_behind_the_state(one, sections)
+    before, aside = one.values(), refused(one)
+    without: dict[str, Any] = {name: value for name, value in sections.items() if name != "checkpoint"}
+    with pytest.raises(errors.CutChanged) as caught:
+        one.run(**without)
+    assert "0.1" not in str(caught.value) + caught.value.then
+    assert "with its checkpoint" in caught.value.then
+    assert (one.values(), refused(one)) == (before, aside)
+    one.run(**sections)
+    assert (one.values(), refused(one)) == (ids(range(0, 20, 2)), list(range(1, 20, 2)))

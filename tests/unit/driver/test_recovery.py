@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from tailrace import errors
 from tailrace.config import Delivery
-from tailrace.driver.recovery import changed, last_marked
+from tailrace.driver.recovery import changed, last_marked, unfinished
+from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
-from tailrace.progress.stream_plan import Slice, StreamPlan
+from tailrace.progress.stream_plan import BEFORE, VERSION, Slice, StreamPlan
 
 
 def plan(rules: str, code: str) -> StreamPlan:
@@ -50,3 +58,27 @@ def test_markers_are_as_old_as_the_last_batch_that_left_one() -> None:
     assert last_marked(exactly, {SinkPartition(0): old}) == 50.0
     assert last_marked(exactly, {}) == 50.0
     assert last_marked(at_least, {SinkPartition(0): old}) == 0.0
+
+
+def left(version: int, *reads: Range) -> Plan | dict[tuple[str, int], int] | None:
+    """Return what is left of a batch of which one sink partition is written."""
+    ends = json.dumps({"in": {"0": 1, "1": 1}})
+    slices = Slice("in-0:0-1"), Slice("in-1:0-1")
+    begun = replace(plan("r", "c"), entry=f"v1\n{{}}\n{ends}", slices=slices, reads=reads, version=version)
+    marker = Marker.of(begun.batch, begun.digest, begun.sinks)
+    return unfinished(begun, {SinkPartition(0): marker}, cast(Ledger, None), "r", "c")
+
+
+def test_batch_of_version_0_1_is_finished_if_its_sink_partitions_are_ranges() -> None:
+    """That version had no checkpoint to lose."""
+    found = left(BEFORE)
+    assert isinstance(found, Plan)
+    assert found.outputs == 2
+
+
+@pytest.mark.parametrize("reads", [(), (Range("in", 0, 0, 1), Range("in", 1, 0, 1))])
+def test_batch_of_a_checkpoint_is_not_taken_for_one_of_version_0_1(reads: tuple[Range, ...]) -> None:
+    """Its rejected records have sink partitions of their own, and would come out again with the outputs."""
+    with pytest.raises(errors.CutChanged) as caught:
+        left(VERSION, *reads)
+    assert "finish the batch with its checkpoint" in caught.value.then

@@ -23,7 +23,7 @@ from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Decision, Marker, decide
 from tailrace.progress.plan import Place, Plan, Range, SinkPartition
 from tailrace.progress.positions import begins, named
-from tailrace.progress.stream_plan import AnyPlan, StreamPlan
+from tailrace.progress.stream_plan import BEFORE, AnyPlan, StreamPlan
 
 _SHOWN = 5
 
@@ -220,6 +220,15 @@ def changed(plan: AnyPlan, rules: str, code: str) -> list[str]:
 
 def _inherited(plan: StreamPlan) -> Plan:
     """Convert a plan of version 0.1 whose sink partitions are ranges; refuse any other."""
+    if plan.version != BEFORE or plan.reads:
+        raise errors.CutChanged(
+            f"batch {plan.batch} of {plan.pipeline!r} is partly delivered, and was begun with a `checkpoint` folder, "
+            "which the configuration no longer has: its sink partitions cannot be reproduced without it",
+            kept="nothing more of the batch was delivered, and nothing is delivered twice",
+            then="finish the batch with its checkpoint (set `checkpoint` as it was, then `tailrace run FILE --batch`), "
+            "then remove it; if the folder is lost, check the output and set where to continue: "
+            "`tailrace offsets set FILE … --give-up`",
+        )
     try:
         parts = tuple(tuple(Range.parse(each) for each in part.split("+")) for part in plan.slices)
     except errors.LedgerUnusable:

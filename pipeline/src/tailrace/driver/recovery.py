@@ -174,7 +174,7 @@ def unfinished(
     """Return what is left of the last batch.
 
     A plan must be delivered (sink partitions already written are skipped). Positions mean that nothing of the batch was
-    delivered, so it is chosen again from there. None means that the batch is done.
+    delivered, so it may be chosen again from there. None means that the batch is done.
     """
     if plan.done:
         return None
@@ -191,7 +191,9 @@ def unfinished(
         return None
     if isinstance(plan, StreamPlan):
         return _inherited(plan) if any(done) else begins(plan, plan.ends)
-    if any(done) and not repeatable(plan, rules, code):
+    if not repeatable(plan, rules, code):
+        if not any(done):  # the plan would name this code for parts that another one delivers
+            return begins(plan, plan.ends)
         what = "source.format, its schema or process.validate" if plan.rules != rules else "process.function"
         raise errors.CutChanged(
             f"batch {plan.batch} of {plan.pipeline!r} is partly delivered, and was begun with another {what}: behind "

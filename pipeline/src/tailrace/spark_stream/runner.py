@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,6 +20,7 @@ from tailrace.gateway import Written
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
+from tailrace.progress.positions import begins
 from tailrace.progress.stream_plan import StreamPlan, assign, offsets_of
 from tailrace.spark_stream import spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
@@ -113,8 +115,8 @@ class Runner:
         entry = self._log.entry(number)
         known = self._plan
         if known is not None and known.batch == number:  # only with a Spark checkpoint
-            replay, plan = True, known
-            check_reads(plan, reads)
+            check_reads(known, reads)
+            replay, plan = True, self._delivered_now(known)
         else:
             replay = False
             plan = StreamPlan(
@@ -151,6 +153,19 @@ class Runner:
                 self._control.learn(plan, time.monotonic() - begun)
         self._context.watcher.finished(self._finished(plan, written, replay))
         crash_points.at(Point.BATCH_RETURNED, number)
+
+    def _delivered_now(self, plan: StreamPlan) -> StreamPlan:
+        """Return the plan with the code that delivers it from here on, which the next start compares with its own.
+
+        The start has checked that nothing is delivered, or that what is does not depend on the code.
+        """
+        assembly = self._context.assembly
+        now = replace(plan, rules=assembly.rules, code=assembly.code, mixes=self._mixes)
+        if plan.done or now == plan:
+            return plan
+        self._context.ledger.write(now, begins(now, now.ends))
+        self._plan = now
+        return now
 
     def _check_rules(self, plan: StreamPlan) -> None:
         """Refuse a batch in which too many records break a rule; it is not planned yet, so nothing of it is open."""

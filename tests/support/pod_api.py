@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,3 +45,21 @@ def api(answers: Mapping[str, Answer | Sequence[Answer]]) -> Iterator[tuple[str,
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def cutting(*answers: bytes) -> Iterator[str]:
+    """Run a server that sends one of these bytes as its answer to each request, and closes; yield its address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            for answer in answers:
+                asking, _ = server.accept()
+                with asking:
+                    asking.recv(65536)
+                    asking.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join(10)

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from support.helm import ROOT
-from support.pod_api import api
+from support.pod_api import api, cutting
 from tailrace.config import Pipeline
 from tailrace.driver.tasks import Tasks
 from tailrace.errors import DriverPodUnknown, ExecutorsMissing
@@ -82,6 +82,14 @@ def test_a_driver_starts_without_permission_to_list_pods(account: Path) -> None:
         notice = Executors(url, "streams", "copies-abc", account).sweep()
     assert "403 Forbidden" in notice
     assert "t0ken" not in notice
+
+
+def test_driver_starts_although_the_answer_about_pods_is_cut(account: Path) -> None:
+    """As if it had been refused: the note says what came."""
+    with cutting(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{") as url:
+        notice = Executors(url, "streams", "copies-abc", account).sweep()
+    assert "could not look for executors" in notice
+    assert "IncompleteRead" in notice
 
 
 def test_missing_executors_are_an_error_with_the_reason(account: Path) -> None:

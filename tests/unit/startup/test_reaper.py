@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.pod_api import Answer, api
+from support.pod_api import Answer, api, cutting
 from tailrace.startup.executor_template import ExecutorTemplate
 from tailrace.startup.pods import Executors
 from tailrace.startup.reaper import Reaper
@@ -95,6 +96,31 @@ def test_reaping_survives_an_api_that_fails(account: Path) -> None:
     lost = pod("lost", 1, ends=-30)
     answers: dict[str, Answer | Sequence[Answer]] = {"GET": [(503, {}), (200, {"items": [lost]})], "DELETE": (200, {})}
     with api(answers) as (url, _), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tailrace.startup.reaper._LOOK", 0.01)
+        patch.setattr("tailrace.startup.reaper._SWEEP_EVERY", 0.0)
+        Reaper(Executors(url, "streams", "copies-abc", account), lambda: NO_ONE).run(stopped, heard)
+    assert notes == ["removed the executor lost: its node does not answer"]
+
+
+CUT = [
+    b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{",
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
+    b"of another protocol\r\n\r\n",
+    b"",
+]
+
+
+def test_reaping_survives_answers_that_are_cut(account: Path) -> None:
+    """An API server that restarts ends its connections in the middle of an answer."""
+    stopped, notes = threading.Event(), list[str]()
+
+    def heard(text: str) -> None:
+        notes.append(text)
+        stopped.set()
+
+    lost = json.dumps({"items": [pod("lost", 1, ends=-30)]}).encode()
+    whole = [b"HTTP/1.0 200 OK\r\n\r\n" + body for body in (lost, b"{}")]
+    with cutting(*CUT, *whole) as url, pytest.MonkeyPatch.context() as patch:
         patch.setattr("tailrace.startup.reaper._LOOK", 0.01)
         patch.setattr("tailrace.startup.reaper._SWEEP_EVERY", 0.0)
         Reaper(Executors(url, "streams", "copies-abc", account), lambda: NO_ONE).run(stopped, heard)

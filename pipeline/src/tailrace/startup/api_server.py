@@ -6,6 +6,7 @@ A driver lists and deletes pods, and needs nothing else of the API; so it carrie
 from __future__ import annotations
 
 import datetime
+import http.client
 import json
 import ssl
 import urllib.error
@@ -18,7 +19,8 @@ from typing import Any
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 API = "https://kubernetes.default.svc"
-FAILURES = (OSError, ValueError, KeyError)  # of a request: no answer, a refusal, an answer of another form
+# Of a request: no answer, a refusal, an answer that is cut, or one of another form.
+FAILURES = (OSError, http.client.HTTPException, ValueError, KeyError)
 _ANSWER_LIMIT = 10.0
 
 

@@ -13,7 +13,7 @@ from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.driver.shutdown import Stop
 from tailrace.startup.patience import Patience
-from tailrace.status.events import BrokersAway, Event, Started
+from tailrace.status.events import BrokersAway, Event, Idle, Ready, Started
 
 PIPELINE = Pipeline.model_validate(
     {"pipeline": "p", "kafka": {"patience": 60}, "source": {"topics": ["in"]}, "sink": {"topic": "out"}}
@@ -92,6 +92,26 @@ def test_failures_without_progress_are_bounded_together() -> None:
         tried += 1
         assert tried < 100
     assert 5 <= tried <= 20
+
+
+def test_driver_that_is_idle_again_has_all_its_patience() -> None:
+    """What failed may have been the note of the last batch: the run that starts over has none to deliver."""
+    one, stop, events = patience(lambda now: now < 1000 or now > 1030)
+    assert one.outlasts(AWAY, events.append)
+    one.heard(Idle(7))
+    stop.now = 1001.0
+    assert one.outlasts(AWAY, events.append)
+    assert said(events) == ["away", "back"]
+
+
+@pytest.mark.parametrize("event", [Started("p", "me", 3), Ready("p", "me")])
+def test_start_alone_renews_no_patience(event: Event) -> None:
+    """Each try starts, and may fail again in the same batch."""
+    one, stop, events = patience(lambda now: True)
+    assert one.outlasts(AWAY, events.append)
+    one.heard(event)
+    stop.now = 61.0
+    assert not one.outlasts(AWAY, events.append)
 
 
 @pytest.mark.parametrize(

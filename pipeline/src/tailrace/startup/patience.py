@@ -14,7 +14,7 @@ from tailrace.config import Pipeline
 from tailrace.driver.shutdown import Stop
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
-from tailrace.status.events import BatchWritten, BrokersAway, BrokersBack, Emit, Event, Started
+from tailrace.status.events import BatchWritten, BrokersAway, BrokersBack, Emit, Event, Idle, Started
 
 _FIRST, _LONGEST = 0.5, 10.0  # seconds between two questions
 _SKEW = 60.0  # seconds by which the clocks of two drivers may differ
@@ -37,7 +37,7 @@ class Patience:
         self._name, self._run = pipeline.pipeline, run
         self._stop = stop
         self._clock = clock
-        self._since: float | None = None  # the first failure since a batch was delivered
+        self._since: float | None = None  # the first failure since the pipeline got on
         self._pause = _FIRST
         self._now = now
         self._began = now()
@@ -48,10 +48,11 @@ class Patience:
         self._began = self._now()
 
     def heard(self, event: Event) -> None:
-        """Begin anew with each batch that is delivered, and keep what was said of the brokers."""
+        """Reset with each batch that is delivered or settled, and keep what was said of the brokers."""
         if isinstance(event, Started):  # the ledger is taken
             self.begin()
-        if isinstance(event, BatchWritten):
+        # A run that starts over with nothing left to deliver settles the last batch, and is idle.
+        if isinstance(event, BatchWritten | Idle):
             self._since, self._pause = None, _FIRST
         elif isinstance(event, BrokersAway | BrokersBack):
             self._away = isinstance(event, BrokersAway)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -89,6 +90,32 @@ def test_topic_is_created_although_the_client_replaces_its_connection_meanwhile(
     monkeypatch.setattr(cluster, "hides", lambda topic: False)
     assert cluster.ensure("ledger", 8, -1, {}) == 8
     assert answers == []
+
+
+def unanswered(*_: object, **__: object) -> dict[str, Future[Any]]:
+    """Make a request that no broker answers, nor librdkafka in their place."""
+    return {"ledger": Future()}
+
+
+def test_topic_whose_creation_is_not_answered_is_an_error_of_the_brokers(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first creation of the ledger may take longer than we wait."""
+    monkeypatch.setattr("tailrace.kafka.cluster.ANSWER_LIMIT", 0.1)
+    monkeypatch.setattr(cluster.admin, "create_topics", unanswered)
+    monkeypatch.setattr(cluster.admin, "describe_topics", unanswered)
+    with pytest.raises(errors.BrokerUnreachable, match="creating the topic 'ledger' with 8 partitions"):
+        cluster.ensure("ledger", 8, -1, {})
+
+
+def test_members_of_a_group_that_no_broker_tells_are_an_error_of_the_brokers(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is asked again first."""
+    monkeypatch.setattr("tailrace.kafka.cluster.ANSWER_LIMIT", 0.1)
+    monkeypatch.setattr(cluster.admin, "describe_consumer_groups", unanswered)
+    with pytest.raises(errors.BrokerUnreachable, match="members of the group 'ledger'"):
+        cluster.members("ledger")
 
 
 def test_options_that_the_client_refuses_are_an_error_of_the_configuration() -> None:

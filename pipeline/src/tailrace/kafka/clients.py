@@ -83,17 +83,22 @@ def in_thread(thread: str, act: Callable[[], T]) -> concurrent.futures.Future[T]
     return answer
 
 
+def answered(future: concurrent.futures.Future[T], limit: float, doing: str) -> T:
+    """Wait for a request's answer; after the limit, which may pass unheeded in librdkafka, there was none."""
+    try:
+        return future.result(limit)
+    except concurrent.futures.TimeoutError:
+        what = f"{doing}: no answer within {limit:.0f} s"
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, what)) from None
+
+
 def within(limit: float, doing: str, act: Callable[[], T]) -> T:
     """Run a call that may block beyond librdkafka's own limit; after ours, abandon it: it cannot be cancelled.
 
     Adding offsets to a transaction waits for the group's coordinator regardless of its timeout (librdkafka issue
     5456). If that broker has gone, it may wait until some other connection changes (issue 5511).
     """
-    try:
-        return in_thread("tailrace-within", act).result(limit)
-    except concurrent.futures.TimeoutError:
-        what = f"{doing}: no answer within {limit:.0f} s"
-        raise KafkaException(KafkaError(KafkaError._TIMED_OUT, what)) from None
+    return answered(in_thread("tailrace-within", act), limit, doing)
 
 
 def add_offsets(producer: Producer, places: Sequence[TopicPartition], group: object, limit: float, doing: str) -> None:

@@ -23,7 +23,7 @@ from confluent_kafka.admin import OffsetSpec as OffsetSpec  # type: ignore[attr-
 from tailrace import errors
 from tailrace.config import Kafka
 from tailrace.kafka import reach
-from tailrace.kafka.clients import ANSWER_LIMIT, SHORT_TRY, TopicPartitions, client_options, persist
+from tailrace.kafka.clients import ANSWER_LIMIT, SHORT_TRY, TopicPartitions, answered, client_options, persist
 from tailrace.kafka.errors import STRANGER, UNKNOWN_TOPIC, code_of, denied, is_denied, is_retriable, stranger, translate
 from tailrace.kafka.rights import Operation, on_group, on_topic
 
@@ -107,7 +107,7 @@ class Cluster:
         try:
             # Do not request its metadata: if brokers create topics automatically, that would create it.
             asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_LIMIT)
-            asked[topic].result(timeout=ANSWER_LIMIT)
+            answered(asked[topic], ANSWER_LIMIT, f"describing {topic!r}")
         except KafkaException as error:
             return is_denied(error)
         return False
@@ -156,7 +156,7 @@ class Cluster:
         end = time.monotonic() + ANSWER_LIMIT
         while True:
             try:
-                self._admin.create_topics([new])[new.topic].result(timeout=ANSWER_LIMIT)
+                answered(self._admin.create_topics([new])[new.topic], ANSWER_LIMIT, f"creating {new.topic!r}")
                 return
             except KafkaException as error:
                 if not is_retriable(error) or time.monotonic() > end:
@@ -170,7 +170,7 @@ class Cluster:
             # In short tries: brokers that never had a group first create its topic, and answer only the next request.
             asked = self._admin.describe_consumer_groups([group], request_timeout=SHORT_TRY)
             try:
-                found = asked[group].result(timeout=ANSWER_LIMIT)
+                found = answered(asked[group], ANSWER_LIMIT, f"describing {group!r}")
             except KafkaException as error:
                 if code_of(error) == KafkaError.GROUP_ID_NOT_FOUND:
                     return []

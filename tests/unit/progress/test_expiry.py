@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
+from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
 
 from tailrace.config import Delivery
-from tailrace.errors import ProgressMissing
-from tailrace.progress.expiry import DEFAULT_RETENTION, Retention, check, doubtful, duration, missing
+from tailrace.errors import BrokerUnreachable, ProgressMissing
+from tailrace.progress.expiry import DEFAULT_RETENTION, Retention, check, doubtful, duration, missing, retention
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BatchId, Range, SinkPartition
 from tailrace.progress.stream_plan import Slice, StreamPlan
@@ -71,3 +77,38 @@ def test_the_message_names_the_assumed_retention_if_it_is_unknown() -> None:
 def test_a_duration_is_shown_in_a_readable_unit(seconds: float, text: str) -> None:
     """People read it."""
     assert duration(seconds) == text
+
+
+def brokers(*tell: Mapping[str, str | None] | None) -> Any:
+    """Return an admin client of brokers with these settings; None is a broker that does not answer."""
+
+    def describe(asked: list[ConfigResource], **_: object) -> dict[ConfigResource, Future[Any]]:
+        told = tell[int(asked[0].name)]
+        future: Future[Any] = Future()
+        if told is not None:
+            future.set_result({name: SimpleNamespace(value=value) for name, value in told.items()})
+        return {asked[0]: future}
+
+    listed = SimpleNamespace(brokers=dict.fromkeys(range(len(tell))))
+    return cast("Any", SimpleNamespace(list_topics=lambda timeout: listed, describe_configs=describe))
+
+
+@pytest.mark.parametrize("tells", [{}, {"offsets.retention.minutes": None}, {"log.retention.hours": "1"}])
+def test_brokers_that_do_not_tell_the_retention_are_taken_to_have_the_default(tells: dict[str, str | None]) -> None:
+    """Some services answer only with the settings that may be changed."""
+    found = retention(brokers(tells))
+    assert (found.seconds, "7 days" in found.note) == (DEFAULT_RETENTION, True)
+
+
+def test_shortest_retention_of_the_brokers_counts() -> None:
+    """Any of them may keep the group."""
+    said = [{"offsets.retention.minutes": minutes} for minutes in ("60", "30", "90")]
+    assert retention(brokers(*said)) == Retention(1800.0)
+    assert retention(brokers(*said, {})).seconds == 1800.0
+
+
+def test_retention_that_no_broker_answers_is_an_error_of_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start then waits for a supervisor, or for patience, and not for ever."""
+    monkeypatch.setattr("tailrace.progress.expiry.ANSWER_LIMIT", 0.1)
+    with pytest.raises(BrokerUnreachable, match=r"reading offsets\.retention\.minutes"):
+        retention(brokers(None))

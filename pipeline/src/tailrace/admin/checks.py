@@ -28,9 +28,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs d
 
 from tailrace import jars
 from tailrace.config import Kafka, Pipeline
-from tailrace.errors import CertificateExpired, NotAuthenticated, NotAuthorized, TailraceError
+from tailrace.errors import CertificateExpired, KafkaFailed, NotAuthenticated, NotAuthorized, TailraceError
 from tailrace.kafka import certificate
-from tailrace.kafka.clients import ANSWER_LIMIT, client_options, committed, persist
+from tailrace.kafka.clients import ANSWER_LIMIT, answered, client_options, committed, persist
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import translate
 from tailrace.kafka.rights import (
@@ -236,7 +236,7 @@ class Brokers:
             futures = self._admin.describe_topics(
                 TopicCollection([topic]), include_authorized_operations=True, request_timeout=ANSWER_LIMIT
             )
-            allowed = futures[topic].result().authorized_operations
+            allowed = answered(futures[topic], ANSWER_LIMIT, f"describing {topic!r}").authorized_operations
             if allowed and AclOperation.ALL not in allowed:
                 for operation, right in zip(operations, rights, strict=True):
                     if operation not in allowed:
@@ -252,7 +252,8 @@ class Brokers:
         new = NewTopic(topic, num_partitions=partitions, replication_factor=replication)
 
         def question() -> Check:
-            self._admin.create_topics([new], validate_only=True)[topic].result(timeout=ANSWER_LIMIT)
+            asked = self._admin.create_topics([new], validate_only=True)
+            answered(asked[topic], ANSWER_LIMIT, f"asking whether {topic!r} can be created")
             return ok(name, f"{topic} does not exist yet, and can be created")
 
         if self._cluster.hides(topic):
@@ -331,4 +332,7 @@ class Brokers:
             [ConfigResource(kind, name)], request_timeout=ANSWER_LIMIT
         )
         [future] = futures.values()
-        return str(future.result()[setting].value)
+        found = answered(future, ANSWER_LIMIT, f"describing {name}").get(setting)
+        if found is None or found.value is None:
+            raise KafkaFailed(f"the brokers do not tell {setting} of {name}")
+        return str(found.value)

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 
 from tailrace.config import Delivery
 from tailrace.errors import NotAuthorized, ProgressMissing
-from tailrace.kafka.clients import ANSWER_LIMIT
+from tailrace.kafka.clients import ANSWER_LIMIT, answered
 from tailrace.kafka.errors import translate
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import SinkPartition
@@ -25,6 +25,7 @@ from tailrace.progress.stream_plan import AnyPlan
 DEFAULT_RETENTION = 7 * 24 * 3600.0
 _LONGEST_MARGIN = 3600.0
 _SETTING = "offsets.retention.minutes"
+_ASSUMED = "so Kafka's default of 7 days is used"
 
 
 @dataclass(frozen=True)
@@ -104,17 +105,24 @@ def duration(seconds: float) -> str:
 
 
 def retention(admin: AdminClient) -> Retention:
-    """Ask the brokers for the retention, and return the shortest; Kafka's default if we may not read it."""
+    """Ask the brokers for the retention, and return the shortest; Kafka's default if they do not tell it."""
     try:
         brokers = admin.list_topics(timeout=ANSWER_LIMIT).brokers
-        minutes = []
+        seconds = []
+        note = ""
         for broker in brokers:
             asked = [ConfigResource(ResourceType.BROKER, str(broker))]
             [future] = admin.describe_configs(asked, request_timeout=ANSWER_LIMIT).values()
-            minutes.append(float(future.result()[_SETTING].value))
-        return Retention(min(minutes) * 60)
+            found = answered(future, ANSWER_LIMIT, f"describing broker {broker}").get(_SETTING)
+            if found is None or found.value is None:
+                seconds.append(DEFAULT_RETENTION)
+                note = f"broker {broker} does not tell it, {_ASSUMED}"
+            else:
+                seconds.append(float(found.value) * 60)
+        shortest = min(seconds)
+        return Retention(shortest, note if shortest == DEFAULT_RETENTION else "")
     except KafkaException as error:
         problem = translate(error, f"reading {_SETTING} of the brokers")
         if not isinstance(problem, NotAuthorized):
             raise problem from error
-        return Retention(DEFAULT_RETENTION, "the brokers did not let us read it, so Kafka's default of 7 days is used")
+        return Retention(DEFAULT_RETENTION, f"the brokers did not let us read it, {_ASSUMED}")

@@ -51,6 +51,12 @@ class TestEach:
         assert len(explanation) > 80
         assert explanation.endswith(".")
 
+    def test_page_that_gives_a_batch_up_says_what_a_stateful_pipeline_does(self, kind: type[TailraceError]) -> None:
+        """`tailrace offsets set` refuses such a pipeline: its offsets are in its checkpoint."""
+        page = " ".join((kind.__doc__ or "").split())
+        if "tailrace offsets set FILE … --give-up" in page:
+            assert "stateful pipeline" in page
+
     def test_message_has_its_four_parts(self, kind: type[TailraceError]) -> None:
         """The parts are what happened, what was kept safe, what to do next, and where to read more."""
         text = str(kind("it broke at 5", kept="the records", then="tailrace run")).split("\n")

@@ -52,6 +52,9 @@ class MarkerConflict(DeliveryError):
     If two pipelines share one name, rename one of them. If the ledger was restored from an older copy, restore the
     newest. If neither applies, inspect the output topic yourself, then set where to continue with `tailrace offsets
     set FILE … --give-up`; batch numbers then continue above those in the markers.
+
+    A stateful pipeline has its positions in its checkpoint, where they cannot be set: give it a new name and a new
+    checkpoint, and set its start with the section `offsets` or `auto.offset.reset`.
     """
 
     code = "TR-303"
@@ -217,8 +220,10 @@ class VerdictChanged(DeliveryError):
     record the same verdict, or the record would be delivered twice or not at all. A validator that depends on the
     current time, or a schema registry that was down, can change a verdict. Restore the registry, the schema and the
     code that the batch began with and start again, or abandon the batch with `tailrace offsets set FILE … --give-up`.
-    With a `checkpoint` folder offsets cannot be set: give the pipeline a new name, a new folder and a section `offsets`
-    with `from: tailrace.NAME` of the old one. With source.on_data_loss: reset, a deleted record has no other verdict.
+    With source.on_data_loss: reset, a deleted record has no other verdict.
+
+    A stateful pipeline, whose positions are in its checkpoint, cannot abandon a batch: give it a new name and a new
+    checkpoint, and set its start with the section `offsets` or `auto.offset.reset`.
     """
 
     code = "TR-314"

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import Producer, TopicPartition
 from typer.testing import CliRunner
 
+from tailrace.admin.replay import Home, Replay, Selection
 from tailrace.cli.rejected import app
-from tailrace.errors import OptionRefused, RecordTooLarge
+from tailrace.errors import KafkaFailed, OptionRefused, RecordTooLarge
+from tailrace.kafka.clients import add_offsets
+from tailrace.kafka.reader import Message
 from tailrace.testing import Record, Topics, consume, produce
-from tailrace.testing.embedded import EmbeddedKafka
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 pytestmark = pytest.mark.integration
 
@@ -170,6 +179,145 @@ def test_failed_replay_sends_nothing_and_marks_nothing(setup: Setup, tailrace_to
         setup.replay("--all", "--to", small)
     assert consume(setup.bootstrap, small) == []
     assert setup.replay("--all")["replayed"] == 2
+
+
+@pytest.fixture
+def hasty() -> Iterator[Setup]:
+    """Return a setup on brokers that abort a transaction as soon as its time is over."""
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
+    with EmbeddedKafka(EmbeddedOptions(settings=settings)) as kafka:
+        yield Setup(kafka, Topics(kafka.bootstrap_servers))
+
+
+def slowed(patch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let the brokers end a replay's transactions after 3 s, and let each record take so long."""
+    produce_one = Replay._produce
+
+    def slow(sending: Replay, message: Message, home: Home) -> None:
+        time.sleep(seconds)
+        produce_one(sending, message, home)
+
+    patch.setattr("tailrace.admin.replay._TIMEOUT_MS", 3000)
+    patch.setattr(Replay, "_produce", slow)
+
+
+def test_replay_that_takes_longer_than_a_transaction_may_sends_each_record_once(
+    hasty: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It could never succeed in one transaction, however often it was repeated."""
+    hasty.reject(*range(20))
+    hasty.reject(*range(20, 30), partition=1)
+    slowed(monkeypatch, 0.15)
+    monkeypatch.setattr("tailrace.admin.replay._PART", 0.3)
+    assert hasty.replay("0:3", "0:17")["replayed"] == 2
+    assert hasty.replay("--all")["replayed"] == 28
+    assert hasty.arrived() == sorted(b"value-%d" % number for number in range(30))
+    assert hasty.replay("--all")["before"] == 30
+
+
+def test_transaction_that_the_brokers_ended_is_not_taken_for_another_replay(
+    hasty: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The advice was to wait for a replay that does not exist."""
+    hasty.reject(*range(40))
+    slowed(monkeypatch, 0.15)
+    with pytest.raises(KafkaFailed, match=r"stayed open .* brokers end one after 3 s") as caught:
+        hasty.replay("--all")
+    assert caught.value.kept == "nothing was sent"
+    assert hasty.arrived() == []
+
+
+def test_replay_that_another_one_fences_says_so(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what it has sent by then; the other one does not send it again."""
+    setup.reject(*range(5))
+    others = [2]
+    produce_one = Replay._produce
+
+    def taken_over(sending: Replay, message: Message, home: Home) -> None:
+        if message.offset in others:
+            others.clear()
+            assert setup.replay("--all")["replayed"] == 3
+        produce_one(sending, message, home)
+
+    monkeypatch.setattr(Replay, "_produce", taken_over)
+    monkeypatch.setattr("tailrace.admin.replay._PART", 0.0)
+    with pytest.raises(KafkaFailed, match="another replay has taken over") as caught:
+        setup.replay("--all")
+    assert caught.value.kept == "2 records were sent and are marked as replayed"
+    assert setup.arrived() == [b"value-%d" % number for number in range(5)]
+
+
+def test_long_replay_commits_no_marks_that_are_too_long(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marks of a part may be longer than those before and after the replay: they wait for more records."""
+    setup.reject(*range(16), reason="other")
+    monkeypatch.setattr("tailrace.admin.replay._METADATA", 20)
+    monkeypatch.setattr("tailrace.admin.replay._PART", 0.0)
+    assert setup.replay("0:10", "0:12", "0:14")["replayed"] == 3
+    added = list[str | None]()
+
+    def adding(producer: Producer, places: Sequence[TopicPartition], *more: Any) -> None:
+        added.append(places[0].metadata)
+        add_offsets(producer, places, *more)
+
+    monkeypatch.setattr("tailrace.admin.replay.add_offsets", adding)
+    assert setup.replay("0:1", "0:3", "0:11", "0:13")["replayed"] == 4
+    assert added == ["1-1,3-3,10-12,14-14", "1-1,3-3,10-14"]
+    assert setup.replay("--all")["replayed"] == 9
+    assert setup.arrived() == sorted(b"value-%d" % number for number in range(16))
+
+
+KILLED = """
+import os, sys
+from tailrace.admin.replay import Replay
+from tailrace.admin import replay
+from tailrace.cli.rejected import app
+
+within = sys.argv.pop(1) == "within"
+produce, commit, sent = Replay._produce, Replay._commit, []
+
+def produced(self, message, home):
+    produce(self, message, home)
+    sent.append(home)
+    if within and len(sent) == 3:
+        self._producer.flush(30)
+        os._exit(9)
+
+def committed(self):
+    commit(self)
+    if not within and len(sent) == 2:
+        os._exit(9)
+
+replay._PART, Replay._produce, Replay._commit = 0.0, produced, committed
+app()
+"""
+
+
+@pytest.mark.parametrize("when", ["between", "within"])
+def test_replay_that_was_killed_is_completed_by_the_next_one(setup: Setup, when: str) -> None:
+    """Two of its transactions were committed, and the third was open or not begun."""
+    setup.reject(*range(5))
+    line = ["replay", "--all", "--yes", "-t", setup.topic, "-b", setup.bootstrap]
+    killed = subprocess.run([sys.executable, "-c", KILLED, when, *line], timeout=120, check=False)
+    assert killed.returncode == 9
+    result = setup.replay("--all")
+    assert (result["replayed"], result["before"]) == (3, 2)
+    assert setup.arrived() == [b"value-%d" % number for number in range(5)]
+
+
+def test_records_that_expire_during_a_replay_are_an_error_that_says_what_was_sent(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person then knows that repeating it is right."""
+    setup.reject(*range(4))
+    monkeypatch.setattr("tailrace.admin.replay._PART", 0.0)
+    outgoing = Selection.outgoing
+    monkeypatch.setattr(Selection, "outgoing", lambda *given: itertools.islice(outgoing(*given), 3))
+    with pytest.raises(KafkaFailed, match=r"4 records .* only 3 still exist") as caught:
+        setup.replay("--all")
+    assert caught.value.kept == "3 records were sent and are marked as replayed"
+    monkeypatch.undo()
+    assert setup.replay("--all")["replayed"] == 1
+    assert setup.arrived() == [b"value-%d" % number for number in range(4)]
 
 
 def test_record_without_its_source_needs_a_topic(setup: Setup) -> None:

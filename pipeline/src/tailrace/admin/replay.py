@@ -1,13 +1,16 @@
 """Exactly-once replay of rejected records to their source topics, however often the command is repeated.
 
-One transaction holds the records and the marks that say which were sent. The marks are offsets of the consumer group
+A transaction holds records and the marks that say which were sent. The marks are offsets of the consumer group
 `tailrace.<pipeline>.replay` on the rejected topic: everything before the offset was sent, and its metadata lists what
 was sent beyond it. A second replay takes the same transactional id, and so fences the first before it reads the marks.
+The brokers abort a transaction that stays open for long, so a long replay has several, and each marks all that was sent
+by its end.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -19,13 +22,14 @@ from confluent_kafka import Message as RawMessage
 from tailrace.admin.rejected import Place, number
 from tailrace.config import Kafka
 from tailrace.errors import CommitInDoubt, KafkaFailed, OptionRefused
-from tailrace.kafka.clients import add_offsets, client_options, committed, fatal, persist, told
+from tailrace.kafka.clients import add_offsets, client_options, committed, ended_by, fatal, persist, told
 from tailrace.kafka.errors import PURGED, is_fenced, is_retriable, translate
 from tailrace.kafka.reader import Message
 from tailrace.kafka.rejected_headers import HEADER_PARTITION, HEADER_PIPELINE, HEADER_TOPIC, PREFIX
 from tailrace.kafka.rights import Operation, Right, on_groups, on_topic, on_transactions
 
 _TIMEOUT_MS = 120_000  # a killed replay may hold up the source topic's readers this long
+_PART = 30.0  # seconds until a transaction is committed, and another one begun; the commit takes time, too
 _LIMIT = 60.0
 _METADATA = 4000  # bytes; the broker takes 4096
 _ANY_SIZE = 1_000_000_000  # the topic decides how large a record may be
@@ -116,11 +120,15 @@ class Selection:
         new = {place: home for place, home in self.wanted.items() if place.offset not in marks[place.partition]}
         return replace(self, wanted=new)
 
-    def marks(self, before: Mapping[int, Marks], partitions: int) -> dict[int, Marks]:
-        """Return the marks after sending all wanted records, for every partition, so that none of them expires."""
+    def marks(self, before: Mapping[int, Marks], partitions: int, last: Mapping[int, int]) -> dict[int, Marks]:
+        """Return the marks after sending the wanted records up to the `last` offset of each partition.
+
+        They are for every partition, so that none of them expires.
+        """
 
         def sent(number: int) -> Callable[[int], bool]:
-            return lambda offset: Place(number, offset) in self.wanted
+            until = last.get(number, -1)
+            return lambda offset: offset <= until and Place(number, offset) in self.wanted
 
         return {
             number: before.get(number, Marks()).after(self.offsets.get(number, ()), sent(number))
@@ -185,6 +193,9 @@ class Replay:
         self._partitions = partitions
         self._error: KafkaException | None = None
         self._homes: set[str] = set()
+        self._marked = 0  # records of transactions that are committed
+        self._begun = 0.0  # when the open transaction began
+        self._due = 0.0  # when it is to be committed
 
     def __enter__(self) -> Self:
         return self
@@ -202,40 +213,62 @@ class Replay:
         found = committed(self._consumer, places, f"reading the marks of {self._name!r}", self._rights)
         return {each.partition: Marks.read(each.offset, each.metadata) for each in found}
 
-    def send(self, messages: Iterable[tuple[Message, Home]], marks: Mapping[int, Marks], count: int) -> None:
-        """Send the messages to their topics and, if known, partitions; fail unless there are `count` of them."""
-        for place, mark in marks.items():
-            if len(mark.metadata) > _METADATA:
-                raise OptionRefused(
-                    f"the records to replay form {len(mark.beyond)} ranges of partition {place}, too many to mark",
-                    kept="nothing was sent",
-                    then="replay fewer at once, the oldest first, or use --all",
-                )
+    def send(self, messages: Iterable[tuple[Message, Home]], selection: Selection, before: Mapping[int, Marks]) -> None:
+        """Send the messages, which are those of the selection; fail if some of them no longer exist."""
+        ends = {place: offsets[-1] for place, offsets in selection.offsets.items()}
+        place, most = max(
+            selection.marks(before, self._partitions, ends).items(), key=lambda each: len(each[1].metadata)
+        )
+        if len(most.metadata) > _METADATA:
+            raise OptionRefused(
+                f"the records to replay form {len(most.beyond)} ranges of partition {place}, too many to mark",
+                kept="nothing was sent",
+                then="replay fewer at once, the oldest first, or use --all",
+            )
+        last: dict[int, int] = {}
+        sent = 0
         try:
-            self._producer.begin_transaction()
-            sent = 0
             for message, home in messages:
+                if sent == self._marked:
+                    self._begin()
                 self._produce(message, home)
+                last[message.partition] = message.offset
                 sent += 1
-            if sent != count:
+                if time.monotonic() >= self._due:
+                    self._finish(selection.marks(before, self._partitions, last), sent)
+            if sent != len(selection.wanted):
                 raise KafkaFailed(
-                    f"{count} records of {self._topic!r} were selected, but only {sent} still exist",
-                    kept="nothing was sent",
+                    f"{len(selection.wanted)} records of {self._topic!r} were selected, but only {sent} still exist",
+                    kept=self._kept,
                     then="the topic's retention may just have removed them: try again",
                 )
-            self._serve(lambda: self._producer.flush(_LIMIT))
-            offsets = [
-                TopicPartition(self._topic, number, mark.before, mark.metadata) for number, mark in marks.items()
-            ]
-            group = self._consumer.consumer_group_metadata()
-            add_offsets(self._producer, offsets, group, _LIMIT, "adding the marks")
+            if sent > self._marked:
+                self._finish(selection.marks(before, self._partitions, last), sent)
+        except CommitInDoubt:
+            raise
         except BaseException as error:
             with contextlib.suppress(KafkaException):
                 told(self._producer, lambda: self._producer.abort_transaction(_LIMIT))
             if isinstance(error, KafkaException):
                 raise self._refused(error) from error
             raise
+
+    def _begin(self) -> None:
+        self._begun = time.monotonic()
+        self._due = self._begun + _PART
+        self._producer.begin_transaction()
+
+    def _finish(self, marks: Mapping[int, Marks], sent: int) -> None:
+        """Commit the open transaction with these marks, unless one of them is too long: a later one may fit."""
+        if any(len(each.metadata) > _METADATA for each in marks.values()):
+            self._due = time.monotonic() + _PART
+            return
+        self._serve(lambda: self._producer.flush(_LIMIT))
+        offsets = [TopicPartition(self._topic, number, mark.before, mark.metadata) for number, mark in marks.items()]
+        group = self._consumer.consumer_group_metadata()
+        add_offsets(self._producer, offsets, group, _LIMIT, "adding the marks")
         self._commit()
+        self._marked = sent
 
     def _produce(self, message: Message, home: Home) -> None:
         headers: list[tuple[str, str | bytes | None]] = [
@@ -273,23 +306,34 @@ class Replay:
         try:
             told(self._producer, lambda: self._producer.commit_transaction(_LIMIT))
         except KafkaException as error:
-            if is_retriable(error):
-                raise CommitInDoubt(
-                    f"the commit of the replay was not answered: {error.args[0].str()}",
-                    kept="the records and their marks are in one transaction: both were written, or neither",
-                    then="repeat the command; nothing is sent twice",
-                ) from error
-            with contextlib.suppress(KafkaException):
-                told(self._producer, lambda: self._producer.abort_transaction(_LIMIT))
-            raise self._refused(error) from error
+            if not is_retriable(error):
+                raise
+            raise CommitInDoubt(
+                f"the commit of the replay was not answered: {error.args[0].str()}",
+                kept="the records and their marks are in one transaction: both were written, or neither",
+                then="repeat the command; nothing is sent twice",
+            ) from error
+
+    @property
+    def _kept(self) -> str:
+        return f"{self._marked} records were sent and are marked as replayed" if self._marked else "nothing was sent"
 
     def _refused(self, error: KafkaException) -> Exception:
-        if is_fenced(error):
+        cause = ended_by(self._producer) or error  # what ends the producer may be reported as no more than that
+        if is_fenced(cause):
+            spent, limit = time.monotonic() - self._begun, _TIMEOUT_MS / 1000
+            if spent > limit:
+                return KafkaFailed(
+                    f"a transaction of the replay stayed open for {spent:.0f} s, and the brokers end one after "
+                    f"{limit:g} s",
+                    kept=self._kept,
+                    then="tailrace doctor FILE, then repeat the command, with fewer records if it happens again",
+                )
             return KafkaFailed(
                 f"another replay has taken over the transactional id {self._name!r}",
-                kept="this one has sent nothing",
+                kept=self._kept,
                 then="repeat the command once the other one has ended",
             )
         doing = f"replaying {self._topic!r}"
         rights = [*(on_topic(Operation.WRITE, topic) for topic in sorted(self._homes)), *self._rights]
-        return translate(self._error or error, doing, kept="nothing was sent", rights=rights)
+        return translate(self._error or cause, doing, kept=self._kept, rights=rights)

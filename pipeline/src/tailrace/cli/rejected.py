@@ -152,11 +152,12 @@ def replay(
     option: KafkaOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Send rejected records back to their source topic, in one transaction.
+    """Send rejected records back to their source topic, each exactly once.
 
-    They keep their own key, value and headers. The same transaction marks them as replayed, so a repeated replay sends
-    no record twice. The marks are offsets of the group tailrace.NAME.replay, and last as long as the broker keeps them
-    (offsets.retention.minutes).
+    They keep their own key, value and headers. The transaction that sends them also marks them as replayed, so a
+    repeated replay sends no record twice, and completes one that was interrupted. A replay of more than 30 s has
+    several transactions. The marks are offsets of the group tailrace.NAME.replay, and last as long as the broker keeps
+    them (offsets.retention.minutes).
     """
     file, places = split(what)
     target = _target(file, topic, bootstrap, properties, option)
@@ -196,7 +197,7 @@ def replay(
             note("nothing was sent")
             raise typer.Exit(1)
         if new.wanted:
-            sending.send(new.outgoing(target.records(), known), new.marks(marks, partitions), len(new.wanted))
+            sending.send(new.outgoing(target.records(), known), new, marks)
     _replayed(new, len(found.wanted) - len(new.wanted), output, target)
 
 

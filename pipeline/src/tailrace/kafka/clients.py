@@ -178,7 +178,7 @@ def told(producer: Producer, act: Callable[[], T]) -> T:
         return act()
     except SystemError as error:
         cause = error.__cause__
-        lost = cause if isinstance(cause, KafkaException) else _reason(producer)
+        lost = cause if isinstance(cause, KafkaException) else ended_by(producer)
         if lost is None:
             raise
         raise lost from error
@@ -197,7 +197,7 @@ def broken(producer: Producer) -> KafkaException | None:
     return None
 
 
-def _reason(producer: Producer) -> KafkaException | None:
+def ended_by(producer: Producer) -> KafkaException | None:
     """Ask a producer for the fatal error that ended it: a transactional one begins no transaction after that."""
     try:
         producer.begin_transaction()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -58,28 +59,49 @@ def test_an_address_in_the_pipeline_needs_no_variable() -> None:
 
 
 def test_executors_of_an_earlier_driver_are_deleted(account: Path) -> None:
-    """Only those of this pod are deleted."""
+    """Only those of this pod and this pipeline are deleted."""
     with api({"GET": (200, {"items": [{}, {}]}), "DELETE": (200, {})}) as (url, asked):
-        notice = Executors(url, "streams", "copies-abc", account).sweep()
+        notice = Executors(url, "streams", "copies-abc", "5e55", account).sweep()
     assert notice == "deleted 2 executors left by an earlier driver of this pod"
     assert [method for method, _, _ in asked] == ["GET", "DELETE"]
     for _, path, authorization in asked:
         assert urlsplit(path).path == "/api/v1/namespaces/streams/pods"
-        assert parse_qs(urlsplit(path).query) == {"labelSelector": ["tailrace.dev/driver=copies-abc"]}
+        assert parse_qs(urlsplit(path).query) == {
+            "labelSelector": ["tailrace.dev/driver=copies-abc,tailrace.dev/session=5e55"]
+        }
         assert authorization == "Bearer t0ken"
+
+
+def test_executors_of_another_pipeline_in_the_same_pod_are_left(account: Path) -> None:
+    """A backfill that was started in a driver's pod deleted the executors of the driver, which ran on."""
+    live = pipeline()
+    backfill = live.model_copy(update={"pipeline": "copies-backfill-1a2b"})
+    swept = []
+    for one in (live, backfill, live):  # the last is the driver of a restarted container
+        found = Executors.of(one, POD)
+        assert found is not None
+        with api({"GET": (200, {"items": [{}]}), "DELETE": (200, {})}) as (url, asked):
+            replace(found, api=url, account=account).sweep()
+        [selector] = {parse_qs(urlsplit(path).query)["labelSelector"][0] for _, path, _ in asked}
+        prefix = "spark.kubernetes.executor.label."
+        labels = {name.removeprefix(prefix): value for name, value in settings(one, POD).items() if prefix in name}
+        assert selector == ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+        assert all(re.fullmatch("[a-z0-9-]{1,63}", value) for value in labels.values())
+        swept.append(selector)
+    assert swept[0] == swept[2] != swept[1]
 
 
 def test_nothing_is_deleted_if_no_executors_are_left(account: Path) -> None:
     """Nothing is logged either."""
     with api({"GET": (200, {"items": []})}) as (url, asked):
-        assert Executors(url, "streams", "copies-abc", account).sweep() == ""
+        assert Executors(url, "streams", "copies-abc", "5e55", account).sweep() == ""
     assert len(asked) == 1
 
 
 def test_a_driver_starts_without_permission_to_list_pods(account: Path) -> None:
     """Leftover executors take up room but are no reason to stop; the token is in no message."""
     with api({"GET": (403, {})}) as (url, _):
-        notice = Executors(url, "streams", "copies-abc", account).sweep()
+        notice = Executors(url, "streams", "copies-abc", "5e55", account).sweep()
     assert "403 Forbidden" in notice
     assert "t0ken" not in notice
 
@@ -87,7 +109,7 @@ def test_a_driver_starts_without_permission_to_list_pods(account: Path) -> None:
 def test_driver_starts_although_the_answer_about_pods_is_cut(account: Path) -> None:
     """As if it had been refused: the note says what came."""
     with cutting(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{") as url:
-        notice = Executors(url, "streams", "copies-abc", account).sweep()
+        notice = Executors(url, "streams", "copies-abc", "5e55", account).sweep()
     assert "could not look for executors" in notice
     assert "IncompleteRead" in notice
 
@@ -101,7 +123,7 @@ def test_missing_executors_are_an_error_with_the_reason(account: Path) -> None:
         {"status": {"phase": "Pending", "conditions": [unplaced]}},
     ]
     with api({"GET": (200, {"items": items})}) as (url, _):
-        executors = Executors(url, "streams", "copies-abc", account)
+        executors = Executors(url, "streams", "copies-abc", "5e55", account)
         with pytest.raises(ExecutorsMissing) as caught:
             await_executors(lambda: 0, threading.Event(), executors.why, limit=0)
     assert "Pending: 0/3 nodes are available; Pending: ImagePullBackOff" in caught.value.what
@@ -126,7 +148,9 @@ def test_a_driver_outside_a_pod_looks_for_no_executors() -> None:
     """There is no API server to ask."""
     assert Executors.of(pipeline(), {}) is None
     assert Executors.of(pipeline(master="local[2]"), POD) is None
-    assert Executors.of(pipeline(), POD) == Executors("https://kubernetes.default.svc", "streams", "copies-abc")
+    found = Executors.of(pipeline(), POD)
+    assert found is not None
+    assert (found.api, found.namespace, found.owner) == ("https://kubernetes.default.svc", "streams", "copies-abc")
 
 
 def test_what_workers_unpickle_is_in_the_executors_image() -> None:

@@ -46,7 +46,7 @@ def test_executor_whose_node_kept_it_beyond_its_time_is_removed(account: Path) -
     pods = [pod("works", 1), pod("ends", 2, ends=20), pod("lost", 3, ends=-30)]
     clock = ticking(0, 6)
     with api({"GET": (200, {"items": pods}), "DELETE": (200, {})}) as (url, asked):
-        executors = Executors(url, "streams", "copies-abc", account)
+        executors = Executors(url, "streams", "copies-abc", "5e55", account)
         assert Reaper(executors, lambda: NO_ONE, lambda: next(clock)).look() == {"lost": LOST}
     assert deleted(asked) == ["/api/v1/namespaces/streams/pods/lost?gracePeriodSeconds=0"]
 
@@ -57,7 +57,7 @@ def test_executor_that_spark_gave_up_is_removed_before_kubernetes_notices(accoun
     clock = ticking(0, 1, 2, 3, 5.5)
     pods = [pod("works", 1), pod("lost", 2)]
     with api({"GET": (200, {"items": pods}), "DELETE": (200, {})}) as (url, asked):
-        executors = Executors(url, "streams", "copies-abc", account)
+        executors = Executors(url, "streams", "copies-abc", "5e55", account)
         reaper = Reaper(executors, lambda: registered.pop(0), lambda: next(clock))
         assert [reaper.look() for _ in range(4)] == [{}, {}, {}, {"lost": LOST}]
     assert deleted(asked) == ["/api/v1/namespaces/streams/pods/lost?gracePeriodSeconds=0"]
@@ -68,7 +68,7 @@ def test_executor_that_ended_after_it_was_given_up_is_left(account: Path) -> Non
     registered = [frozenset({"2"}), NO_ONE, NO_ONE]
     clock = ticking(0, 1, 2, 6)
     with api({"GET": (200, {"items": [pod("done", 2, phase="Succeeded")]}), "DELETE": (200, {})}) as (url, asked):
-        executors = Executors(url, "streams", "copies-abc", account)
+        executors = Executors(url, "streams", "copies-abc", "5e55", account)
         reaper = Reaper(executors, lambda: registered.pop(0), lambda: next(clock))
         assert [reaper.look() for _ in range(3)] == [{}, {}, {}]
     assert deleted(asked) == []
@@ -78,7 +78,7 @@ def test_quiet_driver_seldom_asks_the_api(account: Path) -> None:
     """A hundred pipelines would otherwise be a hundred requests a second."""
     clock = ticking(0, 1, 2, 3, 4, 5.5)
     with api({"GET": (200, {"items": []})}) as (url, asked):
-        executors = Executors(url, "streams", "copies-abc", account)
+        executors = Executors(url, "streams", "copies-abc", "5e55", account)
         reaper = Reaper(executors, lambda: frozenset({"1"}), lambda: next(clock))
         for _ in range(5):
             reaper.look()
@@ -98,7 +98,7 @@ def test_reaping_survives_an_api_that_fails(account: Path) -> None:
     with api(answers) as (url, _), pytest.MonkeyPatch.context() as patch:
         patch.setattr("tailrace.startup.reaper._LOOK", 0.01)
         patch.setattr("tailrace.startup.reaper._SWEEP_EVERY", 0.0)
-        Reaper(Executors(url, "streams", "copies-abc", account), lambda: NO_ONE).run(stopped, heard)
+        Reaper(Executors(url, "streams", "copies-abc", "5e55", account), lambda: NO_ONE).run(stopped, heard)
     assert notes == ["removed the executor lost: its node does not answer"]
 
 
@@ -123,7 +123,7 @@ def test_reaping_survives_answers_that_are_cut(account: Path) -> None:
     with cutting(*CUT, *whole) as url, pytest.MonkeyPatch.context() as patch:
         patch.setattr("tailrace.startup.reaper._LOOK", 0.01)
         patch.setattr("tailrace.startup.reaper._SWEEP_EVERY", 0.0)
-        Reaper(Executors(url, "streams", "copies-abc", account), lambda: NO_ONE).run(stopped, heard)
+        Reaper(Executors(url, "streams", "copies-abc", "5e55", account), lambda: NO_ONE).run(stopped, heard)
     assert notes == ["removed the executor lost: its node does not answer"]
 
 
@@ -147,7 +147,7 @@ def test_new_executor_is_kept_from_the_node_of_one_that_was_given_up(account: Pa
     clock = ticking(0, 1, 2, 6, 7)
     one = template(tmp_path, ticking(0))
     with api({"GET": (200, {"items": [pod("lost", 1, node="node-3")]}), "DELETE": (200, {})}) as (url, _):
-        executors = Executors(url, "streams", "copies-abc", account)
+        executors = Executors(url, "streams", "copies-abc", "5e55", account)
         reaper = Reaper(executors, lambda: registered.pop(0), lambda: next(clock), one)
         assert [reaper.look() for _ in range(3)] == [{}, {}, {"lost": LOST}]
     assert one.left_out == {"node-3"}
@@ -160,7 +160,7 @@ def test_executor_that_finds_no_other_node_may_use_the_one_that_was_left_out(acc
     one.leave_out("node-3")
     clock = ticking(0, 6, 12)
     with api({"GET": (200, {"items": [nowhere("waits", 2)]}), "DELETE": (200, {})}) as (url, asked):
-        executors = Executors(url, "streams", "copies-abc", account)
+        executors = Executors(url, "streams", "copies-abc", "5e55", account)
         reaper = Reaper(executors, lambda: NO_ONE, lambda: next(clock), one)
         assert list(reaper.look()) == ["waits"]
         assert reaper.look() == {}  # it waits for a node like any other pod

@@ -6,6 +6,7 @@ module imports neither Spark nor a Kubernetes client: all it needs from the API 
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +20,7 @@ from tailrace.startup.api_server import ACCOUNT, API, FAILURES, Pods, short
 
 MASTER = "k8s://"
 OWNER = "tailrace.dev/driver"  # the label of an executor that names its driver's pod
+_SESSION = "tailrace.dev/session"  # and the pipeline: a backfill that someone starts in that pod has executors, too
 _LOOK = 0.5
 
 # Spark's settings that identify the driver, and the pod's variables that hold them.
@@ -56,16 +58,23 @@ def settings(pipeline: Pipeline, environment: Mapping[str, str]) -> dict[str, st
         made["spark.kubernetes.namespace"] = environment["POD_NAMESPACE"]
     if environment.get("POD_NAME"):
         made[f"spark.kubernetes.executor.label.{OWNER}"] = environment["POD_NAME"]
+        made[f"spark.kubernetes.executor.label.{_SESSION}"] = _session(pipeline)
     return made
+
+
+def _session(pipeline: Pipeline) -> str:
+    """Return what distinguishes the pipeline in a label, which may be shorter than its name."""
+    return hashlib.sha256(pipeline.pipeline.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Executors:
-    """The executor pods of one driver's pod, as the API shows them."""
+    """The executor pods of one driver, as the API shows them."""
 
     api: str
     namespace: str
     owner: str
+    session: str
     account: Path = ACCOUNT
 
     @classmethod
@@ -74,7 +83,7 @@ class Executors:
         name, namespace = environment.get("POD_NAME"), environment.get("POD_NAMESPACE")
         if not asked_for(pipeline) or not name or not namespace:
             return None
-        return cls(API, namespace, name)
+        return cls(API, namespace, name, _session(pipeline))
 
     @property
     def _pods(self) -> Pods:
@@ -82,13 +91,13 @@ class Executors:
 
     @property
     def _selector(self) -> str:
-        return f"{OWNER}={self.owner}"
+        return f"{OWNER}={self.owner},{_SESSION}={self.session}"
 
     def sweep(self) -> str:
         """Delete leftover executors, and return a note about it, or empty text.
 
-        At the start of a driver they belong to an earlier one in the same pod, which was killed: the pod still exists,
-        so nothing else deletes them.
+        At the start of a driver they belong to an earlier one of its pipeline in the same pod, which was killed: the
+        pod still exists, so nothing else deletes them.
         """
         try:
             left = len(self.pods())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 import yaml
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 from typer.testing import CliRunner
 
 from tailrace import jars
@@ -144,6 +145,22 @@ def test_doctor_can_check_a_broker_alone(setup: Setup) -> None:
     """With an address and no file, it runs the general checks."""
     checks, code = setup.run("-b", setup.bootstrap)
     assert (checks["broker"]["state"], checks["transactions"]["state"], code) == ("ok", "ok", 0)
+
+
+def test_broker_that_does_not_tell_its_retention_is_a_warning(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some services answer without them; the other checks go on."""
+    describe = AdminClient.describe_configs
+
+    def nameless(client: AdminClient, asked: list[ConfigResource], **limits: Any) -> dict[Any, Future[Any]]:
+        empty: Future[Any] = Future()
+        empty.set_result({})
+        of_brokers = asked[0].restype is ResourceType.BROKER
+        return {asked[0]: empty} if of_brokers else dict(describe(client, asked, **limits))
+
+    monkeypatch.setattr(AdminClient, "describe_configs", nameless)
+    checks, code = setup.run()
+    assert (checks["offsets retention"]["state"], code) == ("warn", 0)
+    assert "do not tell offsets.retention.minutes" in checks["offsets retention"]["found"]
 
 
 def test_what_cannot_start_does_not_pass(setup: Setup) -> None:

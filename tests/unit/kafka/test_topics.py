@@ -49,3 +49,8 @@ def test_setting_of_a_topic_that_never_appears_is_an_error(monkeypatch: pytest.M
 def test_setting_that_may_not_be_read_is_none() -> None:
     """Nothing is refused for want of a right to look."""
     assert setting(Brokers(KafkaError.TOPIC_AUTHORIZATION_FAILED), "ledger", "cleanup.policy") is None  # type: ignore[arg-type]
+
+
+def test_setting_that_is_not_told_is_none() -> None:
+    """Some services leave settings out of their answers."""
+    assert setting(Brokers("compact"), "ledger", "retention.ms") is None  # type: ignore[arg-type]

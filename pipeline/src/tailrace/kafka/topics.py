@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 
 from tailrace.errors import NotAuthorized, PlanOfAnother
-from tailrace.kafka.clients import ANSWER_LIMIT, SHORT_TRY, persist
+from tailrace.kafka.clients import ANSWER_LIMIT, SHORT_TRY, answered, persist
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.described_topics import described
 from tailrace.kafka.errors import UNKNOWN_TOPIC, denied, is_denied
@@ -16,13 +16,13 @@ from tailrace.kafka.rights import Operation, on_topic
 
 
 def setting(cluster: Cluster, topic: str, name: str) -> str | None:
-    """Return the setting of a topic that exists; None if the brokers do not let us read it."""
+    """Return the setting of a topic that exists; None if the brokers do not tell it, or do not let us read it."""
     asked = [ConfigResource(ResourceType.TOPIC, topic)]
 
     def ask() -> str | None:
         [future] = cluster.admin.describe_configs(asked, request_timeout=SHORT_TRY).values()
-        value = future.result(ANSWER_LIMIT)[name].value
-        return None if value is None else str(value)
+        found = answered(future, ANSWER_LIMIT, f"describing {topic!r}").get(name)
+        return None if found is None or found.value is None else str(found.value)
 
     try:
         # A broker learns of a new topic a moment after the one that showed it.

@@ -66,10 +66,12 @@ class Api:
         return {"metadata": {"name": name}} if kind in ("Secret", "ConfigMap") else found
 
     def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
-        """Return the topics; of the other kinds nothing is left over here."""
-        if kind != "KafkaTopic":
-            return []
-        return [{**each, "status": READY} for (found, _), each in self.objects.items() if found == kind]
+        """Return the objects of a kind, with that label if one is given; topics are ready."""
+        label, _, name = selector.partition("=")
+        found = [each for (of, _), each in self.objects.items() if of == kind]
+        if kind == "KafkaTopic":
+            return [{**each, "status": READY} for each in found]
+        return [each for each in found if not label or each["metadata"].get("labels", {}).get(label) == name]
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object."""
@@ -128,7 +130,8 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
     made.pipeline(SPEC)
     labels = {"tailrace.dev/pipeline": "orders", "tailrace.dev/release": "orders", "tailrace.dev/component": "driver"}
     pod = {"name": "d", "namespace": "ns", "uid": "d", "labels": labels, "creationTimestamp": "2026-01-01"}
-    made.cache.put("Pod", {"metadata": pod, "status": {}})
+    made.objects["Pod", "d"] = {"kind": "Pod", "metadata": pod, "status": {}}
+    made.cache.put("Pod", made.objects["Pod", "d"])
     return made
 
 

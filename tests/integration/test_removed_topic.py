@@ -14,7 +14,7 @@ from support.pipelines import events_of
 from support.threads import Line, first_part_only, recreated
 from support.ways_out import follow
 from tailrace import errors
-from tailrace.admin.offsets import apply, base, look, movable, targets
+from tailrace.admin.offsets import apply, base, left_out, look, movable, targets
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
@@ -143,7 +143,9 @@ def test_accepted_topics_are_those_that_are_configured(two: Two) -> None:
     with Ledger.of(pipeline) as ledger:
         now = look(pipeline, cluster, ledger, open_store(pipeline, one.folder))
         movable(pipeline, now, "FILE", False)
-        apply(pipeline, cluster, now, targets(pipeline, cluster, base(now, False), {}), ledger)
+        before = base(now, False)
+        target = targets(pipeline, cluster, before, {})
+        apply(pipeline, cluster, now, target, ledger, {}, left_out(before, target))
     one.send([b"a2"])
     one.run()
     assert one.values() == [b"a1", b"a2", b"x1"]

@@ -21,7 +21,7 @@ from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
-from tailrace.progress.stream_plan import Slice, StreamPlan, offsets_json
+from tailrace.progress.stream_plan import BEFORE, Slice, StreamPlan, offsets_json
 from tailrace.testing import Record, consume, produce, wait_until
 
 pytestmark = pytest.mark.integration
@@ -143,6 +143,7 @@ def old_plan(one: Line, done: bool = False, slices: tuple[Slice, ...] = ()) -> S
         HEAD + offsets_json(ends),
         at=time.time(),
         done=done,
+        version=BEFORE,
     )
 
 

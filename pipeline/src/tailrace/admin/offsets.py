@@ -186,6 +186,11 @@ def targets(
     return left | dict(wanted)
 
 
+def left_out(before: Positions, target: Positions) -> Positions:
+    """Return the offsets of topics that are missing, or that the configuration no longer reads."""
+    return {place: offset for place, offset in before.items() if place not in target}
+
+
 def ends_of(pipeline: Pipeline, cluster: Cluster, places: Iterable[Place], earliest: bool) -> Positions:
     """Return the first offsets of the topics, or those after the last record."""
     return cluster.earliest(places) if earliest else source.ends(pipeline, places, cluster)

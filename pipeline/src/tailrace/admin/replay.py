@@ -247,10 +247,13 @@ class Replay:
         except CommitInDoubt:
             raise
         except BaseException as error:
+            # Asked before the abort, which may end the producer for a reason of its own. What ended it already may
+            # have been reported as no more than that.
+            cause = (ended_by(self._producer) or error) if isinstance(error, KafkaException) else None
             with contextlib.suppress(KafkaException):
                 told(self._producer, lambda: self._producer.abort_transaction(_LIMIT))
-            if isinstance(error, KafkaException):
-                raise self._refused(error) from error
+            if isinstance(cause, KafkaException):
+                raise self._refused(cause) from error
             raise
 
     def _begin(self) -> None:
@@ -319,8 +322,7 @@ class Replay:
         return f"{self._marked} records were sent and are marked as replayed" if self._marked else "nothing was sent"
 
     def _refused(self, error: KafkaException) -> Exception:
-        cause = ended_by(self._producer) or error  # what ends the producer may be reported as no more than that
-        if is_fenced(cause):
+        if is_fenced(error):
             spent, limit = time.monotonic() - self._begun, _TIMEOUT_MS / 1000
             if spent > limit:
                 return KafkaFailed(
@@ -336,4 +338,4 @@ class Replay:
             )
         doing = f"replaying {self._topic!r}"
         rights = [*(on_topic(Operation.WRITE, topic) for topic in sorted(self._homes)), *self._rights]
-        return translate(self._error or cause, doing, kept=self._kept, rights=rights)
+        return translate(self._error or error, doing, kept=self._kept, rights=rights)

@@ -288,9 +288,11 @@ def _change(
         if moves and how.output is Output.TEXT:
             rows = [(*each.place, each.before, each.after, each.meaning) for each in moves]
             table(("topic", "partition", "from", "to", "which"), rows)
-        missing = {} if alone else {place: offset for place, offset in before.items() if place not in target}
+        missing = {} if alone else offsets.left_out(before, target)
         for topic, partition in sorted(set(desk.now.positions) - set(target)):
-            kept = "is not there now; its offset is kept" if missing else "no longer exists, and is dropped"
+            kept = (
+                "is not there, or not read, now; its offset is kept" if missing else "no longer exists, and is dropped"
+            )
             note(f"{topic}-{partition} {kept}")
         # A pipeline that has never run has no position yet: setting one is a change even if nothing moves.
         idle = not moves and desk.now.state == "stopped" and not accepts

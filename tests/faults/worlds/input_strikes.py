@@ -11,10 +11,11 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from faults.reading import exists
 from faults.worlds.oracle import Gap
-from faults.worlds.pipeline import LIMIT, Driven
+from faults.worlds.pipeline import LIMIT, Driven, Stuck
 from faults.worlds.records import ABORTED, aborted, key_of
 from faults.worlds.world import Strike
 from tailrace.config import Kafka
+from tailrace.errors import KafkaFailed
 from tailrace.kafka.clients import persist
 from tailrace.kafka.cluster import Cluster
 from tailrace.testing import wait_until
@@ -114,8 +115,11 @@ def _delete(one: Driven, ends: Mapping[int, int]) -> None:
         for answer in admin.delete_records(places).values():
             answer.result(30)
 
-    if ends:
-        persist(delete, "deleting records of the input", LIMIT)
+    try:
+        if ends:
+            persist(delete, "deleting records of the input", LIMIT)
+    except KafkaFailed as error:  # what a pipeline has read cannot lie beyond the end of its input
+        raise Stuck(f"the input is said to be read to {dict(ends)}: {error.what}") from error
 
 
 INPUT: Mapping[Strike, Callable[[Driven], None]] = {

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from support.threads import Line, recreated
+from support.threads import Line, deleted, recreated
 from tailrace import errors
 from tailrace.admin.offsets import kept_ids
 from tailrace.cli.offsets import app
 from tailrace.progress.plan import BatchId, Plan
-from tailrace.testing import Record, Topics, produce, wait_until
+from tailrace.testing import Record, Topics, produce
 
 pytestmark = pytest.mark.integration
 
@@ -104,10 +103,8 @@ def test_offset_of_one_partition_is_not_set_among_old_ones_of_the_recreated_topi
 
 def test_offset_of_another_topic_is_set_while_one_is_missing(case: Case) -> None:
     """The brokers take no offset of a topic that does not exist: it is kept, and a start says that it is gone."""
-    admin, first = AdminClient({"bootstrap.servers": case.one.kafka}), case.one.source
-    admin.delete_topics([first])[first].result(30)
-    wait_until(lambda: first not in admin.list_topics(timeout=10).topics, "the topic to be gone")
-    pattern: dict[str, Any] = {"source": {"topics": [], "pattern": f"{first}|{case.other}"}}
+    deleted(case.one, case.one.source)
+    pattern: dict[str, Any] = {"source": {"topics": [], "pattern": f"{case.one.source}|{case.other}"}}
     case.call("set", str(case.file(**pattern)), f"{case.other}:0=1")
     with pytest.raises(errors.SourceChanged, match="no longer exist"):
         case.one.run(**pattern)

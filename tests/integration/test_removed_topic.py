@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from support.pipelines import events_of
-from support.threads import Line, first_part_only, recreated
+from support.threads import Line, deleted, first_part_only, recreated
 from support.ways_out import follow
 from tailrace import errors
 from tailrace.admin.offsets import apply, base, left_out, look, movable, targets
@@ -19,7 +19,7 @@ from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.stores import open_store
-from tailrace.testing import Record, produce, wait_until
+from tailrace.testing import Record, produce
 
 pytestmark = pytest.mark.integration
 
@@ -44,10 +44,7 @@ class Two:
 
     def delete_other(self) -> None:
         """Delete the topic that is taken out."""
-        admin = AdminClient({"bootstrap.servers": self.line.kafka})
-        admin.delete_topics([self.other])[self.other].result(30)
-        cluster = Cluster(self.line.pipeline().kafka)
-        wait_until(lambda: self.other not in cluster.topics(), "the topic to be gone", 30)
+        deleted(self.line, self.other)
 
     def noted(self, events: list[dict[str, Any]]) -> list[str]:
         """Return what a run has noted about the topic."""

@@ -173,13 +173,19 @@ class Line:
         return self.values(f"{self.name}.rejected")
 
 
-def recreated(one: Line, name: str = "", partitions: int = 1, **config: str) -> None:
-    """Delete a topic, by default the source, and create it again."""
-    topic = name or one.source
+def deleted(one: Line, topic: str) -> None:
+    """Delete a topic, and wait until a broker no longer names it."""
     admin = AdminClient({"bootstrap.servers": one.kafka})
     admin.delete_topics([topic])[topic].result(30)
     cluster = Cluster(one.pipeline().kafka)
     wait_until(lambda: topic not in cluster.topics(), "the topic to be gone", 30)
+
+
+def recreated(one: Line, name: str = "", partitions: int = 1, **config: str) -> None:
+    """Delete a topic, by default the source, and create it again."""
+    topic = name or one.source
+    deleted(one, topic)
+    admin, cluster = AdminClient({"bootstrap.servers": one.kafka}), Cluster(one.pipeline().kafka)
 
     def made() -> bool:
         try:

@@ -19,12 +19,13 @@ from typing import Any
 
 from faults.scenario import Context
 from faults.worlds.act import act
+from faults.worlds.drawing import draw
 from faults.worlds.history import checker
 from faults.worlds.lanes import Tally, brokers, groups, in_lanes, mutants_in_lanes
 from faults.worlds.mutants import MUTANTS
 from faults.worlds.oracle import Outcome
 from faults.worlds.record import FOUND, engine, read
-from faults.worlds.world import Place, World, draw
+from faults.worlds.world import Place, World
 from support import archive
 from tailrace.testing.embedded import EmbeddedKafka
 

@@ -112,20 +112,21 @@ def delete(bootstrap: str, topics: Iterable[str]) -> None:
 def judged(one: Driven, stuck: str) -> Outcome:
     """Read everything, and compare."""
     bootstrap = one.context.bootstrap
-    lingering = open_after(bootstrap, one.name)
+    lingering = [each for name in one.names for each in open_after(bootstrap, name)]
     output = read_into(Contents(one.world, one.source, rejected=False), bootstrap, one.sink)
     rejected = read_into(Contents(one.world, one.source, rejected=True), bootstrap, one.rejected)
     wrong, examples = found_wrong([output, rejected])
     # A driver that never got so far has no ledger.
     planned = plans(bootstrap, one.ledger, one.name) if exists(bootstrap, one.ledger) else {}
     last = max(planned, default=-1)
-    ever = max((plan.sinks for plan in planned.values()), default=len(one.counts))
     unsteady = 0 if stuck else differences(one.watch.finish(), output.seen)
     unmarked = stuck or last < 0 or one.world.knobs.at_least_once
     markers = [] if unmarked else wrong_markers(bootstrap, one.name, one.ledger, last, planned[last].sinks)
-    unread = stuck or last < 0 or LOSSES.intersection(one.world.strikes)
+    unread = stuck or last < 0 or (LOSSES | {Strike.RENAME}).intersection(one.world.strikes)
     ranges = [] if unread else wrong_ranges(planned, _ends(one))
-    program = checker()
+    # A register that was set back, or has another name, has no history that the checker could explain.
+    told = {Strike.RESTORE, Strike.RENAME}.isdisjoint(one.world.strikes)
+    program = checker() if told else None
     history = check(program, one.history) if program is not None else Checked()
     outcome = judge(one.world, one.counts, output.seen, rejected.seen, one.gaps)
     outcome = outcome.plus(_judged_backfill(one.backfill, one)) if one.backfill is not None else outcome
@@ -134,13 +135,20 @@ def judged(one: Driven, stuck: str) -> Outcome:
         wrong=outcome.wrong + wrong,
         unsteady=unsteady,
         lingering=outcome.lingering + len(lingering),
-        ids=len(beyond(bootstrap, one.name, ever)),
+        ids=sum(len(_surplus(one, name)) for name in one.names),
         markers=len(markers),
         plans=len(ranges),
         histories=len(history.broken),
         stuck=stuck,
         examples=(*outcome.examples, *examples, *markers[:2], *ranges[:2], *history.broken[:2]),
     )
+
+
+def _surplus(one: Driven, name: str) -> list[str]:
+    """Return the transactional ids that the pipeline had under a name, and did not need."""
+    bootstrap = one.context.bootstrap
+    planned = plans(bootstrap, one.ledger, name) if exists(bootstrap, one.ledger) else {}
+    return beyond(bootstrap, name, max((plan.sinks for plan in planned.values()), default=len(one.counts)))
 
 
 def _judged_backfill(backfill: Backfill, one: Driven) -> Outcome:

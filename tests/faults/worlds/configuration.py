@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from faults.worlds.encodings import JSONS
-from faults.worlds.world import Encoding, Place, Work, World
+from faults.worlds.world import GUARDED, HIDING, Encoding, Place, Work, World
+from support.kafkaproxy import PASSWORD, USER
 from support.minio import Proxy as Store
 from support.registry import SchemaRegistry
 
@@ -54,8 +55,8 @@ def configuration(
     whole, knobs = world.work is Work.NONE, world.knobs
     data: dict[str, Any] = {
         "pipeline": name,
-        "kafka": {"bootstrap.servers": bootstrap},
-        "source": {"topics": [source], **_format(world, "in.avsc", registry)},
+        "kafka": {"bootstrap.servers": bootstrap, **_login(world)},
+        "source": {**_topics(world, source), **_format(world, "in.avsc", registry)},
         "sink": {"topic": sink, **_format(world, "in.avsc" if whole else "out.avsc", registry)},
         "batch": {"max_records": world.max_records, "target": knobs.target, "trigger": knobs.trigger},
         "metrics": {"enabled": False},
@@ -97,6 +98,17 @@ def configuration(
         if number is not None:
             data[section]["partitions"] = number
     return data
+
+
+def _login(world: World) -> dict[str, Any]:
+    if GUARDED.isdisjoint(world.strikes):
+        return {}
+    plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    return {"options": {**plain, "sasl.username": USER, "sasl.password": PASSWORD}}
+
+
+def _topics(world: World, source: str) -> dict[str, Any]:
+    return {"topics": [source]} if HIDING.isdisjoint(world.strikes) else {"pattern": source}
 
 
 def dropin(world: World, bootstrap: str, name: str, source: str, sink: str, ledger: str) -> dict[str, Any]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from faults.worlds.world import BROKER_STRIKES, Strike, World
+from faults.worlds.world import BROKER_STRIKES, GUARDED, HIDING, Strike, World
 from tailrace.errors import (
     BrokerUnreachable,
     CheckpointFailed,
     KafkaFailed,
     NotAuthorized,
+    OffsetsOutOfRange,
+    PlanOfAnother,
+    SourceChanged,
     TailraceError,
     TopicUnknown,
 )
+
+_LOST = (OffsetsOutOfRange, SourceChanged, PlanOfAnother)  # refusals of a pipeline whose input was deleted
+_WAYS_ON = ("on_data_loss: reset", "start the pipeline again")
 
 
 def excuses(world: World) -> tuple[type[TailraceError], ...]:
@@ -20,10 +26,15 @@ def excuses(world: World) -> tuple[type[TailraceError], ...]:
         found += BrokerUnreachable, KafkaFailed
     if Strike.REGISTRY in world.strikes:
         found += (KafkaFailed,)
-    if Strike.RIGHTS in world.strikes:
+    if GUARDED.intersection(world.strikes):
         found += (NotAuthorized,)
     if Strike.STORE in world.strikes:
         found += (CheckpointFailed,)
-    if Strike.RECREATE in world.strikes:
-        found += (TopicUnknown,)  # between its deletion and its creation
+    if {Strike.RECREATE, *HIDING}.intersection(world.strikes):
+        found += (TopicUnknown,)  # between its deletion and its creation, or while it is hidden
     return found
+
+
+def way_on_without(error: TailraceError) -> bool:
+    """Whether a driver is refused because input is gone, with the advice that lets the pipeline go on without it."""
+    return isinstance(error, _LOST) and any(way in error.then for way in _WAYS_ON)

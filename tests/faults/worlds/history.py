@@ -83,6 +83,11 @@ def record(file: Path) -> None:
             value = plan_value(plan.finished())
             to.record(to.owner(one), "ledger", "write", lambda: settle(one, plan, positions), value)
 
+    def _latest(one: Ledger, pipeline: str | None = None) -> Any:
+        if pipeline is not None:  # it asks for the register of another
+            return latest(one, pipeline)
+        return to.record(to.owner(one), "ledger", "read", lambda: latest(one), "", plan_value)
+
     def _fence(one: Ledger, sinks: int) -> None:
         act = functools.partial(fence, one, sinks)
         for number in range(sinks):  # one call fences all of them, at some time between its begin and its end
@@ -107,7 +112,7 @@ def record(file: Path) -> None:
     changed: Mapping[type, Mapping[str, Any]] = {
         Ledger: {
             "take": lambda one: to.record(to.owner(one), "ledger", "fence", lambda: take(one), ""),
-            "latest": lambda one: to.record(to.owner(one), "ledger", "read", lambda: latest(one), "", plan_value),
+            "latest": _latest,
             "write": _write,
             "settle": _settle,
             "fence": _fence,

@@ -53,13 +53,18 @@ def _hang(one: Driven) -> None:
     if one.chance.random() < 0.5:
         with suppress(KafkaException):  # on a slow machine the brokers have aborted it already
             producer.abort_transaction(30)
-    cluster, place = Cluster(Kafka(bootstrap_servers=bootstrap)), [(one.source, 0)]
+    wait_for_ends(one)
+
+
+def wait_for_ends(one: Driven) -> None:
+    """Follow until no transaction is open in the input's first partition."""
+    cluster, place = Cluster(Kafka(bootstrap_servers=one.context.bootstrap)), [(one.source, 0)]
 
     def closed() -> bool:
         one.step()
         return cluster.latest(place, committed=True) == cluster.latest(place)
 
-    wait_until(closed, "the transaction in the input to be aborted", LIMIT)
+    wait_until(closed, "the transaction in the input to end", LIMIT)
 
 
 def _trim(one: Driven) -> None:
@@ -73,21 +78,25 @@ def _lose(one: Driven) -> None:
     for number, read in _read(one).items():
         more = min(one.counts[number] - one.base.get(number, 0), read + one.chance.randint(0, one.world.max_records))
         ends[number] = one.chance.choice((read, more))
-        one.gaps.append(_gap(one, number, read, ends[number]))
+        one.gaps.append(gap(one, number, read, ends[number]))
     _delete(one, ends)
 
 
 def _recreate(one: Driven) -> None:
-    """Delete the source topic, and create it again; everything that was not read is gone."""
+    # A pipeline looks at its topics once a second; faster than that is a gap which docs/guarantees.md describes.
+    recreated(one, _NOTICED)
+
+
+def recreated(one: Driven, after: float = 0.0) -> None:
+    """Delete the source topic, and create it again some seconds later; everything that was not read is gone."""
     admin = AdminClient({"bootstrap.servers": one.context.bootstrap})
     read, count = _read(one), len(one.counts)
     admin.delete_topics([one.source])[one.source].result(30)
     for number, total in one.counts.items():
-        one.gaps.append(_gap(one, number, read.get(number, 0), total - one.base.get(number, 0)))
+        one.gaps.append(gap(one, number, read.get(number, 0), total - one.base.get(number, 0)))
         one.base[number] = total
     wait_until(lambda: not exists(one.context.bootstrap, one.source), "the source topic to be gone", LIMIT)
-    # A pipeline looks at its topics once a second; faster than that is a gap which docs/guarantees.md describes.
-    one.wait(_NOTICED)
+    one.wait(after)
     admin.create_topics([NewTopic(one.source, count, -1)])[one.source].result(30)
     one.write(dict.fromkeys(range(count), 10))
 
@@ -102,7 +111,8 @@ def _read(one: Driven) -> dict[int, int]:
     return {each.partition: each.offset for each in found if each.offset >= 0}
 
 
-def _gap(one: Driven, partition: int, first: int, end: int) -> Gap:
+def gap(one: Driven, partition: int, first: int, end: int) -> Gap:
+    """Return these offsets of the input as a gap."""
     base = one.base.get(partition, 0)
     return Gap(partition, base + first, base + end)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from faults.checker import Array, Seen
 from faults.worlds.records import ABORTED, FILLER, wanted
-from faults.worlds.world import Work, World
+from faults.worlds.world import Strike, Work, World
 
 # What is counted at the end of a world besides its records, and must be 0.
 COUNTS = ("lost", "duplicated", "reordered", "wrong", "unsteady", "lingering", "ids", "markers", "plans", "histories")
@@ -75,7 +75,7 @@ def judge(
         for partition, count in counts.items():
             want = wanted(world, partition, count)[place]
             want[: (starts or {}).get(partition, 0) * (len(want) // max(count, 1))] = False
-            times, beyond = _times(seen, partition, len(want), again)
+            times, beyond = _times(seen, partition, len(want), again, open_read(world))
             more = np.flatnonzero((times > 0) & ~want if again else times > want)
             needed = want & ~_deleted(gaps, partition, len(want) // max(count, 1), len(want))
             if world.work is Work.LIMIT and place == 0:
@@ -93,7 +93,7 @@ def judge(
     if ordered(world):
         # A part's records at which the function raises follow those that were rejected before it.
         told = (output,) if world.knobs.raises else (output, rejected)
-        reordered = sum(_disorder(heads) for seen in told for heads in seen.values())
+        reordered = sum(_disorder(heads, open_read(world)) for seen in told for heads in seen.values())
     return Outcome(sum(counts.values()), lost, duplicated, reordered, examples=tuple(examples[:6]))
 
 
@@ -113,21 +113,33 @@ def _deleted(gaps: Iterable[Gap], partition: int, factor: int, size: int) -> Arr
     return found
 
 
-def _times(seen: Seen, partition: int, size: int, again: bool) -> tuple[Array, int]:
-    """Count how often each number of a source partition was read, and how many numbers are beyond the last."""
+def open_read(world: World) -> bool:
+    """Whether the pipeline reads records of open transactions for a while, of which some are aborted in the end."""
+    return Strike.ISOLATION in world.strikes
+
+
+def _times(seen: Seen, partition: int, size: int, again: bool, aborted: bool) -> tuple[Array, int]:
+    """Count how often each number of a source partition was read, and how many numbers are beyond the last.
+
+    Aborted records may be there if `aborted` says so.
+    """
     times, beyond = np.zeros(size, dtype=np.int64), 0
     for heads in seen.values():
         numbers = heads["number"].astype(np.int64)[heads["partition"] == partition]
+        numbers = numbers[numbers < ABORTED] if aborted else numbers
         filler = numbers[(numbers >= FILLER) & (numbers < ABORTED)]
         beyond += int((numbers >= size).sum()) - (len(filler) if again else len(np.unique(filler)))
         times += np.bincount(numbers[numbers < size], minlength=size)
     return times, beyond
 
 
-def _disorder(heads: Array) -> int:
-    """Count the records that came after a later one of their source partition; fillers are between any two."""
+def _disorder(heads: Array, aborted: bool) -> int:
+    """Count the records that came after a later one of their source partition; fillers are between any two.
+
+    So are aborted records, if `aborted` says that they may be there.
+    """
     found = 0
-    heads = heads[(heads["number"] < FILLER) | (heads["number"] >= ABORTED)]
+    heads = heads[(heads["number"] < FILLER) | ((heads["number"] >= ABORTED) & (not aborted))]
     for partition in np.unique(heads["partition"]):
         numbers = heads["number"].astype(np.int64)[heads["partition"] == partition]
         _, first = np.unique(numbers, return_index=True)

@@ -21,35 +21,22 @@ from faults.scenarios.clock import Clock
 from faults.worlds.backfills import Backfill, BackfillEnded, Span, import_path
 from faults.worlds.configuration import Outside, configuration, dropin, others
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA
-from faults.worlds.excuses import excuses
+from faults.worlds.excuses import excuses, way_on_without
 from faults.worlds.history import HISTORY
-from faults.worlds.oracle import Gap
+from faults.worlds.oracle import Gap, open_read
 from faults.worlds.records import FUNCTIONS, feed, wanted
-from faults.worlds.world import BROKER_STRIKES, NETWORK_STRIKES, Input, Place, Strike, Work, World
-from support.kafkaproxy import PASSWORD, USER, ProxiedKafka
+from faults.worlds.world import BROKER_STRIKES, GUARDED, NETWORK_STRIKES, Input, Place, Strike, Work, World
+from support.kafkaproxy import ProxiedKafka
 from support.minio import BUCKET, reach
 from tailrace import crash_points
 from tailrace.demo.batches import Batches
 from tailrace.demo.driver import Driver
-from tailrace.errors import (
-    CutChanged,
-    DriverFenced,
-    InvariantBroken,
-    OffsetsOutOfRange,
-    PlanOfAnother,
-    SourceChanged,
-    TailraceError,
-)
+from tailrace.errors import CutChanged, DriverFenced, InvariantBroken, TailraceError
 
 # Seconds without a batch, a start or the end of a start; and while Spark starts, three JVMs beside other lanes' worlds.
 LIMIT, STARTS = 120.0, 300.0
 QUIET = 4.0  # seconds for which a driver is idle before it is believed
 _MOST_STARTS = 20
-_LOGIN = {
-    "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER, "sasl.password": PASSWORD,
-}  # fmt: skip
-_LOST = (OffsetsOutOfRange, SourceChanged, PlanOfAnother)  # refusals of a pipeline whose input was deleted
-_WAYS_ON = ("on_data_loss: reset", "start the pipeline again")
 _NUDGE = 3.0  # seconds
 _PROXIED = NETWORK_STRIKES | {Strike.SLOW}
 
@@ -77,11 +64,13 @@ class Driven:
         self._marks, self.history = self.folder / "crashes", self.folder / "history.jsonl"
         self.settings: dict[str, Any] = {}
         self._refused: dict[str, Any] | None = None  # the settings before those, which an open batch may refuse
-        self._path = import_path(package)
+        self.path = import_path(package)
+        self.names = [self.name]  # all that the pipeline has had
         self.backfill: Backfill | None = None
         self.address = ""  # of the driver's status page and metrics, if it serves them
         self._batches = Batches()
         self._drivers: list[Driver] = []
+        self._awaited: tuple[type[TailraceError], ...] = ()  # refusals that a strike waits for
         self.expected = self._up = False  # whether the last driver's end is our doing, and whether it has started
         self._heard = time.monotonic()
         self.outside = outside
@@ -96,7 +85,7 @@ class Driven:
     @property
     def _servers(self) -> str:
         """The brokers' addresses; through the proxy if the network or a broker's answers need it, or a right."""
-        if Strike.RIGHTS in self.world.strikes:
+        if GUARDED.intersection(self.world.strikes):
             return self.proxied.guarded_servers
         if _PROXIED.isdisjoint(self.world.strikes):
             return self.context.bootstrap
@@ -119,12 +108,14 @@ class Driven:
 
     # -- the pipeline -------------------------------------------------------------------------------
 
-    def change_code(self) -> None:
-        """Write the function's file; each time it is another text that does the same."""
+    def change_code(self, to: int | None = None) -> int:
+        """Write the function's file, as another text that does the same, or as the one before; return which it was."""
+        before, self._deployed = self._deployed, self._deployed + 1 if to is None else to
         (self.folder / "work.py").write_text(f"{FUNCTIONS}\nDEPLOYED = {self._deployed}\n")
-        self._deployed += 1
+        return before
 
-    def _file(self) -> Path:
+    def file(self) -> Path:
+        """Write the configuration."""
         if self.world.place is Place.DROPIN:
             given = dropin(self.world, self._servers, self.name, self.source, self.sink, self.ledger)
             file = self.folder / "job.json"
@@ -135,27 +126,26 @@ class Driven:
         data = configuration(self.world, self._servers, self.name, self.source, self.sink, url, state)
         # A batch with state has a sink partition for each range that is read, and for each part of the state.
         partitions = 256 if self.world.work is Work.DISTINCT else 16
-        if Strike.RIGHTS in self.world.strikes:
-            data["kafka"]["options"] = _LOGIN
         data |= {"rejected": self.rejected, "ledger": {"topic": self.ledger, "partitions": partitions}}
         for section, values in self.settings.items():
-            data[section] |= values
+            data[section] = data.get(section, {}) | values
         file = self.folder / "pipeline.yaml"
         file.write_text(yaml.safe_dump(data))
         return file
 
     def start(self) -> Driver:
         """Start a driver."""
+        file = self.file()
         command = {
-            Place.THREADS: ("faults.worlds.thread_driver", str(self._file())),
-            Place.DROPIN: ("faults.worlds.dropin_driver", str(self._file())),
-        }.get(self.world.place, ("tailrace.cli.main", "run", str(self._file()), "--output", "json"))
+            Place.THREADS: ("faults.worlds.thread_driver", str(file)),
+            Place.DROPIN: ("faults.worlds.dropin_driver", str(file)),
+        }.get(self.world.place, ("tailrace.cli.main", "run", str(file), "--output", "json"))
         planned = [
             crash_points.Crash(crash_points.Point(each.at), each.batch, times=each.times) for each in self.world.crashes
         ]
         environment = crash_points.crashes(self._marks, *planned) if planned else {}
         environment |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-        environment |= {"PYTHONPATH": self._path, HISTORY: str(self.history)}
+        environment |= {"PYTHONPATH": self.path, HISTORY: str(self.history)}
         if self._clock is not None:
             environment |= self._clock.environment
         if self.outside.store is not None:
@@ -166,10 +156,16 @@ class Driven:
         self.starts += 1
         return self._drivers[-1]
 
+    def rename(self, name: str) -> None:
+        """Let the next driver run a pipeline of this name, on the same ledger and topics."""
+        self.name = name
+        if name not in self.names:
+            self.names.append(name)
+
     def start_backfill(self, span: Span | None) -> None:
         """Start the world's backfill, if it has one, of a range that is in the source."""
         if self.world.backfill is not None and span is not None and span.records:
-            self.backfill = Backfill(self, span, self.world.backfill, self._path)
+            self.backfill = Backfill(self, span, self.world.backfill, self.path)
 
     @property
     def driver(self) -> Driver:
@@ -191,7 +187,7 @@ class Driven:
             self._batches.apply(heard.event)
             kind, self.address = heard.event.get("event"), str(heard.event.get("url", self.address))
             self._begun, self._up = self._begun + (kind == "started"), self._up or kind != "starting"
-        elif code is not None:
+        elif code is not None and not (self._awaited and isinstance(self.driver.failure(), self._awaited)):
             self._check_end(code)
             self.start()
         if self.backfill is not None:
@@ -213,7 +209,7 @@ class Driven:
         struck = any(each in BROKER_STRIKES for each in self.world.strikes)
         if struck and self.world.place is Place.DROPIN and self.starts < _MOST_STARTS:
             return  # Spark's source ends a query in many ways when a broker is away
-        if self.gaps and isinstance(error, _LOST) and any(way in error.then for way in _WAYS_ON):
+        if self.gaps and way_on_without(error):
             self.settings.setdefault("source", {})["on_data_loss"] = "reset"
             return
         if self.starts >= _MOST_STARTS or not isinstance(error, excuses(self.world)):
@@ -232,17 +228,20 @@ class Driven:
             if time.monotonic() - since > limit:
                 raise Stuck(f"waited {limit:g} s in vain for {what}")
 
-    def accepted(self) -> bool:
-        """Follow until a batch is delivered, or there is nothing to do; return False if an open batch refuses that."""
-        written = self._batches.written
+    def accepted(self, *refusals: type[TailraceError]) -> bool:
+        """Follow until a batch is delivered, or there is nothing to do; return False if the start is refused so."""
+        written, self._awaited = self._batches.written, refusals
 
         def refused() -> bool:
-            return self.driver.code is not None and isinstance(self.driver.failure(), CutChanged)
+            return self.driver.code is not None and isinstance(self.driver.failure(), refusals)
 
-        self.follow(
-            lambda: self._batches.written > written or self._batches.idle or refused(),
-            "other settings to be accepted, or refused",
-        )
+        try:
+            self.follow(
+                lambda: self._batches.written > written or self._batches.idle or refused(),
+                "the start to be accepted, or refused",
+            )
+        finally:
+            self._awaited = ()
         return not refused()
 
     # -- input --------------------------------------------------------------------------------------
@@ -269,7 +268,7 @@ class Driven:
         rejected = any(wanted(self.world, number, count)[1].any() for number, count in self.counts.items())
         # How many outputs there will be is not known if some may be missing, or repeated.
         counted = self.world.input is not Input.COMPACTED and self.world.work is not Work.LIMIT
-        counted = counted and not self.world.knobs.at_least_once
+        counted = counted and not self.world.knobs.at_least_once and not open_read(self.world)
 
         def over() -> bool:
             there = counted and self.watch.kept.count >= outputs and (self._batches.idle or not rejected)

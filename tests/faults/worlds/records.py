@@ -114,7 +114,8 @@ def frame(rows, work, encoding, raises=False):
         found = found.join(F.broadcast(known), F.expr(f"n DIV {FACTOR} % 7") == known.rest).drop("rest")
     if work == "distinct":
         found = found.dropDuplicates([name for name in found.columns if name != "key"])
-    return found.repartition("key") if work == "shuffle" else found
+    # Each version of this code divides the rows in another way.
+    return found.repartition("key", F.lit(DEPLOYED)) if work == "shuffle" else found
 """
 
 
@@ -222,7 +223,7 @@ def is_filler(number: int) -> bool:
 
 def aborted(world: World, partition: int, number: int) -> bytes:
     """Make the value of a record in an aborted transaction."""
-    return framed(world, encoded(world, partition, ABORTED + number, ""))
+    return framed(world, encoded(world, partition, ABORTED + number, PAD))
 
 
 def wanted(world: World, partition: int, count: int) -> tuple[Array, Array]:

@@ -6,24 +6,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import psutil
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-)
+from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceType  # type: ignore[attr-defined]
 
 from faults.worlds.broker_strikes import AWAY, BROKER
 from faults.worlds.configuration import others
 from faults.worlds.input_strikes import INPUT
+from faults.worlds.life_strikes import LIFE
 from faults.worlds.pipeline import Driven
+from faults.worlds.rights import denied
 from faults.worlds.world import Strike
-from support.kafkaproxy import USER
 from support.minio import Fault
-from tailrace.errors import BrokerUnreachable, InvariantBroken
+from tailrace.errors import BrokerUnreachable, CutChanged, InvariantBroken
 
 # Seconds. Brokers refuse records from more than an hour ahead, and delete those that are older than a week.
 _JUMPS = (50 * 60, -86_400, 0)
@@ -47,13 +40,13 @@ def _kill(one: Driven) -> None:
     one.driver.kill()
 
 
-def _pause(one: Driven) -> None:
+def _pause(one: Driven, start: Callable[[Driven], object] = Driven.start) -> None:
     first, tree = one.driver, one.tree()
     for each in tree:
         with suppress(psutil.NoSuchProcess):
             each.suspend()
     try:
-        one.start()
+        start(one)
         one.work("a batch of the second driver")
     finally:
         for each in tree:
@@ -63,11 +56,27 @@ def _pause(one: Driven) -> None:
     one.fenced(first, BrokerUnreachable)
 
 
-def _rival(one: Driven) -> None:
+def _rival(one: Driven, start: Callable[[Driven], object] = Driven.start) -> None:
     first = one.driver
     if first.code is None:
-        one.start()
+        start(one)
         one.fenced(first)
+
+
+def _replace(one: Driven) -> None:
+    """Let other code and settings take over without stopping what runs."""
+    one.chance.choice((_pause, _rival))(one, _start_others)
+
+
+def _start_others(one: Driven) -> None:
+    """Start other code with other settings; if an open batch refuses them, the ones before."""
+    before, code = one.settings, one.change_code()
+    one.settings = others(one.settings, one.world, one.chance)
+    one.start()
+    if not one.accepted(CutChanged):
+        one.settings = before
+        one.change_code(code)
+        one.start()
 
 
 def _restart(one: Driven) -> None:
@@ -90,15 +99,17 @@ def _deploy(one: Driven) -> None:
     before = one.settings
     one.expected = True
     one.driver.kill()
-    one.change_code()
+    code = one.change_code()
     one.settings = others(one.settings, one.world, one.chance)
     one.start()
-    if not one.accepted():
+    if not one.accepted(CutChanged):
         now, one.settings = one.settings, before
+        one.change_code(code)
         one.start()
         one.work("the batch that refused the other settings")
         one.stop()
         one.settings = now
+        one.change_code(code + 1)
         one.start()
 
 
@@ -158,27 +169,18 @@ def _rights(one: Driven) -> None:
         )
     )
     how = ResourcePatternType.LITERAL if kind is ResourceType.TOPIC else ResourcePatternType.PREFIXED
-    # A resource with an entry is closed to a user whom no entry allows.
-    allowed = kind, name, how, f"User:{USER}", "*", AclOperation.ALL, AclPermissionType.ALLOW
-    denied = kind, name, how, f"User:{USER}", "*", operation, AclPermissionType.DENY
-    admin = AdminClient({"bootstrap.servers": one.context.bootstrap})
-    try:
-        for entry in (allowed, denied):
-            for made in admin.create_acls([AclBinding(*entry)]).values():
-                made.result(30)
+    with denied(one.context.bootstrap, kind, name, how, operation):
         one.wait(AWAY)
-    finally:
-        for entry in (denied, allowed):
-            for gone in admin.delete_acls([AclBindingFilter(*entry)]).values():
-                gone.result(30)
 
 
 STRIKES: Mapping[Strike, Callable[[Driven], None]] = {
     **BROKER,
     **INPUT,
+    **LIFE,
     Strike.KILL: _kill,
     Strike.PAUSE: _pause,
     Strike.RIVAL: _rival,
+    Strike.REPLACE: _replace,
     Strike.RESTART: _restart,
     Strike.RESIZE: _resize,
     Strike.DEPLOY: _deploy,

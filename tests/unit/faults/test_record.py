@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from faults.worlds import record
+from faults.worlds.drawing import draw
 from faults.worlds.mutants import MUTANTS, SOURCE
 from faults.worlds.oracle import Outcome
-from faults.worlds.world import Strike, World, draw
+from faults.worlds.world import Strike, World
 
 
 def line(seed: int, digest: str = "now", lost: int = 0, stuck: str = "") -> record.Line:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from faults.worlds.drawing import draw
 from faults.worlds.lanes import FRESH, Tally, groups
-from faults.worlds.world import draw
 
 
 def test_every_world_runs_on_a_kafka_that_few_others_used() -> None:

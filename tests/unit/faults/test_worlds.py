@@ -17,11 +17,25 @@ import yaml
 
 from faults.records import HEAD
 from faults.worlds.configuration import configuration
+from faults.worlds.drawing import draw
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA, body, heads_of
 from faults.worlds.mutants import MUTANTS, SOURCE, Mutant
 from faults.worlds.oracle import Outcome, judge
 from faults.worlds.records import ABORTED, FACTOR, FILLER, FUNCTIONS, PAD, transactions, values, wanted
-from faults.worlds.world import DELETIONS, Crash, Encoding, Input, Knobs, Place, Strike, Work, World, draw
+from faults.worlds.world import (
+    DELETIONS,
+    LOSSES,
+    OF_ITS_LIFE,
+    TAKE_OFFSETS,
+    Crash,
+    Encoding,
+    Input,
+    Knobs,
+    Place,
+    Strike,
+    Work,
+    World,
+)
 from tailrace.config import LEDGER_PARTITIONS
 from tailrace.config.file import load
 
@@ -110,6 +124,23 @@ def test_backfill_is_drawn_only_where_its_range_stays_and_its_function_has_no_st
         assert not DELETIONS.intersection(each.strikes)
 
 
+def test_strike_of_its_life_is_drawn_only_where_the_oracle_can_tell_what_must_come_of_it() -> None:
+    """Records that were skipped are told by their offsets, and a stateful pipeline keeps its name and its offsets."""
+    found: Counter[Strike] = Counter()
+    for world in map(draw, range(1000)):
+        lived = [each for each in world.strikes if each in OF_ITS_LIFE]
+        found.update(lived)
+        assert len(lived) <= 1
+        assert len(world.strikes) <= 4
+        assert not lived or world.place is not Place.DROPIN
+        if LOSSES.intersection(world.strikes):
+            assert world.input is Input.PLAIN
+            assert not TAKE_OFFSETS.intersection(world.strikes)
+        if world.work is Work.DISTINCT:
+            assert set(lived) <= {Strike.RESTORE}
+    assert min(found[each] for each in OF_ITS_LIFE) > 5
+
+
 def test_transactions_of_the_input_share_out_its_records_in_order() -> None:
     """A transaction of each partition alone would make hundreds of them, which cost more than all else in a world."""
     world = replace(PLAIN, counts=(1200, 3, 0, 400, 700))
@@ -182,6 +213,16 @@ def test_an_aborted_record_is_found() -> None:
     """No input record leads to it."""
     aborted = np.array([(0, 0, ABORTED + 1)], dtype=HEAD)
     assert judged(PLAIN, lambda seen: np.append(seen, aborted)).duplicated == 1
+
+
+def test_an_aborted_record_is_allowed_where_the_isolation_changes_and_the_others_are_compared_as_ever() -> None:
+    """Whether it comes out depends on how long its transaction is open."""
+    world = replace(PLAIN, strikes=(Strike.ISOLATION,))
+    aborted = np.array([(0, 0, ABORTED + 1)], dtype=HEAD)
+    assert judged(world, lambda seen: np.concatenate([aborted, seen])).good
+    assert judged(world, lambda seen: np.append(seen[1:], aborted)).lost == 1
+    assert judged(world, lambda seen: np.append(seen, seen[:1])).duplicated == 1
+    assert judged(world, lambda seen: seen[::-1]).reordered > 0
 
 
 def test_record_that_the_brokers_may_remove_is_allowed_once() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -19,16 +19,58 @@ FUNCTION = """
     from pyspark.sql import functions as F
     from pyspark.sql.types import BinaryType
 
-    def by(frame, divisor):
+    def by(frame, divisor=0, salt="", spread=0):
         def check(value, partition):
             broken = Path({folder!r}, "broken")
             if broken.exists() and str(partition) in broken.read_text():
                 time.sleep(3)
                 raise ValueError("the fault of the test")
             return value
-        rows = frame.repartition(2, F.hash("value") % divisor)
+        rows = frame.repartition(2, F.hash("value") % divisor) if divisor else frame
+        if salt:
+            key = F.concat(F.col("value").cast("string"), F.lit(salt))
+            rows = rows.withColumn("k", key).dropDuplicates(["k"])
+        if spread:
+            rows = rows.repartition(spread, F.hash("value") % 7)
         return rows.select(F.udf(check, BinaryType())("value", F.spark_partition_id()).alias("value"))
 """
+
+
+class Run(Protocol):
+    """Run a pipeline with these arguments of the function; it fails in the sink partitions that `broken` names."""
+
+    def __call__(self, broken: str = "", *, then: dict[str, Any] | None = None, **arguments: object) -> None:
+        """Deliver what is there; `then` has more settings of `process`."""
+
+
+def prepared(bench: Callable[..., Bench], checkpoint: str) -> tuple[Bench, Run]:
+    """Return a pipeline with forty records in two source partitions, and how it is run."""
+    one = bench(partitions=2)
+    one.write("shuffles.py", FUNCTION.format(folder=str(one.folder)))
+    one.send(numbered(0, 40))
+
+    def run(broken: str = "", *, then: dict[str, Any] | None = None, **arguments: object) -> None:
+        (one.folder / "broken").write_text(broken)
+        sections: dict[str, Any] = {
+            "source": {"format": "raw", "partitions": None},  # reading tasks reject, and so deliver, nothing
+            "process": {"function": "shuffles.py:by", "arguments": arguments, **(then or {})},
+            "sink": {"format": "raw"},
+            "checkpoint": checkpoint if checkpoint == "ledger" else str(one.folder / checkpoint),
+            "spark": {"spark.sql.shuffle.partitions": "2"},
+        }
+        one.run(**sections)
+
+    return one, run
+
+
+def deliver_in_part(one: Bench, run: Callable[[], None]) -> list[bytes | None]:
+    """Run until one sink partition is delivered and the other is not; return what the sink holds."""
+    with pytest.raises(errors.FunctionFailed):
+        run()
+    one.settle()
+    found = one.values()
+    assert 0 < len(found) < 40
+    return found
 
 
 @pytest.mark.takes(30)
@@ -37,31 +79,51 @@ def test_first_function_is_refused_once_the_second_has_delivered_a_part(
     bench: Callable[..., Bench], checkpoint: str
 ) -> None:
     """The first had delivered nothing. A rollback to it would move rows from a part to come to one that is there."""
-    one = bench(partitions=2)
-    one.write("shuffles.py", FUNCTION.format(folder=str(one.folder)))
-    one.send(numbered(0, 40))
-
-    def run(divisor: int, broken: str = "") -> None:
-        (one.folder / "broken").write_text(broken)
-        sections: dict[str, Any] = {
-            "source": {"format": "raw", "partitions": None},  # reading tasks reject, and so deliver, nothing
-            "process": {"function": "shuffles.py:by", "arguments": {"divisor": divisor}},
-            "sink": {"format": "raw"},
-            "checkpoint": checkpoint if checkpoint == "ledger" else str(one.folder / checkpoint),
-        }
-        one.run(**sections)
-
+    one, run = prepared(bench, checkpoint)
     with pytest.raises(errors.FunctionFailed):
-        run(5, broken="01")
+        run("01", divisor=5)
     one.settle()
     assert one.values() == []
-    with pytest.raises(errors.FunctionFailed):
-        run(7, broken="1")
-    one.settle()
-    before = one.values()
-    assert 0 < len(before) < 40
+    before = deliver_in_part(one, lambda: run("1", divisor=7))
     with pytest.raises(errors.CutChanged, match="function"):
-        run(5)
+        run(divisor=5)
     assert one.values() == before
-    run(7)
+    run(divisor=7)
+    assert one.values() == numbered(0, 40)
+
+
+@pytest.mark.takes(20)
+def test_changed_key_of_a_deduplication_is_refused_once_a_part_is_delivered(bench: Callable[..., Bench]) -> None:
+    """State is kept by key, so the key decides what a sink partition gets: a changed one would move rows."""
+    one, run = prepared(bench, "state")
+    before = deliver_in_part(one, lambda: run("1", salt="a"))
+    with pytest.raises(errors.CutChanged, match="function"):
+        run(salt="b")
+    assert one.values() == before
+    run(salt="a")
+    assert one.values() == numbered(0, 40)
+
+
+@pytest.mark.takes(20)
+def test_function_without_a_shuffle_may_change_behind_process_partitions(bench: Callable[..., Bench]) -> None:
+    """This shuffle goes by where a record is in the source, so a function that fails on a record can be mended."""
+    one, run = prepared(bench, "state")
+    more = {"partitions": 2}
+    deliver_in_part(one, lambda: run("1", then=more, salt=""))
+    run(then=more)
+    assert one.values() == numbered(0, 40)
+
+
+@pytest.mark.takes(20)
+def test_function_that_now_keeps_state_is_refused_where_process_partitions_has_cut_a_delivered_part(
+    bench: Callable[..., Bench],
+) -> None:
+    """There are as many sink partitions as before, but other rows in each."""
+    one, run = prepared(bench, "state")
+    more = {"partitions": 2}
+    before = deliver_in_part(one, lambda: run("1", then=more))
+    with pytest.raises(errors.CutChanged, match="function"):
+        run(then=more, salt="a")
+    assert one.values() == before
+    run(then=more)
     assert one.values() == numbered(0, 40)

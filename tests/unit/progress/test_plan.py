@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.driver.recovery import repeatable
 from tailrace.errors import CutChanged, LedgerUnusable
 from tailrace.progress.plan import BatchId, Plan, Range
 from tailrace.progress.stream_plan import Slice, StreamPlan, assign, read
@@ -147,3 +148,25 @@ def test_own_plan_that_was_changed_by_hand_is_refused() -> None:
     text = own_plan().to_bytes().replace(b"[7,9]", b"[7,8]")
     with pytest.raises(LedgerUnusable, match="digest does not fit"):
         read(text, "ledger-3 offset 12")
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+@pytest.mark.parametrize("spread", [False, True])
+def test_function_decides_what_numbered_sink_partitions_get_unless_the_shuffle_is_tailraces(
+    mixes: bool, spread: bool
+) -> None:
+    """Earlier versions did not say whose shuffle it is, and took some of the function's for none."""
+    numbered = dataclasses.replace(plan_of("#0", "#1"), mixes=mixes, spread=spread)
+    assert numbered.cut_by_code is (mixes or not spread)
+    assert dataclasses.replace(numbered, slices=plan_of("t-0:0-5").slices).cut_by_code is mixes
+
+
+def test_changed_code_is_refused_behind_a_shuffle_that_an_earlier_version_did_not_recognise() -> None:
+    """Its plan says that the function does not shuffle, but its sink partitions are numbered."""
+    data = json.loads(dataclasses.replace(plan_of("#0", "#1"), code="a").to_bytes())
+    del data["spread"]
+    plan = StreamPlan.of(data, "here")
+    plan.check_repeatable("", "a")
+    with pytest.raises(CutChanged, match="function shuffles"):
+        plan.check_repeatable("", "b")
+    assert not repeatable(plan, "", "b")

@@ -208,7 +208,7 @@ def unfinished(
 def repeatable(plan: AnyPlan, rules: str, code: str) -> bool:
     """Return whether this code and these rules divide the batch as it was divided, should it be delivered in part."""
     if isinstance(plan, StreamPlan):
-        return plan.rules == rules and (plan.code == code or not plan.mixes)
+        return plan.rules == rules and (plan.code == code or not plan.cut_by_code)
     return not plan.shuffles or (plan.rules, plan.code) == (rules, code)
 
 

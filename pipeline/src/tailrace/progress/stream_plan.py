@@ -47,6 +47,7 @@ class StreamPlan:
     rules: str = ""  # what decides which branch a record takes: format, schema, conditions
     code: str = ""  # the function's files and arguments
     mixes: bool = False  # the function shuffles
+    spread: bool = False  # the only shuffle is Tailrace's own, by the records' keys or places in the source
     done: bool = False  # every sink partition is written
     reads: tuple[Range, ...] = ()  # what each task reads whose rejected records have their own sink partition
     version: int = VERSION
@@ -62,6 +63,15 @@ class StreamPlan:
         named: list[Any] = [self.pipeline, self.query, self.batch, list(self.slices)]
         text = json.dumps([*named, list(map(str, self.reads))] if self.reads else named)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    @property
+    def cut_by_code(self) -> bool:
+        """Whether the function decides what a sink partition gets.
+
+        A sink partition behind a shuffle has a number. Unless the plan says whose shuffle that is, it may be the
+        function's: earlier versions did not recognise all of them.
+        """
+        return self.mixes or (not self.spread and any("#" in each for each in self.slices))
 
     @property
     def records(self) -> int:
@@ -91,6 +101,7 @@ class StreamPlan:
                 "shape": self.rules,
                 "code": self.code,
                 "mixes": self.mixes,
+                "spread": self.spread,
                 "done": self.done,
                 "reads": [str(each) for each in self.reads],
                 "digest": self.digest,
@@ -116,6 +127,7 @@ class StreamPlan:
                 rules=data["shape"],
                 code=data["code"],
                 mixes=data["mixes"],
+                spread=data.get("spread", False),
                 done=data["done"],
                 reads=tuple(Range.parse(each) for each in data.get("reads", ())),
                 version=data["version"],
@@ -131,10 +143,13 @@ class StreamPlan:
         """Return the plan noted as done; with other ends if the positions were moved after it. It names no ids."""
         return replace(self, done=True, entry=self.entry if ends is None else replace_offsets(self.entry, ends))
 
-    def check_repeatable(self, rules: str, code: str) -> None:
-        """Raise CutChanged if a partly delivered batch could now distribute its records in another way."""
+    def check_repeatable(self, rules: str, code: str, *, mixes: bool = False) -> None:
+        """Raise CutChanged if a partly delivered batch could now distribute its records in another way.
+
+        `mixes` is whether the function shuffles now.
+        """
         changed = "source.format, its schema or process.validate" if rules != self.rules else ""
-        if not changed and self.mixes and code != self.code:
+        if not changed and (self.cut_by_code or mixes) and code != self.code:
             changed = (
                 "process.function or its arguments: the function shuffles, so it decides what a sink partition gets"
             )

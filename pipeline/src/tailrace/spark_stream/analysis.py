@@ -49,7 +49,19 @@ def stateful_reason(rows: DataFrame) -> str | None:
     return None
 
 
-_SHUFFLES = frozenset({"Aggregate", "Distinct", "Join", "RepartitionByExpression", "Sort", "Window"})
+_SHUFFLES = frozenset(_STATEFUL) - {"EventTimeWatermark"} | {
+    "AsOfJoin",
+    "Except",
+    "FlatMapCoGroupsInArrow",
+    "FlatMapCoGroupsInPandas",
+    "FlatMapGroupsInArrow",
+    "FlatMapGroupsInPandas",
+    "Intersect",
+    "Join",
+    "RepartitionByExpression",
+    "Sort",
+    "Window",
+}
 
 
 def check_shuffles(rows: DataFrame) -> int:

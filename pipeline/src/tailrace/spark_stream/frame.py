@@ -31,10 +31,11 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 
 @dataclass(frozen=True)
 class Cut:
-    """A stateful pipeline's rows for the sink, and whether its function shuffles them."""
+    """A stateful pipeline's rows for the sink, and who shuffles them."""
 
     rows: DataFrame
     mixes: bool  # whether the function shuffles
+    spread: bool  # whether Tailrace does, and the function does not
 
 
 def frame(assembly: Assembly, records: DataFrame, gate: Gate) -> Cut:
@@ -44,8 +45,8 @@ def frame(assembly: Assembly, records: DataFrame, gate: Gate) -> Cut:
     own = 1 if assembly.pipeline.process.partitions is not None else 0
     shuffles = check(found, assembly.pipeline.checkpoint)
     if most is not None and shuffles == 0:
-        return Cut(rows(assembly, records, gate, most), mixes=False)
-    return Cut(found, mixes=shuffles > own)
+        return Cut(rows(assembly, records, gate, most), mixes=False, spread=True)
+    return Cut(found, mixes=shuffles > own, spread=0 < own == shuffles)
 
 
 def rows(assembly: Assembly, records: DataFrame, gate: Gate, merged: int | None = None) -> DataFrame:

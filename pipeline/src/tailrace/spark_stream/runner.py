@@ -24,6 +24,7 @@ from tailrace.progress.positions import begins
 from tailrace.progress.stream_plan import StreamPlan, assign, offsets_of
 from tailrace.spark_stream import spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
+from tailrace.spark_stream.frame import Cut
 from tailrace.spark_stream.gate import Gate
 from tailrace.spark_stream.judging import check_reads, deliver_judged
 from tailrace.spark_stream.rate_control import RateControl
@@ -50,7 +51,7 @@ class Runner:
         self._plan: StreamPlan | None = None
         self._log: Checkpoint | None = None
         self._query = ""
-        self._mixes = False
+        self._cut: Cut | None = None
         self._delivered = -1
         self._owners: dict[SinkPartition, str] = {}
         self._ends: TopicPartitions = {}
@@ -78,9 +79,9 @@ class Runner:
         """Whether the last planned batch is not delivered, as far as this run knows."""
         return self._plan is not None and not self._plan.done and self._delivered != self._plan.batch
 
-    def begin(self, plan: StreamPlan | None, positions: TopicPartitions, log: Checkpoint, mixes: bool) -> None:
-        """Set where the stream continues: after this plan, at these positions; `mixes`: the function shuffles."""
-        self._plan, self.positions, self._log, self._mixes = plan, dict(positions), log, mixes
+    def begin(self, plan: StreamPlan | None, positions: TopicPartitions, log: Checkpoint, cut: Cut) -> None:
+        """Set where the stream continues: after this plan, at these positions; `cut` says who shuffles its rows."""
+        self._plan, self.positions, self._log, self._cut = plan, dict(positions), log, cut
         # A stateful pipeline's last batch may still be open: Spark brings it again.
         self._delivered = -1
 
@@ -110,13 +111,13 @@ class Runner:
         with self._phases.timed("cut"):
             ranges, slices = spark_source.cut(rows)
             reads = spark_source.read_by(rows) if self._context.assembly.may_reject else ()
-        if self._log is None:
+        if self._log is None or self._cut is None:
             raise errors.InvariantBroken(f"batch {number} came before the runner's begin()")
         entry = self._log.entry(number)
         known = self._plan
         if known is not None and known.batch == number:  # only with a Spark checkpoint
             check_reads(known, reads)
-            replay, plan = True, self._delivered_now(known)
+            replay, plan = True, self._delivered_now(known, self._cut)
         else:
             replay = False
             plan = StreamPlan(
@@ -133,7 +134,8 @@ class Runner:
                 sunk=known is not None and (known.sunk or known.sinks > 0),
                 rules=self._context.assembly.rules,
                 code=self._context.assembly.code,
-                mixes=self._mixes,
+                mixes=self._cut.mixes,
+                spread=self._cut.spread,
             )
             if number != self.last + 1:
                 raise errors.InvariantBroken(f"batch {number} follows batch {self.last}")
@@ -154,13 +156,13 @@ class Runner:
         self._context.watcher.finished(self._finished(plan, written, replay))
         crash_points.at(Point.BATCH_RETURNED, number)
 
-    def _delivered_now(self, plan: StreamPlan) -> StreamPlan:
+    def _delivered_now(self, plan: StreamPlan, cut: Cut) -> StreamPlan:
         """Return the plan with the code that delivers it from here on, which the next start compares with its own.
 
         The start has checked that nothing is delivered, or that what is does not depend on the code.
         """
         assembly = self._context.assembly
-        now = replace(plan, rules=assembly.rules, code=assembly.code, mixes=self._mixes)
+        now = replace(plan, rules=assembly.rules, code=assembly.code, mixes=cut.mixes, spread=cut.spread)
         if plan.done or now == plan:
             return plan
         self._context.ledger.write(now, begins(now, now.ends))

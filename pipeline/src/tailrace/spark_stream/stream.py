@@ -54,7 +54,7 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
             f"pipeline a new name, and a section `offsets` with from: tailrace.{pipeline.pipeline}",
         )
     if plan is not None:
-        _check_open(plan, recovered, context.assembly)
+        _check_open(plan, recovered.markers, context.assembly)
     if plan is None:
         recovery.check_new(pipeline, ledger, context.cluster, recovered.markers)
     context.emit(Started(pipeline.pipeline, context.run, plan.batch + 1 if plan else 0))
@@ -111,6 +111,8 @@ def _from(
     bound_state(spark, pipeline)
     first = positions if plan is None else None
     cut = frame(context.assembly, spark_source.stream(spark, pipeline, first, control.limit), gate)
+    if plan is not None:
+        _check_open(plan, markers, context.assembly, mixes=cut.mixes)
     checkpoint = Checkpoint(spark, pipeline, context.assembly.folder)
     try:
         checkpoint.check(plan)
@@ -118,7 +120,7 @@ def _from(
             expiry.check_done(plan, markers, recovery.way_out(pipeline, expiry.THEN))
         if plan is not None and checkpoint.fit(leaves(cut.rows)):
             context.emit(Noted("the checkpoint was written by version 0.1, which read each record twice"))
-        runner.begin(plan, positions, checkpoint, cut.mixes)
+        runner.begin(plan, positions, checkpoint, cut)
         context.watcher.reading(lambda: runner.positions)
         context.emit(Ready(pipeline.pipeline, context.run))
         _stream(context, runner, cut.rows, checkpoint.place, until_read)
@@ -126,12 +128,14 @@ def _from(
         checkpoint.close()
 
 
-def _check_open(plan: StreamPlan, recovered: Recovered, assembly: Assembly) -> None:
-    """Refuse a changed function or schema while a batch is partly delivered."""
-    written = [recovered.markers.get(SinkPartition(number)) for number in range(plan.sinks)]
+def _check_open(
+    plan: StreamPlan, markers: Mapping[SinkPartition, Marker], assembly: Assembly, *, mixes: bool = False
+) -> None:
+    """Refuse a changed function or schema while a batch is partly delivered; `mixes`: the function shuffles now."""
+    written = [markers.get(SinkPartition(number)) for number in range(plan.sinks)]
     done = [marker is not None and marker.next == plan.batch + 1 for marker in written]
     if any(done) and not all(done) and not plan.done:
-        plan.check_repeatable(assembly.rules, assembly.code)
+        plan.check_repeatable(assembly.rules, assembly.code, mixes=mixes)
 
 
 def _stream(context: Context, runner: Runner, rows: DataFrame, folder: str, batch: bool) -> None:

@@ -105,6 +105,20 @@ def test_changed_key_of_a_deduplication_is_refused_once_a_part_is_delivered(benc
 
 
 @pytest.mark.takes(20)
+def test_function_that_would_have_other_sink_partitions_leaves_the_open_batch_to_the_one_before(
+    bench: Callable[..., Bench],
+) -> None:
+    """The refusal tells to start as before, so the plan must not name the code that was refused."""
+    one, run = prepared(bench, "state")
+    before = deliver_in_part(one, lambda: run("1"))
+    with pytest.raises(errors.CutChanged):
+        run(spread=3)
+    assert one.values() == before
+    run()
+    assert one.values() == numbered(0, 40)
+
+
+@pytest.mark.takes(20)
 def test_function_without_a_shuffle_may_change_behind_process_partitions(bench: Callable[..., Bench]) -> None:
     """This shuffle goes by where a record is in the source, so a function that fails on a record can be mended."""
     one, run = prepared(bench, "state")

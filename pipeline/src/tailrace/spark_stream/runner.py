@@ -117,6 +117,7 @@ class Runner:
         known = self._plan
         if known is not None and known.batch == number:  # only with a Spark checkpoint
             check_reads(known, reads)
+            assigned = assign(known, slices)  # may refuse this code, and then the plan must not name it
             replay, plan = True, self._delivered_now(known, self._cut)
         else:
             replay = False
@@ -137,6 +138,7 @@ class Runner:
                 mixes=self._cut.mixes,
                 spread=self._cut.spread,
             )
+            assigned = assign(plan, slices)
             if number != self.last + 1:
                 raise errors.InvariantBroken(f"batch {number} follows batch {self.last}")
             self._check_rules(plan)
@@ -145,7 +147,7 @@ class Runner:
             self._plan = plan
             self._bounded(plan)
             self._context.mirror.planned(plan, self.positions, self._phases.seconds["ledger"])
-        written = self._deliver(rows, plan, assign(plan, slices), replay)
+        written = self._deliver(rows, plan, assigned, replay)
         crash_points.at(Point.BATCH_DONE, number)
         with self._phases.timed("after"):
             self._log.after(number)

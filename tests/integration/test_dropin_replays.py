@@ -5,14 +5,16 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import tailrace
 from support.pipelines import Bench
-from tailrace.spark_stream import planned_sink, spark_source
+from tailrace.spark_stream import function_digest, planned_sink, spark_source
 from tailrace.testing import Record, produce
 
 pytestmark = pytest.mark.integration
@@ -263,3 +265,67 @@ def test_changed_shuffle_of_a_delivered_batch_is_allowed(bench: MakeBench, spark
     fill(one, 40, 50)
     deliver(by_text(read(spark, one)), one, tmp_path / "c")
     assert numbers(one) == list(range(50))
+
+
+def in_python(kind: str, divisor: int) -> Shuffle:
+    """Return a shuffle by a column that a Python function computes, always under the same names."""
+
+    def key(value):  # type: ignore[no-untyped-def]  # PySpark reads hints as another kind of function
+        return int(value) % divisor
+
+    def keys(values: pd.Series) -> pd.Series:
+        return values.map(key)
+
+    def added(tables):  # type: ignore[no-untyped-def]
+        for each in tables:
+            yield each.assign(k=each["value"].map(key))
+
+    match kind:
+        case "udf":
+            return lambda rows: rows.withColumn("k", F.udf(key, "int")("value")).repartition(2, "k").drop("k")
+        case "pandas":
+            pandas_udf: Any = F.pandas_udf  # type: ignore[attr-defined]
+            return lambda rows: rows.repartition(2, pandas_udf(keys, "int")("value"))
+        case _:
+            return lambda rows: rows.mapInPandas(added, "value binary, k int").repartition(2, "k").drop("k")
+
+
+@pytest.mark.takes(15)
+@pytest.mark.parametrize("kind", ["udf", "pandas", "map"])
+def test_changed_python_function_below_a_key_of_a_partly_delivered_batch_is_refused(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    """Spark prints only its name. The function as it was is recognised, although it was defined again."""
+    one = bench(partitions=2)
+    fill(one, 0, 40)
+
+    def job(divisor: int) -> None:
+        deliver(faulty(in_python(kind, divisor)(read(spark, one)), tmp_path), one, tmp_path / "c")
+
+    fail_in_part(one, tmp_path, lambda: job(5))
+    before = numbers(one)
+    with pytest.raises(Exception, match=r"TR-302.*other shuffles"):
+        job(7)
+    assert numbers(one) == before
+    job(5)
+    assert numbers(one) == list(range(40))
+
+
+def test_open_batch_of_an_earlier_version_that_noted_only_the_names_of_python_functions_is_finished(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the function has changed is unknown, so it is taken for the same; from then on its code is noted."""
+    one = bench(partitions=2)
+    fill(one, 0, 40)
+
+    def job(divisor: int) -> None:
+        deliver(faulty(in_python("udf", divisor)(read(spark, one)), tmp_path), one, tmp_path / "c")
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(function_digest, "digest", lambda command: "")
+        fail_in_part(one, tmp_path, lambda: job(5))
+    fail_in_part(one, tmp_path, lambda: job(5))
+    with pytest.raises(Exception, match=r"TR-302.*other shuffles"):
+        job(7)
+    job(5)
+    assert numbers(one) == list(range(40))

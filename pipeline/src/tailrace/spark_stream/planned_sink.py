@@ -52,7 +52,8 @@ class ExactlyOnce:
         slices = spark_source.cut(frame)[1]
         ranges = spark_source.read_from_kafka(frame)
         shuffles = any("#" in each for each in slices)
-        code = shuffle_keys.digest(_query(spark).lastExecution(), frame._jdf.queryExecution()) if shuffles else ""
+        planning = _query(spark).lastExecution(), frame._jdf.queryExecution()
+        keys = shuffle_keys.digest(*planning) if shuffles else shuffle_keys.NONE
         plan, known = self._plan, self._plan.batch if self._plan else -1
         if number < known:
             raise errors.CheckpointMismatch(
@@ -70,14 +71,14 @@ class ExactlyOnce:
             run=self.run,
             at=time.time(),
             delivery=self.target.delivery,
-            code=code,
-            mixes=bool(code),
+            code=keys.code,
+            mixes=bool(keys.code),
         )
         if plan is None or number > known:
             self._held.write(planned, {})
             self._plan = plan = planned
         else:
-            plan = self._replayed(plan, planned)
+            plan = self._replayed(plan, planned, keys.printed)
         write = BatchWrite(
             plan=plan,
             assigned=assign(plan, slices),
@@ -90,8 +91,11 @@ class ExactlyOnce:
         )
         deliver(frame, write, rows_of)
 
-    def _replayed(self, plan: StreamPlan, now: StreamPlan) -> StreamPlan:
-        """Return the plan of a batch that comes again; refuse what may lose or repeat its records."""
+    def _replayed(self, plan: StreamPlan, now: StreamPlan, printed: str) -> StreamPlan:
+        """Return the plan of a batch that comes again; refuse what may lose or repeat its records.
+
+        `printed` is what an earlier version would have noted of the shuffles.
+        """
         _check_same(plan, now)
         markers = self._held.markers()
         if expiry.missing(plan, markers):
@@ -107,9 +111,10 @@ class ExactlyOnce:
             return plan
         written = [marker.next == plan.batch + 1 for marker in markers.values()]
         if any(written):
-            if sum(written) < plan.sinks:
+            if sum(written) == plan.sinks:
+                return plan
+            if plan.code != printed:
                 raise _shuffles_changed(plan)
-            return plan
         self._plan = replace(plan, code=now.code, mixes=now.mixes)  # what is delivered from now on is cut by these
         self._held.write(self._plan, {})
         return self._plan
@@ -168,7 +173,7 @@ def _check_same(known: StreamPlan, now: StreamPlan) -> None:
 def _shuffles_changed(plan: StreamPlan) -> errors.CutChanged:
     return errors.CutChanged(
         f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and was begun with other shuffles: their keys "
-        "decide what a sink partition gets",
+        "and the Python functions that compute them decide what a sink partition gets",
         kept="nothing more of the batch was delivered; what was, is not delivered again",
         then="finish the batch with the query as it was, with the trigger availableNow, then change it",
     )

@@ -1,7 +1,8 @@
 """What deals the rows of an `exactly_once` batch out to its sink partitions: the keys of the shuffles.
 
 A job that uses only the drop-in has no function whose files could be compared. So the keys are written down as Spark
-has planned them, each with the expressions that its columns come from, and without the ids of this session.
+has planned them, each with the expressions that its columns come from, and without the ids of this session. Spark
+prints only the name of a Python function, so a digest of its code is added.
 """
 
 from __future__ import annotations
@@ -14,19 +15,37 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.driver.catalyst import Node, items, references, tree
+from tailrace.spark_stream import function_digest
 
 # The ids that Spark gives to columns, and the numbers by which it tells generated names apart.
 _IDS = re.compile(r"(_\d+)?#\d+L?")
 
 
-def digest(query: Any, batch: Any) -> str:
-    """Return a digest of the shuffles in what Spark executes of a query and of its batch; empty if there are none."""
+@dataclass(frozen=True)
+class ShuffleKeys:
+    """Digests of the shuffles in what Spark executes; empty if there are none."""
+
+    code: str
+    printed: str  # of what Spark prints alone, which is all that earlier versions noted
+
+
+NONE = ShuffleKeys("", "")
+
+
+def digest(query: Any, batch: Any) -> ShuffleKeys:
+    """Return digests of the shuffles of a query and of its batch."""
     below, above = tree(query.executedPlan()), tree(batch.executedPlan())
     columns = _Columns()
     columns.add(below)
     columns.add(above, below)
     found = [columns.partitioning(node) for root in (below, above) for node in _nodes(root) if node.name == "Exchange"]
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:32] if found else ""
+    printed = _digest(found) if found else ""
+    functions = columns.functions
+    return ShuffleKeys(_digest([printed, *functions]) if any(functions) else printed, printed)
+
+
+def _digest(found: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:32]
 
 
 def _nodes(root: Node) -> Iterator[Node]:
@@ -39,12 +58,16 @@ def _nodes(root: Node) -> Iterator[Node]:
             yield from _nodes(tree(node.plan.initialPlan()))
 
 
+_PYTHON = frozenset({"PythonUDF", "PythonUDAF", "PythonUDTF"})
+
+
 @dataclass
 class _Columns:
     """Where the columns of the plans come from, by their ids."""
 
     made: dict[int, list[Any]] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+    functions: list[str] = field(default_factory=list)  # digests of the Python functions below the keys, as they come
     _known: dict[int, list[Any]] = field(default_factory=dict)
 
     def add(self, root: Node, before: Node | None = None) -> None:
@@ -74,6 +97,7 @@ class _Columns:
         return [kind, *(self._text(each) for each in keys)]
 
     def _text(self, expression: Any) -> list[Any]:
+        self.functions += [function_digest.digest(each) for each in _commands(expression)]
         return [_IDS.sub("", expression.toString()), *(self._origin(each) for each in references(expression))]
 
     def _origin(self, column: int) -> list[Any]:
@@ -83,6 +107,15 @@ class _Columns:
             name = self.names.get(column, "")
             self._known[column] = [name] if made is None else [self._text(each) for each in made]
         return self._known[column]
+
+
+def _commands(expression: Any) -> Iterator[bytes]:
+    """Yield the pickled Python functions in an expression."""
+    if expression.getClass().getSimpleName() in _PYTHON:
+        command = expression.func().command()
+        yield bytes(command if isinstance(command, bytes) else command.unsafeArray())
+    for each in items(expression.children()):
+        yield from _commands(each)
 
 
 def _is(expression: Any, kind: str) -> bool:

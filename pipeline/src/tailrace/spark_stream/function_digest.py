@@ -1,0 +1,210 @@
+"""A digest of what a Python function computes, from its code, that is equal after a restart.
+
+Pickles are not: they hold line numbers, file names and whatever order a set has in this process. So the function is
+described by its bytecode and constants and, recursively, by what it uses: defaults, the values of its closure, and the
+functions, classes and plain values that it finds by name. Of an installed package only names are compared.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import dis
+import functools
+import hashlib
+import io
+import json
+import pickle
+import re
+import sys
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from types import CodeType, EllipsisType, FunctionType, MethodType, ModuleType, NoneType
+from typing import Any
+
+# Values that are equal if and only if their types and texts are.
+_PLAIN = (
+    *(NoneType, EllipsisType, bool, int, float, complex, str, bytes, bytearray, range, uuid.UUID),
+    *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal),
+)
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+# What makes a class while it is unpickled, and the position of the id by which cloudpickle finds one of this process.
+_TRACKED = {"_make_skeleton_class": 4, "_make_skeleton_enum": 5, "_make_typevar": 5}
+
+
+@functools.lru_cache(maxsize=16)  # each batch of a query brings the same ones
+def digest(command: bytes) -> str:
+    """Return a digest of a function that PySpark has pickled; empty if it cannot be unpickled and read here."""
+    try:
+        found = _Unpickler(io.BytesIO(command)).load()
+        return digest_of(found[0] if isinstance(found, tuple) else found)
+    except Exception:  # the user's classes and modules take part, and may raise anything
+        return ""
+
+
+def digest_of(function: Any) -> str:
+    """Return a digest of a function, or of another object that can be called."""
+    return hashlib.sha256(json.dumps(_Description(_root(function)).of(function)).encode()).hexdigest()[:32]
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes each class again: cloudpickle would set the attributes of the user's own class to their old values."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        if name not in _TRACKED or not module.startswith("pyspark."):
+            return found
+        place = _TRACKED[name]
+        return lambda *given: found(*(None if number == place else each for number, each in enumerate(given)))
+
+
+@dataclass
+class _Description:
+    """Describes objects as JSON; a function or class that comes again is named by when it came first."""
+
+    root: str  # the package of the function itself, which is described even if it is installed
+    _seen: dict[int, int] = field(default_factory=dict)
+    _kept: list[Any] = field(default_factory=list)  # so that no id is used twice
+    _inside: list[int] = field(default_factory=list)
+
+    def of(self, value: Any) -> list[Any]:
+        kind = type(value)
+        if kind in _PLAIN:
+            return [kind.__name__, repr(value)]
+        if isinstance(value, PurePath):
+            return ["path", str(value)]
+        if kind is re.Pattern:
+            return ["pattern", repr(value.pattern), value.flags]
+        if kind is CodeType:
+            return self._code(value)
+        if id(value) in self._inside:
+            return ["inside", len(self._inside) - self._inside.index(id(value))]
+        self._inside.append(id(value))
+        try:
+            return self._nested(value)
+        finally:
+            self._inside.pop()
+
+    def _nested(self, value: Any) -> list[Any]:
+        if isinstance(value, list | tuple):
+            return [type(value).__name__, *(self.of(each) for each in value)]
+        if isinstance(value, set | frozenset):
+            return [type(value).__name__, *_in_order(self.of(each) for each in value)]
+        if isinstance(value, dict):
+            return [type(value).__name__, *_in_order([self.of(each), self.of(value[each])] for each in value)]
+        if isinstance(value, functools.partial):
+            return ["partial", self.of(value.func), self.of(value.args), self.of(value.keywords)]
+        if isinstance(value, MethodType):
+            return ["method", self.of(value.__func__), self.of(value.__self__)]
+        if isinstance(value, staticmethod | classmethod):
+            return [type(value).__name__, self.of(value.__func__)]
+        if isinstance(value, property):
+            return ["property", *(self.of(each) for each in (value.fget, value.fset))]
+        if isinstance(value, FunctionType | type):
+            return self._once(value)
+        if isinstance(wrapped := getattr(value, "__wrapped__", None), FunctionType):  # functools.cache
+            return ["wrapped", self.of(wrapped)]
+        if self._own(type(value)):
+            return ["instance", self.of(type(value)), self.of(getattr(value, "__dict__", {}))]
+        return ["other", type(value).__qualname__]
+
+    def _once(self, value: Any) -> list[Any]:
+        if not self._own(value) and len(self._inside) > 1:
+            return ["installed", value.__module__, value.__qualname__]
+        if id(value) in self._seen:
+            return ["again", self._seen[id(value)]]
+        self._seen[id(value)] = len(self._seen)
+        self._kept.append(value)
+        return self._class(value) if isinstance(value, type) else self._function(value)
+
+    def _function(self, value: FunctionType) -> list[Any]:
+        cells = [_content(each) for each in value.__closure__ or ()]
+        return [
+            "function",
+            self._code(value.__code__),
+            [self.of(value.__defaults__), self.of(value.__kwdefaults__)],
+            [self.of(each) for each in cells],
+            [[name, self._global(value, name)] for name in sorted(_globals(value.__code__))],
+        ]
+
+    def _global(self, function: FunctionType, name: str) -> list[Any]:
+        if name not in function.__globals__:
+            return ["builtin"]
+        value = function.__globals__[name]
+        if not isinstance(value, ModuleType):
+            return self.of(value)
+        used = sorted(_names(function.__code__) & vars(value).keys()) if self._owned(value.__name__) else []
+        return ["module", value.__name__, *([each, self._of_module(vars(value)[each])] for each in used)]
+
+    def _of_module(self, value: Any) -> list[Any]:
+        return ["module", value.__name__] if isinstance(value, ModuleType) else self.of(value)
+
+    def _class(self, value: type) -> list[Any]:
+        kept = (FunctionType, staticmethod, classmethod, property)
+        members = {
+            name: each
+            for name, each in vars(value).items()
+            if isinstance(each, kept) or not (name.startswith("__") or name in {"_abc_impl"})
+        }
+        return [
+            "class",
+            value.__name__,
+            [self.of(each) for each in value.__bases__],
+            [[name, self.of(members[name])] for name in sorted(members)],
+        ]
+
+    def _code(self, code: CodeType) -> list[Any]:
+        return [
+            "code",
+            code.co_code.hex(),
+            code.co_exceptiontable.hex(),
+            [code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags],
+            [*code.co_names, "", *code.co_varnames, "", *code.co_freevars, "", *code.co_cellvars],
+            [self.of(each) for each in code.co_consts],
+        ]
+
+    def _own(self, value: Any) -> bool:
+        return self._owned(getattr(value, "__module__", None) or "builtins")
+
+    def _owned(self, module: str) -> bool:
+        """Whether what a module contains belongs to the user's job, rather than to Python or an installed package."""
+        root = module.partition(".")[0]
+        if root in sys.stdlib_module_names or root in {"pyspark", "tailrace"}:
+            return False
+        if root in {self.root, "__main__"}:
+            return True
+        file = getattr(sys.modules.get(module), "__file__", None)
+        return file is not None and not _INSTALLED.intersection(PurePath(file).parts)
+
+
+def _in_order(described: Iterable[list[Any]]) -> list[list[Any]]:
+    return sorted(described, key=json.dumps)
+
+
+def _root(value: Any) -> str:
+    return (getattr(value, "__module__", None) or "").partition(".")[0]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return None
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def _globals(code: CodeType) -> set[str]:
+    """Return the names that a function and those inside it look up in their module."""
+    return {step.argval for each in _codes(code) for step in dis.get_instructions(each) if step.opname == "LOAD_GLOBAL"}
+
+
+def _names(code: CodeType) -> set[str]:
+    return {name for each in _codes(code) for name in each.co_names}

@@ -1,0 +1,167 @@
+"""The digest of a function changes with what it computes, and with nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark import cloudpickle
+
+from tailrace.spark_stream.function_digest import digest, digest_of
+
+JOB = """
+import functools
+import re
+from helpers import clean
+import helpers
+
+PATTERN = re.compile("a+")
+WORDS = {"one", "two", "three"}
+LIMITS = {"low": 1, "high": 9}
+
+class Rule:
+    factor = 3
+    def apply(self, value):
+        return value * self.factor
+
+def helper(value):
+    return value + 1
+
+@functools.cache
+def cached(value):
+    return value - 1
+
+def make(divisor):
+    rule = Rule()
+    def key(value, start=0, *, words=frozenset({"x", "y"})):
+        if value in {"p", "q", "r"} or value in WORDS or PATTERN.match(str(value)):
+            return LIMITS["low"]
+        try:
+            return rule.apply(helper(cached(value))) % divisor
+        except ValueError:
+            return sorted(clean(each) + helpers.more(each) for each in words)
+    return key
+"""
+HELPERS = """
+def clean(value):
+    return value.strip()
+
+def more(value):
+    return value + "m"
+
+def unused(value):
+    return value
+"""
+SHOWN = """
+import sys
+from pyspark import cloudpickle
+from tailrace.spark_stream.function_digest import digest
+print(digest(cloudpickle.dumps((make(5), None))))
+"""
+IMPORTED = "from job import make\n" + SHOWN
+
+
+def pickled(function: Callable[[int], int]) -> bytes:
+    """Pickle a function as PySpark does for its workers."""
+    return bytes(cloudpickle.dumps((function, None)))  # type: ignore[no-untyped-call]
+
+
+def shown(folder: Path, job: str = JOB, helpers: str = HELPERS, seed: str = "0", script: str = "") -> str:
+    """Return the digest in a process of its own, of a function of its script or of a module next to it."""
+    folder.mkdir(exist_ok=True)
+    (folder / "helpers.py").write_text(helpers)
+    (folder / "job.py").write_text(job)
+    (folder / "main.py").write_text(script or job + SHOWN)
+    env = os.environ | {"PYTHONHASHSEED": seed, "PYTHONDONTWRITEBYTECODE": "1"}
+    ran = subprocess.run([sys.executable, str(folder / "main.py")], env=env, capture_output=True, text=True, check=True)
+    return ran.stdout.strip()
+
+
+@pytest.mark.parametrize("script", ["", IMPORTED], ids=["of-the-script", "imported"])
+def test_same_function_has_the_same_digest_in_another_process_file_and_line(tmp_path: Path, script: str) -> None:
+    """Sets have another order there, and objects other addresses."""
+    first = shown(tmp_path / "a", script=script)
+    assert len(first) == 32
+    assert shown(tmp_path / "a", seed="7", script=script) == first
+    moved = "# A comment.\n\n" + JOB.replace("def helper", "# Another one.\ndef helper")
+    assert shown(tmp_path / "b", moved, HELPERS.replace("return value\n", "return None\n"), "42", script) == first
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("make(5)", "make(7)"),
+        ("value + 1", "value + 2"),
+        ("value - 1", "value - 2"),
+        ("factor = 3", "factor = 4"),
+        ("value * self", "value + self"),
+        ('"low": 1', '"low": 2'),
+        ('"three"}', '"four"}'),
+        ('"a+"', '"b+"'),
+        ("start=0", "start=1"),
+        ('"y"}', '"z"}'),
+        ('"r"}', '"s"}'),
+        ("except ValueError", "except TypeError"),
+        (".strip()", ".lower()"),
+        ('+ "m"', '+ "n"'),
+    ],
+    ids=lambda change: change[1],
+)
+def test_digest_changes_with_what_the_function_uses(
+    tmp_path_factory: pytest.TempPathFactory, change: tuple[str, str]
+) -> None:
+    """Closures, defaults, constants, and the functions, classes and values that it finds by name."""
+    spaces = []
+    for old, new in (("", ""), change):
+        job, helpers = (text.replace(old, new) if old else text for text in (JOB, HELPERS))
+        assert not old or (job, helpers) != (JOB, HELPERS) or old == "make(5)"
+        spaces.append(inside(tmp_path_factory.mktemp("job"), job, helpers, 7 if old == "make(5)" else 5))
+    assert spaces[0] != spaces[1]
+
+
+def inside(folder: Path, job: str, helpers: str, divisor: int) -> str:
+    """Return the digest of the function in this process."""
+    (folder / "helpers.py").write_text(helpers)
+    sys.path.insert(0, str(folder))
+    sys.modules.pop("helpers", None)
+    try:
+        space: dict[str, object] = {"__name__": "__main__"}
+        exec(compile(job, "job.py", "exec"), space)
+        return digest_of(space["make"](divisor))  # type: ignore[operator]
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop("helpers", None)
+
+
+def test_function_that_calls_itself_has_a_digest() -> None:
+    """Its closure contains it."""
+
+    def count(value: int) -> int:
+        return count(value - 1) + 1 if value else 0
+
+    assert digest(pickled(count)) == digest_of(count)
+
+
+def test_class_of_the_job_keeps_its_attributes_while_a_digest_is_computed() -> None:
+    """Unpickling as the workers do would set them to what they were when the function was pickled."""
+
+    class Counter:
+        number = 1
+
+    def key(value: int) -> int:
+        return value % Counter.number
+
+    before = pickled(key)
+    Counter.number = 2
+    assert digest(before) != digest_of(key)
+    assert Counter.number == 2
+
+
+@pytest.mark.parametrize("command", [b"", b"\x80\x05.", b"no pickle"])
+def test_function_that_cannot_be_unpickled_has_no_digest(command: bytes) -> None:
+    """It is then known by its name alone, as in earlier versions."""
+    assert digest(command) == ""

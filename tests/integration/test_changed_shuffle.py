@@ -1,4 +1,4 @@
-"""A function whose shuffle is changed while a batch is open: the code that delivers a part decides the rest."""
+"""A shuffle that is changed while a batch is open: what decided a part that is delivered decides the rest."""
 
 from __future__ import annotations
 
@@ -141,3 +141,61 @@ def test_function_that_now_keeps_state_is_refused_where_process_partitions_has_c
     assert one.values() == before
     run(then=more)
     assert one.values() == numbered(0, 40)
+
+
+# The day of the record in the session's time zone decides its sink partition.
+BY_DAY = """
+    import time
+    from pathlib import Path
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import BinaryType
+
+    def by(frame):
+        def check(value, partition):
+            broken = Path({folder!r}, "broken")
+            if broken.exists() and str(partition) in broken.read_text():
+                time.sleep(3)
+                raise ValueError("the fault of the test")
+            return value
+        at = F.timestamp_seconds(F.col("value").cast("string").cast("long") * 3600)
+        rows = frame.withColumn("day", F.date_format(at, "yyyy-MM-dd HH")).repartition(2, F.substring("day", 1, 10))
+        return rows.select(F.udf(check, BinaryType())("value", F.spark_partition_id()).alias("value"))
+"""
+ZONE = "spark.sql.session.timeZone"
+
+
+@pytest.mark.takes(30)
+@pytest.mark.parametrize("checkpoint", ["ledger", "state"])
+def test_partly_delivered_batch_is_refused_in_a_session_of_another_time_zone(
+    bench: Callable[..., Bench], checkpoint: str
+) -> None:
+    """The records around midnight would move from a sink partition to come to one that is written, or back."""
+    one = bench(partitions=1)
+    one.write("by_day.py", BY_DAY.format(folder=str(one.folder)))
+    one.send(numbered(0, 240))
+
+    def run(zone: str, broken: str = "", batch_size: str = "10000") -> None:
+        (one.folder / "broken").write_text(broken)
+        one.spark.conf.set(ZONE, zone)
+        one.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", batch_size)  # decides only how fast
+        one.run(
+            source={"format": "raw", "partitions": None},
+            process={"function": "by_day.py:by"},
+            sink={"format": "raw"},
+            checkpoint=checkpoint if checkpoint == "ledger" else str(one.folder / checkpoint),
+        )
+
+    try:
+        with pytest.raises(errors.FunctionFailed):
+            run("UTC", broken="1")
+        one.settle()
+        before = one.values()
+        assert 0 < len(before) < 240
+        with pytest.raises(errors.CutChanged, match=rf"{ZONE} \(UTC, now Asia/Tokyo\)"):
+            run("Asia/Tokyo")
+        assert one.values() == before
+        run("UTC", batch_size="5000")
+    finally:
+        one.spark.conf.set(ZONE, "UTC")
+        one.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert one.values() == numbered(0, 240)

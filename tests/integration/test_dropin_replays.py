@@ -233,6 +233,31 @@ def test_changed_shuffle_of_a_partly_delivered_batch_is_refused(
     assert numbers(one) == list(range(40))
 
 
+def test_partly_delivered_batch_is_refused_in_a_session_with_another_policy(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The keys are computed by the same expression, in another calendar, which Spark does not note."""
+    one, policy = bench(partitions=2), "spark.sql.legacy.timeParserPolicy"
+    fill(one, 0, 40)
+
+    def job() -> None:
+        day = F.timestamp_seconds(F.col("value").cast("string").cast("long") * 86_400 - 15_000_000_000)  # in 1494
+        rows = read(spark, one).repartition(2, F.date_format(day, "yyyy-MM-dd"))
+        deliver(faulty(rows, tmp_path), one, tmp_path / "c")
+
+    fail_in_part(one, tmp_path, job)
+    before = numbers(one)
+    spark.conf.set(policy, "LEGACY")
+    try:
+        with pytest.raises(Exception, match=rf"TR-302.*another {policy} \(its default, now LEGACY\)"):
+            job()
+    finally:
+        spark.conf.unset(policy)
+    assert numbers(one) == before
+    job()
+    assert numbers(one) == list(range(40))
+
+
 @pytest.mark.takes(12)
 def test_changed_shuffle_of_an_undelivered_batch_decides_from_then_on(
     bench: MakeBench, spark: SparkSession, tmp_path: Path

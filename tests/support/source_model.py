@@ -199,7 +199,7 @@ def _loop(source: Source, engine: Engine, reset: bool) -> Loop:
     nothing: Callable[..., None] = lambda *_: None  # noqa: E731
     context: Any = SimpleNamespace(
         pipeline=pipeline,
-        assembly=SimpleNamespace(rules="", code=""),
+        assembly=SimpleNamespace(rules="", code="", settings=None),
         cluster=source,
         ledger=SimpleNamespace(write=nothing, latest=nothing),
         mirror=SimpleNamespace(planned=nothing),

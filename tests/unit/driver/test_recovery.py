@@ -45,6 +45,40 @@ def test_same_code_or_an_old_plan_without_digests_is_no_change() -> None:
     assert changed(plan("", ""), "r", "c") == []
 
 
+ZONE = "spark.sql.session.timeZone"
+
+
+def shuffled(settings: dict[str, str] | None) -> Plan:
+    """Return the plan of a batch of two outputs behind a shuffle, begun with these settings of the session."""
+    parts = ((Range("in", 0, 0, 5),),)
+    begun = Plan("p", BatchId(7), "out", {}, parts, 2, {("in", 0): 5}, shuffles=True, rules="r", code="c")
+    return replace(begun, settings=settings)
+
+
+def rest(begun: Plan, settings: dict[str, str], *delivered: int) -> Plan | dict[tuple[str, int], int] | None:
+    """Return what is left of a batch of which these sink partitions are written."""
+    marker = Marker.of(begun.batch, begun.digest, begun.sinks)
+    markers = {SinkPartition(number): marker for number in delivered}
+    return unfinished(begun, markers, cast(Ledger, None), "r", "c", settings)
+
+
+def test_partly_delivered_batch_behind_a_shuffle_is_refused_with_other_settings_of_the_session() -> None:
+    """They decide what a sink partition gets. Undelivered, it is chosen again; unshuffled, it does not matter."""
+    begun = shuffled({ZONE: "UTC"})
+    assert rest(begun, {ZONE: "UTC"}, 0) == begun
+    with pytest.raises(errors.CutChanged, match=rf"another {ZONE} \(UTC, now Asia/Tokyo\)"):
+        rest(begun, {ZONE: "Asia/Tokyo"}, 0)
+    assert rest(begun, {ZONE: "Asia/Tokyo"}) == {("in", 0): 0}
+    alone = replace(begun, shuffles=False)
+    assert rest(alone, {ZONE: "Asia/Tokyo"}, 0) == alone
+
+
+def test_batch_of_an_earlier_version_is_finished_whatever_the_settings() -> None:
+    """Its plan does not say with which it was begun, and an upgrade in the middle of a batch is not refused."""
+    begun = shuffled(None)
+    assert rest(begun, {ZONE: "Asia/Tokyo"}, 0) == begun
+
+
 def own(delivery: Delivery) -> Plan:
     """Return the plan of batch 7, whose driver knew of markers from time 50."""
     return Plan("p", BatchId(7), "out", {}, (), 0, {}, at=100.0, marked=50.0, delivery=delivery)

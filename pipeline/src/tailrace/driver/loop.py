@@ -36,14 +36,7 @@ from tailrace.progress.plan import Away, BatchId, Plan, Range, SinkPartition
 from tailrace.progress.positions import bounded
 from tailrace.progress.stream_plan import AnyPlan
 from tailrace.stages.rules import check, stopping
-from tailrace.status.events import (
-    BatchPlanned,
-    BatchWritten,
-    Idle,
-    Noted,
-    OffsetsReset,
-    Stopped,
-)
+from tailrace.status.events import BatchPlanned, BatchWritten, Idle, Noted, OffsetsReset, Stopped
 from tailrace.status.snapshots import Finished
 
 T = TypeVar("T")
@@ -73,7 +66,8 @@ class Loop:
         self.look = Look(self.context.pipeline, self.context.cluster)
         self.pace = Pace(self.context.pipeline)
         # Digests of what decides verdicts, and of the function: files that change later take effect in the next run.
-        self._rules, self._code = self.context.assembly.rules, self.context.assembly.code
+        own = self.context.assembly
+        self._rules, self._code, self._settings = own.rules, own.code, own.settings
         self._owners: dict[SinkPartition, str] = {}
         self._ahead: Seen | None = None
         self._backlog = False  # whether the batch left records behind; if not, a look ahead would be stale when used
@@ -192,6 +186,7 @@ class Loop:
             delivery=context.pipeline.sink.delivery,
             rules=self._rules,
             code=self._code,
+            settings=self._settings,
             until=self._until,
             away=self.away,
         )

@@ -21,7 +21,7 @@ from tailrace.progress import expiry
 from tailrace.progress.group_note import later
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Decision, Marker, decide
-from tailrace.progress.plan import Place, Plan, Range, SinkPartition
+from tailrace.progress.plan import Place, Plan, Range, Settings, SinkPartition, unlike
 from tailrace.progress.positions import begins, named
 from tailrace.progress.stream_plan import BEFORE, AnyPlan, StreamPlan
 
@@ -169,7 +169,12 @@ def _topic(name: str) -> str:
 
 
 def unfinished(
-    plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: Ledger, rules: str, code: str
+    plan: AnyPlan,
+    markers: Mapping[SinkPartition, Marker],
+    ledger: Ledger,
+    rules: str,
+    code: str,
+    settings: Settings = None,
 ) -> Plan | dict[Place, int] | None:
     """Return what is left of the last batch.
 
@@ -191,10 +196,12 @@ def unfinished(
         return None
     if isinstance(plan, StreamPlan):
         return _inherited(plan) if any(done) else begins(plan, plan.ends)
-    if not repeatable(plan, rules, code):
+    if not repeatable(plan, rules, code, settings):
         if not any(done):  # the plan would name this code for parts that another one delivers
             return begins(plan, plan.ends)
         what = "source.format, its schema or process.validate" if plan.rules != rules else "process.function"
+        if (plan.rules, plan.code) == (rules, code):
+            what = ", ".join(unlike(plan.settings, settings))
         raise errors.CutChanged(
             f"batch {plan.batch} of {plan.pipeline!r} is partly delivered, and was begun with another {what}: behind "
             "a shuffle, this decides what a sink partition holds",
@@ -205,19 +212,21 @@ def unfinished(
     return plan
 
 
-def repeatable(plan: AnyPlan, rules: str, code: str) -> bool:
-    """Return whether this code and these rules divide the batch as it was divided, should it be delivered in part."""
+def repeatable(plan: AnyPlan, rules: str, code: str, settings: Settings = None) -> bool:
+    """Return whether these divide the batch as it was divided, should it be delivered in part."""
+    same = plan.code == code and not unlike(plan.settings, settings)
     if isinstance(plan, StreamPlan):
-        return plan.rules == rules and (plan.code == code or not plan.cut_by_code)
-    return not plan.shuffles or (plan.rules, plan.code) == (rules, code)
+        return plan.rules == rules and (same or not plan.cut_by_code)
+    return not plan.shuffles or (plan.rules == rules and same)
 
 
-def changed(plan: AnyPlan, rules: str, code: str) -> list[str]:
+def changed(plan: AnyPlan, rules: str, code: str, settings: Settings = None) -> list[str]:
     """Say what this run does differently from the one that planned the last batch, for people."""
     last = f"batch {plan.batch}, of run {plan.run or 'unknown'}"
     found = [f"the function or its arguments have changed since {last}"] if plan.code not in {"", code} else []
     rejects = f"the schema or the conditions that reject records have changed since {last}"
-    return found + ([rejects] if plan.rules not in {"", rules} else [])
+    others = [f"{name} has changed since {last}" for name in unlike(plan.settings, settings)]
+    return found + others + ([rejects] if plan.rules not in {"", rules} else [])
 
 
 def _inherited(plan: StreamPlan) -> Plan:

@@ -65,7 +65,8 @@ def _finish(context: Context, loop: Loop, recovered: Recovered, again: frozenset
     plan = recovered.plan
     if plan is None:
         raise errors.InvariantBroken("there is no plan to finish")
-    left = recovery.unfinished(plan, recovered.markers, context.ledger, context.assembly.rules, context.assembly.code)
+    own = context.assembly
+    left = recovery.unfinished(plan, recovered.markers, context.ledger, own.rules, own.code, own.settings)
     loop.marked = recovery.last_marked(plan, recovered.markers)
     if isinstance(left, dict):  # nothing of it was delivered: it is chosen again under the same number
         loop.plan, loop.number = plan, plan.batch

@@ -22,10 +22,12 @@ BatchId = NewType("BatchId", int)
 SinkPartition = NewType("SinkPartition", int)
 Place = tuple[str, int]  # a source partition: topic and number
 Away = Mapping[str, Mapping[Place, int]]  # positions of topics that are not seen, by the topic's id
+Settings = Mapping[str, str] | None  # of a Spark session; None if nobody noted them
 
 BEFORE_FIRST = BatchId(-1)  # the number of a plan that holds no batch, only where the first one begins
 
 VERSION = 2
+_DEFAULT = "its default"
 _COMPRESSED_FROM = 16_384  # characters: larger plans would approach the broker's limit for a message
 _MAGIC = b"\x02z"
 
@@ -82,6 +84,7 @@ class Plan:
     delivery: Delivery = Delivery.EXACTLY_ONCE
     rules: str = ""  # digest of what decides verdicts: format, schema, conditions
     code: str = ""  # digest of the function's files and arguments
+    settings: Settings = None  # what the session's settings were that may decide what an expression gives
     done: bool = False  # every sink partition is written
     until: Mapping[Place, int] | None = None  # where a backfill ends, fixed before its first batch
     away: Away = field(default_factory=dict)  # kept, and not read
@@ -117,6 +120,8 @@ class Plan:
         more: dict[str, Any] = {} if self.until is None else {"until": _nested(self.until)}
         if self.away:
             more["away"] = {name: _nested(places) for name, places in sorted(self.away.items())}
+        if self.settings is not None:
+            more["settings"] = dict(self.settings)
         text = json.dumps(
             {
                 "version": VERSION,
@@ -165,6 +170,7 @@ class Plan:
                 delivery=Delivery(data["delivery"]),
                 rules=data["shape"],
                 code=data["code"],
+                settings=dict(data["settings"]) if "settings" in data else None,
                 done=data["done"],
                 until=_flat(data["until"]) if "until" in data else None,
                 away={name: _flat(places) for name, places in data.get("away", {}).items()},
@@ -184,6 +190,14 @@ class Plan:
         if ends is None:
             return replace(self, done=True)
         return replace(self, done=True, ends=dict(ends), topics={**self.topics, **_of(ends, ids or {})})
+
+
+def unlike(then: Settings, now: Settings) -> list[str]:
+    """Return the settings that differ, with both values; none for a plan of an earlier version, which noted none."""
+    if then is None or now is None:
+        return []
+    names = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
+    return [f"{each} ({then.get(each, _DEFAULT)}, now {now.get(each, _DEFAULT)})" for each in names]
 
 
 def position(pipeline: Pipeline, before: BatchId, ids: Mapping[str, str], ends: Mapping[Place, int], at: float) -> Plan:

@@ -16,7 +16,7 @@ from typing import Any, NewType
 from tailrace.config import Delivery
 from tailrace.errors import CutChanged, InvariantBroken, LedgerUnusable
 from tailrace.progress.plan import VERSION as PLAN_VERSION
-from tailrace.progress.plan import BatchId, Place, Plan, Range, SinkPartition, tampered, unpacked
+from tailrace.progress.plan import BatchId, Place, Plan, Range, Settings, SinkPartition, tampered, unlike, unpacked
 
 # What one task reads: source ranges joined by "+", or a shuffle's partition.
 Slice = NewType("Slice", str)
@@ -46,6 +46,7 @@ class StreamPlan:
     sunk: bool = False  # an earlier batch had sink partitions, so markers exist
     rules: str = ""  # what decides which branch a record takes: format, schema, conditions
     code: str = ""  # the function's files and arguments
+    settings: Settings = None  # what the session's settings were that may decide what an expression gives
     mixes: bool = False  # the function shuffles
     spread: bool = False  # the only shuffle is Tailrace's own, by the records' keys or places in the source
     done: bool = False  # every sink partition is written
@@ -105,6 +106,7 @@ class StreamPlan:
                 "done": self.done,
                 "reads": [str(each) for each in self.reads],
                 "digest": self.digest,
+                **({} if self.settings is None else {"settings": dict(self.settings)}),
             }
         )
         return text.encode()
@@ -126,6 +128,7 @@ class StreamPlan:
                 sunk=data["sunk"],
                 rules=data["shape"],
                 code=data["code"],
+                settings=dict(data["settings"]) if "settings" in data else None,
                 mixes=data["mixes"],
                 spread=data.get("spread", False),
                 done=data["done"],
@@ -143,7 +146,7 @@ class StreamPlan:
         """Return the plan noted as done; with other ends if the positions were moved after it. It names no ids."""
         return replace(self, done=True, entry=self.entry if ends is None else replace_offsets(self.entry, ends))
 
-    def check_repeatable(self, rules: str, code: str, *, mixes: bool = False) -> None:
+    def check_repeatable(self, rules: str, code: str, settings: Settings = None, *, mixes: bool = False) -> None:
         """Raise CutChanged if a partly delivered batch could now distribute its records in another way.
 
         `mixes` is whether the function shuffles now.
@@ -153,6 +156,8 @@ class StreamPlan:
             changed = (
                 "process.function or its arguments: the function shuffles, so it decides what a sink partition gets"
             )
+        if not changed and (self.cut_by_code or mixes):
+            changed = ", ".join(unlike(self.settings, settings))
         if changed:
             raise CutChanged(
                 f"batch {self.batch} of {self.pipeline!r} is delivered in part, and was begun with another {changed}",

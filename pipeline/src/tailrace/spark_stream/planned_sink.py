@@ -17,11 +17,12 @@ from tailrace.driver.catalyst import Patterns
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
 from tailrace.progress.ledger import Ledger
-from tailrace.progress.plan import BatchId, Plan
+from tailrace.progress.plan import BatchId, Plan, unlike
 from tailrace.progress.stream_plan import StreamPlan, assign
 from tailrace.spark_stream import shuffle_keys, spark_source
 from tailrace.spark_stream.sink import BatchWrite, deliver
 from tailrace.spark_stream.sink_options import Target, rows_of
+from tailrace.stages import session_settings
 
 
 @dataclass
@@ -72,6 +73,7 @@ class ExactlyOnce:
             at=time.time(),
             delivery=self.target.delivery,
             code=keys.code,
+            settings=session_settings.of_session(spark) if keys.code else None,
             mixes=bool(keys.code),
         )
         if plan is None or number > known:
@@ -107,15 +109,17 @@ class ExactlyOnce:
                 then="look at the output for what the batch has delivered; then continue with another checkpoint "
                 "folder and another id, from the startingOffsets that you choose",
             )
-        if plan.query == plan.pipeline or plan.code == now.code:  # earlier versions did not note the shuffles
+        others = unlike(plan.settings, now.settings)
+        if plan.query == plan.pipeline or (plan.code == now.code and not others):  # 0.1 did not note the shuffles
             return plan
         written = [marker.next == plan.batch + 1 for marker in markers.values()]
         if any(written):
             if sum(written) == plan.sinks:
                 return plan
-            if plan.code != printed:
-                raise _shuffles_changed(plan)
-        self._plan = replace(plan, code=now.code, mixes=now.mixes)  # what is delivered from now on is cut by these
+            if plan.code != printed or others:
+                raise _shuffles_changed(plan, f"another {others[0]}" if others else "other shuffles")
+        # What is delivered from now on is cut by these.
+        self._plan = replace(plan, code=now.code, settings=now.settings, mixes=now.mixes)
         self._held.write(self._plan, {})
         return self._plan
 
@@ -170,10 +174,10 @@ def _check_same(known: StreamPlan, now: StreamPlan) -> None:
     )
 
 
-def _shuffles_changed(plan: StreamPlan) -> errors.CutChanged:
+def _shuffles_changed(plan: StreamPlan, what: str) -> errors.CutChanged:
     return errors.CutChanged(
-        f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and was begun with other shuffles: their keys "
-        "and the Python functions that compute them decide what a sink partition gets",
+        f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and was begun with {what}: the keys of the "
+        "shuffles, and the Python functions that compute them, decide what a sink partition gets",
         kept="nothing more of the batch was delivered; what was, is not delivered again",
         then="finish the batch with the query as it was, with the trigger availableNow, then change it",
     )

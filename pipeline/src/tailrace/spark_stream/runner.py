@@ -135,6 +135,7 @@ class Runner:
                 sunk=known is not None and (known.sunk or known.sinks > 0),
                 rules=self._context.assembly.rules,
                 code=self._context.assembly.code,
+                settings=self._context.assembly.settings,
                 mixes=self._cut.mixes,
                 spread=self._cut.spread,
             )
@@ -164,7 +165,8 @@ class Runner:
         The start has checked that nothing is delivered, or that what is does not depend on the code.
         """
         assembly = self._context.assembly
-        now = replace(plan, rules=assembly.rules, code=assembly.code, mixes=cut.mixes, spread=cut.spread)
+        by = replace(plan, rules=assembly.rules, code=assembly.code, settings=assembly.settings)
+        now = replace(by, mixes=cut.mixes, spread=cut.spread)
         if plan.done or now == plan:
             return plan
         self._context.ledger.write(now, begins(now, now.ends))

@@ -135,7 +135,7 @@ def _check_open(
     written = [markers.get(SinkPartition(number)) for number in range(plan.sinks)]
     done = [marker is not None and marker.next == plan.batch + 1 for marker in written]
     if any(done) and not all(done) and not plan.done:
-        plan.check_repeatable(assembly.rules, assembly.code, mixes=mixes)
+        plan.check_repeatable(assembly.rules, assembly.code, assembly.settings, mixes=mixes)
 
 
 def _stream(context: Context, runner: Runner, rows: DataFrame, folder: str, batch: bool) -> None:

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from pyspark.sql import SparkSession
 
 from tailrace.config import Pipeline
 from tailrace.stages.formats.json_model import REFERENCE
 from tailrace.stages.formats.known import source_kind
 from tailrace.stages.module_sources import sources
 from tailrace.stages.process import Function
+from tailrace.stages.session_settings import of_session
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Assembly:
     pipeline: Pipeline
     function: Function | None
     folder: Path
+    spark: SparkSession | None = None  # the session that evaluates it
 
     @property
     def rules(self) -> str:
@@ -58,6 +63,14 @@ class Assembly:
             texts,
             json.dumps(process.arguments, sort_keys=True, default=str),
         )
+
+    @property
+    def settings(self) -> Mapping[str, str] | None:
+        """Return the session's settings that may decide what an expression gives; None without a session.
+
+        They are those of now: the function, which is called first, may set some itself.
+        """
+        return None if self.spark is None else of_session(self.spark)
 
     @property
     def may_reject(self) -> bool:

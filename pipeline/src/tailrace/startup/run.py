@@ -57,7 +57,7 @@ def assemble(spark: SparkSession, pipeline: Pipeline, folder: Path) -> Assembly:
         function = process.load(pipeline.process.function, folder)
         for file in function.files:
             spark.sparkContext.addPyFile(str(file))
-    return Assembly(pipeline, function, folder)
+    return Assembly(pipeline, function, folder, spark)
 
 
 def run(
@@ -202,7 +202,8 @@ def _lead(
     if note:
         context.emit(Noted(note))
     if recovered.plan is not None:
-        for what in recovery.changed(recovered.plan, context.assembly.rules, context.assembly.code):
+        own = context.assembly
+        for what in recovery.changed(recovered.plan, own.rules, own.code, own.settings):
             context.emit(Changed(what))
     if warm is not None:
         warm.done(context.stop)

@@ -90,7 +90,7 @@ class Standby:
             plan is None
             or plan.done
             or plan.run == first.run
-            or recovery.repeatable(plan, assembly.rules, assembly.code)
+            or recovery.repeatable(plan, assembly.rules, assembly.code, assembly.settings)
         )
 
     def _say(self, first: Holder, cold: list[str]) -> None:

@@ -315,6 +315,30 @@ def test_first_batch_after_a_change_to_exactly_once_is_finished_after_a_crash(li
     assert one.values() == [*sent, b"99999"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"acks": "1", "retries": "0", "max.in.flight.requests.per.connection": "10"},
+        {"enable.idempotence": "false", "delivery.timeout.ms": "300000"},
+    ],
+)
+def test_exactly_once_batch_is_finished_with_options_that_exclude_transactions(
+    line: MakeLine, options: dict[str, str]
+) -> None:
+    """They belong to the deliveries at least once that follow it."""
+    one = line(2)
+    one.send([b"%05d" % number for number in range(50)], partition=0)
+    one.send([b"%05d" % number for number in range(50, 100)], partition=1)
+    with pytest.raises(errors.QueryFailed):
+        one.run(first_part_only)
+    at_least_once = {"delivery": "at-least-once", "options": options}
+    one.run(sink=at_least_once)
+    assert one.values() == [b"%05d" % number for number in range(100)]
+    one.send([b"%05d" % number for number in range(100, 120)])
+    one.run(sink=at_least_once)
+    assert one.values() == [b"%05d" % number for number in range(120)]
+
+
 def test_records_before_the_first_batch_of_a_pipeline_at_latest_are_read(line: MakeLine) -> None:
     """A restart before the first batch begins where the first start did, not at the end of its own day."""
     one = line(2)

@@ -11,12 +11,14 @@ from tailrace.config.kafka_options import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,
     STORE_OPTIONS,
+    TRANSACTION_TIMEOUT_MS,
     Delivery,
     KafkaOptions,
     Options,
     OptionsUnknown,
     contradictions,
     redact,
+    unfit_for_transactions,
 )
 from tailrace.config.offsets import Offsets, StoreKind
 from tailrace.config.process import OnError, Process
@@ -36,6 +38,7 @@ __all__ = [
     "SINK_OPTIONS",
     "SOURCE_OPTIONS",
     "STORE_OPTIONS",
+    "TRANSACTION_TIMEOUT_MS",
     "Batch",
     "Delivery",
     "Executors",
@@ -62,4 +65,5 @@ __all__ = [
     "StoreKind",
     "contradictions",
     "redact",
+    "unfit_for_transactions",
 ]

@@ -70,6 +70,10 @@ SECRET_OPTION = re.compile(
 )
 
 
+TRANSACTION_TIMEOUT_MS = 120_000  # unless the options say otherwise
+
+_IN_FLIGHT, _MOST_IN_FLIGHT = "max.in.flight.requests.per.connection", 5
+
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -139,6 +143,37 @@ def contradictions(options: KafkaOptions, delivery: Delivery) -> None:
         raise ValueError("enable.idempotence=true needs acks=all")
     if delivery is Delivery.AT_LEAST_ONCE and "transaction.timeout.ms" in options:
         raise ValueError("transaction.timeout.ms goes with delivery exactly-once")
+
+
+def unfit_for_transactions(options: KafkaOptions) -> dict[str, str]:
+    """Return the options that librdkafka's transactional producer refuses when it is made, each with what it needs."""
+    found = unfit_for_idempotence(options)
+    if options.get("enable.idempotence") not in {None, "true"}:
+        found["enable.idempotence"] = "true"
+    limit = _number(options, "transaction.timeout.ms", TRANSACTION_TIMEOUT_MS)
+    for name in ("delivery.timeout.ms", "message.timeout.ms"):  # two names of one option
+        if _number(options, name, 0) > limit:
+            found[name] = f"at most {limit}, the value of transaction.timeout.ms"
+    return found
+
+
+def unfit_for_idempotence(options: KafkaOptions) -> dict[str, str]:
+    """Return the options that librdkafka's idempotent producer refuses when it is made, each with what it needs."""
+    found = {}
+    if options.get("acks") not in {None, "all", "-1"}:
+        found["acks"] = "all"
+    if _number(options, "retries", 1) < 1:
+        found["retries"] = "at least 1"
+    if _number(options, _IN_FLIGHT, 1) > _MOST_IN_FLIGHT:
+        found[_IN_FLIGHT] = f"at most {_MOST_IN_FLIGHT}"
+    return found
+
+
+def _number(options: KafkaOptions, name: str, default: int) -> int:
+    try:
+        return int(options.get(name, default))
+    except ValueError:  # librdkafka refuses it by itself
+        return default
 
 
 def redact(options: KafkaOptions) -> KafkaOptions:

@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaException, TopicPartition
 
 from tailrace import crash_points, errors
+from tailrace.config import TRANSACTION_TIMEOUT_MS, unfit_for_transactions
 from tailrace.crash_points import Point
 from tailrace.gateway import Assignment
 from tailrace.gateway.librdkafka import Handover, available
 from tailrace.gateway.markers import LIMIT, MarkerReader
-from tailrace.gateway.sender import KEPT, TRANSACTION_TIMEOUT_MS, TRANSACTIONAL, Sender
+from tailrace.gateway.sender import KEPT, TRANSACTIONAL, Sender
 from tailrace.gateway.statistics import Listener
 from tailrace.kafka.clients import add_offsets, broken, fatal, persist, told
 from tailrace.kafka.errors import is_fenced, translate
@@ -44,7 +45,11 @@ class SinkProducer(Sender):
     def __init__(self, task: Assignment, ledger: MarkerReader, listener: Listener | None = None) -> None:
         name = transactional_id(task.pipeline, task.partition)
         self._ear = crash_points.Ear(Point.COMMIT_SENT)
-        options = TRANSACTIONAL | task.options | {"transactional.id": name} | self._ear.options
+        # A batch that was planned exactly-once may be finished by a configuration that says at-least-once now: its own
+        # options are for the deliveries that follow. One that says exactly-once has none that are unfit.
+        unfit_now = unfit_for_transactions({key: str(value) for key, value in task.options.items()})
+        fit = {key: value for key, value in task.options.items() if key not in unfit_now}
+        options = TRANSACTIONAL | fit | {"transactional.id": name} | self._ear.options
         super().__init__(options, name, listener)
         self.state = State.UNKNOWN
         self.last: BatchId | None = None  # the batch that this producer wrote last, without doubt

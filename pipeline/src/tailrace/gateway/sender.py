@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from tailrace import errors
-from tailrace.config import redact
+from tailrace.config import TRANSACTION_TIMEOUT_MS, redact
 from tailrace.gateway.statistics import Listener
 from tailrace.kafka.clients import fatal
 from tailrace.kafka.errors import PURGED, UNKNOWN_TOPIC, is_fenced, translate
@@ -24,7 +24,6 @@ _LOOKS, _LOOK_EVERY, _LOOK_LIMIT = 4, 0.5, 5.0  # for a topic that a row names
 _LOG_INFO = 6  # librdkafka's number: from this level on it logs that a connection was closed with a request in flight
 # The states of a connection that has not carried a request yet; its errors cannot hide one of a later state.
 _NEVER_THERE = re.compile(r"in state (TRY_CONNECT|CONNECT)\b")
-TRANSACTION_TIMEOUT_MS = 120_000
 KEPT = "nothing of this attempt is visible to a read_committed reader; the task is tried again"
 
 _QUEUE_SIZE = "queue.buffering.max.kbytes"

@@ -143,6 +143,12 @@ def contradictions(options: KafkaOptions, delivery: Delivery) -> None:
         raise ValueError("enable.idempotence=true needs acks=all")
     if delivery is Delivery.AT_LEAST_ONCE and "transaction.timeout.ms" in options:
         raise ValueError("transaction.timeout.ms goes with delivery exactly-once")
+    if delivery is Delivery.EXACTLY_ONCE:
+        for name, need in unfit_for_transactions(options).items():
+            raise ValueError(f"{name}={options[name]} contradicts delivery exactly-once, which needs {need}")
+    elif acks != "1" and idempotence in {None, "true"}:
+        for name, need in unfit_for_idempotence(options).items():
+            raise ValueError(f"{name}={options[name]} needs enable.idempotence=false; with true it is {need}")
 
 
 def unfit_for_transactions(options: KafkaOptions) -> dict[str, str]:

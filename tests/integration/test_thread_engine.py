@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[att
 
 from support.expiry import expire
 from support.pipelines import events_of
-from support.threads import Line, first_part_only, nothing, recreated
+from support.threads import Line, first_part_only, nothing, recreated, run_in_threads
 from tailrace import errors
 from tailrace.config import Delivery
 from tailrace.driver.thread_engine import ThreadEngine
@@ -382,3 +382,20 @@ def test_one_source_partition_can_be_read_by_several_tasks_at_once(line: MakeLin
     events = one.run(source={"partitions": 4}, batch={"max_records": 1000})
     assert {each["sinks"] for each in events_of(events, "written")} == {4}
     assert one.values() == sent
+
+
+def test_batch_is_no_wider_than_the_ledger_though_there_are_more_slots(line: MakeLine) -> None:
+    """A sink partition needs a partition of the ledger, which has 8 here."""
+    one = line(16)
+    produce(one.kafka, one.source, [Record(b"%05d" % number, partition=number % 16) for number in range(80_000)])
+    pipeline, events = one.pipeline(source={"partitions": None}), list[dict[str, Any]]()
+    run_in_threads(
+        pipeline,
+        one.folder,
+        "wide",
+        lambda: ThreadEngine(pipeline, one.folder, "wide", slots=16),
+        lambda event: events.append(event.as_dict()),
+        until_read=True,
+    )
+    assert {each["sinks"] for each in events_of(events, "planned")} == {8}
+    assert one.values() == [b"%05d" % number for number in range(80_000)]

@@ -201,7 +201,7 @@ def _loop(source: Source, engine: Engine, reset: bool) -> Loop:
         pipeline=pipeline,
         assembly=SimpleNamespace(rules="", code="", settings=None),
         cluster=source,
-        ledger=SimpleNamespace(write=nothing, latest=nothing),
+        ledger=SimpleNamespace(partitions=64, write=nothing, latest=nothing),
         mirror=SimpleNamespace(planned=nothing),
         watcher=SimpleNamespace(finished=nothing, tick=nothing),
         emit=nothing,

@@ -24,7 +24,7 @@ class Width:
     """How many sink partitions a batch may have."""
 
     slots: int  # tasks that run at the same time
-    most: int | None = None  # `sink.partitions`
+    most: int | None = None  # `sink.partitions`, and what the ledger has room for
     least: int | None = None  # `source.partitions`: split long ranges until there are this many
     cost: float = FIRST_COST  # task seconds per record, learned from earlier batches
 

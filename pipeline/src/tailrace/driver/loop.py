@@ -64,7 +64,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.look = Look(self.context.pipeline, self.context.cluster)
-        self.pace = Pace(self.context.pipeline)
+        self.pace = Pace(self.context.pipeline, self.context.ledger.partitions)
         # Digests of what decides verdicts, and of the function: files that change later take effect in the next run.
         own = self.context.assembly
         self._rules, self._code, self._settings = own.rules, own.code, own.settings
@@ -160,7 +160,7 @@ class Loop:
             self._ends = seen.ends
             ends = seen.ends if target is None else bounded(seen.ends, target)
             cut = self.engine.cut
-            width = self.pace.width(self.engine.slots, bounded=not cut.shuffles)
+            width = self.pace.width(self.engine.slots, cut)
             parts = choose(self.positions, ends, self.pace.limit, number, width)
         if not parts:
             return False

@@ -6,6 +6,7 @@ import math
 
 from tailrace.config import Pipeline
 from tailrace.driver.choose import FIRST_COST, Width
+from tailrace.driver.engine import Cut
 from tailrace.driver.rate import Bounds, Observed, Rate
 from tailrace.driver.record_size import weight
 from tailrace.kafka.clients import TopicPartitions
@@ -18,14 +19,15 @@ _FORGOTTEN = 0.05  # decay per quick batch of few records, which does not measur
 
 
 class Pace:
-    """The limit and the width of each batch of one run."""
+    """The limit and the width of each batch of one run; its ledger has `places` partitions."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, places: int) -> None:
         batch = pipeline.batch
         self._kafka = pipeline.kafka
         self._bounds = Bounds(batch.target, batch.max_records, batch.max_bytes)
         self._rate = Rate.starting(self._bounds, None)
         self._least, self._most = pipeline.source.partitions, pipeline.sink.partitions
+        self._places = places
         self._cost = FIRST_COST
         self._fixed = math.inf  # seconds that a batch takes regardless of its records
 
@@ -38,9 +40,20 @@ class Pace:
         """Records that the next batch may take."""
         return self._rate.limit
 
-    def width(self, slots: int, *, bounded: bool = True) -> Width:
-        """Return how many sink partitions the next batch may have; `sink.partitions` bounds outputs, not reading."""
-        return Width(slots, self._most if bounded else None, self._least, self._cost)
+    def width(self, slots: int, cut: Cut) -> Width:
+        """Return how many reading tasks the next batch may have.
+
+        Each sink partition needs a partition of the ledger. Behind a shuffle a reading task is one only where it judges
+        records, next to those of the outputs, which alone `sink.partitions` bounds.
+        """
+        most: int | None
+        if not cut.shuffles:
+            most = self._places if self._most is None else min(self._most, self._places)
+        elif cut.judges:
+            most = max(1, self._places - (cut.outputs or 0))
+        else:
+            most = None
+        return Width(slots, most, self._least, self._cost)
 
     def learn(self, records: int, size: int | None, seconds: float, parts: int) -> None:
         """Learn from a batch that took this long."""

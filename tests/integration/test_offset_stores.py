@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,9 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from support.pipelines import Bench, as_json, events_of, numbered
-from support.threads import Line, Torn, first_part_only
+from support.threads import Line, first_part_only, killed_before_noting
 from support.zookeeper import ZooKeeper
 from tailrace import errors
-from tailrace.driver.thread_engine import ThreadEngine
-from tailrace.gateway import Written
-from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.stores import open_store
 
 pytestmark = pytest.mark.integration
@@ -282,14 +279,6 @@ def filled(one: Line) -> list[bytes | None]:
 def successor(one: Line) -> dict[str, Any]:
     """Return the sections of a pipeline with a new name that begins where this one is."""
     return {"pipeline": f"{one.name}-2", "offsets": {"from": f"tailrace.{one.name}"}}
-
-
-def killed_before_noting(
-    engine: ThreadEngine, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str]
-) -> list[Written]:
-    """Deliver the batch, then fail, as a driver that is killed before it has noted that."""
-    ThreadEngine.deliver(engine, plan, owners, gone)
-    raise Torn
 
 
 def test_delivered_batch_of_the_earlier_pipeline_does_not_come_again_under_a_new_name(line: MakeLine) -> None:

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from support.pipelines import events_of
-from support.threads import Line, deleted, first_part_only, recreated
+from support.threads import Line, deleted, first_part_only, killed_before_noting, recreated
 from support.ways_out import follow
 from tailrace import errors
 from tailrace.admin.offsets import apply, base, left_out, look, movable, targets
@@ -115,6 +115,23 @@ def test_open_batch_is_finished_with_the_topic_that_is_taken_out(two: Two) -> No
     two.send_other(b"x3")
     one.run(**two.both)
     assert one.values() == [b"a1", b"a2", b"x1", b"x2", b"x3"]
+
+
+def test_topic_that_is_taken_out_continues_under_a_new_name_where_it_was(two: Two) -> None:
+    """The group of its pipeline still has the beginning of the last batch that read it."""
+    one = two.line
+    one.send([b"a2"])
+    two.send_other(b"x2")
+    with pytest.raises(errors.QueryFailed):
+        one.run(killed_before_noting, **two.both)
+    one.run()
+    one.send([b"a3"])
+    one.run()
+    two.send_other(b"x3")
+    one.run(
+        pipeline=f"{one.name}-2", offsets={"from": f"tailrace.{one.name}"}, source={"topics": [one.source, two.other]}
+    )
+    assert one.values() == [b"a1", b"a2", b"a3", b"x1", b"x2", b"x3"]
 
 
 def test_topic_that_lost_records_while_it_was_out_is_refused_when_it_is_put_back(two: Two) -> None:

@@ -50,6 +50,14 @@ def nothing(
     raise Torn
 
 
+def killed_before_noting(
+    engine: ThreadEngine, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str]
+) -> list[Written]:
+    """Deliver the batch, then fail, as a driver that is killed before it has noted that."""
+    ThreadEngine.deliver(engine, plan, owners, gone)
+    raise Torn
+
+
 class Tearing(ThreadEngine):
     """An engine that delivers as a test says."""
 

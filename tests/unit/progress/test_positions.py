@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import OffsetStoreUnusable
-from tailrace.progress.plan import BatchId, Range
+from tailrace.progress.plan import BatchId, Plan, Range
 from tailrace.progress.positions import (
     LARGEST,
     Known,
@@ -17,6 +17,7 @@ from tailrace.progress.positions import (
     differences,
     from_document,
     from_node,
+    seen_again,
     to_document,
     to_node,
 )
@@ -98,3 +99,11 @@ def test_a_store_as_the_pipeline_left_it_does_not_differ(stored: dict[tuple[str,
 def test_each_difference_is_named_with_its_values(stored: dict[tuple[str, int], int], what: str) -> None:
     """The values help to find the cause."""
     assert differences(KNOWN, stored) == [what]
+
+
+def test_topic_that_is_seen_again_continues_at_its_kept_offsets_unless_it_was_created_again() -> None:
+    """The id tells them apart: a kept offset means nothing in another topic of the same name."""
+    away = {"id-a": {("a", 0): 7}, "id-b": {("b", 0): 9}}
+    plan = Plan("p", BatchId(3), "out", {}, (), 0, {("c", 0): 5}, done=True, away=away)
+    assert seen_again(plan, {"a": ("id-a", 1), "b": ("id-other", 1)}) == {("a", 0): 7}
+    assert seen_again(plan, {"c": ("id-c", 1)}) == {}

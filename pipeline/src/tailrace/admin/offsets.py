@@ -28,7 +28,7 @@ from tailrace.progress.lease import Holder, running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import GIVEN_UP, Decision, Marker, decide
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, position
-from tailrace.progress.positions import Place, Positions, begins, changed_by, named
+from tailrace.progress.positions import Place, Positions, begins, changed_by, named, seen_again
 from tailrace.progress.stores import OffsetStore
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 
@@ -75,21 +75,14 @@ def look(pipeline: Pipeline, cluster: Cluster, ledger: Ledger, store: OffsetStor
     markers = {} if holders else ledger.markers()
     stored = store.load(present)
     if plan is not None:
-        ends = dict(plan.ends) | _seen_again(plan, {topic for topic, _ in present}, cluster)
+        ids = topic_ids(cluster.admin, {topic for topic, _ in present})
+        ends = dict(plan.ends) | seen_again(plan, ids)
         undelivered = [] if holders else open_parts(plan, markers, ledger)
         return Situation(plan, markers, holders, ends, begins(plan, ends), stored, False, undelivered)
     group = ledger.positions(dict.fromkeys(present, 0))
     lost = bool(markers or group)
     where = source.beginning(pipeline, cluster) | (group if lost else store.begin(present))
     return Situation(None, markers, holders, where, where, stored, lost)
-
-
-def _seen_again(plan: AnyPlan, present: set[str], cluster: Cluster) -> Positions:
-    """Return where topics continue that were hidden when the plan was written."""
-    if not isinstance(plan, Plan) or not plan.away:
-        return {}
-    ids = {name for name, _ in topic_ids(cluster.admin, present).values()}
-    return {place: offset for name in ids & plan.away.keys() for place, offset in plan.away[name].items()}
 
 
 def open_parts(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: Ledger) -> list[int]:

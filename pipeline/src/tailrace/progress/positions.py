@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from tailrace.errors import OffsetStoreUnusable
+from tailrace.progress.plan import Plan
 from tailrace.progress.stream_plan import AnyPlan
 
 Place = tuple[str, int]
@@ -91,6 +92,13 @@ def begins(plan: AnyPlan, ends: Mapping[Place, int]) -> Positions:
     for each in sorted(plan.ranges, reverse=True):
         found[each.topic, each.partition] = min(found.get((each.topic, each.partition), each.start), each.start)
     return found
+
+
+def seen_again(plan: AnyPlan, ids: Mapping[str, tuple[str, int]]) -> Positions:
+    """Return where the topics with these ids continue whose offsets the plan keeps without reading them."""
+    away = plan.away if isinstance(plan, Plan) else {}
+    found = {name for name, _ in ids.values()} & away.keys()
+    return {place: offset for name in found for place, offset in away[name].items()}
 
 
 @dataclass(frozen=True)

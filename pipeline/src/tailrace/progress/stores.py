@@ -21,7 +21,7 @@ from tailrace.kafka.clients import client_options, committed
 from tailrace.kafka.rights import on_group
 from tailrace.progress.marker import offsets_group
 from tailrace.progress.positions import Place, Positions, from_document, to_document
-from tailrace.progress.predecessor import end_of
+from tailrace.progress.predecessor import beyond
 
 
 class OffsetStore(Protocol):
@@ -89,7 +89,7 @@ class KafkaStore:
             return {}
         found = self._committed(self._from, places)
         if found:
-            ends = end_of(self._pipeline, self._from)
+            ends = beyond(self._pipeline, self._from, {topic for topic, _ in places})
             found |= {place: ends[place] for place in places if place in ends}
         if not found:
             raise OffsetStoreUnusable(

@@ -11,8 +11,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from support.pipelines import events_of
-from support.threads import Line, deleted, first_part_only, killed_before_noting, recreated
-from support.ways_out import follow
+from support.threads import Line, deleted, first_part_only, killed_before_noting, nothing, recreated
+from support.ways_out import follow, obey
 from tailrace import errors
 from tailrace.admin.offsets import apply, base, left_out, look, movable, targets
 from tailrace.kafka import source
@@ -115,6 +115,75 @@ def test_open_batch_is_finished_with_the_topic_that_is_taken_out(two: Two) -> No
     two.send_other(b"x3")
     one.run(**two.both)
     assert one.values() == [b"a1", b"a2", b"x1", b"x2", b"x3"]
+
+
+@pytest.fixture
+def open_batch(two: Two) -> Two:
+    """Return a pipeline with an open batch that reads both topics, of which nothing is delivered."""
+    two.line.send([b"a2"])
+    two.send_other(b"x2")
+    with pytest.raises(errors.QueryFailed):
+        two.line.run(nothing, **two.both)
+    return two
+
+
+RESET: dict[str, Any] = {"source": {"on_data_loss": "reset"}}
+
+
+def test_open_batch_is_finished_without_a_topic_that_was_created_again_and_is_taken_out(open_batch: Two) -> None:
+    """Its planned records are gone and count as lost; those of the new topic were never asked for."""
+    one = open_batch.line
+    recreated(one, open_batch.other)
+    open_batch.send_other(b"y1", b"y2", b"y3")
+    with pytest.raises(errors.PlanOfAnother, match="batch 1, which is open") as caught:
+        one.run()
+    assert "source.on_data_loss: reset" in caught.value.then
+    [lost] = events_of(one.run(**RESET), "reset")
+    assert f"{open_batch.other}-0: 1 planned offsets, 1 to 1, are gone" in lost["what"]
+    one.send([b"a3"])
+    one.run()
+    assert one.values() == [b"a1", b"a2", b"a3", b"x1"]
+
+
+def test_open_batch_is_given_up_if_a_topic_of_it_was_created_again_and_is_taken_out(open_batch: Two) -> None:
+    """This is the other way out that the refusal names."""
+    one = open_batch.line
+    recreated(one, open_batch.other)
+    with pytest.raises(errors.PlanOfAnother) as caught:
+        one.run()
+    follow(one, caught.value, f"{one.source}:0=1")
+    one.run()
+    assert one.values() == [b"a1", b"a2", b"x1"]
+
+
+def test_delivered_batch_does_not_miss_a_topic_that_was_created_again_and_is_taken_out(two: Two) -> None:
+    """Only the note that it is done is missing: nothing of the topic is read any more."""
+    one = two.line
+    one.send([b"a2"])
+    two.send_other(b"x2")
+    with pytest.raises(errors.QueryFailed):
+        one.run(killed_before_noting, **two.both)
+    recreated(one, two.other)
+    one.send([b"a3"])
+    one.run()
+    assert one.values() == [b"a1", b"a2", b"a3", b"x1", b"x2"]
+
+
+@pytest.mark.takes(50)
+@pytest.mark.parametrize("way", ["reset", "give up"])
+def test_open_batch_outlives_a_topic_that_was_deleted_and_is_taken_out(open_batch: Two, way: str) -> None:
+    """The page of the refusal names both ways out."""
+    one = open_batch.line
+    open_batch.delete_other()
+    with pytest.raises(errors.SourceChanged, match=r"the plan reads 1 to 2, and (it no|the topic holds 0 to 0)"):
+        one.run()
+    if way == "reset":
+        [lost] = events_of(one.run(**RESET), "reset")
+        assert f"{open_batch.other}-0: 1 planned offsets, 1 to 1, no longer exist" in lost["what"]
+    else:
+        obey(one, errors.SourceChanged.__doc__ or "", f"{one.source}:0=1")
+    one.run()
+    assert one.values() == [b"a1", b"a2", b"x1"]
 
 
 def test_topic_that_is_taken_out_continues_under_a_new_name_where_it_was(two: Two) -> None:

@@ -15,8 +15,13 @@ from tailrace.cli.main import app
 
 def follow(one: Line, error: errors.TailraceError, fill: str = "", **sections: Any) -> None:
     """Run the `tailrace offsets …` command that the error prints; `fill` replaces its …."""
-    found = re.search(r"tailrace (offsets [^`;,]+)", error.then)
-    assert found is not None, error.then
+    obey(one, error.then, fill, **sections)
+
+
+def obey(one: Line, advice: str, fill: str = "", **sections: Any) -> None:
+    """Run the `tailrace offsets …` command in a text; `fill` replaces its …."""
+    found = re.search(r"tailrace (offsets [^`;,]+)", advice)
+    assert found is not None, advice
     file = one.folder / f"{one.name}.yaml"
     data = one.pipeline(**sections).model_dump(mode="json", by_alias=True, exclude_defaults=True)
     file.write_text(json.dumps(data))

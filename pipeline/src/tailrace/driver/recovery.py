@@ -23,6 +23,7 @@ from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Decision, Marker, decide
 from tailrace.progress.plan import Place, Plan, Range, Settings, SinkPartition, unlike
 from tailrace.progress.positions import begins, named
+from tailrace.progress.predecessor import undelivered
 from tailrace.progress.stream_plan import BEFORE, AnyPlan, StreamPlan
 
 _SHOWN = 5
@@ -152,6 +153,29 @@ def check_same(pipeline: Pipeline, plan: AnyPlan, ids: Mapping[str, str]) -> fro
         )
     if again and pipeline.source.on_data_loss is OnDataLoss.STOP:
         raise recreation(again, f"since batch {plan.batch}", "nothing was read or written")
+    return again
+
+
+def recreated(
+    pipeline: Pipeline, left: Plan, markers: Mapping[SinkPartition, Marker], ids: Mapping[str, str], cluster: Cluster
+) -> frozenset[str]:
+    """Return the topics that the rest of a batch reads and the configuration does not, if they were created again.
+
+    Raise PlanOfAnother unless such a loss is allowed. `ids` are those of the topics that the configuration reads.
+    """
+    # Without a shuffle, a sink partition that is delivered is not read any more.
+    parts = left.parts if left.shuffles else [left.parts[number] for number in undelivered(left, markers)]
+    read = {each.topic for part in parts for each in part} & left.topics.keys() - ids.keys()
+    found, _ = by_name(cluster.admin, read)
+    again = frozenset(topic for topic in read & found.keys() if found[topic][0] != left.topics[topic])
+    if again and pipeline.source.on_data_loss is OnDataLoss.STOP:
+        raise recreation(
+            again,
+            f"since batch {left.batch}, which is open, was planned to read it",
+            "nothing was read or written",
+            "set source.on_data_loss: reset to finish the batch without its records, which are gone; or check the "
+            "output for what was delivered, then set where to continue: `tailrace offsets set FILE … --give-up`",
+        )
     return again
 
 

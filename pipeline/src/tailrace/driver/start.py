@@ -38,7 +38,7 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
         if context.stop.event.is_set():
             context.emit(Stopped(context.stop.reason, plan.batch))
             return
-        positions = _finish(context, loop, recovered, again)
+        positions = _finish(context, loop, recovered, ids, again)
         if positions is None:
             context.emit(Stopped(context.stop.reason, plan.batch))
             return
@@ -60,7 +60,9 @@ def _pinned(context: Context, ids: Mapping[str, str], positions: TopicPartitions
     return plan
 
 
-def _finish(context: Context, loop: Loop, recovered: Recovered, again: frozenset[str]) -> TopicPartitions | None:
+def _finish(
+    context: Context, loop: Loop, recovered: Recovered, ids: Mapping[str, str], again: frozenset[str]
+) -> TopicPartitions | None:
     """Deliver what is missing of the last batch; return where the next one begins, or None if a stop came first."""
     plan = recovered.plan
     if plan is None:
@@ -72,12 +74,13 @@ def _finish(context: Context, loop: Loop, recovered: Recovered, again: frozenset
         loop.plan, loop.number = plan, plan.batch
         return dict(left)
     if left is not None:
-        if not _readable(context, left, again):
+        gone = again | recovery.recreated(context.pipeline, left, recovered.markers, ids, context.cluster)
+        if not _readable(context, left, gone):
             return None
         for each in left.ranges:
-            if each.topic in again:
+            if each.topic in gone:
                 _report_gone(context, each)
-        loop.deliver(left, gone=again)
+        loop.deliver(left, gone=gone)
         loop.replayed(left)
     return dict(plan.ends)
 

@@ -83,6 +83,9 @@ class SourceChanged(KafkaError):
     What was delivered stays delivered; unread records are gone with the topic. Restore the topic, or remove it
     from `source.topics`: the others continue. A stateful pipeline, whose checkpoint has the topic, needs
     `source.on_data_loss: reset` to continue without it.
+
+    An open batch reads the topic even if it was removed: finish it with `source.on_data_loss: reset`, which counts the
+    records that are gone, or give it up with `tailrace offsets set FILE … --give-up`.
     """
 
     code = "TR-206"

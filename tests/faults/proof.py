@@ -114,18 +114,27 @@ def wrong_ranges(planned: Mapping[int, AnyPlan], ends: Mapping[int, int]) -> lis
     return [*found, *(f"partition {each} was read to {at} of {end}" for each, (at, end) in missing.items())]
 
 
-def plans(bootstrap: str, ledger: str, pipeline: str) -> dict[int, AnyPlan]:
-    """Read a pipeline's plans from the ledger, by batch."""
-    found: dict[int, AnyPlan] = {}
+def every_plan(bootstrap: str, ledger: str, pipeline: str) -> list[AnyPlan]:
+    """Read a pipeline's plans from the ledger, in the order in which they were written."""
+    found: list[AnyPlan] = []
 
     def keep(message: Message) -> None:
         value = message.value()
         if message.key() == pipeline.encode() and value is not None:
-            plan = read(value, "the ledger")
-            found[int(plan.batch)] = plan
+            found.append(read(value, "the ledger"))
 
     whole(bootstrap, ledger, keep, "read_committed")
     return found
+
+
+def plans(bootstrap: str, ledger: str, pipeline: str) -> dict[int, AnyPlan]:
+    """Return the last plan of each batch; one that was given up has no ranges in it."""
+    return by_batch(every_plan(bootstrap, ledger, pipeline))
+
+
+def by_batch(written: Iterable[AnyPlan]) -> dict[int, AnyPlan]:
+    """Return the last of these plans of each batch."""
+    return {int(plan.batch): plan for plan in written}
 
 
 def by_fault(

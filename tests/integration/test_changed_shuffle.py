@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 
+from support.drivers import count, driver, written_file
 from support.pipelines import Bench, numbered
 from tailrace import errors
+from tailrace.testing import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -199,3 +203,48 @@ def test_partly_delivered_batch_is_refused_in_a_session_of_another_time_zone(
         one.spark.conf.set(ZONE, "UTC")
         one.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert one.values() == numbered(0, 240)
+
+
+# Holds each sink partition until the test lets this code deliver it.
+HELD = """
+    import time
+    from pathlib import Path
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import BinaryType
+
+    def by(frame, divisor):
+        def held(value, partition):
+            while not Path({folder!r}, f"go-{{divisor}}-{{partition}}").exists():
+                time.sleep(0.1)
+            return value
+        rows = frame.withColumn("k", F.hash("value") % divisor).repartition(2, "k")
+        return rows.select(F.udf(held, BinaryType())("value", F.spark_partition_id()).alias("value"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.takes(60)
+def test_tasks_of_the_first_function_write_nothing_after_the_second_has_taken_over(bench: Callable[..., Bench]) -> None:
+    """The first driver runs until its successor gives the batch up, and its tasks are tried again."""
+    one = bench()
+    one.write("held.py", HELD.format(folder=str(one.folder)))
+    one.send(numbered(0, 40))
+    files, logs = list[Path](), [one.folder / f"{number}.log" for number in range(2)]
+    for divisor in (5, 7):
+        sections: dict[str, Any] = {"function": "held.py:by", "arguments": {"divisor": divisor}}
+        file = written_file(one, source={"format": "raw", "partitions": None}, process=sections)
+        files.append(Path(shutil.copy(file, one.folder / f"by-{divisor}.yaml")))
+
+    def let(divisor: int, *partitions: int) -> None:
+        for partition in partitions:
+            (one.folder / f"go-{divisor}-{partition}").touch()
+
+    with driver(files[0], logs[0]) as old:
+        wait_until(lambda: count(logs[0], "planned") == 1, "the first driver's plan", 150)
+        with driver(files[1], logs[1]) as new:
+            wait_until(lambda: count(logs[1], "planned") == 1, "the second driver's plan", 150)
+            let(5, 1)
+            wait_until(lambda: old.poll() is not None or bool(one.values()), "the first driver's task, or its end", 90)
+            let(7, 0, 1)
+            wait_until(lambda: count(logs[1], "written") == 1 or new.poll() is not None, "the second's batch", 90)
+    assert one.values() == numbered(0, 40)

@@ -70,6 +70,7 @@ def record(file: Path) -> None:
     """Record every operation of this process from now on."""
     to = Recorder(file)
     take, latest, write, settle, fence = Ledger.take, Ledger.latest, Ledger.write, Ledger.settle, Ledger.fence
+    give_up = Ledger.give_up
     sink_fence, marker, seal, commit = SinkProducer.fence, SinkProducer.marker, SinkProducer.seal, SinkProducer.commit
 
     def sink(one: SinkProducer) -> str:
@@ -94,6 +95,14 @@ def record(file: Path) -> None:
             act = functools.partial(to.record, to.owner(one), f"sink {number}", "fence", act, "")
         act()
 
+    def _give_up(one: Ledger, parts: Any, marker: Any, known: Any) -> None:
+        act = functools.partial(give_up, one, parts, marker, known)
+        for number in parts:  # one call fences and then writes each of them
+            given = to.owner(one), f"sink {number}"
+            act = functools.partial(to.record, *given, "write", act, str(marker.next))
+            act = functools.partial(to.record, *given, "fence", act, "")
+        act()
+
     def _seal(one: SinkProducer, sealed: Any) -> None:
         sealing[to.owner(one)] = str(sealed.next)
         seal(one, sealed)
@@ -116,6 +125,7 @@ def record(file: Path) -> None:
             "write": _write,
             "settle": _settle,
             "fence": _fence,
+            "give_up": _give_up,
         },
         SinkProducer: {
             "fence": lambda one: to.record(to.owner(one), sink(one), "fence", lambda: sink_fence(one), ""),

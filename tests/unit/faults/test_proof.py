@@ -28,6 +28,12 @@ def test_gap_overlap_and_missing_batch_are_found() -> None:
     assert "there is no plan of batch 1" in wrong_ranges({0: GOOD[0], 2: GOOD[2]}, ENDS)
 
 
+def test_batch_that_was_given_up_is_no_gap() -> None:
+    """The next one reads its records."""
+    given_up = Plan("p", BatchId(2), "out", {"in": "id"}, (), 0, {}, done=True)
+    assert wrong_ranges(GOOD | {2: given_up, 3: plan(3, (1, 5, 9))}, ENDS) == []
+
+
 def test_partition_that_was_not_read_to_its_end_is_found() -> None:
     """Its last records would wait for ever."""
     assert wrong_ranges(GOOD, ENDS | {1: 10}) == ["partition 1 was read to 9 of 10"]

@@ -59,7 +59,6 @@ class Loop:
     positions: TopicPartitions = field(default_factory=dict)
     delivered: bool = True  # whether the last plan is delivered
     marked: float = 0.0  # when markers were last committed
-    number: int | None = None  # of the next batch, if it does not follow the last plan's
     away: Away = field(default_factory=dict)  # positions of topics that are not seen now
 
     def __post_init__(self) -> None:
@@ -76,7 +75,8 @@ class Loop:
         self._phases = Phases()
         self._threads = ThreadPoolExecutor(1, "tailrace-deliver")
         self._ticked = 0.0
-        self._settled: TopicPartitions | None = None
+        self._settled: TopicPartitions | None = None  # where the last plan was noted as done
+        self._idle: TopicPartitions | None = None  # where it was reported
         # No reference to the loop: in a cycle the cluster's client would be freed late, and may wait there for ever.
         cluster = self.context.cluster
         self._brokers = Brokers(self.context.emit, lambda: cluster.topics())
@@ -153,7 +153,7 @@ class Loop:
 
     def _batch(self, seen: Seen, target: TopicPartitions | None, begun: float) -> bool:
         """Choose, plan and deliver one batch; False if there is nothing to read."""
-        context, number = self.context, BatchId(self.last + 1 if self.number is None else self.number)
+        context, number = self.context, BatchId(self.last + 1)
         self._phases.begin(look=time.monotonic() - begun)
         with self._phases.timed("choose"):
             self._admit(seen)
@@ -193,7 +193,7 @@ class Loop:
         self._check_rules(plan)
         with self._phases.timed("ledger"):
             context.ledger.write(plan, self.positions)
-        self.plan, self.delivered, self.number = plan, False, None
+        self.plan, self.delivered, self._idle = plan, False, None
         context.mirror.planned(plan, self.positions, self._phases.seconds["ledger"])
         written = self.deliver(plan, limit=limit)
         self.positions = dict(after)
@@ -329,14 +329,14 @@ class Loop:
 
     def _report_idle(self) -> None:
         """Settle the last batch and report that the pipeline is idle, once per position."""
-        if self._settled == self.positions:
-            return
-        self.settle()
-        self.context.emit(Idle(self.last))
+        if self._idle != self.positions:
+            self.settle()
+            self._idle = dict(self.positions)
+            self.context.emit(Idle(self.last))
 
     def settle(self) -> None:
         """Record in the ledger that the last batch is done, and how far it has read."""
-        if not self.delivered or self.number is not None or self._settled == self.positions:
+        if not self.delivered or self._settled == self.positions:
             return
         if self.plan is not None:
             self.plan = self.plan.finished(self.positions, self._ids)

@@ -17,7 +17,7 @@ from tailrace.crash_points import Point
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.topics import by_name, recreation, ways_on
-from tailrace.progress import expiry
+from tailrace.progress import chosen_again, expiry
 from tailrace.progress.group_note import later
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Decision, Marker, decide
@@ -203,7 +203,7 @@ def unfinished(
     """Return what is left of the last batch.
 
     A plan must be delivered (sink partitions already written are skipped). Positions mean that nothing of the batch was
-    delivered, so it may be chosen again from there. None means that the batch is done.
+    delivered: it is to be given up, and its records read again from there. None means that the batch is done.
     """
     if plan.done:
         return None
@@ -212,12 +212,15 @@ def unfinished(
             return None
         return plan if isinstance(plan, Plan) else begins(plan, plan.ends)
     who = f"pipeline {plan.pipeline!r} sink partition"
+    again = chosen_again.given_up(plan, markers)
     done = [
-        decide(markers.get(SinkPartition(number)), plan.batch, plan.digest, f"{who} {number}") is Decision.SKIP
-        for number in range(plan.sinks)
+        number not in again and decide(markers.get(number), plan.batch, plan.digest, f"{who} {number}") is Decision.SKIP
+        for number in map(SinkPartition, range(plan.sinks))
     ]
     if all(done):
         return None
+    if again and not any(done):  # an earlier start began to give it up: its tasks are refused
+        return begins(plan, plan.ends)
     if isinstance(plan, StreamPlan):
         return _inherited(plan) if any(done) else begins(plan, plan.ends)
     if not repeatable(plan, rules, code, settings):

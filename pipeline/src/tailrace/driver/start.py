@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tailrace import crash_points, errors
-from tailrace.config import OnDataLoss, Reset
+from tailrace.config import Delivery, OnDataLoss, Reset
 from tailrace.crash_points import Point
 from tailrace.driver import open_transactions, recovery, source_changes
 from tailrace.driver.context import Context
@@ -17,8 +17,14 @@ from tailrace.driver.loop import Loop
 from tailrace.driver.recovery import Recovered
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
-from tailrace.progress.plan import BEFORE_FIRST, Plan, Range, position
-from tailrace.status.events import OffsetsReset, Ready, Started, Stopped
+from tailrace.progress import chosen_again
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.marker import Marker
+from tailrace.progress.plan import BEFORE_FIRST, Place, Plan, Range, SinkPartition, position
+from tailrace.progress.stream_plan import AnyPlan
+from tailrace.status.events import Noted, OffsetsReset, Ready, Started, Stopped
+
+_TRIES = 5  # Spark tries a task four times
 
 
 def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: bool) -> None:
@@ -44,6 +50,8 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
             return
         crash_points.at(Point.OPEN_BATCH_FINISHED, plan.batch)
         loop.positions = _checked(context, loop, positions, again)
+        if loop.plan is not None and loop.plan.done and not plan.done:  # given up: the driver that planned it ends
+            loop.settle()
     # A topic that is missing just now is still the one that was read, so that another one in its place is noticed.
     loop.begin({**loop.plan.topics, **ids} if isinstance(loop.plan, Plan) else ids)
     until = plan.until if isinstance(plan, Plan) else None
@@ -67,11 +75,12 @@ def _finish(
     plan = recovered.plan
     if plan is None:
         raise errors.InvariantBroken("there is no plan to finish")
-    own = context.assembly
-    left = recovery.unfinished(plan, recovered.markers, context.ledger, own.rules, own.code, own.settings)
+    left = _left(context, plan, recovered.markers)
     loop.marked = recovery.last_marked(plan, recovered.markers)
-    if isinstance(left, dict):  # nothing of it was delivered: it is chosen again under the same number
-        loop.plan, loop.number = plan, plan.batch
+    if isinstance(left, dict):
+        loop.plan = _given_up(context, plan, left, ids)
+        if plan.delivery is Delivery.EXACTLY_ONCE:
+            loop.marked = loop.plan.at
         return dict(left)
     if left is not None:
         gone = again | recovery.recreated(context.pipeline, left, recovered.markers, ids, context.cluster)
@@ -83,6 +92,48 @@ def _finish(
         loop.deliver(left, gone=gone)
         loop.replayed(left)
     return dict(plan.ends)
+
+
+def _left(context: Context, plan: AnyPlan, markers: Mapping[SinkPartition, Marker]) -> Plan | dict[Place, int] | None:
+    """Return what is left of the last batch; if it is to be chosen again, its late tasks are refused from now on.
+
+    Tasks of its driver that are still tried again may write in between. Then the batch is judged again.
+    """
+    ledger, own = context.ledger, context.assembly
+    for more in reversed(range(_TRIES)):
+        try:
+            back = chosen_again.reopened(plan, markers)
+            _mark(ledger, back, markers)
+            markers = {**markers, **back}
+            left = recovery.unfinished(plan, markers, ledger, own.rules, own.code, own.settings)
+            if isinstance(left, dict):
+                _mark(ledger, chosen_again.unwritten(plan, markers), markers)
+            return left
+        except errors.PipelineRunning:
+            if not more:
+                raise
+        ledger.fence(plan.sinks)
+        markers = ledger.markers()
+    raise errors.InvariantBroken("a start judged its open batch no times")
+
+
+def _mark(ledger: Ledger, new: Mapping[SinkPartition, Marker], known: Mapping[SinkPartition, Marker]) -> None:
+    if new:
+        ledger.give_up([*new], next(iter(new.values())), known)
+
+
+def _given_up(context: Context, plan: AnyPlan, begins: TopicPartitions, ids: Mapping[str, str]) -> Plan:
+    """Return a finished plan that holds nothing of the batch, only where its records are read again."""
+    if plan.delivery is Delivery.EXACTLY_ONCE:
+        context.emit(
+            Noted(
+                f"batch {plan.batch}, of run {plan.run or 'unknown'}, was given up: nothing of it was delivered, and "
+                f"this run would divide it differently; its records are read again from batch {plan.batch + 1} on"
+            )
+        )
+    topics, kept = (plan.topics, (plan.until, plan.away)) if isinstance(plan, Plan) else (ids, (None, {}))
+    new = position(context.pipeline, plan.batch, topics, begins, time.time())
+    return replace(new, run=context.run, until=kept[0], away=kept[1])
 
 
 def _readable(context: Context, plan: Plan, again: frozenset[str]) -> bool:

@@ -47,8 +47,9 @@ class MarkerConflict(DeliveryError):
 
     The marker of a sink partition says that another plan wrote the batch, or that a later batch is already
     written. Either two pipelines share one name, or the ledger's groups were changed by hand, or an abandoned
-    driver is still running. Nothing was written. A batch that `--give-up` abandoned counts as written: tasks of it
-    that still run are refused.
+    driver is still running. Nothing was written. A batch that was given up counts as written: tasks of it that still
+    run are refused. `--give-up` gives a batch up. So does a start with other code behind a shuffle, if nothing of
+    the batch was delivered.
 
     If two pipelines share one name, rename one of them. If the ledger was restored from an older copy, restore the
     newest. If neither applies, inspect the output topic yourself, then set where to continue with `tailrace offsets

@@ -336,7 +336,7 @@ class Ledger:
         fences.fence(self._base, self._name, range(sinks))
 
     def give_up(self, parts: Sequence[SinkPartition], marker: Marker, known: Mapping[SinkPartition, Marker]) -> None:
-        """Commit this marker in each sink partition, so that no late task can write it."""
+        """Commit this marker in each sink partition, unless another one than is known was written meanwhile."""
         consumer = self._reader(markers_group(self._name))
         try:
             fences.give_up(self._base, self._name, consumer, self._topic, parts, marker, known)

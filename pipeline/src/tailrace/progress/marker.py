@@ -13,7 +13,10 @@ from enum import StrEnum
 from tailrace.errors import MarkerConflict
 from tailrace.progress.plan import BatchId, SinkPartition
 
-GIVEN_UP = "given-up"  # in place of a digest: a person gave up what the sink partition had not written of the batch
+# In place of a digest:
+GIVEN_UP = "given-up"  # a person gave up what the sink partition had not written of the batch
+CHOSEN_AGAIN = "chosen-again"  # nothing of the batch was written, and a start gave it up to read its records again
+REOPENED = "reopened"  # such a start was too late: another sink partition has written the batch, so this one may, too
 MAX_METADATA = 4096  # the broker's default limit, offset.metadata.max.bytes
 
 
@@ -59,7 +62,7 @@ class Marker:
     @property
     def given_up(self) -> bool:
         """Whether the batch was not written, and must not be."""
-        return self.digest == GIVEN_UP
+        return self.digest in {GIVEN_UP, CHOSEN_AGAIN}
 
     @property
     def metadata(self) -> str:
@@ -101,10 +104,17 @@ def decide(marker: Marker | None, batch: BatchId, digest: str, who: str) -> Deci
     if marker.next == batch + 1 and marker.digest == digest:
         return Decision.SKIP
     if marker.given_up:
+        again = marker.digest == CHOSEN_AGAIN
         raise MarkerConflict(
-            f"{who}: batch {marker.next - 1} was given up with --give-up, and this is batch {batch}",
+            f"{who}: batch {marker.next - 1} was given up {'by a newer driver' if again else 'with --give-up'}, and "
+            f"this is batch {batch}",
             kept="nothing was written",
-            then="if no newer driver has taken over, set where to continue: `tailrace offsets set FILE … --give-up`",
+            then="if no newer driver has taken over, "
+            + (
+                "start the pipeline again: it reads the records of the batch again"
+                if again
+                else "set where to continue: `tailrace offsets set FILE … --give-up`"
+            ),
         )
     found = f"digest {marker.digest or '(none: set by a tool)'}"
     why = (

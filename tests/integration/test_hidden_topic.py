@@ -286,3 +286,26 @@ def test_running_driver_continues_a_topic_that_was_hidden(case: Case, loss: str)
     assert not failed
     assert events_of(case.events, "reset") == []
     assert case.values() == [b"a", b"b", b"c", b"d"]
+
+
+def test_markers_that_may_not_be_read_are_not_taken_for_missing(case: Case) -> None:
+    """The brokers refuse each partition and not the request; the batch would be delivered a second time."""
+    case.run("stop")
+    pipeline = case.pipeline("stop")
+    rights = [each for each in needed(pipeline, list(case.topics)) if pipeline.ledger.topic == each.name]
+    with Ledger.of(pipeline) as ledger:
+        before = ledger.markers()
+        case.security.withdraw(case.principal, rights)
+
+        def denied() -> bool:
+            try:
+                return ledger.markers() != before
+            except errors.NotAuthorized as error:
+                found.append(error)
+                return True
+
+        found: list[errors.NotAuthorized] = []
+        wait_until(denied, "the brokers to know of the withdrawal", 30)
+        case.security.allow(case.principal, rights)
+    assert before
+    assert f"{Operation.READ} on topic {pipeline.ledger.topic}" in found[0].what

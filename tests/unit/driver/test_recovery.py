@@ -94,6 +94,24 @@ def test_markers_are_as_old_as_the_last_batch_that_left_one() -> None:
     assert last_marked(at_least, {SinkPartition(0): old}) == 0.0
 
 
+def test_unfinished_batch_asks_only_for_offsets_of_partitions_that_it_reads() -> None:
+    """A topic that is hidden may not be asked for, and is only carried along."""
+    asked: list[dict[tuple[str, int], int]] = []
+
+    class Stored:
+        """A ledger with the offsets of its group."""
+
+        def positions(self, places: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+            """Return where the batch ends."""
+            asked.append(places)
+            return places
+
+    ends = {("in", 0): 5, ("hidden", 0): 9}
+    begun = replace(own(Delivery.AT_LEAST_ONCE), parts=((Range("in", 0, 0, 5),),), ends=ends)
+    assert unfinished(begun, {}, cast(Ledger, Stored()), "r", "c") is None
+    assert [list(each) for each in asked] == [[("in", 0)]]
+
+
 def left(version: int, *reads: Range) -> Plan | dict[tuple[str, int], int] | None:
     """Return what is left of a batch of which one sink partition is written."""
     ends = json.dumps({"in": {"0": 1, "1": 1}})

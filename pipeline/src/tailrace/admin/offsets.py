@@ -28,7 +28,7 @@ from tailrace.progress.lease import Holder, running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import GIVEN_UP, Decision, Marker, decide
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, position
-from tailrace.progress.positions import Place, Positions, begins, changed_by, named, seen_again
+from tailrace.progress.positions import Place, Positions, begins, changed_by, ends_of_read, named, seen_again
 from tailrace.progress.stores import OffsetStore
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 
@@ -90,8 +90,8 @@ def open_parts(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: L
     if plan.done:
         return []
     if plan.delivery is not Delivery.EXACTLY_ONCE:
-        ends = dict(plan.ends)
-        return [] if ledger.positions(ends) == ends else list(range(plan.sinks))
+        read = ends_of_read(plan)
+        return [] if ledger.positions(read) == read else list(range(plan.sinks))
     return [number for number in range(plan.sinks) if not _delivered(plan, markers.get(SinkPartition(number)))]
 
 

@@ -22,7 +22,7 @@ from tailrace.progress.group_note import later
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Decision, Marker, decide
 from tailrace.progress.plan import Place, Plan, Range, Settings, SinkPartition, unlike
-from tailrace.progress.positions import begins, named
+from tailrace.progress.positions import begins, ends_of_read, named
 from tailrace.progress.predecessor import undelivered
 from tailrace.progress.stream_plan import BEFORE, AnyPlan, StreamPlan
 
@@ -208,7 +208,8 @@ def unfinished(
     if plan.done:
         return None
     if plan.delivery is not Delivery.EXACTLY_ONCE:
-        if ledger.positions(dict(plan.ends)) == plan.ends:
+        read = ends_of_read(plan)
+        if ledger.positions(read) == read:
             return None
         return plan if isinstance(plan, Plan) else begins(plan, plan.ends)
     who = f"pipeline {plan.pipeline!r} sink partition"

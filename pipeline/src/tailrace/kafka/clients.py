@@ -54,17 +54,24 @@ def client_options(kafka: Kafka) -> dict[str, Any]:
 def committed(
     consumer: Consumer, places: Sequence[TopicPartition], doing: str, rights: Sequence[Right], limit: float = 60.0
 ) -> list[TopicPartition]:
-    """Return a group's offsets. It asks in short tries, because the client reports a denied group only between them."""
+    """Return a group's offsets. It asks in short tries, because the client reports a denied group only between them.
+
+    A partition with an error fails the request: otherwise its offset would count as never committed.
+    """
 
     def ask() -> list[TopicPartition]:
         try:
-            return consumer.committed(list(places), timeout=min(SHORT_TRY, limit))
+            found = consumer.committed(list(places), timeout=min(SHORT_TRY, limit))
         except KafkaException:
             heard = consumer.poll(0)
             problem = heard.error() if heard is not None else None
             if problem is not None and is_denied(problem):
                 raise KafkaException(problem) from None
             raise
+        for each in found:
+            if each.error is not None:
+                raise KafkaException(each.error)
+        return found
 
     return persist(ask, doing, limit, rights)
 

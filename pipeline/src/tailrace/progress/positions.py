@@ -101,6 +101,12 @@ def seen_again(plan: AnyPlan, ids: Mapping[str, tuple[str, int]]) -> Positions:
     return {place: offset for name in found for place, offset in away[name].items()}
 
 
+def ends_of_read(plan: AnyPlan) -> Positions:
+    """Return where a batch leaves the partitions that it reads; the others may be hidden, and not be asked for."""
+    ends = plan.ends
+    return {each.place: ends[each.place] for each in plan.ranges if each.place in ends}
+
+
 @dataclass(frozen=True)
 class Known:
     """The ledger's knowledge: where the pipeline continues, and where its last batch began."""

@@ -6,15 +6,18 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
+from faults.transactions import ids
 from support.pipelines import Bench, events_of
 from support.plans import plan_of
-from support.threads import Line, Torn
+from support.threads import Line, Torn, running
 from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.crash_points import Point
@@ -28,7 +31,8 @@ from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BatchId, SinkPartition
-from tailrace.testing import Record, produce, wait_until
+from tailrace.testing import Record, Topics, produce, wait_until
+from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 pytestmark = pytest.mark.integration
 MakeBench = Callable[..., Bench]
@@ -110,6 +114,43 @@ def test_second_driver_stops_the_running_one(bench: MakeBench) -> None:
     assert caught.value.exit_code == 7
     one.run()
     assert one.values() == [b"a", b"b"]
+
+
+def test_idle_driver_keeps_its_transactional_id(tmp_path: Path) -> None:
+    """Brokers forget one that is not used; the first record after that would end the driver."""
+    settings = {
+        "transactional.id.expiration.ms": "4000",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+    }
+    with EmbeddedKafka(EmbeddedOptions(settings=settings)) as kafka:
+        bootstrap = kafka.bootstrap_servers
+        topics = Topics(bootstrap)
+        one = Line(topics, tmp_path, "idle", topics("in"), topics("out"), 1)
+        unused = f"tailrace.{one.name}.unused"
+        with running(one, renew_every=0.5, sink={"idle": 1}) as driver:
+            one.send([b"1"], partition=0)
+            wait_until(lambda: one.values() == [b"1"], "the first record", 30)
+            wait_until(lambda: bool(events_of(driver.events, "idle")), "the driver to be idle", 30)
+            # Begun after the driver's last transaction: when the brokers have forgotten it, the driver's is due, too.
+            Producer({"bootstrap.servers": bootstrap, "transactional.id": unused}).init_transactions(30)
+            wait_until(lambda: unused not in ids(bootstrap, one.name), "an unused id to expire", 60)
+            one.send([b"2"], partition=0)
+            wait_until(lambda: one.values() == [b"1", b"2"], "the second record", 30)
+
+
+def test_idle_driver_that_was_replaced_ends(line: Callable[..., Line]) -> None:
+    """It plans nothing that would tell it."""
+    one = line(1)
+    with pytest.raises(errors.DriverFenced):
+        replaced(one)
+
+
+def replaced(one: Line) -> None:
+    """Let another driver take over from one that waits for records; raise the error with which it ends."""
+    with running(one, renew_every=0.2) as driver, Ledger.of(one.pipeline()) as newer:
+        wait_until(lambda: bool(events_of(driver.events, "idle")), "the driver to be idle", 30)
+        newer.take()
+        wait_until(lambda: driver.ended, "the driver to end", 30)
 
 
 def task_of(one: Bench, batch: int, run: str = "r") -> Assignment:

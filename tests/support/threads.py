@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from tailrace.config import Pipeline
 from tailrace.driver import readable, recovery, start
-from tailrace.driver.context import Context, Unwatched, Watcher
+from tailrace.driver.context import RENEW_EVERY, Context, Unwatched, Watcher
 from tailrace.driver.engine import NO_FAULTS, Faults
 from tailrace.driver.offset_mirror import OffsetMirror
 from tailrace.driver.shutdown import Stop
@@ -96,6 +97,7 @@ def run_in_threads(
     *,
     stop: Stop | None = None,
     watcher: Watcher | None = None,
+    renew_every: float = RENEW_EVERY,
     until_read: bool,
 ) -> None:
     """Run a pipeline as `tailrace run` does, without Spark."""
@@ -110,11 +112,57 @@ def run_in_threads(
         recovered, _ = recovery.take(pipeline, ledger, cluster)
         assembly = Assembly(pipeline, None, folder)
         context = Context(
-            name, pipeline, assembly, cluster, ledger, mirror, emit, stop or Stop(), watcher or Unwatched()
+            name, pipeline, assembly, cluster, ledger, mirror, emit, stop or Stop(), watcher or Unwatched(), renew_every
         )
         start.run(context, engine, recovered, until_read=until_read)
         if until_read:
             readable.wait(context)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A pipeline that runs in a thread, and its events."""
+
+    events: list[dict[str, Any]]
+    thread: threading.Thread
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended by itself."""
+        return not self.thread.is_alive()
+
+
+@contextlib.contextmanager
+def running(one: Line, *, renew_every: float = RENEW_EVERY, **sections: Any) -> Iterator[Running]:
+    """Run a pipeline in a thread while the block runs; raise the error that ended it."""
+    pipeline, stop, events = one.pipeline(**sections), Stop(), list[dict[str, Any]]()
+    one.runs += 1
+    name, failed = f"run-{one.runs}", list[BaseException]()
+
+    def run() -> None:
+        try:
+            run_in_threads(
+                pipeline,
+                one.folder,
+                name,
+                lambda: ThreadEngine(pipeline, one.folder, name),
+                lambda event: events.append(event.as_dict()),
+                stop=stop,
+                renew_every=renew_every,
+                until_read=False,
+            )
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield Running(events, thread)
+    finally:
+        stop("the test is over")
+        thread.join(60)
+    if failed:
+        raise failed[0]
 
 
 @dataclass

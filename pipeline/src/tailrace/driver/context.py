@@ -18,6 +18,8 @@ from tailrace.stages.assembly import Assembly
 from tailrace.status.events import Emit
 from tailrace.status.snapshots import Finished
 
+RENEW_EVERY = 3600.0
+
 
 class Watcher(Protocol):
     """What the run keeps informed: the board with its lag, the executors' number, and the lease."""
@@ -70,3 +72,4 @@ class Context:
     emit: Emit
     stop: Stop
     watcher: Watcher = field(default_factory=Unwatched)
+    renew_every: float = RENEW_EVERY  # seconds between the questions of an idle driver whether it still leads

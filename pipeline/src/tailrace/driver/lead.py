@@ -6,6 +6,8 @@ one whose executors were lost while this driver was suspended: so a batch that t
 
 from __future__ import annotations
 
+import time
+
 from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.progress.ledger import Ledger
@@ -26,6 +28,26 @@ def refuse_overtaken(ledger: Ledger, pipeline: Pipeline, number: int) -> None:
     """Raise DriverFenced if a newer driver has taken the ledger, although it may have planned nothing yet."""
     if ledger.overtaken():
         raise _fenced(pipeline, number)
+
+
+class Renewal:
+    """Keeps the transactional id of a driver that plans nothing: brokers forget one that is not used for 7 days.
+
+    The question whether this driver still leads uses it, in a transaction that is aborted. So an idle driver also
+    learns that it was replaced.
+    """
+
+    def __init__(self, ledger: Ledger, pipeline: Pipeline, every: float) -> None:
+        self._ledger = ledger
+        self._pipeline = pipeline
+        self._every = every
+        self._asked = time.monotonic()
+
+    def look(self, number: int) -> None:
+        """Ask if it is time; raise DriverFenced if a newer driver has taken over."""
+        if time.monotonic() - self._asked >= self._every:
+            self._asked = time.monotonic()
+            refuse_overtaken(self._ledger, self._pipeline, number)
 
 
 def overtaken(

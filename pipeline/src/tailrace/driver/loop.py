@@ -22,7 +22,7 @@ from tailrace.driver.choose import choose, reached
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine
 from tailrace.driver.faulty import Tolerant, told
-from tailrace.driver.lead import overtaken, require_lead
+from tailrace.driver.lead import Renewal, overtaken, require_lead
 from tailrace.driver.look import Look, Seen
 from tailrace.driver.naming import described, shown
 from tailrace.driver.pace import Pace
@@ -82,6 +82,7 @@ class Loop:
         self._brokers = Brokers(self.context.emit, lambda: cluster.topics())
         self._written: list[Written] = []
         ledger = self.context.ledger
+        self._renewal = Renewal(ledger, self.context.pipeline, self.context.renew_every)
         self._tolerant = Tolerant(self.engine, self.context.pipeline, lambda: not ledger.overtaken())
 
     @property
@@ -128,6 +129,7 @@ class Loop:
                 self._tick()
                 if time.monotonic() - since > IDLE_AFTER:
                     self._report_idle()
+                    self._renewal.look(self.last)
                 stop.event.wait(_PAUSES[min(pauses, len(_PAUSES) - 1)])
                 pauses += 1
             self.settle()

@@ -15,7 +15,7 @@ from tailrace import errors
 from tailrace.driver import open_transactions, recovery
 from tailrace.driver.brokers import Brokers
 from tailrace.driver.context import Context
-from tailrace.driver.lead import overtaken, require_lead
+from tailrace.driver.lead import Renewal, overtaken, require_lead
 from tailrace.driver.recovery import Recovered
 from tailrace.driver.shutdown import unfinished
 from tailrace.driver.spark_errors import failure
@@ -169,6 +169,7 @@ def _watch(context: Context, runner: Runner, query: StreamingQuery, batch: bool)
     """
     reported: TopicPartitions | None = None
     brokers, asked, watched = Brokers(context.emit, context.cluster.topics), 0.0, ""
+    renewal = Renewal(context.ledger, context.pipeline, context.renew_every)
     while query.isActive and not context.stop.event.wait(0.2):
         if runner.error is not None:
             return
@@ -180,6 +181,8 @@ def _watch(context: Context, runner: Runner, query: StreamingQuery, batch: bool)
         watched = current
         brokers.look()
         idle = runner.turns.idle >= IDLE_AFTER
+        if idle:
+            renewal.look(runner.last)
         if batch or not (idle or brokers.away):
             continue
         if runner.positions == reported and time.monotonic() - asked < _LOOK_EVERY:

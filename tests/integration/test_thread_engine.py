@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[att
 
 from support.expiry import expire
 from support.pipelines import events_of
-from support.threads import Line, first_part_only, nothing, recreated, run_in_threads
+from support.threads import Line, first_part_only, nothing, recreated, run_in_threads, running
 from tailrace import errors
 from tailrace.config import Delivery
 from tailrace.driver.thread_engine import ThreadEngine
@@ -194,6 +194,26 @@ def test_recreated_topic_is_refused_or_read_from_its_beginning(line: MakeLine) -
     assert "created again" in events_of(events, "reset")[0]["what"]
     assert one.values() == [*numbers(0, 10), *numbers(500, 530)]
     assert events_of(one.run(source={"on_data_loss": "reset"}), "reset") == []
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_batch_that_ends_at_the_offset_of_the_one_before_is_noted_as_done(line: MakeLine, delivery: Delivery) -> None:
+    """The topic was created again meanwhile, and has been filled to the same offset."""
+    one = line(1)
+    sections: dict[str, Any] = {"source": {"on_data_loss": "reset"}, "sink": {"delivery": delivery.value}}
+    with running(one, **sections) as driver:
+        one.send(list(numbers(0, 5)), partition=0)
+        wait_until(lambda: len(events_of(driver.events, "idle")) == 1, "the first batch to be noted", 60)
+        recreated(one)
+        one.send(list(numbers(5, 10)), partition=0)
+        wait_until(lambda: len(one.values()) == 10, "the second batch", 60)
+        wait_until(lambda: len(events_of(driver.events, "idle")) >= 2, "the second batch to be noted", 20)
+    with Ledger.of(one.pipeline()) as ledger:
+        plan = ledger.latest()
+        assert plan is not None
+        assert plan.done
+    one.run(**sections)
+    assert one.values() == list(numbers(0, 10))
 
 
 @pytest.mark.parametrize("loss", ["stop", "reset"])

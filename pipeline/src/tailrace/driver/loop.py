@@ -195,7 +195,8 @@ class Loop:
         self._check_rules(plan)
         with self._phases.timed("ledger"):
             context.ledger.write(plan, self.positions)
-        self.plan, self.delivered, self._idle = plan, False, None
+        self.plan, self.delivered = plan, False
+        self._settled = self._idle = None  # a topic created again may be filled to the same offset
         context.mirror.planned(plan, self.positions, self._phases.seconds["ledger"])
         written = self.deliver(plan, limit=limit)
         self.positions = dict(after)

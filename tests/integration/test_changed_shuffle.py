@@ -12,6 +12,11 @@ import pytest
 from support.drivers import count, driver, written_file
 from support.pipelines import Bench, numbered
 from tailrace import errors
+from tailrace.gateway.writing import Deliveries
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.plan import SinkPartition
+from tailrace.progress.stream_plan import StreamPlan
+from tailrace.spark_stream.sink import BatchWrite
 from tailrace.testing import wait_until
 
 pytestmark = pytest.mark.integration
@@ -203,6 +208,27 @@ def test_partly_delivered_batch_is_refused_in_a_session_of_another_time_zone(
         one.spark.conf.set(ZONE, "UTC")
         one.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert one.values() == numbered(0, 240)
+
+
+@pytest.mark.takes(20)
+def test_late_task_of_a_stateful_batch_that_new_code_has_delivered_is_refused(bench: Callable[..., Bench]) -> None:
+    """Spark fixes the batch's number, so the marker tells whose code has divided it."""
+    one, run = prepared(bench, "state")
+    with pytest.raises(errors.FunctionFailed):
+        run("01", divisor=5)
+    one.settle()
+    pipeline = one.pipeline(checkpoint=str(one.folder / "state"))
+    with Ledger.of(pipeline) as ledger:
+        old = ledger.latest()
+    assert isinstance(old, StreamPlan)
+    run(divisor=7)
+    assert one.values() == numbered(0, 40)
+    every = tuple(SinkPartition(number) for number in range(old.sinks))
+    task = BatchWrite.of(pipeline, old, every, old.run, {}).task(0)
+    late = Deliveries("old-gateway")
+    with pytest.raises(errors.MarkerConflict, match="written, by another plan"):
+        late.write(task, iter([]))
+    late.sinks.close()
 
 
 # Holds each sink partition until the test lets this code deliver it.

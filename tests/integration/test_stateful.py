@@ -118,6 +118,23 @@ def test_delivered_batch_that_spark_brings_again_without_its_markers_is_refused(
     assert refused(one) == list(range(1, 20, 2))
 
 
+def test_delivered_batch_that_spark_brings_again_to_new_code_is_skipped(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has died before the ledger and the checkpoint said that the batch is done."""
+    one, sections = prepared(bench)
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "settle", lambda *_: None)
+        one.run(**sections)
+    for each in (one.folder / "state" / "commits").iterdir():
+        each.unlink()
+    code = one.folder / "keep.py"
+    code.write_text(f"{code.read_text()}# new\n")
+    (replay, *_) = events_of(one.run(**sections), "written")
+    assert replay["skipped"] == replay["sinks"] == 4
+    assert one.values() == ids(range(0, 20, 2))
+
+
 @pytest.mark.takes(13)
 def test_changed_verdict_in_a_stateful_pipeline_stops_the_batch_and_names_the_record(bench: MakeBench) -> None:
     """With the old verdict, it continues."""

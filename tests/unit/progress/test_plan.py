@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tailrace.driver.recovery import repeatable
 from tailrace.errors import CutChanged, LedgerUnusable
 from tailrace.progress.plan import BatchId, Plan, Range
-from tailrace.progress.stream_plan import Slice, StreamPlan, assign, read
+from tailrace.progress.stream_plan import UNNAMED, VERSION, Slice, StreamPlan, assign, read
 
 names = st.text("abcXYZ09._-", min_size=1, max_size=20)
 ranges = st.builds(
@@ -62,9 +62,34 @@ def test_a_record_that_is_not_a_plan_is_refused_with_its_place(text: bytes) -> N
 
 def test_plan_of_a_newer_version_is_refused() -> None:
     """An old Tailrace does not guess what a new one meant."""
-    data = json.loads(plan_of().to_bytes()) | {"version": 4}
-    with pytest.raises(LedgerUnusable, match="version 4"):
+    data = json.loads(plan_of().to_bytes()) | {"version": VERSION + 1}
+    with pytest.raises(LedgerUnusable, match=f"version {VERSION + 1}"):
         read(json.dumps(data).encode(), "here")
+
+
+@pytest.mark.parametrize(
+    ("new", "mixes", "reads", "differs"),
+    [
+        ({"code": "new"}, True, (), True),  # the code decides what a sink partition behind a shuffle gets
+        ({"code": "new"}, False, (Range("t", 0, 0, 5),), False),
+        ({"rules": "new"}, True, (), True),
+        ({"rules": "new"}, False, (Range("t", 0, 0, 5),), True),  # they move a record from output to rejected
+        ({"rules": "new"}, False, (), False),
+    ],
+)
+def test_digest_names_what_divides_the_records_of_a_stateful_batch(
+    new: dict[str, str], mixes: bool, reads: tuple[Range, ...], differs: bool
+) -> None:
+    """Two codes never take one another's marker for their own, except where the code does not matter."""
+    old = dataclasses.replace(plan_of("#0", "#1"), code="old", rules="old", mixes=mixes, reads=reads)
+    assert (dataclasses.replace(old, **new).digest != old.digest) is differs  # type: ignore[arg-type]
+
+
+def test_plan_whose_digest_does_not_name_the_code_is_read_and_keeps_its_digest() -> None:
+    """An open batch of an earlier build is finished: its markers have that digest."""
+    old = dataclasses.replace(plan_of("#0"), code="c", mixes=True, version=UNNAMED)
+    assert read(old.to_bytes(), "here") == old
+    assert dataclasses.replace(old, code="d").digest == old.digest
 
 
 @given(st.permutations(["t-0:0-5", "t-1:0-5", "t-2:3-9", "#4"]))

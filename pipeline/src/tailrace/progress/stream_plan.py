@@ -21,7 +21,8 @@ from tailrace.progress.plan import BatchId, Place, Plan, Range, Settings, SinkPa
 # What one task reads: source ranges joined by "+", or a shuffle's partition.
 Slice = NewType("Slice", str)
 
-VERSION = 3
+VERSION = 4
+UNNAMED = 3  # the digest does not name the code and the rules
 BEFORE = 1  # version 0.1, where rejected records were rows like any others
 _THEN = {
     VERSION: "start with the settings of the last run once (`tailrace run FILE --batch`), then change them",
@@ -60,9 +61,14 @@ class StreamPlan:
 
     @property
     def digest(self) -> str:
-        """What a marker names: equal if and only if every sink partition reads the same."""
+        """What a marker names: equal only if every sink partition reads the same and gets the same records of it."""
         named: list[Any] = [self.pipeline, self.query, self.batch, list(self.slices)]
-        text = json.dumps([*named, list(map(str, self.reads))] if self.reads else named)
+        if self.reads:
+            named.append(list(map(str, self.reads)))
+        if self.version >= VERSION and (self.reads or self.mixes):
+            by = {"code": self.code, "settings": sorted((self.settings or {}).items())} if self.mixes else {}
+            named.append({"rules": self.rules, **by})
+        text = json.dumps(named)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     @property
@@ -146,6 +152,13 @@ class StreamPlan:
         """Return the plan noted as done; with other ends if the positions were moved after it. It names no ids."""
         return replace(self, done=True, entry=self.entry if ends is None else replace_offsets(self.entry, ends))
 
+    def delivered_by(
+        self, rules: str, code: str, settings: Settings, *, mixes: bool, spread: bool = False
+    ) -> StreamPlan:
+        """Return the plan for this code; nothing of the batch may be delivered. Its markers then name the code."""
+        now = replace(self, rules=rules, code=code, settings=settings, mixes=mixes, spread=spread)
+        return replace(now, version=VERSION) if now != self and self.version == UNNAMED else now
+
     def check_repeatable(self, rules: str, code: str, settings: Settings = None, *, mixes: bool = False) -> None:
         """Raise CutChanged if a partly delivered batch could now distribute its records in another way.
 
@@ -177,7 +190,7 @@ def read(value: bytes, where: str) -> AnyPlan:
         version = data["version"]
     except (ValueError, KeyError, TypeError) as error:
         raise tampered(where, f"it is not a plan ({type(error).__name__}: {error})") from error
-    if version in (VERSION, BEFORE):
+    if version in (VERSION, UNNAMED, BEFORE):
         return StreamPlan.of(data, where)
     if version == PLAN_VERSION:
         return Plan.of(data, where)

@@ -118,8 +118,9 @@ class ExactlyOnce:
                 return plan
             if plan.code != printed or others:
                 raise _shuffles_changed(plan, f"another {others[0]}" if others else "other shuffles")
-        # What is delivered from now on is cut by these.
-        self._plan = replace(plan, code=now.code, settings=now.settings, mixes=now.mixes)
+            self._plan = replace(plan, code=now.code, mixes=now.mixes)  # its version stays, and so do its markers
+        else:  # what is delivered from now on is cut by these
+            self._plan = plan.delivered_by(plan.rules, now.code, now.settings, mixes=now.mixes)
         self._held.write(self._plan, {})
         return self._plan
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -52,6 +51,7 @@ class Runner:
         self._log: Checkpoint | None = None
         self._query = ""
         self._cut: Cut | None = None
+        self._touched = False
         self._delivered = -1
         self._owners: dict[SinkPartition, str] = {}
         self._ends: TopicPartitions = {}
@@ -79,9 +79,15 @@ class Runner:
         """Whether the last planned batch is not delivered, as far as this run knows."""
         return self._plan is not None and not self._plan.done and self._delivered != self._plan.batch
 
-    def begin(self, plan: StreamPlan | None, positions: TopicPartitions, log: Checkpoint, cut: Cut) -> None:
-        """Set where the stream continues: after this plan, at these positions; `cut` says who shuffles its rows."""
+    def begin(
+        self, plan: StreamPlan | None, positions: TopicPartitions, log: Checkpoint, cut: Cut, *, touched: bool = False
+    ) -> None:
+        """Set where the stream continues: after this plan, at these positions.
+
+        `cut` says who shuffles its rows; `touched`: the plan's batch is delivered, or a part of it is.
+        """
         self._plan, self.positions, self._log, self._cut = plan, dict(positions), log, cut
+        self._touched = touched
         # A stateful pipeline's last batch may still be open: Spark brings it again.
         self._delivered = -1
 
@@ -162,12 +168,12 @@ class Runner:
     def _delivered_now(self, plan: StreamPlan, cut: Cut) -> StreamPlan:
         """Return the plan with the code that delivers it from here on, which the next start compares with its own.
 
-        The start has checked that nothing is delivered, or that what is does not depend on the code.
+        If a part is delivered, the plan stays: the start has checked that the parts do not depend on what has changed,
+        and their markers name this plan.
         """
         assembly = self._context.assembly
-        by = replace(plan, rules=assembly.rules, code=assembly.code, settings=assembly.settings)
-        now = replace(by, mixes=cut.mixes, spread=cut.spread)
-        if plan.done or now == plan:
+        now = plan.delivered_by(assembly.rules, assembly.code, assembly.settings, mixes=cut.mixes, spread=cut.spread)
+        if plan.done or self._touched or now == plan:
             return plan
         self._context.ledger.write(now, begins(now, now.ends))
         self._plan = now

@@ -120,7 +120,8 @@ def _from(
             expiry.check_done(plan, markers, recovery.way_out(pipeline, expiry.THEN))
         if plan is not None and checkpoint.fit(leaves(cut.rows)):
             context.emit(Noted("the checkpoint was written by version 0.1, which read each record twice"))
-        runner.begin(plan, positions, checkpoint, cut)
+        touched = plan is not None and any(_written(plan, markers))
+        runner.begin(plan, positions, checkpoint, cut, touched=touched)
         context.watcher.reading(lambda: runner.positions)
         context.emit(Ready(pipeline.pipeline, context.run))
         _stream(context, runner, cut.rows, checkpoint.place, until_read)
@@ -132,10 +133,14 @@ def _check_open(
     plan: StreamPlan, markers: Mapping[SinkPartition, Marker], assembly: Assembly, *, mixes: bool = False
 ) -> None:
     """Refuse a changed function or schema while a batch is partly delivered; `mixes`: the function shuffles now."""
-    written = [markers.get(SinkPartition(number)) for number in range(plan.sinks)]
-    done = [marker is not None and marker.next == plan.batch + 1 for marker in written]
+    done = _written(plan, markers)
     if any(done) and not all(done) and not plan.done:
         plan.check_repeatable(assembly.rules, assembly.code, assembly.settings, mixes=mixes)
+
+
+def _written(plan: StreamPlan, markers: Mapping[SinkPartition, Marker]) -> list[bool]:
+    found = [markers.get(SinkPartition(number)) for number in range(plan.sinks)]
+    return [marker is not None and marker.next == plan.batch + 1 for marker in found]
 
 
 def _stream(context: Context, runner: Runner, rows: DataFrame, folder: str, batch: bool) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from confluent_kafka import Producer
 
 from support.drivers import count, driver, written_file
 from support.pipelines import Bench, numbered
@@ -274,3 +275,39 @@ def test_tasks_of_the_first_function_write_nothing_after_the_second_has_taken_ov
             let(7, 0, 1)
             wait_until(lambda: count(logs[1], "written") == 1 or new.poll() is not None, "the second's batch", 90)
     assert one.values() == numbered(0, 40)
+
+
+@pytest.mark.takes(40)
+@pytest.mark.parametrize("checkpoint", ["ledger", "state"])
+def test_partly_delivered_batch_keeps_the_isolation_that_it_was_begun_with(
+    bench: Callable[..., Bench], checkpoint: str
+) -> None:
+    """A record of an aborted transaction is rejected already, and would be missing from the second read."""
+    one = bench()
+    one.write("shuffles.py", FUNCTION.format(folder=str(one.folder)))
+    producer = Producer({"bootstrap.servers": one.kafka, "transactional.id": f"{one.name}.upstream"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(one.source, b"no JSON", partition=0)
+    producer.flush(30)
+    producer.abort_transaction(30)
+    one.send([b'{"value": "%08d"}' % number for number in range(40)])
+
+    def run(isolation: str, broken: str = "") -> None:
+        (one.folder / "broken").write_text(broken)
+        sections: dict[str, Any] = {
+            "source": {"format": "json", "schema": "value BINARY", "isolation": isolation},
+            "process": {"function": "shuffles.py:by", "arguments": {"divisor": 5}},
+            "checkpoint": checkpoint if checkpoint == "ledger" else str(one.folder / checkpoint),
+        }
+        one.run(**sections)
+
+    with pytest.raises(errors.FunctionFailed):
+        run("read_uncommitted", broken="1")
+    one.settle()
+    assert len(one.rejected()) == 1
+    with pytest.raises(errors.CutChanged, match=r"source\.isolation \(read_uncommitted, now read_committed\)"):
+        run("read_committed")
+    run("read_uncommitted")
+    run("read_committed")
+    assert (len(one.values()), len(one.rejected())) == (40, 1)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from tailrace import errors
 from tailrace.config import Delivery
-from tailrace.driver.recovery import changed, last_marked, unfinished
+from tailrace.driver.recovery import changed, last_marked, repeatable, unfinished
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
-from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
+from tailrace.progress.plan import BatchId, Plan, Range, Settings, SinkPartition
 from tailrace.progress.stream_plan import BEFORE, VERSION, Slice, StreamPlan
 
 
@@ -134,3 +134,48 @@ def test_batch_of_a_checkpoint_is_not_taken_for_one_of_version_0_1(reads: tuple[
     with pytest.raises(errors.CutChanged) as caught:
         left(VERSION, *reads)
     assert "finish the batch with its checkpoint" in caught.value.then
+
+
+COMMITTED, UNCOMMITTED = {"source.isolation": "read_committed"}, {"source.isolation": "read_uncommitted"}
+
+
+def at_isolation(begun: Settings, now: Settings, *, delivered: bool) -> Plan | dict[tuple[str, int], int] | None:
+    """Return what is left of a batch behind a shuffle that was begun at one isolation, at a start with another."""
+    kind: dict[str, Any] = {"shuffles": True, "judges": True, "rules": "r", "code": "c"}
+    parts, ends = ((Range("in", 0, 0, 1),),), {("in", 0): 1}
+    begins = Plan("p", BatchId(7), "out", {}, parts, 2, ends, settings=begun, **kind)
+    read = Plan.of(json.loads(begins.to_bytes()), "the ledger")
+    markers = {SinkPartition(0): Marker.of(read.batch, read.digest, read.sinks)} if delivered else {}
+    return unfinished(read, markers, cast(Ledger, None), "r", "c", now)
+
+
+@pytest.mark.parametrize(("begun", "now"), [(COMMITTED, UNCOMMITTED), (UNCOMMITTED, COMMITTED)])
+def test_partly_delivered_batch_behind_a_shuffle_is_refused_at_another_isolation(
+    begun: Settings, now: Settings
+) -> None:
+    """A record of an aborted transaction would have a verdict in one read only."""
+    with pytest.raises(errors.CutChanged, match=r"source\.isolation \(.*\): behind a shuffle") as caught:
+        at_isolation(begun, now, delivered=True)
+    assert "tailrace run FILE --batch" in caught.value.then
+    assert isinstance(at_isolation(begun, begun, delivered=True), Plan)
+
+
+def test_undelivered_batch_behind_a_shuffle_is_chosen_again_at_another_isolation() -> None:
+    """Nothing was delivered that the second read could contradict."""
+    assert at_isolation(UNCOMMITTED, COMMITTED, delivered=False) == {("in", 0): 0}
+
+
+def test_batch_of_a_version_that_recorded_no_isolation_is_finished() -> None:
+    """The isolation that it was begun with is unknown."""
+    assert isinstance(at_isolation(None, COMMITTED, delivered=True), Plan)
+
+
+def test_batch_of_a_checkpoint_is_refused_at_another_isolation_if_its_rejected_records_stand_alone() -> None:
+    """They may be committed before the outputs; if each task writes what it reads, nothing is read twice."""
+    plain = replace(plan("r", "c"), settings=UNCOMMITTED)
+    apart = replace(plain, reads=(Range("in", 0, 0, 1),))
+    plain.check_repeatable("r", "c", COMMITTED)
+    assert repeatable(plain, "r", "c", COMMITTED)
+    with pytest.raises(errors.CutChanged, match=r"source\.isolation"):
+        apart.check_repeatable("r", "c", COMMITTED)
+    assert not repeatable(apart, "r", "c", COMMITTED)

@@ -27,10 +27,11 @@ from tailrace.config.running import LEDGER_PARTITIONS, LEDGER_TOPIC, Batch, Exec
 from tailrace.config.schema import Pipeline
 from tailrace.config.section import Section
 from tailrace.config.sink import Sink
-from tailrace.config.source import Format, Isolation, OnDataLoss, Reset, Source
+from tailrace.config.source import ISOLATION, Format, Isolation, OnDataLoss, Reset, Source
 
 __all__ = [
     "CONNECTION_OPTIONS",
+    "ISOLATION",
     "LEDGER_PARTITIONS",
     "LEDGER_TOPIC",
     "REGISTRY_OPTIONS",

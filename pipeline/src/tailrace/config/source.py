@@ -36,6 +36,9 @@ class OnDataLoss(StrEnum):
     RESET = "reset"
 
 
+ISOLATION = "source.isolation"  # the setting's name among those that a plan notes
+
+
 class Isolation(StrEnum):
     """Whether the source sees the records of open and aborted transactions."""
 

@@ -242,10 +242,10 @@ def unfinished(
 
 def repeatable(plan: AnyPlan, rules: str, code: str, settings: Settings = None) -> bool:
     """Return whether these divide the batch as it was divided, should it be delivered in part."""
-    same = plan.code == code and not unlike(plan.settings, settings)
     if isinstance(plan, StreamPlan):
-        return plan.rules == rules and (same or not plan.cut_by_code)
-    return not plan.shuffles or (plan.rules == rules and same)
+        same = (plan.code == code or not plan.cut_by_code) and not plan.unlike(settings)
+        return plan.rules == rules and same
+    return not plan.shuffles or ((plan.rules, plan.code) == (rules, code) and not unlike(plan.settings, settings))
 
 
 def changed(plan: AnyPlan, rules: str, code: str, settings: Settings = None) -> list[str]:

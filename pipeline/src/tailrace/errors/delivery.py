@@ -32,10 +32,10 @@ class CutChanged(DeliveryError):
     Some sink partitions of the batch may already be delivered. A replay is exact only if each sink partition gets
     the same rows as before, so while a batch is open, Tailrace refuses another shuffle in the function, and another
     number of partitions behind it. If a batch behind a shuffle, or of a stateful pipeline, is delivered in part, it
-    also refuses another `source.format`, schema, `process.validate` or function, and behind a shuffle a session with
-    another time zone or other `spark.sql.*` settings that may decide what an expression gives: a record could move from
-    output to rejected, or to another sink partition, and end up in neither. Start once with the old settings, let the
-    pipeline finish the batch (`tailrace run FILE --batch`), then change them.
+    also refuses another `source.format`, `source.isolation`, schema, `process.validate` or function, and behind a
+    shuffle a session with another time zone or other `spark.sql.*` settings that may decide what an expression gives:
+    a record could move from output to rejected, or to another sink partition, and end up in neither. Start once with
+    the old settings, let the pipeline finish the batch (`tailrace run FILE --batch`), then change them.
     """
 
     code = "TR-302"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NewType
 
-from tailrace.config import Delivery
+from tailrace.config import ISOLATION, Delivery
 from tailrace.errors import CutChanged, InvariantBroken, LedgerUnusable
 from tailrace.progress.plan import VERSION as PLAN_VERSION
 from tailrace.progress.plan import BatchId, Place, Plan, Range, Settings, SinkPartition, tampered, unlike, unpacked
@@ -159,6 +159,19 @@ class StreamPlan:
         now = replace(self, rules=rules, code=code, settings=settings, mixes=mixes, spread=spread)
         return replace(now, version=VERSION) if now != self and self.version == UNNAMED else now
 
+    def unlike(self, settings: Settings, *, mixes: bool = False) -> list[str]:
+        """Return the settings that differ and count for this batch, with both values.
+
+        Without a shuffle that is the isolation, if rejected records may be committed before the rest: those of aborted
+        transactions are read at one isolation only.
+        """
+        if self.cut_by_code or mixes:
+            return unlike(self.settings, settings)
+        then, now = (
+            {ISOLATION: each[ISOLATION]} if each and ISOLATION in each else None for each in (self.settings, settings)
+        )
+        return unlike(then, now) if self.reads else []
+
     def check_repeatable(self, rules: str, code: str, settings: Settings = None, *, mixes: bool = False) -> None:
         """Raise CutChanged if a partly delivered batch could now distribute its records in another way.
 
@@ -169,8 +182,7 @@ class StreamPlan:
             changed = (
                 "process.function or its arguments: the function shuffles, so it decides what a sink partition gets"
             )
-        if not changed and (self.cut_by_code or mixes):
-            changed = ", ".join(unlike(self.settings, settings))
+        changed = changed or ", ".join(self.unlike(settings, mixes=mixes))
         if changed:
             raise CutChanged(
                 f"batch {self.batch} of {self.pipeline!r} is delivered in part, and was begun with another {changed}",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tailrace.config import Pipeline
+from tailrace.config import ISOLATION, Pipeline
 from tailrace.stages.formats.json_model import REFERENCE
 from tailrace.stages.formats.known import source_kind
 from tailrace.stages.module_sources import sources
@@ -65,12 +65,13 @@ class Assembly:
         )
 
     @property
-    def settings(self) -> Mapping[str, str] | None:
-        """Return the session's settings that may decide what an expression gives; None without a session.
+    def settings(self) -> Mapping[str, str]:
+        """Return what else may decide which rows there are: the isolation, and settings of the session if there is one.
 
         They are those of now: the function, which is called first, may set some itself.
         """
-        return None if self.spark is None else of_session(self.spark)
+        own = {ISOLATION: self.pipeline.source.isolation.value}
+        return own if self.spark is None else own | of_session(self.spark)
 
     @property
     def may_reject(self) -> bool:

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tailrace.config import Pipeline
+from tailrace.driver.context import RENEW_EVERY
 from tailrace.driver.engine import NO_FAULTS, Cut, Faults
 from tailrace.driver.look import Seen
 from tailrace.driver.loop import Loop
@@ -207,6 +208,7 @@ def _loop(source: Source, engine: Engine, reset: bool) -> Loop:
         emit=nothing,
         stop=Stop(),
         run="r",
+        renew_every=RENEW_EVERY,
     )
     loop = Loop(context, engine, positions={(TOPIC, number): 0 for number in range(len(source.logs))})
     loop.look = lambda positions: source.seen()  # type: ignore[assignment]

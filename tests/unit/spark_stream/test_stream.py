@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tailrace import errors
+from tailrace.driver.context import RENEW_EVERY
 from tailrace.kafka import source
 from tailrace.spark_stream import stream
 from tailrace.status.events import BrokersAway, BrokersBack, Event
@@ -58,7 +59,14 @@ def watched(monkeypatch: pytest.MonkeyPatch, *ticks: tuple[float, int | errors.T
     monkeypatch.setattr(source, "lag", script.lag)
     cluster = SimpleNamespace(topics=dict)
     context: Any = SimpleNamespace(
-        stop=script.stop, watcher=script, emit=script.said.append, pipeline=None, cluster=cluster, ledger=None, run="r"
+        stop=script.stop,
+        watcher=script,
+        emit=script.said.append,
+        pipeline=None,
+        cluster=cluster,
+        ledger=None,
+        run="r",
+        renew_every=RENEW_EVERY,
     )
     query: Any = SimpleNamespace(isActive=True)
     stream._watch(context, script, query, batch=False)

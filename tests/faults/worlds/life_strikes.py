@@ -25,6 +25,7 @@ from faults.worlds.world import Strike
 from tailrace.config.file import load
 from tailrace.errors import (
     BatchOpen,
+    CutChanged,
     MarkerConflict,
     OffsetStoreUnusable,
     PipelineRunning,
@@ -49,14 +50,24 @@ def _isolation(one: Driven) -> None:
     before = one.settings.get("source", {}).get("isolation")
     before = before or ("read_uncommitted" if one.world.knobs.uncommitted else "read_committed")
     after = "read_committed" if before == "read_uncommitted" else "read_uncommitted"
-    with _transaction(one, commits=one.chance.random() < 0.5):
-        one.write({0: one.world.max_records})
-        one.begin("a batch behind an open transaction")
-        one.wait(one.chance.uniform(0.0, 1.0))
-        _kill(one)
-        one.settings = {**one.settings, "source": {**one.settings.get("source", {}), "isolation": after}}
+    settings = one.settings
+    with one.awaiting(CutChanged):  # behind a shuffle, a batch that is delivered in part keeps its isolation
+        with _transaction(one, commits=one.chance.random() < 0.5):
+            one.write({0: one.world.max_records})
+            one.begin("a batch behind an open transaction")
+            one.wait(one.chance.uniform(0.0, 1.0))
+            _kill(one)
+            one.settings = {**settings, "source": {**settings.get("source", {}), "isolation": after}}
+            one.start()
+            one.wait(AWAY)
+        accepted = one.accepted(CutChanged)
+    if not accepted:
+        now, one.settings = one.settings, settings
         one.start()
-        one.wait(AWAY)
+        one.work("the batch that keeps its isolation")
+        one.stop()
+        one.settings = now
+        one.start()
     wait_for_ends(one)
 
 

@@ -8,7 +8,8 @@ import random
 import signal
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,7 @@ class Driven:
             self._batches.apply(heard.event)
             kind, self.address = heard.event.get("event"), str(heard.event.get("url", self.address))
             self._begun, self._up = self._begun + (kind == "started"), self._up or kind != "starting"
-        elif code is not None and not (self._awaited and isinstance(self.driver.failure(), self._awaited)):
+        elif code is not None and not self.refused:
             self._check_end(code)
             self.start()
         if self.backfill is not None:
@@ -230,19 +231,27 @@ class Driven:
 
     def accepted(self, *refusals: type[TailraceError]) -> bool:
         """Follow until a batch is delivered, or there is nothing to do; return False if the start is refused so."""
-        written, self._awaited = self._batches.written, refusals
-
-        def refused() -> bool:
-            return self.driver.code is not None and isinstance(self.driver.failure(), refusals)
-
-        try:
+        written = self._batches.written
+        with self.awaiting(*refusals):
             self.follow(
-                lambda: self._batches.written > written or self._batches.idle or refused(),
+                lambda: self._batches.written > written or self._batches.idle or self.refused,
                 "the start to be accepted, or refused",
             )
+            return not self.refused
+
+    @contextmanager
+    def awaiting(self, *refusals: type[TailraceError]) -> Iterator[None]:
+        """Let a driver end with one of these for a while, instead of starting another one."""
+        before, self._awaited = self._awaited, refusals
+        try:
+            yield
         finally:
-            self._awaited = ()
-        return not refused()
+            self._awaited = before
+
+    @property
+    def refused(self) -> bool:
+        """Whether the last driver has ended with an error that is awaited."""
+        return bool(self._awaited) and self.driver.code is not None and isinstance(self.driver.failure(), self._awaited)
 
     # -- input --------------------------------------------------------------------------------------
 
@@ -291,7 +300,7 @@ class Driven:
     def wait(self, seconds: float) -> None:
         """Take events for some seconds."""
         ends = time.monotonic() + seconds
-        while time.monotonic() < ends:
+        while time.monotonic() < ends and not self.refused:
             self.step()
 
     def tree(self) -> list[psutil.Process]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import tailrace
 from support.pipelines import Bench
+from tailrace.progress.stream_plan import UNNAMED, StreamPlan
 from tailrace.spark_stream import function_digest, planned_sink, spark_source
 from tailrace.testing import Record, produce
 
@@ -348,6 +350,7 @@ def test_open_batch_of_an_earlier_version_that_noted_only_the_names_of_python_fu
 
     with monkeypatch.context() as earlier:
         earlier.setattr(function_digest, "digest", lambda command: "")
+        earlier.setattr(planned_sink, "StreamPlan", partial(StreamPlan, version=UNNAMED))
         fail_in_part(one, tmp_path, lambda: job(5))
     fail_in_part(one, tmp_path, lambda: job(5))
     with pytest.raises(Exception, match=r"TR-302.*other shuffles"):

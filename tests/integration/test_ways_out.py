@@ -136,11 +136,16 @@ def test_commit_in_doubt_is_resolved_by_the_next_start(line: MakeLine) -> None:
     assert one.values() == sent
 
 
-def test_ledger_with_too_few_partitions_gets_more(line: MakeLine) -> None:
+@pytest.mark.takes(10)
+def test_ledger_with_too_few_partitions_gets_more(bench: MakeBench) -> None:
     """For TR-305, it gets the number that the message names."""
-    one = line(4)
-    sent = filled(one)
-    small: dict[str, Any] = {"ledger": {"topic": f"{one.name}.ledger", "partitions": 2}}
+    one = bench()
+    sent = numbered(0, 10)
+    one.send(sent)
+    small: dict[str, Any] = {
+        "ledger": {"topic": f"{one.name}.ledger", "partitions": 2},
+        "process": {"partitions": 4},
+    }
     with pytest.raises(errors.LedgerUnusable) as caught:
         one.run(**small)
     found = re.search(r"at least (\d+) partitions", caught.value.then)

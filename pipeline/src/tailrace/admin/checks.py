@@ -304,7 +304,7 @@ class Brokers:
         consumer = Consumer(self._base | {"group.id": group, "enable.auto.commit": False})
         try:
             place = TopicPartition(next(iter(self._sources(pipeline)), pipeline.ledger.topic), 0)
-            committed(consumer, [place], f"reading offsets of {group}", [right], ANSWER_LIMIT)
+            committed(consumer, [place], f"reading offsets of {group}", [right], ANSWER_LIMIT, group_alone=True)
         finally:
             consumer.close()
         return ok(name, f"offsets of {group} can be read")

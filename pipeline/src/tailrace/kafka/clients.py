@@ -52,11 +52,18 @@ def client_options(kafka: Kafka) -> dict[str, Any]:
 
 
 def committed(
-    consumer: Consumer, places: Sequence[TopicPartition], doing: str, rights: Sequence[Right], limit: float = 60.0
+    consumer: Consumer,
+    places: Sequence[TopicPartition],
+    doing: str,
+    rights: Sequence[Right],
+    limit: float = 60.0,
+    *,
+    group_alone: bool = False,
 ) -> list[TopicPartition]:
     """Return a group's offsets. It asks in short tries, because the client reports a denied group only between them.
 
-    A partition with an error fails the request: otherwise its offset would count as never committed.
+    A partition with an error fails the request: otherwise its offset would count as never committed. With
+    `group_alone` it does not: the question is whether the group can be read.
     """
 
     def ask() -> list[TopicPartition]:
@@ -69,7 +76,7 @@ def committed(
                 raise KafkaException(problem) from None
             raise
         for each in found:
-            if each.error is not None:
+            if each.error is not None and not group_alone:
                 raise KafkaException(each.error)
         return found
 

@@ -18,7 +18,7 @@ from tailrace.config import Pipeline, StoreKind
 from tailrace.config.reference import load
 from tailrace.errors import OffsetStoreUnusable
 from tailrace.kafka.clients import client_options, committed
-from tailrace.kafka.rights import on_group
+from tailrace.kafka.rights import Operation, on_group, on_topic
 from tailrace.progress.marker import offsets_group
 from tailrace.progress.positions import Place, Positions, from_document, to_document
 from tailrace.progress.predecessor import beyond
@@ -109,8 +109,9 @@ class KafkaStore:
         options = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
         consumer = Consumer(self._base | options)
         asked = [TopicPartition(topic, number) for topic, number in places]
+        topics = [on_topic(Operation.DESCRIBE, topic) for topic in sorted({topic for topic, _ in places})]
         try:
-            found = committed(consumer, asked, f"reading the offsets of {group}", [on_group(group)])
+            found = committed(consumer, asked, f"reading the offsets of {group}", [on_group(group), *topics])
         finally:
             consumer.close()
         return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}

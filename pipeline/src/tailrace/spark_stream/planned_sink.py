@@ -18,7 +18,7 @@ from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import BatchId, Plan, unlike
-from tailrace.progress.stream_plan import StreamPlan, assign
+from tailrace.progress.stream_plan import VERSION, StreamPlan, assign
 from tailrace.spark_stream import shuffle_keys, spark_source
 from tailrace.spark_stream.sink import BatchWrite, deliver
 from tailrace.spark_stream.sink_options import Target, rows_of
@@ -118,7 +118,9 @@ class ExactlyOnce:
                 return plan
             if plan.code != printed or others:
                 raise _shuffles_changed(plan, f"another {others[0]}" if others else "other shuffles")
-            self._plan = replace(plan, code=now.code, mixes=now.mixes)  # its version stays, and so do its markers
+            if plan.version >= VERSION:  # its markers name the code
+                return plan
+            self._plan = replace(plan, code=now.code, mixes=now.mixes)
         else:  # what is delivered from now on is cut by these
             self._plan = plan.delivered_by(plan.rules, now.code, now.settings, mixes=now.mixes)
         self._held.write(self._plan, {})

@@ -454,5 +454,6 @@ def metric(operator: Operator, name: str) -> float:
         with urllib.request.urlopen(f"http://127.0.0.1:{operator.port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
     except urllib.error.URLError:  # it has just been started
+        assert operator.process is None or operator.process.poll() is None, f"it has ended:\n{operator.log()}"
         return 0.0
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))

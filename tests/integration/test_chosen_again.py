@@ -20,6 +20,7 @@ from support.pipelines import events_of
 from support.threads import Deliver, Line, Tearing, Torn, run_in_threads
 from tailrace import errors
 from tailrace.config import Pipeline
+from tailrace.driver import recovery
 from tailrace.driver.context import Unwatched
 from tailrace.driver.engine import Cut
 from tailrace.driver.shutdown import Stop
@@ -282,3 +283,21 @@ def test_pipeline_without_records_reports_idle_once_after_it_gave_a_batch_up(dep
 
     events = deployed.start(NEW, source={"on_data_loss": "reset"}, stop=stop, watcher=Ticking(), until_read=False)
     assert len(events_of(events, "idle")) == 1
+
+
+def test_driver_that_was_replaced_while_it_started_gives_nothing_up(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor has delivered the batch: it must be neither marked nor fenced by the one before it."""
+    unfinished, fenced = recovery.unfinished, list[int]()
+
+    def late(*given: Any) -> Any:
+        monkeypatch.setattr(recovery, "unfinished", unfinished)
+        deployed.start(OLD)
+        monkeypatch.setattr(Ledger, "fence", lambda one, sinks: fenced.append(sinks))
+        return unfinished(*given)
+
+    monkeypatch.setattr(recovery, "unfinished", late)
+    with pytest.raises(errors.DriverFenced, match="a newer driver has taken over"):
+        deployed.start(NEW)
+    assert (deployed.line.values(), fenced) == (VALUES, [])

@@ -197,3 +197,11 @@ def test_changed_code_is_refused_behind_a_shuffle_that_an_earlier_version_did_no
     with pytest.raises(CutChanged, match="function shuffles"):
         plan.check_repeatable("", "b")
     assert not repeatable(plan, "", "b")
+
+
+def test_plan_of_an_earlier_version_keeps_its_digest_under_the_same_code() -> None:
+    """It has noted no settings. A task of its driver may still write, and its marker must not be another plan's."""
+    begun = dataclasses.replace(plan_of("#0", "#1"), rules="r", code="c", mixes=True, version=UNNAMED)
+    now = begun.delivered_by("r", "c", {"source.isolation": "read_committed"}, mixes=True)
+    assert (now.digest, now.version) == (begun.digest, UNNAMED)
+    assert begun.delivered_by("r", "d", None, mixes=True).digest != begun.digest

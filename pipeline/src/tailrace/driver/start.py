@@ -12,13 +12,13 @@ from tailrace.crash_points import Point
 from tailrace.driver import open_transactions, recovery, source_changes
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine
+from tailrace.driver.lead import refuse_overtaken
 from tailrace.driver.look import Look
 from tailrace.driver.loop import Loop
 from tailrace.driver.recovery import Recovered
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress import chosen_again
-from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BEFORE_FIRST, Place, Plan, Range, SinkPartition, position
 from tailrace.progress.stream_plan import AnyPlan
@@ -103,23 +103,27 @@ def _left(context: Context, plan: AnyPlan, markers: Mapping[SinkPartition, Marke
     for more in reversed(range(_TRIES)):
         try:
             back = chosen_again.reopened(plan, markers)
-            _mark(ledger, back, markers)
+            _mark(context, plan, back, markers)
             markers = {**markers, **back}
             left = recovery.unfinished(plan, markers, ledger, own.rules, own.code, own.settings)
             if isinstance(left, dict):
-                _mark(ledger, chosen_again.unwritten(plan, markers), markers)
+                _mark(context, plan, chosen_again.unwritten(plan, markers), markers)
             return left
         except errors.PipelineRunning:
             if not more:
                 raise
+        refuse_overtaken(ledger, context.pipeline, plan.batch)  # else this would fence what a newer driver writes
         ledger.fence(plan.sinks)
         markers = ledger.markers()
     raise errors.InvariantBroken("a start judged its open batch no times")
 
 
-def _mark(ledger: Ledger, new: Mapping[SinkPartition, Marker], known: Mapping[SinkPartition, Marker]) -> None:
+def _mark(
+    context: Context, plan: AnyPlan, new: Mapping[SinkPartition, Marker], known: Mapping[SinkPartition, Marker]
+) -> None:
     if new:
-        ledger.give_up([*new], next(iter(new.values())), known)
+        refuse_overtaken(context.ledger, context.pipeline, plan.batch)  # a newer driver may be delivering the batch
+        context.ledger.give_up([*new], next(iter(new.values())), known)
 
 
 def _given_up(context: Context, plan: AnyPlan, begins: TopicPartitions, ids: Mapping[str, str]) -> Plan:

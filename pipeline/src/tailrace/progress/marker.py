@@ -126,5 +126,6 @@ def decide(marker: Marker | None, batch: BatchId, digest: str, who: str) -> Deci
         f"{who}: {why}",
         kept="nothing was written",
         then="look for a second pipeline with this name, and rename one; if there is none, check the output for what "
-        "was delivered, then set where to continue: `tailrace offsets set FILE … --give-up`",
+        "was delivered, then set where to continue: `tailrace offsets set FILE … --give-up`; for a stateful pipeline: "
+        "`tailrace explain TR-303`",
     )

@@ -155,9 +155,13 @@ class StreamPlan:
     def delivered_by(
         self, rules: str, code: str, settings: Settings, *, mixes: bool, spread: bool = False
     ) -> StreamPlan:
-        """Return the plan for this code; nothing of the batch may be delivered. Its markers then name the code."""
+        """Return the plan for this code; nothing of the batch may be delivered. Its markers then name the code.
+
+        If only what an earlier version did not note is new, the digest stays: tasks of its driver may still run.
+        """
         now = replace(self, rules=rules, code=code, settings=settings, mixes=mixes, spread=spread)
-        return replace(now, version=VERSION) if now != self and self.version == UNNAMED else now
+        differs = (rules, code) != (self.rules, self.code) or unlike(self.settings, settings)
+        return replace(now, version=VERSION) if differs and self.version == UNNAMED else now
 
     def unlike(self, settings: Settings, *, mixes: bool = False) -> list[str]:
         """Return the settings that differ and count for this batch, with both values.

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from tailrace.config import SECRET_OPTION
 
 # Their defaults depend on the machine, so they are compared even if nobody has set them.
-ALWAYS = ("spark.sql.session.timeZone", "spark.sql.ansi.enabled")
+TIME_ZONE = "spark.sql.session.timeZone"
+ALWAYS = (TIME_ZONE, "spark.sql.ansi.enabled")
 # What decides how fast a batch is, what is shown or logged, and where tables are; the partitions of shuffles are
 # compared with the plan's. Whatever is not listed counts as deciding: a refused setting can be set back, but a record
 # that has moved between sink partitions is lost.
@@ -66,8 +67,17 @@ def of_session(spark: SparkSession) -> dict[str, str]:
     pairs = (each.partition(_TO) for each in held.getAllConfs().mkString(_BETWEEN).split(_BETWEEN))
     given = {name: value for name, _, value in pairs if decides(name)}
     given |= {name: str(held.getConfString(name)) for name in ALWAYS}
+    given[TIME_ZONE] = _zone(jvm, given[TIME_ZONE])
     plain = jvm.org.apache.spark.sql.internal.SQLConf()
     return deciding(given, {name: _default(plain, name) for name in given if name not in ALWAYS})
+
+
+def _zone(jvm: Any, name: str) -> str:
+    """Return one name for all zones that are UTC: machines and images have it as Etc/UTC, GMT or UTC."""
+    try:
+        return "UTC" if jvm.java.time.ZoneId.of(name).normalized().getId() == "Z" else name
+    except Py4JError:  # Spark takes forms that Java does not
+        return name
 
 
 def _default(plain: Any, name: str) -> str:

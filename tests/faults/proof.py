@@ -129,12 +129,7 @@ def every_plan(bootstrap: str, ledger: str, pipeline: str) -> list[AnyPlan]:
 
 def plans(bootstrap: str, ledger: str, pipeline: str) -> dict[int, AnyPlan]:
     """Return the last plan of each batch; one that was given up has no ranges in it."""
-    return by_batch(every_plan(bootstrap, ledger, pipeline))
-
-
-def by_batch(written: Iterable[AnyPlan]) -> dict[int, AnyPlan]:
-    """Return the last of these plans of each batch."""
-    return {int(plan.batch): plan for plan in written}
+    return {int(plan.batch): plan for plan in every_plan(bootstrap, ledger, pipeline)}
 
 
 def by_fault(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from confluent_kafka import Producer
 
 from support.drivers import count, driver, written_file
 from support.pipelines import Bench, numbered
@@ -24,13 +23,7 @@ pytestmark = pytest.mark.integration
 
 # Fails in the sink partitions that the file `broken` names, at first late enough for the others to commit.
 # The search for the record that it fails at need not wait.
-FUNCTION = """
-    import time
-    from pathlib import Path
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import BinaryType
-
-    def by(frame, divisor=0, salt="", spread=0):
+CHECK = """
         def check(value, partition):
             broken = Path({folder!r}, "broken")
             if broken.exists() and str(partition) in broken.read_text():
@@ -40,6 +33,15 @@ FUNCTION = """
                 time.sleep(3 if late else 0)
                 raise ValueError("the fault of the test")
             return value
+"""
+IMPORTS = """
+    import time
+    from pathlib import Path
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import BinaryType
+"""
+FUNCTION = f"""{IMPORTS}
+    def by(frame, divisor=0, salt="", spread=0):{CHECK}
         rows = frame.repartition(2, F.hash("value") % divisor) if divisor else frame
         if salt:
             key = F.concat(F.col("value").cast("string"), F.lit(salt))
@@ -155,22 +157,8 @@ def test_function_that_now_keeps_state_is_refused_where_process_partitions_has_c
 
 
 # The day of the record in the session's time zone decides its sink partition.
-BY_DAY = """
-    import time
-    from pathlib import Path
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import BinaryType
-
-    def by(frame):
-        def check(value, partition):
-            broken = Path({folder!r}, "broken")
-            if broken.exists() and str(partition) in broken.read_text():
-                with Path({folder!r}, "failed").open("a") as failed:
-                    failed.write("x")
-                    late = failed.tell() <= 4
-                time.sleep(3 if late else 0)
-                raise ValueError("the fault of the test")
-            return value
+BY_DAY = f"""{IMPORTS}
+    def by(frame):{CHECK}
         at = F.timestamp_seconds(F.col("value").cast("string").cast("long") * 3600)
         rows = frame.withColumn("day", F.date_format(at, "yyyy-MM-dd HH")).repartition(2, F.substring("day", 1, 10))
         return rows.select(F.udf(check, BinaryType())("value", F.spark_partition_id()).alias("value"))
@@ -290,12 +278,7 @@ def test_partly_delivered_batch_keeps_the_isolation_that_it_was_begun_with(
     """A record of an aborted transaction is rejected already, and would be missing from the second read."""
     one = bench()
     one.write("shuffles.py", FUNCTION.format(folder=str(one.folder)))
-    producer = Producer({"bootstrap.servers": one.kafka, "transactional.id": f"{one.name}.upstream"})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(one.source, b"no JSON", partition=0)
-    producer.flush(30)
-    producer.abort_transaction(30)
+    one.abort(b"no JSON", 0)
     one.send([b'{"value": "%08d"}' % number for number in range(40)])
 
     def run(isolation: str, broken: str = "") -> None:

@@ -214,12 +214,7 @@ def test_stateful_pipeline_continues_after_a_range_without_records(bench: MakeBe
     """If all records of a range were aborted, its sink partition still gets a marker."""
     one, sections = prepared(bench)
     one.run(**sections)
-    producer = Producer({"bootstrap.servers": one.kafka, "transactional.id": f"{one.name}.aborted"})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(one.source, b'{"id": 100}', partition=1)
-    producer.flush(30)
-    producer.abort_transaction(30)
+    one.abort(b'{"id": 100}', 1)
     one.send([b'{"id": 40}', b'{"id": 41}'], 0)
     written = events_of(one.run(**sections), "written")
     assert sum(each["out"] for each in written) == 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from tailrace.config import Pipeline
@@ -125,6 +126,15 @@ class Bench:
     def send(self, values: list[bytes | None], partition: int | None = None, key: bytes | None = None) -> None:
         """Write records to the source topic."""
         produce(self.kafka, self.source, [Record(value, key=key, partition=partition) for value in values])
+
+    def abort(self, value: bytes, partition: int) -> None:
+        """Write a record to the source topic in a transaction that is aborted."""
+        producer = Producer({"bootstrap.servers": self.kafka, "transactional.id": f"{self.name}.aborted"})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(self.source, value, partition=partition)
+        producer.flush(30)
+        producer.abort_transaction(30)
 
     def values(self, topic: str | None = None) -> list[bytes | None]:
         """Return what a read_committed consumer finds in the sink topic, sorted."""

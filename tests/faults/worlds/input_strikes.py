@@ -35,16 +35,7 @@ def _grow(one: Driven) -> None:
 
 def _hang(one: Driven) -> None:
     """Leave a transaction open, write behind it, then abort it; or abandon it, until the brokers abort it."""
-    bootstrap = one.context.bootstrap
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "transactional.id": f"hanging-{one.name}-{one.chance.random()}",
-            "transaction.timeout.ms": _TIMEOUT_MS,
-        }
-    )
-    producer.init_transactions(60)
-    producer.begin_transaction()
+    producer = begun(one, _TIMEOUT_MS)
     for number in range(50):
         producer.produce(one.source, aborted(one.world, 0, number), key_of(one.world, ABORTED + number), partition=0)
     producer.flush(30)
@@ -54,6 +45,16 @@ def _hang(one: Driven) -> None:
         with suppress(KafkaException):  # on a slow machine the brokers have aborted it already
             producer.abort_transaction(30)
     wait_for_ends(one)
+
+
+def begun(one: Driven, timeout_ms: int) -> Producer:
+    """Return another producer, in an open transaction."""
+    name = f"another-{one.name}-{one.chance.random()}"
+    options = {"transactional.id": name, "transaction.timeout.ms": timeout_ms}
+    producer = Producer({"bootstrap.servers": one.context.bootstrap, **options})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    return producer
 
 
 def wait_for_ends(one: Driven) -> None:

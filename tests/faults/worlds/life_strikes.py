@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import Producer
 from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceType  # type: ignore[attr-defined]
 
 from faults.worlds.broker_strikes import AWAY
-from faults.worlds.input_strikes import gap, recreated, wait_for_ends
+from faults.worlds.input_strikes import begun, gap, recreated, wait_for_ends
 from faults.worlds.pipeline import LIMIT, Driven, Stuck
 from faults.worlds.records import ABORTED, aborted, key_of, numbered, values
 from faults.worlds.rights import denied
@@ -41,11 +40,6 @@ _LONG = 12.0  # seconds: an answer that shows less counts after ten
 _COMMAND = 120  # seconds
 
 
-def _kill(one: Driven) -> None:
-    one.expected = True
-    one.driver.kill()
-
-
 def _isolation(one: Driven) -> None:
     """Plan behind another producer's open transaction, kill the driver, and let the other isolation continue."""
     before = one.settings.get("source", {}).get("isolation")
@@ -57,17 +51,13 @@ def _isolation(one: Driven) -> None:
             one.write({0: one.world.max_records})
             one.begin("a batch behind an open transaction")
             one.wait(one.chance.uniform(0.0, 1.0))
-            _kill(one)
+            one.kill()
             one.settings = {**settings, "source": {**settings.get("source", {}), "isolation": after}}
             one.start()
             one.wait(AWAY)
         accepted = one.accepted(CutChanged)
     if not accepted:
-        now, one.settings = one.settings, settings
-        one.start()
-        one.work("the batch that keeps its isolation")
-        one.stop()
-        one.settings = now
+        one.finish(settings, "the batch that keeps its isolation")
         one.start()
     wait_for_ends(one)
 
@@ -75,11 +65,7 @@ def _isolation(one: Driven) -> None:
 @contextmanager
 def _transaction(one: Driven, *, commits: bool) -> Iterator[None]:
     """Keep a transaction of another producer open in the input; it is committed in the end, or aborted."""
-    name, count = f"open-{one.name}-{one.chance.random()}", one.counts[0]
-    options = {"transactional.id": name, "transaction.timeout.ms": _TIMEOUT_MS}
-    producer = Producer({"bootstrap.servers": one.context.bootstrap, **options})
-    producer.init_transactions(60)
-    producer.begin_transaction()
+    producer, count = begun(one, _TIMEOUT_MS), one.counts[0]
     if commits:
         numbers = numbered(one.world, count, count + _IN_TRANSACTION).tolist()
         given = values(one.world, 0, count, count + _IN_TRANSACTION)
@@ -101,7 +87,7 @@ def _restore(one: Driven) -> None:
     old = _last(one)
     one.work("a batch after the backup")
     one.wait(one.chance.uniform(0.0, 1.0))
-    _kill(one)
+    one.kill()
     with Ledger.of(load(one.file()).pipeline) as ledger:
         ledger.take()  # it ends the transaction that the killed driver may have left open
     new = _last(one)
@@ -127,7 +113,7 @@ def _rename(one: Driven) -> None:
     """Continue under another name; if its last batch is open, the old name must finish it first."""
     before, after = one.name, f"{one.name}-{len(one.names)}"
     settings = {each: values for each, values in one.settings.items() if each != "offsets"}
-    _kill(one)
+    one.kill()
     one.rename(after)
     one.settings = {**settings, "offsets": {"from": f"tailrace.{before}"}}
     one.start()
@@ -163,7 +149,7 @@ def _hidden(one: Driven) -> Any:
 
 def _move(one: Driven) -> None:
     """Skip some records, or none, with `tailrace offsets set`; an open batch must be finished first."""
-    _kill(one)
+    one.kill()
     shown, place = _target(one)
     try:
         _offsets(one, "set", place, "--yes")

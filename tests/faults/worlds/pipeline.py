@@ -297,6 +297,19 @@ class Driven:
 
     # -- for the strikes ------------------------------------------------------------------------------
 
+    def kill(self) -> None:
+        """Kill the last driver; the strike starts another one, or the next step does."""
+        self.expected = True
+        self.driver.kill()
+
+    def finish(self, settings: dict[str, Any], what: str) -> None:
+        """Let a driver with other settings deliver the open batch that refuses those of now, and stop."""
+        now, self.settings = self.settings, settings
+        self.start()
+        self.work(what)
+        self.stop()
+        self.settings = now
+
     def wait(self, seconds: float) -> None:
         """Take events for some seconds."""
         ends = time.monotonic() + seconds

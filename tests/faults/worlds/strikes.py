@@ -35,11 +35,6 @@ def strike(one: Driven, kind: Strike) -> None:
     STRIKES[kind](one)
 
 
-def _kill(one: Driven) -> None:
-    one.expected = True
-    one.driver.kill()
-
-
 def _pause(one: Driven, start: Callable[[Driven], object] = Driven.start) -> None:
     first, tree = one.driver, one.tree()
     for each in tree:
@@ -97,18 +92,13 @@ def _deploy(one: Driven) -> None:
     delivered, it is chosen again, perhaps with fewer sink partitions than have open transactions.
     """
     before = one.settings
-    one.expected = True
-    one.driver.kill()
+    one.kill()
     code = one.change_code()
     one.settings = others(one.settings, one.world, one.chance)
     one.start()
     if not one.accepted(CutChanged):
-        now, one.settings = one.settings, before
         one.change_code(code)
-        one.start()
-        one.work("the batch that refused the other settings")
-        one.stop()
-        one.settings = now
+        one.finish(before, "the batch that refused the other settings")
         one.change_code(code + 1)
         one.start()
 
@@ -139,7 +129,7 @@ def _registry(one: Driven) -> None:
         raise InvariantBroken("only a world with a registry can lose it")
     schemas.broken = True
     try:
-        _kill(one)
+        one.kill()
         one.wait(AWAY)
     finally:
         schemas.broken = False
@@ -177,7 +167,7 @@ STRIKES: Mapping[Strike, Callable[[Driven], None]] = {
     **BROKER,
     **INPUT,
     **LIFE,
-    Strike.KILL: _kill,
+    Strike.KILL: Driven.kill,
     Strike.PAUSE: _pause,
     Strike.RIVAL: _rival,
     Strike.REPLACE: _replace,

@@ -29,6 +29,7 @@ from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import GIVEN_UP, Decision, Marker, decide
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, position
 from tailrace.progress.positions import Place, Positions, begins, changed_by, ends_of_read, named, seen_again
+from tailrace.progress.settling import markers_at_rest
 from tailrace.progress.stores import OffsetStore
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 
@@ -72,7 +73,7 @@ def look(pipeline: Pipeline, cluster: Cluster, ledger: Ledger, store: OffsetStor
     present = source.partitions_of(pipeline, cluster)
     plan = ledger.latest()
     # A running driver always has open transactions, and its batch is its own business.
-    markers = {} if holders else ledger.markers()
+    markers = {} if holders else markers_at_rest(pipeline, ledger)
     stored = store.load(present)
     if plan is not None:
         ids = topic_ids(cluster.admin, {topic for topic, _ in present})

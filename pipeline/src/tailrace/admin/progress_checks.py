@@ -15,6 +15,7 @@ from tailrace.progress.expiry import Retention, duration, missing, retention
 from tailrace.progress.lease import running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import BEFORE_FIRST
+from tailrace.progress.settling import markers_at_rest
 from tailrace.progress.stores import open_store
 
 
@@ -64,7 +65,7 @@ def _open_batch(pipeline: Pipeline, cluster: Cluster, file: Path) -> Check:
         plan = ledger.latest()
         if plan is None or plan.done:
             return ok("open batch", "none")
-        markers = ledger.markers()
+        markers = markers_at_rest(pipeline, ledger)
         undelivered = open_parts(plan, markers, ledger)
     if not undelivered:
         return ok("open batch", f"none: every sink partition of batch {plan.batch} is written")

@@ -318,13 +318,13 @@ class Ledger:
 
     # -- markers ---------------------------------------------------------------------------------
 
-    def markers(self) -> dict[SinkPartition, Marker]:
+    def markers(self, limit: float = 60.0) -> dict[SinkPartition, Marker]:
         """Return every marker of the pipeline."""
         consumer = self._reader(markers_group(self._name))
         places = [TopicPartition(self._topic, number) for number in range(self.partitions)]
         try:
             rights = [on_groups(self._name), self._right(Operation.READ)]
-            found = committed(consumer, places, "reading the markers", rights)
+            found = committed(consumer, places, "reading the markers", rights, limit)
         finally:
             consumer.close()
         read = {SinkPartition(each.partition): Marker.read(each.offset, each.metadata) for each in found}

@@ -18,6 +18,7 @@ from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker, offsets_group
 from tailrace.progress.plan import SinkPartition
 from tailrace.progress.positions import Positions, seen_again
+from tailrace.progress.settling import markers_at_rest
 from tailrace.progress.stream_plan import AnyPlan
 
 _PREFIX = offsets_group("")
@@ -42,7 +43,7 @@ def beyond(pipeline: Pipeline, group: str, topics: Iterable[str]) -> Positions:
     if plan.done or plan.delivery is not Delivery.EXACTLY_ONCE:
         return kept
     with Ledger(name, where.topic, pipeline.kafka, where.partitions, where.replication) as ledger:
-        markers = ledger.markers()
+        markers = markers_at_rest(pipeline, ledger)
         left = undelivered(plan, markers)
         if not left:
             return kept | dict(plan.ends)

@@ -20,6 +20,7 @@ from support.pipelines import Bench
 from support.threads import Deliver, Line, Tearing, first_part_only, recreated, run_in_threads
 from tailrace import errors
 from tailrace.admin.backfill import Extent, Request, begin, derived, extent
+from tailrace.admin.offsets import first_since
 from tailrace.config import Pipeline
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.kafka.cluster import Cluster
@@ -115,6 +116,21 @@ def test_records_before_the_bound_may_be_deleted_once_they_are_read(one: Line) -
     expire(one.kafka, one.source, 150)
     run_backfill(one, pipeline)
     assert one.values(topic) == wanted
+
+
+def test_range_ends_before_records_that_arrive_while_it_is_resolved(one: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition without a record after `--to` ends at its end, which grows: later records are not of the range."""
+    until = (NOON + timedelta(hours=2)).timestamp()
+    produce(one.kafka, one.source, [Record(b"early", partition=0, timestamp=int(until - 60) * 1000)] * 5)
+    offsets = Cluster.offsets
+
+    def arriving(*given: Any) -> Any:
+        found = offsets(*given)
+        produce(one.kafka, one.source, [Record(b"late", partition=0, timestamp=int(until + 60) * 1000)])
+        return found
+
+    monkeypatch.setattr(Cluster, "offsets", arriving)
+    assert first_since(Cluster(one.pipeline().kafka), [(one.source, 0)], until) == {(one.source, 0): 5}
 
 
 def test_range_without_a_record_is_refused(one: Line) -> None:

@@ -200,8 +200,8 @@ def at_time(pipeline: Pipeline, cluster: Cluster, places: Iterable[Place], secon
 def first_since(cluster: Cluster, places: Iterable[Place], seconds: float) -> Positions:
     """Return each partition's first offset at or after that time, even behind an open transaction, or the log's end."""
     asked = list(places)
+    last = cluster.latest(asked)  # first: what arrives between the requests is newer than the answer
     found = cluster.offsets(asked, OffsetSpec.for_timestamp(int(seconds * 1000)))
-    last = cluster.latest(asked)
     return {place: offset if offset >= 0 else last[place] for place, offset in found.items()}
 
 

@@ -55,7 +55,7 @@ class Operator:
 
     def start(self) -> None:
         """Start it."""
-        self.port = free_port()
+        self.port = free_port(2)  # /healthz has the next one
         command = [sys.executable, "-m", "tailrace_operator", "--chart", str(CHART), "--platform", str(self.platform)]
         command += ["--helm", str(tool("helm")), "--namespace", self.namespace, "--port", str(self.port)]
         with self._log.open("ab") as log:

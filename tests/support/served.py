@@ -7,20 +7,26 @@ import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from random import SystemRandom
 
 from tailrace.testing import wait_until
 
 START_LIMIT = 60.0
 END_LIMIT = 20.0
+# Below those of outgoing connections, and of embedded brokers: none takes a port before its server does.
+PORTS = range(10_000, 14_990)
 
 
-def free_port() -> int:
-    """Return a port that nothing listens on now."""
-    with socket.socket() as attempt:
-        attempt.bind(("127.0.0.1", 0))
-        return int(attempt.getsockname()[1])
+def free_port(in_a_row: int = 1) -> int:
+    """Return a port that nothing listens on now, or the first of several that are next to each other."""
+    for first in SystemRandom().sample(PORTS, len(PORTS)):
+        with ExitStack() as stack, suppress(OSError):
+            for port in range(first, first + in_a_row):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise RuntimeError(f"no {in_a_row} free ports in {PORTS}")
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from tailrace.kafka.cluster import Cluster
 
 # Settings of the cluster that make a compacted topic lose records soon, and keep Kafka's own topics complete.
 CLEANING = {
-    "log.cleaner.enable": "true", "log.cleaner.backoff.ms": "300",
+    "log.cleaner.enable": "true", "log.cleaner.backoff.ms": "1000",
     "log.cleaner.dedupe.buffer.size": str((1 << 20) + 1), "log.cleaner.min.compaction.lag.ms": str(2**63 - 1),
 }  # fmt: skip
 _COMPACTED: dict[str, object] = {

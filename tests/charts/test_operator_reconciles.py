@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -267,3 +268,52 @@ def test_restarted_operator_keeps_a_rollback_whichever_watch_it_hears_first(away
     assert revision_of(api.kept["Deployment", "orders"]) == works["metadata"]["labels"][DIGEST]
     record = api.kept["ControllerRevision", fails["metadata"]["name"]]
     assert (record["metadata"]["annotations"], record["revision"]) == ({FAILED: "ConfigInvalid: no"}, 2)
+
+
+class Overtaken(Api):
+    """An API server whose lists are overtaken: the watches report more before an answer is used."""
+
+    def __init__(self, meanwhile: dict[str, Callable[[], None]]) -> None:
+        super().__init__("u")
+        self.meanwhile = meanwhile
+        self.asked: list[str] = []
+
+    def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
+        """Return what is there, and let the watches report what happens next, once."""
+        self.asked.append(kind)
+        listed = list(super().list(kind, namespace, selector))
+        self.meanwhile.pop(kind, lambda: None)()
+        return listed
+
+
+def test_operation_that_is_deleted_while_it_is_listed_gets_no_job() -> None:
+    """The person who deleted it does not want it to run."""
+    about = {"name": "orders-x", "namespace": "ns", "uid": "o", "creationTimestamp": "2026-01-01"}
+    asked = {"metadata": about, "spec": {"pipeline": "orders", "run": ["offsets", "reset"]}}
+
+    def deleted() -> None:
+        cache.put("PipelineOperation", asked, gone=True)
+
+    api = Overtaken({"PipelineOperation": deleted})
+    api.objects["PipelineOperation"] = [asked]
+    one, cache = made(api)
+    cache.put("PipelineOperation", asked)
+    one.reconcile(KEY)
+    assert "Job" not in api.applied
+
+
+def test_list_that_disagrees_with_a_watch_is_asked_for_again() -> None:
+    """A watch that is interrupted after its report does not tell that the object was deleted since."""
+    about = {"name": "orders-x", "namespace": "ns", "uid": "o", "creationTimestamp": "2026-01-01"}
+    asked = {"metadata": about, "spec": {"pipeline": "orders", "run": ["offsets", "reset"]}}
+
+    def made_now() -> None:
+        cache.put("PipelineOperation", asked)
+
+    api = Overtaken({"PipelineOperation": made_now})
+    one, cache = made(api)
+    for operations, times in ((1, 1), (0, 2), (0, 2)):
+        one.reconcile(KEY)
+        found = cache.of(KEY)
+        assert found is not None
+        assert (len(found.operations), api.asked.count("PipelineOperation")) == (operations, times)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tailrace import errors
 from tailrace.config.resource import OPERATION, OWNER
 from tailrace_operator.model import SHADOW, Key, Object
 
@@ -33,6 +34,7 @@ class Cache:
         self._lock = threading.Lock()
         self._pipelines: dict[Key, Object] = {}
         self._objects: dict[tuple[str, Key], dict[str, Object]] = {}
+        self._reported: dict[tuple[str, Key], set[str]] = {}  # names reported while a list of them is asked for
 
     def pipeline(self, body: Object, *, gone: bool) -> Key:
         """Take a Pipeline, and return its place."""
@@ -51,21 +53,39 @@ class Cache:
         key = Key(about["namespace"], owner)
         with self._lock:
             held = self._objects.setdefault((kind, key), {})
+            if not gone and _older(body, held.get(about["name"])):
+                return key
             if gone:
                 held.pop(about["name"], None)
-            elif not _older(body, held.get(about["name"])):
+            else:
                 held[about["name"]] = body
+            self._reported.get((kind, key), set()).add(about["name"])
         return key
 
-    def replace(self, kind: str, key: Key, bodies: Iterable[Object]) -> None:
-        """Take all objects of a kind that a Pipeline has: the others are gone, though no watch has said so."""
-        there = {each["metadata"]["name"]: each for each in bodies}
+    def replace(self, kind: str, key: Key, ask: Callable[[], Iterable[Object]]) -> bool:
+        """Take all objects of a kind that a Pipeline has: the others are gone, though no watch has said so.
+
+        The list may be older than what is reported between `ask` and its answer, so those objects stay as reported.
+        Return whether the list and the reports agree on what exists; otherwise ask again.
+        """
+        place = kind, key
         with self._lock:
-            held = self._objects.setdefault((kind, key), {})
-            for name in held.keys() - there.keys():
-                del held[name]
-        for each in there.values():
-            self.put(kind, each)
+            if place in self._reported:
+                raise errors.InvariantBroken(f"two lists of {key}'s {kind} objects were asked for at the same time")
+            reported = self._reported[place] = set[str]()
+        try:
+            listed = {each["metadata"]["name"]: each for each in ask()}
+            with self._lock:
+                held = self._objects.setdefault(place, {})
+                for name in held.keys() - listed.keys() - reported:
+                    del held[name]
+                for name, body in listed.items():
+                    if name not in reported and not _older(body, held.get(name)):
+                        held[name] = body
+                return held.keys() == listed.keys()
+        finally:
+            with self._lock:
+                del self._reported[place]
 
     def drop(self, key: Key) -> None:
         """Forget a Pipeline that is gone, though no watch has said so."""

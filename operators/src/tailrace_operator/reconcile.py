@@ -20,6 +20,7 @@ import datetime
 import logging
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from tailrace.config.resource import KIND, OPERATION
@@ -95,12 +96,21 @@ class Reconciler:
         if not self._api.uid(key):
             self._cache.drop(key)
             return
-        for kind, label in LABELS.items():
-            self._cache.replace(kind, key, self._api.list(kind, key.namespace, f"{label}={key.name}"))
-        # They have no label: a person writes them. One that is gone would let the pipeline rest for ever.
+        agree = [
+            self._cache.replace(kind, key, partial(self._api.list, kind, key.namespace, f"{label}={key.name}"))
+            for kind, label in LABELS.items()
+        ]
+        agree.append(self._cache.replace(OPERATION, key, partial(self._operations, key)))
+        if all(agree):
+            self._refreshed[key] = now
+
+    def _operations(self, key: Key) -> list[Object]:
+        """Ask for a Pipeline's operations.
+
+        They have no label: a person writes them. One that is gone would let the pipeline rest for ever.
+        """
         operations = self._api.list(OPERATION, key.namespace, "")
-        self._cache.replace(OPERATION, key, [each for each in operations if each["spec"]["pipeline"] == key.name])
-        self._refreshed[key] = now
+        return [each for each in operations if each["spec"]["pipeline"] == key.name]
 
     def _observe(self, key: Key) -> Seen | None:
         found = self._cache.of(key)

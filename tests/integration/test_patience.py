@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
 from pyspark.sql import SparkSession
 
 from support.pipelines import QUIET, as_json, events_of
+from support.threads import Line
+from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.demo.driver import Driver
 from tailrace.demo.feed import create_topics
+from tailrace.driver import recovery
+from tailrace.driver.context import Context, Unwatched
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress import ledger
-from tailrace.startup.run import Stop, run
+from tailrace.progress.ledger import Ledger
+from tailrace.startup.patience import Patience
+from tailrace.startup.run import Stop, _outlast, run
+from tailrace.status.events import ignored
 from tailrace.testing import Record, consume, produce, wait_until
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
@@ -128,3 +138,33 @@ def test_driver_without_its_broker_shows_no_java_traces(kafka: EmbeddedKafka, tm
         driver.end(60)
     lines = driver.log.read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if line.lstrip().startswith(("at ", "... "))] == []
+
+
+def test_driver_that_starts_over_leaves_the_lead_to_one_that_took_over_just_before(
+    line: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening the ledger again takes several requests, and a newer driver may come meanwhile."""
+    pipeline, stop, tries = line().pipeline(), Stop(), list[str]()
+    cluster = Cluster(pipeline.kafka)
+    with ExitStack() as held:
+        older, newer = (held.enter_context(Ledger.of(pipeline)) for _ in range(2))
+        older.take()
+
+        def opened(pipeline: Pipeline) -> Ledger:
+            made = Ledger.of(pipeline)
+            newer.take()
+            return made
+
+        def lead(context: Context) -> None:
+            tries.append(context.run)
+            if len(tries) == 1:
+                raise errors.BrokerUnreachable("no broker answered")
+            recovery.take(context.pipeline, context.ledger, context.cluster)
+
+        monkeypatch.setattr("tailrace.startup.run.Ledger", SimpleNamespace(of=opened))
+        none = cast("Any", None)
+        context = Context("older", pipeline, none, cluster, older, none, ignored, stop, Unwatched())
+        board = cast("Any", SimpleNamespace(failed=lambda error: None))
+        with pytest.raises(errors.DriverFenced, match="a newer driver of pipeline"):
+            _outlast(Patience(pipeline, cluster, "older", stop), context, held, lead, board)
+        assert not newer.overtaken()

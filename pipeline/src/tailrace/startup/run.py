@@ -189,9 +189,10 @@ def _outlast(
                 with contextlib.suppress(errors.TailraceError):  # the error itself matters more
                     last_error.write(context.ledger, context.pipeline, reported, context.run, at, board.lines())
                 raise explained(reported, context.pipeline.kafka) from error
-            patience.refuse_successor(context.ledger)
+            ledger = held.enter_context(Ledger.of(context.pipeline))
+            patience.refuse_successor(context.ledger)  # last: `lead` fences a driver that takes over after it
             context.ledger.close()
-            context = replace(context, ledger=held.enter_context(Ledger.of(context.pipeline)))
+            context = replace(context, ledger=ledger)
 
 
 def _lead(

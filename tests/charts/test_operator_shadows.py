@@ -252,7 +252,9 @@ def test_pipeline_of_the_shadows_name_is_left_alone(api: Api, operator: Reconcil
     """Even if no watch has shown it yet, and when the spec has no shadow any more."""
     theirs = {"config": {"source": {"topics": ["x"]}, "sink": {"topic": "y"}}}
     api.pipeline(theirs, "orders-shadow")
-    api.cache.drop(SHADOW)
+    held = api.cache.body(SHADOW)
+    assert held is not None
+    api.cache.drop(SHADOW, held["metadata"]["uid"])
     operator.reconcile(LIVE)
     assert api.says("ShadowReady")[0] == "NameTaken"
     api.pipeline(theirs, "orders-shadow")

@@ -87,10 +87,12 @@ class Cache:
             with self._lock:
                 del self._reported[place]
 
-    def drop(self, key: Key) -> None:
-        """Forget a Pipeline that is gone, though no watch has said so."""
+    def drop(self, key: Key, uid: str) -> None:
+        """Forget a Pipeline that is gone, though no watch has said so; one that was made again meanwhile stays."""
         with self._lock:
-            self._pipelines.pop(key, None)
+            held = self._pipelines.get(key)
+            if held is not None and held["metadata"]["uid"] == uid:
+                del self._pipelines[key]
 
     def of(self, key: Key) -> Found | None:
         """Return the objects of a Pipeline; None if there is none."""

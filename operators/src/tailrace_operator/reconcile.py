@@ -93,8 +93,10 @@ class Reconciler:
         now = time.monotonic()
         if now - self._refreshed.get(key, float("-inf")) < RESYNC:
             return
+        held = self._cache.body(key)
         if not self._api.uid(key):
-            self._cache.drop(key)
+            if held is not None:
+                self._cache.drop(key, held["metadata"]["uid"])
             return
         agree = [
             self._cache.replace(kind, key, partial(self._api.list, kind, key.namespace, f"{label}={key.name}"))
@@ -149,7 +151,7 @@ class Reconciler:
                 "%s: running revision %s%s", key, choice.run.name, f" ({choice.rolled_back})" * bool(choice.rolled_back)
             )
         if self._api.uid(key) != seen.resource.uid:  # nothing is made for a Pipeline that is gone
-            self._cache.drop(key)
+            self._cache.drop(key, seen.resource.uid)
             return seen
         told = tell.news(seen, choice.run, built, choice.rolled_back)
         if why := tell.because(seen, choice.run, built):

@@ -101,3 +101,13 @@ def test_second_list_of_the_same_objects_at_a_time_is_refused() -> None:
 
     with pytest.raises(InvariantBroken, match="two lists"):
         cache.replace("Pod", KEY, ask)
+
+
+def test_pipeline_that_was_made_again_is_not_dropped_with_the_one_that_is_gone() -> None:
+    """It would not be seen until its next change."""
+    cache = cache_of()
+    cache.pipeline({"metadata": {"name": "p", "namespace": "ns", "uid": "again"}}, gone=False)
+    cache.drop(KEY, "u")
+    assert cache.body(KEY) is not None
+    cache.drop(KEY, "again")
+    assert cache.body(KEY) is None

@@ -229,6 +229,14 @@ def test_a_missing_not_null_field_is_named(spark: SparkSession) -> None:
     ]
 
 
+@pytest.mark.parametrize("more", ["", ", dec decimal(5,2)"], ids=["by Spark's parser", "by Python's"])
+def test_rejected_record_has_null_for_a_field_that_must_not_be_null(spark: SparkSession, more: str) -> None:
+    """Whoever reads the field of all records finds no value there; the task does not fail."""
+    frame = decode(records(spark, [b'{"a":1}', b"x", b"{}"]), source(f"a long NOT NULL{more}"), Path())
+    found = [(row["a"], row["_reason"]) for row in in_order(frame)]
+    assert found == [(1, None), (None, "not json"), (None, "field missing")]
+
+
 def test_the_original_record_is_kept_with_its_fields(spark: SparkSession) -> None:
     """Key, position, time, headers and the original bytes are kept, for good and bad records alike."""
     frame = decode(records(spark, [b'{"i":1}', b"x"], headers=[("h", b"v")]), source("i int"), Path())

@@ -76,16 +76,45 @@ AVRO: Mapping[str, bytes] = {
     "2^55 names": long(1) + EMPTY * 2 + long(1 << 55) + long(1) + b"a",
     "a number without end": b"\x80" * 100,
 }
+HUGE = ("1e-99999999", "0e-999999999", "-1e-000000057", "350000000000000000000", "1e400", "-1e9999999")
+NUMBERS: Mapping[str, bytes] = {
+    f"{number} in {field}": b'{"id":1,%b}' % (field % number).encode()
+    for number in HUGE
+    for field in ('"price":%s', '"price":"%s"', '"exact":%s', '"exact":"%s"', '"prices":[{"price":"%s"}]')
+}
+MODEL = """
+from decimal import Decimal
+from pydantic import BaseModel
+
+class Price(BaseModel):
+    price: Decimal
+
+class Order(BaseModel):
+    id: int
+    price: Decimal | None = None
+    exact: Decimal | None = None
+    prices: list[Price] | None = None
+"""
 SECTIONS: Mapping[str, Mapping[str, Any]] = {
     "json": {"source": {"format": "json", "schema": "id long not null, text string"}, "sink": {"format": "json"}},
     "avro": {"source": {"format": "avro", "schema": "r.avsc"}, "sink": {"format": "json"}},
+    "numbers": {
+        "source": {
+            "format": "json",
+            "schema": "id long not null, price decimal(10,2), exact decimal(38,18), "
+            "prices array<struct<price:decimal(10,2)>>",
+        },
+        "sink": {"format": "json"},
+    },
+    "model": {"source": {"format": "json", "schema": "order.py:Order"}, "sink": {"format": "json"}},
 }
-HOSTILE = {"json": JSON, "avro": AVRO}
+HOSTILE = {"json": JSON, "avro": AVRO, "numbers": NUMBERS, "model": NUMBERS}
 
 
 def line(kafka: EmbeddedKafka, folder: Path) -> Line:
     """Return a pipeline whose topics take large records."""
     (folder / "r.avsc").write_text(json.dumps(SCHEMA))
+    (folder / "order.py").write_text(MODEL)
     topics = Topics(kafka.bootstrap_servers)
     name = f"hostile-{uuid.uuid4().hex[:8]}"
     source, sink = (topics(each, 1, max_message_bytes=LARGEST) for each in ("in", "out"))
@@ -102,7 +131,7 @@ def settings(one: Line, form: str) -> dict[str, Any]:
 
 def usual(form: str, number: int) -> bytes:
     """Return a record that nothing is wrong with."""
-    return b'{"id":%d}' % number if form == "json" else long(number) + EMPTY * 3
+    return long(number) + EMPTY * 3 if form == "avro" else b'{"id":%d}' % number
 
 
 def send(one: Line, form: str, *hostile: bytes) -> list[int]:

@@ -83,3 +83,40 @@ def test_validator_of_a_model_that_returns_a_fraction_for_an_int_rejects_the_rec
     [cents, names], verdicts = decode_values(records, wanted, json_model.decoder(model), json_model.MISFIT)
     assert (cents.to_pylist(), names.to_pylist()) == ([None, 2], ["a", "b"])
     assert verdicts.reasons == [json_model.MISFIT, None]
+
+
+LARGE = Decimal("3.40282366920938463563374607431768211456")  # 2**128 + 10**20 of its last digit
+PRICE = pa.decimal128(38, 18)
+
+
+@pytest.mark.parametrize("decimal", [LARGE, Decimal("1E-99999999"), Decimal("-1E-57"), Decimal("1E+9999999"), 2**128])
+@pytest.mark.parametrize(
+    ("within", "kind"),
+    [
+        (lambda each: each, PRICE),
+        (lambda each: {"p": each}, pa.struct([("p", PRICE)])),
+        (lambda each: (each, 1), pa.struct([("p", PRICE), ("n", pa.int64())])),
+        (lambda each: [None, each], pa.list_(PRICE)),
+        (lambda each: np.array([each]), pa.list_(PRICE)),
+        (lambda each: {"k": each}, pa.map_(pa.string(), PRICE)),
+        (lambda each: [("k", [each])], pa.map_(pa.string(), pa.list_(PRICE))),
+    ],
+)
+def test_decimal_of_more_digits_than_arrow_has_rejects_its_record(decimal: Any, within: Any, kind: pa.DataType) -> None:
+    """Arrow would make 1E-18 of the first, and end the process on the second."""
+    usual = within(Decimal("1.5"))
+    found, reasons, details = column([usual, within(decimal), None, usual], kind)
+    assert reasons == [None, "misfit", None, None]
+    assert details[1] is not None
+    assert details[1].startswith("x: ")
+    assert found[1:3] == [None, None]
+    assert found[0] == found[3] == pa.array([usual], kind)[0].as_py()
+
+
+@pytest.mark.parametrize(
+    "value", [Decimal("1.5" + "0" * 60), Decimal("0E-99999999"), Decimal("0E+9"), Decimal("1E+19"), 10**19, None]
+)
+def test_decimal_that_fits_is_kept_however_it_is_written(value: Any) -> None:
+    """Zeros at the end need no digits of the type."""
+    found, reasons, _ = column([value], PRICE)
+    assert (found, reasons) == ([value if value is None else Decimal(value)], [None])

@@ -259,6 +259,40 @@ def test_detail_with_half_a_surrogate_pair_stops_no_batch(schema: str, record: b
     assert "?" in rows.column("_detail")[0].as_py()
 
 
+DECIMALS = (
+    "d decimal(10,2), w decimal(38,18), n decimal(38,0), s decimal(30,28), st struct<d:decimal(10,2)>, "
+    "a array<decimal(38,18)>, k decimal(38,2), u decimal(19,19), v decimal(28,10)"
+)
+TINY = (
+    "1e-41", "1e-99999999", "0e-999999999", "1E-000000099", "99999999999999999999999999999999999999e-57", "-1.5e-87",
+    "0.00000000000000000000000000000000000001e-9", "12345678901234567890123456789012345678e-0000000000000019",
+    "0.1e-00000000000000000000000000000000000020", "1e-38", "0.00000000000000000000000000000000000000E-5",
+)  # fmt: skip
+OVERFLOWING = ("350000000000000000000", "-3.5e20", "1e30", "90736613012932121.3", "99999999999999999999", "1e20")
+
+
+@pytest.mark.parametrize(
+    "field", ['"d":%s', '"w":%s', '"n":%s', '"s":%s', '"st":{"d":%s}', '"a":[1, %s]', '"k":%s', '"u":%s', '"v":%s']
+)
+@pytest.mark.parametrize("number", [*TINY, *OVERFLOWING])
+def test_decimal_that_arrow_would_misread_is_judged_by_its_digits(number: str, field: str) -> None:
+    """Arrow reads beyond its table of powers of ten, where the process may end, or multiplies beyond 128 bits."""
+    escaped = number.replace("e", "\\u0065").replace("5", "\\u0035", 1)
+    batch = [b"{%b}" % (field % text).encode() for text in (number, f'"{number}"', f'"{escaped}"', "1.25")]
+    expected = [found for record in batch for found in one_by_one(DECIMALS, [record])]
+    assert by_arrow(DECIMALS, batch) == expected
+    assert [by_arrow(DECIMALS, [record])[0] for record in batch] == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(digits=st.integers(0, 10**38 - 1), exponent=st.integers(-45, 39), precision=st.integers(1, 38), data=st.data())
+def test_decimal_is_read_exactly_or_rejected(digits: int, exponent: int, precision: int, data: st.DataObject) -> None:
+    """Whatever its digits, its exponent and its type."""
+    schema = f"d decimal({precision},{data.draw(st.integers(0, precision))})"
+    batch = [b'{"d":%de%d}' % (digits, exponent), b'{"d":%d}' % digits, b'{"d":0.%038d}' % digits]
+    assert by_arrow(schema, batch) == [found for record in batch for found in one_by_one(schema, [record])]
+
+
 def test_ordinary_records_go_through_arrows_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only records that it refuses are decoded one by one."""
     slow: list[bytes | None] = []
@@ -268,10 +302,14 @@ def test_ordinary_records_go_through_arrows_parser(monkeypatch: pytest.MonkeyPat
         return decode_values(values, *more)
 
     monkeypatch.setattr(json_arrow, "decode_values", seen)
-    good = [b'{"l":%d,"s":"x\\n","dt":"2020-01-01","other":{"NaN":1}}\n' % number for number in range(1000)]
+    good = [
+        b'{"l":%d,"s":"x\\n \\u00e9","dt":"2020-01-01","p":"-12.5","w":12345678901234567.25,' % number
+        + b'"x":1.5e-17,"other":{"NaN":1}}\n'
+        for number in range(1000)
+    ]
     bad = [b"{}}", b'{"l":1.5}', b"x", None, b'{"l":1}{"l":2}', b'{"l":1,"l":2}']
     batch = [*good[:300], *bad, *good[300:]]
-    found = by_arrow("l long, s string, dt date", batch)
+    found = by_arrow("l long, s string, dt date, p decimal(10,2), w decimal(38,18), x double", batch)
     assert [row["l"] for reason, _, row in found if reason is None] == [*range(300), 2, *range(300, 1000)]
     assert set(bad) <= set(slow)
     assert len(slow) < 500

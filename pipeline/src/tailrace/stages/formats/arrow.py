@@ -6,10 +6,10 @@ once; only if Arrow refuses a list are its rows tried one by one, to find those 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact
 from itertools import chain
 from numbers import Real
 from typing import Any
@@ -28,6 +28,8 @@ Cut = Callable[[Sequence[Any]], bool]
 
 NO_VALUE = "no value"
 _REFUSED = (pa.ArrowException, ValueError, TypeError, OverflowError)
+# 38 digits, up to 38 of them after the point; zeros at the end may be dropped.
+_DIGITS = Context(prec=38, Emin=-1, Emax=37, traps=[Inexact])
 _WHOLE = frozenset({int, type(None), date, datetime})  # the usual types, none of which has a fraction
 
 
@@ -104,6 +106,13 @@ def decode_values(
 
 def _column(rows: Sequence[dict[str, Any]], field: pa.Field, verdicts: Verdicts, misfit: str) -> pa.Array:
     values, cut = [row[field.name] for row in rows], _cut(field.type)
+    if _has_decimal(field.type):
+        for number, each in enumerate(values):
+            try:
+                values[number] = _with_arrows_digits(each)
+            except ValueError as error:
+                values[number] = None
+                verdicts.reject(number, Misfit(misfit, f"{field.name}: {error}"))
     try:
         found = pa.array(values, field.type)
     except _REFUSED:
@@ -119,6 +128,29 @@ def _column(rows: Sequence[dict[str, Any]], field: pa.Field, verdicts: Verdicts,
             values[number] = None
             verdicts.reject(number, Misfit(misfit, f"{field.name}: {error}"))
     return pa.array(values, field.type)
+
+
+def _has_decimal(kind: pa.DataType) -> bool:
+    return pt.is_decimal(kind) or any(_has_decimal(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _with_arrows_digits(value: Any) -> Any:
+    """Return the value with its decimals as Arrow can read them; raise ValueError if one has too many digits.
+
+    Arrow wraps around with more than 38 digits, and reads beyond its table of powers of ten for 1E-99999999.
+    """
+    if isinstance(value, Decimal):
+        try:
+            return _DIGITS.plus(value)
+        except Inexact:
+            raise ValueError(f"{value} has more digits than a decimal can have") from None
+    if isinstance(value, Mapping):
+        return {name: _with_arrows_digits(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(map(_with_arrows_digits, value))
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | memoryview):
+        return list(map(_with_arrows_digits, value))
+    return value
 
 
 def _cut(kind: pa.DataType) -> Cut | None:

@@ -18,18 +18,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 import pyarrow.types as pt
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DecimalType, StructType
 
 from tailrace.stages.formats.arrow import Decoder, Read, Verdicts, decode_values
 from tailrace.stages.formats.json_records import DEEPEST, LONGEST_NUMBER, decoder, lone_surrogate, suspect
 from tailrace.stages.formats.json_schema import WRONG_TYPE
+from tailrace.stages.formats.json_values import leaves
 
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 _BLANK = " \t\n\r"
 _ROW = re.compile(r"in row (\d+)$")
-_NUMBERS = r"[:,\[][ \t\n\r]*-?(?:NaN|Inf)"
+_BEFORE = r"[:,\[][ \t\n\r]*"
+_NUMBERS = _BEFORE + r"-?(?:NaN|Inf)"
+# Decimals that may have more than 38 digits after the point, for which Arrow reads beyond its table of powers of ten:
+# those with a negative exponent of more than 19 or with more than 19 digits before it. They may be texts, with escapes.
+_TINY = (
+    _BEFORE + r'(?:"?[+-]?(?:[0-9.]*[eE]-0*(?:[2-9][0-9]|[1-9][0-9]{2})|[0-9.]{20,}[eE]-)'
+    r'|"[0-9.eE+-]*\\u00(?:3[0-9]|2[bBdDeE]|[46]5))'
+)
+_DIGITS = 38  # of a decimal of 128 bits
 _SURROGATES = r"\\u[dD][89a-fA-F]"
 _PAIRS = r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
@@ -80,14 +89,15 @@ def reader(schema: StructType, wanted: pa.Schema, zone: str = "UTC") -> Read:
     read = [pa.field(field.name, _read_as(field.type)) for field in wanted]
     if any(_has_map(field.type) for field in wanted):  # Arrow's parser reads no maps
         return lambda values: decode_values(values.to_pylist(), wanted, decode, WRONG_TYPE)
-    quick = _Quick(pa.schema(read), wanted, _required(schema, wanted))
+    odd = _NUMBERS + "|" + _TINY if any(isinstance(kind, DecimalType) for kind in leaves(schema)) else _NUMBERS
+    quick = _Quick(pa.schema(read), wanted, _required(schema, wanted), odd)
     return lambda values: _decoded(values, quick, wanted, decode)
 
 
 def _decoded(values: pa.Array, quick: _Quick, wanted: pa.Schema, decode: Decoder) -> tuple[list[pa.Array], Verdicts]:
     verdicts = Verdicts.good(len(values))
     pieces = _Pieces([], [])
-    texts, usual = _usual(values)
+    texts, usual = _usual(values, quick.odd)
     left = ~usual
     if texts is not None:
         for rows, columns in quick.parsed(texts, np.flatnonzero(usual), left):
@@ -100,8 +110,8 @@ def _decoded(values: pa.Array, quick: _Quick, wanted: pa.Schema, decode: Decoder
     return pieces.joined(wanted), verdicts
 
 
-def _usual(values: pa.Array) -> tuple[pa.Array | None, Mask]:
-    """Return the texts, and which of them may be given to Arrow's parser."""
+def _usual(values: pa.Array, odd: str) -> tuple[pa.Array | None, Mask]:
+    """Return the texts, and which of them may be given to Arrow's parser; none in which `odd` matches."""
     try:
         texts = values.cast(pa.string())
     except pa.ArrowInvalid:
@@ -109,7 +119,7 @@ def _usual(values: pa.Array) -> tuple[pa.Array | None, Mask]:
         texts = pc.if_else(pa.array(good, pa.bool_()), values, pa.scalar(None, pa.binary())).cast(pa.string())
     texts = pc.utf8_trim(texts, _BLANK)
     usual = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
-    usual = pc.and_(usual, pc.invert(pc.match_substring_regex(texts, _NUMBERS)))
+    usual = pc.and_(usual, pc.invert(pc.match_substring_regex(texts, odd)))
     found = pc.fill_null(usual, False).to_numpy(zero_copy_only=False).copy()
     doubtful = pc.match_substring_regex(texts, _SURROGATES)
     if pc.any(doubtful, min_count=0).as_py():
@@ -133,7 +143,8 @@ def _is_utf8(value: bytes) -> bool:
 class _Quick:
     """Arrow's parser, for one schema."""
 
-    def __init__(self, read: pa.Schema, wanted: pa.Schema, required: list[str]) -> None:
+    def __init__(self, read: pa.Schema, wanted: pa.Schema, required: list[str], odd: str) -> None:
+        self.odd = odd
         self._options = pa.json.ParseOptions(explicit_schema=read, unexpected_field_behavior="ignore")
         self._wanted = wanted
         self._required = required
@@ -213,13 +224,18 @@ def _optional(field: pa.Field) -> bool:
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
-    """Return the type that Arrow's parser should read; times and bytes are read as texts."""
+    """Return the type that Arrow's parser should read; times and bytes are read as texts.
+
+    Arrow multiplies a decimal by up to 10**scale and may not notice an overflow; 256 bits hold every product.
+    """
     if pt.is_struct(kind):
         return pa.struct([(each.name, _read_as(each.type)) for each in map(kind.field, range(kind.num_fields))])
     if pt.is_list(kind):
         return pa.list_(_read_as(kind.value_type))
     if pt.is_date(kind) or pt.is_timestamp(kind) or pt.is_binary(kind):
         return pa.string()
+    if pt.is_decimal(kind) and kind.precision + kind.scale > _DIGITS:
+        return pa.decimal256(_DIGITS, kind.scale)
     return kind
 
 
@@ -256,7 +272,10 @@ def _finished(column: pa.Array, kind: pa.DataType, unsure: Mask, *, nested: bool
         odd = pc.or_(pc.equal(size, np.inf), pc.and_(pc.equal(column, 0), pc.less(pc.divide(1.0, column), 0)))
         _mark(odd, unsure, nested)
     elif pt.is_decimal(kind):
-        _mark(pc.greater_equal(pc.abs(column.cast(pa.float64())), _limit(kind)), unsure, nested)
+        beyond = pc.greater_equal(pc.abs(column.cast(pa.float64())), _limit(kind))
+        _mark(beyond, unsure, nested)
+        if column.type != kind and pc.any(beyond).as_py():  # those would not fit
+            column = pc.if_else(beyond, pa.scalar(None, column.type), column)
     elif pt.is_binary(kind) and column.null_count < len(column):
         _mark(column.is_valid(), unsure, nested)
         return pa.nulls(len(column), kind)

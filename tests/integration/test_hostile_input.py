@@ -76,11 +76,20 @@ AVRO: Mapping[str, bytes] = {
     "2^55 names": long(1) + EMPTY * 2 + long(1 << 55) + long(1) + b"a",
     "a number without end": b"\x80" * 100,
 }
-HUGE = ("1e-99999999", "0e-999999999", "-1e-000000057", "350000000000000000000", "1e400", "-1e9999999")
+HUGE = ("1e-99999999", "0e-999999999", "-1e-000000057", "350000000000000000000", "1e400", "1e9999999", "-1e9999999")
 NUMBERS: Mapping[str, bytes] = {
     f"{number} in {field}": b'{"id":1,%b}' % (field % number).encode()
     for number in HUGE
-    for field in ('"price":%s', '"price":"%s"', '"exact":%s', '"exact":"%s"', '"prices":[{"price":"%s"}]')
+    for field in (
+        '"price":%s',
+        '"price":"%s"',
+        '"exact":%s',
+        '"exact":"%s"',
+        '"prices":[{"price":"%s"}]',
+        '"single":%s',
+        '"double":%s',
+        '"id":%s',
+    )
 }
 MODEL = """
 from decimal import Decimal
@@ -94,6 +103,7 @@ class Order(BaseModel):
     price: Decimal | None = None
     exact: Decimal | None = None
     prices: list[Price] | None = None
+    double: float | None = None
 """
 SECTIONS: Mapping[str, Mapping[str, Any]] = {
     "json": {"source": {"format": "json", "schema": "id long not null, text string"}, "sink": {"format": "json"}},
@@ -102,7 +112,7 @@ SECTIONS: Mapping[str, Mapping[str, Any]] = {
         "source": {
             "format": "json",
             "schema": "id long not null, price decimal(10,2), exact decimal(38,18), "
-            "prices array<struct<price:decimal(10,2)>>",
+            "prices array<struct<price:decimal(10,2)>>, single float, double double",
         },
         "sink": {"format": "json"},
     },

@@ -230,7 +230,8 @@ def _double(value: Any) -> float:
 def _float(value: Any) -> float:
     found = _double(value)
     if abs(found) >= _FLOAT_LIMIT:
-        below = type(value) in (int, Decimal) and abs(value) < _FLOAT_LIMIT
+        # abs() would round a Decimal, or overflow.
+        below = type(value) in (int, Decimal) and -_FLOAT_LIMIT < value < _FLOAT_LIMIT
         return math.copysign(_FLOAT_MOST if below else math.inf, found)
     if struct.unpack("<q", struct.pack("<d", found))[0] & (2 * _TIE - 1) == _TIE and type(value) in (int, Decimal):
         # Rounding twice could go the wrong way; Arrow reads the digits themselves.

@@ -279,3 +279,44 @@ def test_odd_timestamps_neither_stop_a_pipeline_nor_reject_a_record(
     assert len(found) + len(refused) == 2 * len(TIMES)
     times = [dict(each.headers).get(HEADER_TIMESTAMP) for each in refused]
     assert times == ([b"%d" % MICROSECONDS, None, None, b"1700000000123"] if form == "json" else [])
+
+
+EVENT = {
+    "type": "record",
+    "name": "Event",
+    "fields": [
+        {"name": "id", "type": ["null", "long"]},
+        {"name": "at", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+    ],
+}
+EVENTS = [
+    b'{"id":1,"at":"2026-01-01T00:00:00Z"}',
+    b'{"id":2,"at":"9999-12-31T23:59:59-05:00"}',
+    b'{"id":3,"at":"2026-01-01T00:00:00Z"}',
+]
+
+
+@pytest.mark.parametrize("engine", ["threads", "spark"])
+def test_year_that_python_does_not_have_rejects_its_record(
+    tailrace_kafka: EmbeddedKafka, tmp_path: Path, request: pytest.FixtureRequest, engine: str
+) -> None:
+    """It is 10000 in UTC, which Arrow and Spark have; the format of the sink is written in Python."""
+    one = line(tailrace_kafka, tmp_path)
+    (tmp_path / "event.avsc").write_text(json.dumps(EVENT))
+    (tmp_path / "event.py").write_text(
+        "from datetime import datetime\nfrom pydantic import BaseModel\n\n"
+        "class Event(BaseModel):\n    id: int\n    at: datetime\n"
+    )
+    (tmp_path / "work.py").write_text("def same(frame):\n    return frame.drop('kafka')\n")
+    produce(one.kafka, one.source, [Record(value) for value in EVENTS])
+    avro: dict[str, Any] = {"sink": {"format": "avro", "schema": "event.avsc"}}
+    if engine == "threads":
+        one.run(source={"format": "json", "schema": "event.py:Event"}, **avro)
+    else:
+        sections = {"source": {"format": "json", "schema": "id long, at timestamp"}, **avro}
+        found = one.pipeline(**sections, process={"function": "work.py:same"})
+        run.run(found, tmp_path, batch=True, spark=request.getfixturevalue("spark"))
+    assert len(consume(one.kafka, one.sink)) == 2
+    [refused] = consume(one.kafka, f"{one.name}.rejected")
+    assert json.loads(refused.value or b"") == {"id": 2, "at": 253_402_318_799_000_000}
+    assert dict(refused.headers)[HEADER_REASON] == b"time out of range"

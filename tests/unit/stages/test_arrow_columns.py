@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +14,8 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tailrace.stages.formats import json_model
-from tailrace.stages.formats.arrow import decode_values
+from tailrace.stages.formats.arrow import _with_integers, decode_values
+from tailrace.stages.formats.base import written
 
 NUMBERS = pa.struct([("n", pa.int32()), ("d", pa.float64())])
 MODEL = """
@@ -120,3 +122,37 @@ def test_decimal_that_fits_is_kept_however_it_is_written(value: Any) -> None:
     """Zeros at the end need no digits of the type."""
     found, reasons, _ = column([value], PRICE)
     assert (found, reasons) == ([value if value is None else Decimal(value)], [None])
+
+
+MOMENT = pa.timestamp("us", "UTC")
+LATE = 253_402_318_800_000_000  # five hours into the year 10000
+USUAL = 1_767_312_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("usual", "late", "kind"),
+    [
+        (USUAL, LATE, MOMENT),
+        (USUAL, -LATE, pa.timestamp("us")),
+        (20_000, 5_000_000, pa.date32()),
+        ({"a": USUAL, "n": 1}, {"a": LATE, "n": 1}, pa.struct([("a", MOMENT), ("n", pa.int64())])),
+        ([USUAL], [USUAL, LATE], pa.list_(MOMENT)),
+        ([("k", USUAL)], [("k", LATE)], pa.map_(pa.string(), MOMENT)),
+    ],
+    ids=["timestamp", "local", "date", "struct", "list", "map"],
+)
+@pytest.mark.parametrize("gap", [False, True])
+def test_row_with_a_time_that_python_cannot_hold_is_rejected(usual: Any, late: Any, kind: Any, gap: bool) -> None:
+    """Its neighbours are written; the rejected value has the time as an integer."""
+    times = pa.array([usual, late, usual], _with_integers(kind)).cast(kind)
+    rows = pa.StructArray.from_arrays(
+        [pa.array(["a", "b", "c"]), times], ["text", "at"], mask=pa.array([False, False, gap])
+    )
+    values, verdicts = written(rows, lambda row: f"{row['text']} {row['at']}".encode())
+    first = f"a {times[0].as_py()}".encode()
+    assert values.to_pylist() == [
+        first,
+        json.dumps({"text": "b", "at": late}).encode(),
+        None if gap else first.replace(b"a", b"c", 1),
+    ]
+    assert verdicts.refused() == {1: ("time out of range", "outside the years 1 to 9999: at")}

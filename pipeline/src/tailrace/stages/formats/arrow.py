@@ -199,10 +199,57 @@ def _fractions(values: Sequence[Any]) -> bool:
     )
 
 
-def rows_of(column: pa.StructArray) -> list[dict[str, Any] | None]:
+@dataclass(frozen=True)
+class Unheld:
+    """A row with times before the year 1 or after 9999, which Python cannot hold; those fields have integers."""
+
+    row: dict[str, Any]
+    fields: tuple[str, ...]
+
+
+def rows_of(column: pa.StructArray) -> list[dict[str, Any] | Unheld | None]:
     """Return a struct column's rows as dicts; None where the struct is null."""
+    try:
+        return [*_rows(column)]
+    except (OverflowError, ValueError):
+        return [_row(column.slice(number, 1)) for number in range(len(column))]
+
+
+def _rows(column: pa.StructArray) -> list[dict[str, Any] | None]:
     if column.null_count:
         return list(column.to_pylist())
     names = [field.name for field in column.type]
     lists = [each.to_pylist() for each in column.flatten()]
     return [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
+
+
+def _row(alone: pa.StructArray) -> dict[str, Any] | Unheld | None:
+    columns = dict(zip((field.name for field in alone.type), alone.flatten(), strict=True))
+    unheld = tuple(name for name, values in columns.items() if not _held(values))
+    if not unheld:
+        return _rows(alone)[0]
+    columns |= {name: columns[name].cast(_with_integers(columns[name].type)) for name in unheld}
+    return Unheld({name: values.to_pylist()[0] for name, values in columns.items()}, unheld)
+
+
+def _held(values: pa.Array) -> bool:
+    try:
+        values.to_pylist()
+    except (OverflowError, ValueError):
+        return False
+    return True
+
+
+def _with_integers(kind: pa.DataType) -> pa.DataType:
+    """Return the type with integers in place of times."""
+    if pt.is_date32(kind):
+        return pa.int32()
+    if pt.is_temporal(kind):
+        return pa.int64()
+    if pt.is_struct(kind):
+        return pa.struct([field.with_type(_with_integers(field.type)) for field in kind])
+    if pt.is_map(kind):
+        return pa.map_(_with_integers(kind.key_type), _with_integers(kind.item_type))
+    if pt.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_integers(kind.value_type)))
+    return kind

@@ -30,6 +30,7 @@ from tailrace.stages.formats.arrow import (
     Decoder,
     Misfit,
     Read,
+    Unheld,
     Verdicts,
     decode_batches,
     decode_values,
@@ -42,6 +43,7 @@ Encoder = Callable[[dict[str, Any]], bytes]
 Write = Callable[[pa.RecordBatch], tuple[pa.Array, Verdicts | None]]
 
 BODY = "_row"
+TIME_OUT_OF_RANGE = "time out of range"
 
 
 class SourceFormat(ABC):
@@ -108,7 +110,7 @@ class SinkFormat(ABC):
     def writer(self) -> Write:
         """Return the function that writes rows; called in a worker."""
         encode = self.encoder()
-        return lambda values: written(rows_of(body_of(values)), encode)
+        return lambda values: written(body_of(values), encode)
 
     def frame(
         self, rows: DataFrame, address: list[Column], names: Sequence[str], verdict: tuple[str, str]
@@ -122,7 +124,7 @@ class SinkFormat(ABC):
             encode = self.encoder()
             for batch in batches:
                 place = batch.schema.get_field_index(BODY)
-                values, verdicts = written(rows_of(batch.column(place)), encode)
+                values, verdicts = written(batch.column(place), encode)
                 others = [index for index in range(batch.num_columns) if index != place]
                 yield pa.RecordBatch.from_arrays(
                     [*(batch.column(index) for index in others), values, *verdicts.columns()],
@@ -152,12 +154,15 @@ def row_schema(values: StructType) -> StructType:
     return alone if isinstance(alone, StructType) else values
 
 
-def written(rows: Sequence[dict[str, Any] | None], encode: Encoder) -> tuple[pa.Array, Verdicts]:
+def written(rows: pa.StructArray, encode: Encoder) -> tuple[pa.Array, Verdicts]:
     """Write each row; a row that does not fit is written as JSON and gets a reason."""
     verdicts = Verdicts.good(len(rows))
     values: list[bytes | None] = []
-    for number, row in enumerate(rows):
+    for number, found in enumerate(rows_of(rows)):
+        row = found.row if isinstance(found, Unheld) else found
         try:
+            if isinstance(found, Unheld):
+                raise Misfit(TIME_OUT_OF_RANGE, f"outside the years 1 to 9999: {', '.join(found.fields)}")
             values.append(None if row is None else encode(row))
         except Misfit as why:
             verdicts.reject(number, why)

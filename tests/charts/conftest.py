@@ -57,7 +57,7 @@ EVERYTHING = {
             "config": {
                 "source": {"topics": ["tweets"]},
                 "sink": {"topic": "hashtags", "format": "raw"},
-                "offsets": {"from": "before"},
+                "offsets": {"from": "tailrace.before"},
                 "batch": {"drain": 30.5},
                 "process": {"function": "upper.py:upper"},
                 "spark": {"spark.sql.shuffle.partitions": 4},

@@ -31,7 +31,8 @@ def test_every_right_in_kafka_is_explained_by_a_use(everything: list[Resource]) 
     topics = {
         "tweets": "source topic", "words": "source topic", "more": "topics.read", "logs.": "topics.readPrefixes",
         "hashtags": "sink topic", "counts": "sink topic", "late": "topics.write", "tweets.rejected": "rejected topic",
-        "bad.words": "rejected topic", "tailrace.ledger": "ledger", "before": "offsets.from",
+        "bad.words": "rejected topic", "tailrace.ledger": "ledger", "tailrace.before": "offsets.from",
+        "tailrace.before.": "offsets.from.",
     }  # fmt: skip
     for user in of_kind(everything, "KafkaUser"):
         name = user["metadata"]["labels"]["tailrace.dev/pipeline"]

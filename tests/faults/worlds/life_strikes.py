@@ -29,6 +29,7 @@ from tailrace.errors import (
     OffsetStoreUnusable,
     PipelineRunning,
     ProgressMissing,
+    TailraceError,
 )
 from tailrace.progress.ledger import Ledger
 from tailrace.testing import Consumed, Record, consume, produce, wait_until
@@ -36,6 +37,7 @@ from tailrace.testing import Consumed, Record, consume, produce, wait_until
 _IN_TRANSACTION = 50  # records
 _TIMEOUT_MS = 300_000
 _LONG = 12.0  # seconds: an answer that shows less counts after ten
+_STARTS = 30  # each takes a second at least, and a killed driver is listed for six
 _COMMAND = 240  # seconds; longer than a killed driver's transaction may hide its markers
 
 
@@ -115,8 +117,7 @@ def _rename(one: Driven) -> None:
     one.kill()
     one.rename(after)
     one.settings = {**settings, "offsets": {"from": f"tailrace.{before}"}}
-    one.start()
-    if one.accepted(BatchOpen, OffsetStoreUnusable):
+    if _accepted_at_rest(one, BatchOpen, OffsetStoreUnusable):
         return
     never = isinstance(one.driver.failure(), OffsetStoreUnusable)  # it had no batch, and so no offsets
     renamed, one.settings = one.settings, settings
@@ -128,6 +129,17 @@ def _rename(one: Driven) -> None:
         one.rename(after)
         one.settings = renamed
         one.start()
+
+
+def _accepted_at_rest(one: Driven, *refusals: type[TailraceError]) -> bool:
+    """Start drivers until one is accepted, or refused so; one that was killed counts as running for a while."""
+    for _ in range(_STARTS):
+        one.start()
+        if one.accepted(*refusals, PipelineRunning):
+            return True
+        if not isinstance(one.driver.failure(), PipelineRunning):
+            return False
+    raise Stuck(f"{_STARTS} starts in vain: {one.driver.failure()}")
 
 
 def _hide(one: Driven) -> None:

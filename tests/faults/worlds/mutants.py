@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         "open-batch-of-the-old-name-passed-over",
         "progress/predecessor.py",
-        "    if not group.startswith(_PREFIX):\n",
+        "    if not group.startswith(_PREFIX) or not found:\n",
         "    if group:\n",
     ),
     Mutant(

@@ -162,9 +162,13 @@ class OffsetStoreUnusable(DeliveryError):
 
 
 class PipelineRunning(DeliveryError):
-    """The pipeline's offsets cannot be changed while it runs.
+    """The pipeline's offsets cannot be changed, or taken by another, while it runs.
 
     The running driver keeps its own position and would not notice. Stop it, change the offsets, start it again.
+
+    If `offsets.from` names the group of another pipeline, that one is meant: it may be finishing a batch, which the new
+    pipeline would deliver again. Stop it, its standbys too; a driver that was killed counts as running for
+    `ledger.lease` seconds. Then start the new pipeline; a supervisor that repeats the start does that by itself.
     """
 
     code = "TR-312"

@@ -1,62 +1,104 @@
 """The pipeline that `offsets.from` names, if it is one of Tailrace's in the same ledger: its last batch may be open.
 
 Its group may have the beginning of a batch that is delivered, so a pipeline that begins there would deliver it again.
+So it must have ended: plan, markers and offsets that are read one after another fit together only if nothing moves.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 
 from tailrace.config import Delivery, Pipeline
-from tailrace.errors import BatchOpen
+from tailrace.errors import BatchOpen, PipelineRunning
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.topics import topic_ids
 from tailrace.progress import expiry
 from tailrace.progress.group_note import later
+from tailrace.progress.lease import running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker, offsets_group
 from tailrace.progress.plan import SinkPartition
-from tailrace.progress.positions import Positions, seen_again
+from tailrace.progress.positions import Place, Positions, seen_again
 from tailrace.progress.settling import markers_at_rest
 from tailrace.progress.stream_plan import AnyPlan
 
 _PREFIX = offsets_group("")
+_UNTOUCHED = "nothing was read or written"
 
 
-def beyond(pipeline: Pipeline, group: str, topics: Iterable[str]) -> Positions:
-    """Return where the group's pipeline continues, as far as its ledger knows better than the group.
+def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Callable[[], Positions]) -> Positions:
+    """Return where a pipeline begins that continues after this group; `stored` asks for the group's offsets.
 
     The group lacks the end of a batch whose note is missing. It also has the beginning of the last batch of a topic
     that was taken out or hidden right after it: later plans keep the end, and commit no offsets of such a topic.
-    Raise BatchOpen if the batch is not delivered, and its own pipeline can finish it.
+    Raise PipelineRunning if the group's pipeline may still move, and BatchOpen if it can finish its last batch.
     """
-    if not group.startswith(_PREFIX):
+    found = stored()
+    if not group.startswith(_PREFIX) or not found:
+        return found
+    name, where, topics = group.removeprefix(_PREFIX), pipeline.ledger, {topic for topic, _ in places}
+    cluster, theirs = Cluster(pipeline.kafka), (where.topic, pipeline.kafka, where.partitions, where.replication)
+    with Ledger.of(pipeline) as own, Ledger(name, *theirs) as ledger:
+        plan = _at_rest(own, cluster, name, topics)
+        in_doubt = plan if plan is not None and _in_doubt(plan, topics) else None
+        markers = markers_at_rest(pipeline, ledger) if in_doubt is not None else {}
+        found = stored()  # again: an answer from before the plan may be older than the note that the plan is done
+        ends = seen_again(plan, topic_ids(cluster.admin, topics)) if plan is not None else {}
+        if in_doubt is not None:
+            ends |= _ends(in_doubt, markers, ledger, cluster)
+        again = _at_rest(own, cluster, name, topics)
+    if again != plan and (reads(plan, topics) or reads(again, topics)):
+        raise PipelineRunning(
+            f"offsets.from: {name!r} planned or finished a batch while this start was reading its state",
+            kept=_UNTOUCHED,
+            then=f"stop {name!r} if it still runs, then start this pipeline again",
+        )
+    return found | {place: ends[place] for place in places if place in ends}
+
+
+def reads(plan: AnyPlan | None, topics: Set[str]) -> bool:
+    """Return whether a pipeline with this last plan may read one of the topics."""
+    return plan is None or not topics.isdisjoint(topic for topic, _ in plan.ends)
+
+
+def _in_doubt(plan: AnyPlan, topics: Set[str]) -> bool:
+    """Return whether the markers must tell where a plan leaves these topics."""
+    return not plan.done and plan.delivery is Delivery.EXACTLY_ONCE and reads(plan, topics)
+
+
+def _at_rest(own: Ledger, cluster: Cluster, name: str, topics: Set[str]) -> AnyPlan | None:
+    """Return the last plan of a pipeline; raise PipelineRunning if a driver of it may read one of the topics.
+
+    A driver leaves its group only after it has noted its last batch as done.
+    """
+    plan = own.latest(name)
+    holders = running(cluster, name) if reads(plan, topics) else []
+    if holders:
+        who = ", ".join(f"run {each.run} on {each.host}" for each in holders)
+        raise PipelineRunning(
+            f"offsets.from: pipeline {name!r} is running ({who})",
+            kept=_UNTOUCHED,
+            then=f"stop {name!r} (SIGTERM lets it finish its batch), then start this pipeline; a driver that was "
+            "killed counts as running until its ledger.lease has passed",
+        )
+    return plan
+
+
+def _ends(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: Ledger, cluster: Cluster) -> Positions:
+    """Return where an open batch ends, if it is delivered; nothing if that cannot be known, so the group counts."""
+    left = undelivered(plan, markers)
+    if not left:
+        return dict(plan.ends)
+    # Its own start is refused in these cases, and advises to come here once the output has been checked.
+    behind = later(plan, {place: each.metadata for place, each in ledger.stored(plan.ends).items()})
+    ahead = any(marker.next > plan.batch + 1 for marker in markers.values())
+    if behind or ahead or expiry.doubtful(plan, markers, time.time(), expiry.retention(cluster.admin)):
         return {}
-    name, where = group.removeprefix(_PREFIX), pipeline.ledger
-    with Ledger.of(pipeline) as own:
-        plan = own.latest(name)
-    if plan is None:
-        return {}
-    cluster = Cluster(pipeline.kafka)
-    kept = seen_again(plan, topic_ids(cluster.admin, topics))
-    if plan.done or plan.delivery is not Delivery.EXACTLY_ONCE:
-        return kept
-    with Ledger(name, where.topic, pipeline.kafka, where.partitions, where.replication) as ledger:
-        markers = markers_at_rest(pipeline, ledger)
-        left = undelivered(plan, markers)
-        if not left:
-            return kept | dict(plan.ends)
-        # Its own start is refused in these cases, and advises to come here once the output has been checked.
-        behind = later(plan, {place: each.metadata for place, each in ledger.stored(plan.ends).items()})
-        ahead = any(marker.next > plan.batch + 1 for marker in markers.values())
-        retention = expiry.retention(cluster.admin)
-        if behind or ahead or expiry.doubtful(plan, markers, time.time(), retention):
-            return {}
     raise BatchOpen(
         f"offsets.from: batch {plan.batch} of {plan.pipeline!r} is open: {len(left)} of its {plan.sinks} sink "
         "partitions are not known to be delivered",
-        kept="nothing was read or written",
+        kept=_UNTOUCHED,
         then=f"finish it: run the configuration of {plan.pipeline!r} with --batch, then start this pipeline; if that "
         "is refused, `tailrace explain TR-313` lists the other choices",
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -19,9 +20,9 @@ from tailrace.config.reference import load
 from tailrace.errors import OffsetStoreUnusable
 from tailrace.kafka.clients import client_options, committed
 from tailrace.kafka.rights import Operation, on_group, on_topic
+from tailrace.progress import predecessor
 from tailrace.progress.marker import offsets_group
 from tailrace.progress.positions import Place, Positions, from_document, to_document
-from tailrace.progress.predecessor import beyond
 
 
 class OffsetStore(Protocol):
@@ -87,10 +88,8 @@ class KafkaStore:
         """Return the offsets of the group named by `offsets.from`."""
         if self._from is None:
             return {}
-        found = self._committed(self._from, places)
-        if found:
-            ends = beyond(self._pipeline, self._from, {topic for topic, _ in places})
-            found |= {place: ends[place] for place in places if place in ends}
+        ask = partial(self._committed, self._from, places)
+        found = predecessor.begin(self._pipeline, self._from, places, ask)
         if not found:
             raise OffsetStoreUnusable(
                 f"offsets.from: the group {self._from!r} has no offsets of the source topics",

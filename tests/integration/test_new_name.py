@@ -1,0 +1,106 @@
+"""A pipeline that begins where another one of Tailrace's is, with `offsets.from`, while that one may still run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from support.pipelines import numbered
+from support.threads import Deliver, Line, first_part_only, killed_before_noting, nothing
+from tailrace import errors
+from tailrace.kafka.cluster import Cluster
+from tailrace.progress.lease import Lease, Phase, running
+from tailrace.progress.positions import Place, Positions
+from tailrace.progress.stores import KafkaStore
+from tailrace.testing import Record, produce, wait_until
+
+pytestmark = pytest.mark.integration
+
+MakeLine = Callable[..., Line]
+
+
+def renamed(one: Line) -> Line:
+    """Return a pipeline with a new name that begins where this one is; both use one ledger."""
+    return Line(one.topics, one.folder, f"{one.name}-2", one.source, one.sink, one.partitions)
+
+
+def begin(new: Line, old: Line) -> None:
+    """Start the pipeline with the new name."""
+    new.run(ledger={"topic": f"{old.name}.ledger"}, offsets={"from": f"tailrace.{old.name}"})
+
+
+def left_open(one: Line, how: Deliver) -> list[bytes | None]:
+    """Write ten records to each partition and let a driver end in its batch; return the records."""
+    for number in range(one.partitions):
+        one.send(numbered(number * 10, number * 10 + 10), partition=number)
+    with pytest.raises(errors.QueryFailed):
+        one.run(how)
+    return numbered(0, one.partitions * 10)
+
+
+def test_new_name_waits_until_the_earlier_pipeline_has_ended(line: MakeLine) -> None:
+    """Its driver may be finishing a batch, which its group does not have the end of."""
+    one = line()
+    expected, new = left_open(one, first_part_only), renamed(one)
+    cluster, pipeline = Cluster(one.pipeline().kafka), one.pipeline()
+    with Lease(pipeline, "0dd") as lease:
+        lease.hold(Phase.LEADING)
+        wait_until(lambda: running(cluster, one.name), "the membership of the earlier driver")
+        with pytest.raises(errors.PipelineRunning, match=f"{one.name!r} is running .run 0dd on") as caught:
+            begin(new, one)
+        assert "then start this pipeline" in caught.value.then
+        one.run()
+    wait_until(lambda: not running(cluster, one.name), "the end of the earlier driver's membership")
+    begin(new, one)
+    assert one.values() == expected
+
+
+@pytest.mark.parametrize("more", [False, True])
+@pytest.mark.parametrize("question", [1, 2])
+def test_new_name_repeats_no_batch_that_the_earlier_pipeline_finishes_meanwhile(
+    line: MakeLine, monkeypatch: pytest.MonkeyPatch, question: int, more: bool
+) -> None:
+    """A driver that is not listed as running notes its batch, or plans another one, between two questions."""
+    one = line(1)
+    expected, new = left_open(one, killed_before_noting), renamed(one)
+    ask, asked = KafkaStore._committed, list[str]()
+
+    def continues_meanwhile(store: KafkaStore, group: str, places: Sequence[Place]) -> Positions:
+        found = ask(store, group, places)
+        asked.append(group)
+        if len(asked) == question:
+            if more:
+                one.send(numbered(10, 20), partition=0)
+            one.run()
+        return found
+
+    monkeypatch.setattr(KafkaStore, "_committed", continues_meanwhile)
+    with contextlib.suppress(errors.PipelineRunning):
+        begin(new, one)
+    begin(new, one)
+    assert asked[question - 1] == f"tailrace.{one.name}"
+    assert one.values() == (numbered(0, 20) if more else expected)
+
+
+def test_new_name_does_not_wait_if_the_earlier_pipeline_reads_other_topics(line: MakeLine) -> None:
+    """A topic is taken out and continues under a new name, while its pipeline runs on with the other one."""
+    one = line(1)
+    other = one.topics("out-of-it", 1)
+    one.send(numbered(0, 5))
+    produce(one.kafka, other, [Record(each) for each in numbered(5, 10)])
+    one.run(source={"topics": [one.source, other]})
+    one.run()
+    produce(one.kafka, other, [Record(each) for each in numbered(10, 15)])
+    one.send(numbered(15, 20))
+    with pytest.raises(errors.QueryFailed):
+        one.run(nothing)  # its batch is open
+    new = replace(renamed(one), source=other)
+    cluster, pipeline = Cluster(one.pipeline().kafka), one.pipeline()
+    with Lease(pipeline, "0dd") as lease:
+        lease.hold(Phase.LEADING)
+        wait_until(lambda: running(cluster, one.name), "the membership of the earlier driver")
+        begin(new, one)
+    assert one.values() == numbered(0, 15)

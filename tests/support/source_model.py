@@ -17,7 +17,7 @@ from typing import Any
 
 from tailrace.config import Pipeline
 from tailrace.driver.context import RENEW_EVERY
-from tailrace.driver.engine import NO_FAULTS, Cut, Faults
+from tailrace.driver.engine import NO_FAULTS, Cut, Faults, Parts
 from tailrace.driver.look import Seen
 from tailrace.driver.loop import Loop
 from tailrace.driver.shutdown import Stop
@@ -124,6 +124,7 @@ class Engine:
         owners: Mapping[SinkPartition, str],
         gone: frozenset[str] = frozenset(),
         faults: Faults = NO_FAULTS,
+        seen: Parts = frozenset(),
     ) -> list[Written]:
         """Read the ranges."""
         if self.asks and plan.topics != {TOPIC: self.source.name}:

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from tailrace.config import Pipeline
 from tailrace.driver import readable, recovery, start
 from tailrace.driver.context import RENEW_EVERY, Context, Unwatched, Watcher
-from tailrace.driver.engine import NO_FAULTS, Faults
+from tailrace.driver.engine import NO_FAULTS, Faults, Parts
 from tailrace.driver.offset_mirror import OffsetMirror
 from tailrace.driver.shutdown import Stop
 from tailrace.driver.thread_engine import ThreadEngine
@@ -72,6 +72,7 @@ class Tearing(ThreadEngine):
         owners: Mapping[SinkPartition, str],
         gone: frozenset[str] = frozenset(),
         faults: Faults = NO_FAULTS,
+        seen: Parts = frozenset(),
     ) -> list[Written]:
         """Deliver as the test says."""
         return self._how(self, plan, owners, gone)

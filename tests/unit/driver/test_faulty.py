@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tailrace import errors
 from tailrace.config import Pipeline
-from tailrace.driver.engine import NO_FAULTS, Cut, Faults
+from tailrace.driver.engine import NO_FAULTS, Cut, Faults, Parts
 from tailrace.driver.faulty import WAYS, Fault, Part, Tolerant, by_place, search, split, told
 from tailrace.gateway import Written
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
@@ -80,6 +80,7 @@ class Raising:
         owners: Mapping[SinkPartition, str],
         gone: frozenset[str] = frozenset(),
         faults: Faults = NO_FAULTS,
+        seen: Parts = frozenset(),
     ) -> list[Written]:
         """Deliver, unless there is a faulty record that is not known yet."""
         self.deliveries += 1

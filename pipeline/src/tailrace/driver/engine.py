@@ -19,6 +19,7 @@ from tailrace.stages.rules import Judged
 BLAMABLE = (errors.FunctionFailed, errors.QueryFailed)
 Faults = Mapping[Place, Mapping[int, str]]  # offsets of records at which the function raises, and what it raised
 NO_FAULTS: Faults = {}
+Parts = frozenset[SinkPartition]
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,13 @@ class Engine(Protocol):
         owners: Mapping[SinkPartition, str],
         gone: frozenset[str] = frozenset(),
         faults: Faults = NO_FAULTS,
+        seen: Parts = frozenset(),
     ) -> list[Written]:
         """Deliver a batch and return what each sink partition has written.
 
         `owners` wrote each sink partition last. Ranges of the topics in `gone` no longer exist, and are not read.
-        Records in `faults` are rejected without asking the function.
+        Records in `faults` are rejected without asking the function. The start has read a marker of the sink partitions
+        in `seen`, which are not written if it is gone.
         """
 
     def judge(self, plan: Plan, faults: Faults = NO_FAULTS) -> Judged:

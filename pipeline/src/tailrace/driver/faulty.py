@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 from tailrace import errors
 from tailrace.config import OnError, Pipeline
-from tailrace.driver.engine import BLAMABLE, Engine, Faults
+from tailrace.driver.engine import BLAMABLE, Engine, Faults, Parts
 from tailrace.driver.spark_errors import failure
 from tailrace.gateway import Written
 from tailrace.progress.plan import Place, Plan, Range, SinkPartition
@@ -100,7 +100,11 @@ class Tolerant:
             yield self._news.get()
 
     def deliver(
-        self, plan: Plan, owners: Mapping[SinkPartition, str], gone: frozenset[str] = frozenset()
+        self,
+        plan: Plan,
+        owners: Mapping[SinkPartition, str],
+        gone: frozenset[str] = frozenset(),
+        seen: Parts = frozenset(),
     ) -> list[Written]:
         """Deliver a batch; see `Engine.deliver`."""
         self._cancelled = False
@@ -108,9 +112,7 @@ class Tolerant:
         pauses = iter(_PAUSES)
         while True:
             try:
-                if not self.rejected:
-                    return self.engine.deliver(plan, owners, gone)
-                return self.engine.deliver(plan, owners, gone, by_place(self.rejected))
+                return self.engine.deliver(plan, owners, gone, by_place(self.rejected), seen)
             except Exception as error:
                 if not self._contested(plan, error, pauses):
                     self._reject(plan, gone, error)

@@ -20,7 +20,7 @@ from tailrace.crash_points import Point
 from tailrace.driver.brokers import Brokers
 from tailrace.driver.choose import choose, reached
 from tailrace.driver.context import Context
-from tailrace.driver.engine import Engine
+from tailrace.driver.engine import Engine, Parts
 from tailrace.driver.faulty import Tolerant, told
 from tailrace.driver.lead import Renewal, overtaken, require_lead
 from tailrace.driver.look import Look, Seen
@@ -231,12 +231,14 @@ class Loop:
 
     # -- one batch ---------------------------------------------------------------------------------
 
-    def deliver(self, plan: Plan, *, limit: int | None = None, gone: frozenset[str] = frozenset()) -> list[Written]:
+    def deliver(
+        self, plan: Plan, *, limit: int | None = None, gone: frozenset[str] = frozenset(), seen: Parts = frozenset()
+    ) -> list[Written]:
         """Deliver a plan, new or from the ledger, and report it; after a stop request, within `batch.drain`."""
         replay = limit is None
         self.context.emit(BatchPlanned.of(plan, replay=replay))
         with self._phases.timed("deliver"):
-            job = self._threads.submit(self._tolerant.deliver, plan, self._owners, gone)
+            job = self._threads.submit(self._tolerant.deliver, plan, self._owners, gone, seen)
             written = self._await(job, plan)
         crash_points.at(Point.BATCH_DONE, plan.batch)
         self._owners |= {each.partition: each.gateway for each in written}

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tailrace import errors
 from tailrace.config import Format, OnError, Pipeline
 from tailrace.driver import frame
-from tailrace.driver.engine import BLAMABLE, NO_FAULTS, Cut, Faults
+from tailrace.driver.engine import BLAMABLE, NO_FAULTS, Cut, Faults, Parts
 from tailrace.driver.frame_analysis import Analysis, Planning, analyse
 from tailrace.driver.leaf import one_row_per_task
 from tailrace.driver.needed_columns import needed, telling
@@ -143,12 +143,13 @@ class SparkEngine:
         owners: Mapping[SinkPartition, str],
         gone: frozenset[str] = frozenset(),
         faults: Faults = NO_FAULTS,
+        seen: Parts = frozenset(),
     ) -> list[Written]:
         """See `Engine.deliver`."""
         self._check(plan)
         self._answers.value, self._reads.value, self._judged.value = [], [], []
         planned = self._frame(len(plan.parts))  # before the job is set up: the function may run jobs of its own
-        with self._job(plan, BatchInfo.of(plan, self._run, owners, gone, faults)):
+        with self._job(plan, BatchInfo.of(plan, self._run, owners, gone, faults, seen)):
             found = self._collect(planned, len(plan.parts))
             if not {each.partition for each in self._answers.value}.issuperset(range(plan.outputs, plan.sinks)):
                 self._to_the_gate(len(plan.parts)).count()

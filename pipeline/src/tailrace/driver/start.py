@@ -89,7 +89,7 @@ def _finish(
         for each in left.ranges:
             if each.topic in gone:
                 _report_gone(context, each)
-        loop.deliver(left, gone=gone)
+        loop.deliver(left, gone=gone, seen=frozenset(recovered.markers))
         loop.replayed(left)
     return dict(plan.ends)
 

@@ -20,7 +20,7 @@ from pyspark.accumulators import Accumulator
 from tailrace.config import Delivery, Pipeline
 from tailrace.driver.arrow_rows import rows
 from tailrace.driver.batch_property import of_task
-from tailrace.driver.engine import NO_FAULTS, Faults
+from tailrace.driver.engine import NO_FAULTS, Faults, Parts
 from tailrace.driver.faultless import without
 from tailrace.driver.input_end import InputEnd
 from tailrace.errors import FunctionFailed
@@ -60,6 +60,7 @@ class BatchInfo:
     delivery: Delivery
     faults: Faults = field(default_factory=dict)
     gone: tuple[tuple[Range, ...], ...] = ()  # by part, what is not read because its topic is gone; empty if nothing
+    seen: Parts = frozenset()  # the start has read a marker of these
     lane: int | None = None  # of a job that only tries its part: it writes nothing
 
     @classmethod
@@ -70,6 +71,7 @@ class BatchInfo:
         owners: Mapping[SinkPartition, str],
         gone: frozenset[str],
         faults: Faults = NO_FAULTS,
+        seen: Parts = frozenset(),
     ) -> BatchInfo:
         """Build it from the plan; ranges of topics that are gone are not read."""
         parts = (
@@ -89,6 +91,7 @@ class BatchInfo:
             delivery=plan.delivery,
             faults=faults,
             gone=tuple(tuple(each for each in part if each.topic in gone) for part in plan.parts) if gone else (),
+            seen=seen,
         )
 
     def probing(self, part: tuple[Range, ...], lane: int) -> BatchInfo:
@@ -216,6 +219,7 @@ class Tasks:
             rejected=self.rejected,
             run=info.run,
             owner=info.owners.get(sink, ""),
+            seen=sink in info.seen,
             idle=self.idle,
             attempt=attempt,
             judges=self.judges and not self.shuffles,

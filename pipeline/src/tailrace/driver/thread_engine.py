@@ -20,7 +20,7 @@ from typing import Any
 from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.driver.arrow_rows import rows
-from tailrace.driver.engine import BLAMABLE, NO_FAULTS, Cut, Faults
+from tailrace.driver.engine import BLAMABLE, NO_FAULTS, Cut, Faults, Parts
 from tailrace.driver.tasks import BatchInfo, Tasks
 from tailrace.gateway import ReadDone, Written
 from tailrace.gateway.attempts import Attempts
@@ -71,6 +71,7 @@ class ThreadEngine:
         owners: Mapping[SinkPartition, str],
         gone: frozenset[str] = frozenset(),
         faults: Faults = NO_FAULTS,
+        seen: Parts = frozenset(),
     ) -> list[Written]:
         """See `Engine.deliver`."""
         if plan.shuffles:
@@ -80,7 +81,7 @@ class ThreadEngine:
                 then="run the pipeline with Spark: tailrace run FILE",
             )
         self._cancelled = False
-        info = BatchInfo.of(plan, self._run, owners, gone, faults)
+        info = BatchInfo.of(plan, self._run, owners, gone, faults, seen)
         jobs = [self._threads.submit(self._part, info, number) for number in range(len(plan.parts))]
         try:
             return [job.result() for job in jobs]

@@ -112,6 +112,10 @@ class ProgressMissing(DeliveryError):
     that was recorded as done, so a stateful pipeline would deliver it again, and its markers have expired. Continuing
     would replay or skip records, so Tailrace does not guess.
 
+    A marker may also expire while a start waits, for an open transaction in its source or for executors. If it was read
+    before and a task no longer finds it, the task writes nothing. Start the pipeline again; the start says if a person
+    must decide.
+
     Choose one:
 
     - Restore the ledger, or configure the ledger topic that was used last.

@@ -110,6 +110,8 @@ class Deliveries:
             if task.by_content:
                 return self._by_content(sink, task, batches, fresh, {} if known else sink.markers())
             marker = None if known else sink.marker()
+            if task.seen and marker is None and not known:
+                raise _gone(task)
             if task.verdicts:
                 return self._verdicts(sink, task, batches, fresh, marker)
             if decide(marker, task.batch, task.digest, str(task)) is Decision.SKIP:
@@ -228,6 +230,16 @@ def _with_rejected(task: Assignment, batches: Iterator[Any], attempt: Attempt) -
     """Yield the rows, then the rejected ones; raise InputUnread if the input was not read completely."""
     yield from batches
     yield from completed(attempt, task).aside.rows()
+
+
+def _gone(task: Assignment) -> errors.ProgressMissing:
+    return errors.ProgressMissing(
+        f"{task}: its marker, which this run has read when it started, is gone: the brokers delete a marker "
+        "offsets.retention.minutes after it was committed",
+        kept="nothing was written to this sink partition, which may have written the batch before",
+        then="start the pipeline again: it compares the age of the batch with the retention; if that is refused, or if "
+        "the markers were deleted by hand, check the output; `tailrace explain TR-306` lists the choices",
+    )
 
 
 def _key(options: dict[str, Any]) -> frozenset[tuple[str, str]]:

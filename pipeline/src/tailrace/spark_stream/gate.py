@@ -21,6 +21,7 @@ from pyspark.sql.types import BooleanType
 
 from tailrace.config import Delivery, OnDataLoss, Pipeline
 from tailrace.driver.batch_property import of_task
+from tailrace.driver.engine import Parts
 from tailrace.driver.input_end import InputEnd
 from tailrace.errors import InvariantBroken
 from tailrace.gateway import Assignment, Written, client
@@ -48,12 +49,13 @@ class JudgedBatch:
     run: str
     owners: Mapping[SinkPartition, str]
     delivery: Delivery
+    seen: Parts = frozenset()  # the start has read a marker of these
 
     @classmethod
-    def of(cls, plan: StreamPlan, run: str, owners: Mapping[SinkPartition, str]) -> JudgedBatch:
+    def of(cls, plan: StreamPlan, run: str, owners: Mapping[SinkPartition, str], seen: Parts) -> JudgedBatch:
         """Extract it from the plan."""
         outputs = len(plan.slices)
-        return cls(plan.batch, plan.digest, plan.sinks, outputs, plan.reads, run, dict(owners), plan.delivery)
+        return cls(plan.batch, plan.digest, plan.sinks, outputs, plan.reads, run, dict(owners), plan.delivery, seen)
 
     def number(self, topic: str, partition: int, first: int, last: int) -> int:
         """Return the number of the range that holds these offsets."""
@@ -111,6 +113,7 @@ class Gate:
             rejected=self.rejected,
             run=info.run,
             owner=info.owners.get(sink, ""),
+            seen=sink in info.seen,
             idle=self.idle,
             verdicts=True,
             lost=(lost,) if self.reset and lost.start < lost.end else (),

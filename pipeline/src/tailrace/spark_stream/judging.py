@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def deliver_judged(rows: DataFrame, write: BatchWrite, gate: Gate, assembly: Assembly) -> list[Written]:
     """Write a batch; return what each sink partition has written, those of the rejected records last."""
     context: Any = rows.sparkSession.sparkContext
-    info = JudgedBatch.of(write.plan, write.run, write.owners)
+    info = JudgedBatch.of(write.plan, write.run, write.owners, write.seen)
     if gate.answers is not None:
         gate.answers.value = []
     context.setLocalProperty(PROPERTY, batch_property.text_of(info))

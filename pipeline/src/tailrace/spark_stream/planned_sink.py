@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,8 @@ from tailrace.driver.catalyst import Patterns
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
 from tailrace.progress.ledger import Ledger
-from tailrace.progress.plan import BatchId, Plan, unlike
+from tailrace.progress.marker import Marker
+from tailrace.progress.plan import BatchId, Plan, SinkPartition, unlike
 from tailrace.progress.stream_plan import VERSION, StreamPlan, assign
 from tailrace.spark_stream import shuffle_keys, spark_source
 from tailrace.spark_stream.sink import BatchWrite, deliver
@@ -76,11 +77,13 @@ class ExactlyOnce:
             settings=session_settings.of_session(spark) if keys.code else None,
             mixes=bool(keys.code),
         )
+        markers: Mapping[SinkPartition, Marker] = {}
         if plan is None or number > known:
             self._held.write(planned, {})
             self._plan = plan = planned
         else:
-            plan = self._replayed(plan, planned, keys.printed)
+            markers = self._held.markers()
+            plan = self._replayed(plan, planned, markers, keys.printed)
         write = BatchWrite(
             plan=plan,
             assigned=assign(plan, slices),
@@ -90,16 +93,18 @@ class ExactlyOnce:
             rejected=self.target.rejected,
             run=self.run,
             options=self.target.options,
+            seen=frozenset(markers),
         )
         deliver(frame, write, rows_of)
 
-    def _replayed(self, plan: StreamPlan, now: StreamPlan, printed: str) -> StreamPlan:
+    def _replayed(
+        self, plan: StreamPlan, now: StreamPlan, markers: Mapping[SinkPartition, Marker], printed: str
+    ) -> StreamPlan:
         """Return the plan of a batch that comes again; refuse what may lose or repeat its records.
 
         `printed` is what an earlier version would have noted of the shuffles.
         """
         _check_same(plan, now)
-        markers = self._held.markers()
         if expiry.missing(plan, markers):
             expiry.check(
                 plan,

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tailrace import crash_points, errors
 from tailrace.crash_points import Point
 from tailrace.driver.context import Context
+from tailrace.driver.engine import Parts
 from tailrace.driver.lead import overtaken
 from tailrace.driver.naming import described, shown
 from tailrace.driver.phases import Phases
@@ -52,6 +53,7 @@ class Runner:
         self._query = ""
         self._cut: Cut | None = None
         self._touched = False
+        self._seen: Parts = frozenset()
         self._delivered = -1
         self._owners: dict[SinkPartition, str] = {}
         self._ends: TopicPartitions = {}
@@ -80,14 +82,22 @@ class Runner:
         return self._plan is not None and not self._plan.done and self._delivered != self._plan.batch
 
     def begin(
-        self, plan: StreamPlan | None, positions: TopicPartitions, log: Checkpoint, cut: Cut, *, touched: bool = False
+        self,
+        plan: StreamPlan | None,
+        positions: TopicPartitions,
+        log: Checkpoint,
+        cut: Cut,
+        *,
+        touched: bool = False,
+        seen: Parts = frozenset(),
     ) -> None:
         """Set where the stream continues: after this plan, at these positions.
 
-        `cut` says who shuffles its rows; `touched`: the plan's batch is delivered, or a part of it is.
+        `cut` says who shuffles its rows; `touched`: the plan's batch is delivered, or a part of it is; `seen`: the sink
+        partitions of which the start has read a marker.
         """
         self._plan, self.positions, self._log, self._cut = plan, dict(positions), log, cut
-        self._touched = touched
+        self._touched, self._seen = touched, seen
         # A stateful pipeline's last batch may still be open: Spark brings it again.
         self._delivered = -1
 
@@ -221,7 +231,8 @@ class Runner:
     ) -> list[Written]:
         self._context.emit(BatchPlanned.of(plan, replay=replay))
         with self._phases.timed("deliver"):
-            write = BatchWrite.of(self._context.pipeline, plan, assigned, self._context.run, self._owners)
+            seen = self._seen if replay else frozenset()
+            write = BatchWrite.of(self._context.pipeline, plan, assigned, self._context.run, self._owners, seen)
             written = (
                 deliver_judged(rows, write, self._gate, self._context.assembly) if plan.reads else deliver(rows, write)
             )

@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from tailrace.config import Delivery, Pipeline
+from tailrace.driver.engine import Parts
 from tailrace.driver.input_end import InputEnd
 from tailrace.errors import InvariantBroken
 from tailrace.gateway import Assignment, Written, connect
@@ -43,6 +44,7 @@ class BatchWrite:
     topics: tuple[str, ...] = ()
     owners: Mapping[SinkPartition, str] = field(default_factory=dict)  # the gateway that last wrote each sink partition
     idle: float = 300.0
+    seen: Parts = frozenset()  # the start has read a marker of these
 
     @classmethod
     def of(
@@ -52,6 +54,7 @@ class BatchWrite:
         assigned: tuple[SinkPartition, ...],
         run: str,
         owners: Mapping[SinkPartition, str],
+        seen: Parts = frozenset(),
     ) -> BatchWrite:
         """Build the write of one planned batch."""
         return cls(
@@ -66,6 +69,7 @@ class BatchWrite:
             options=client_options(pipeline.kafka) | pipeline.sink.options,
             owners=dict(owners),
             idle=pipeline.sink.idle,
+            seen=seen,
         )
 
     def task(self, number: int) -> Assignment:
@@ -83,6 +87,7 @@ class BatchWrite:
             rejected=self.rejected,
             run=self.run,
             owner=self.owners.get(self.assigned[number], ""),
+            seen=self.assigned[number] in self.seen,
             idle=self.idle,
             options=self.options,
         )

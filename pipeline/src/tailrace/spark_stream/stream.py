@@ -121,7 +121,7 @@ def _from(
         if plan is not None and checkpoint.fit(leaves(cut.rows)):
             context.emit(Noted("the checkpoint was written by version 0.1, which read each record twice"))
         touched = plan is not None and any(_written(plan, markers))
-        runner.begin(plan, positions, checkpoint, cut, touched=touched)
+        runner.begin(plan, positions, checkpoint, cut, touched=touched, seen=frozenset(markers))
         context.watcher.reading(lambda: runner.positions)
         context.emit(Ready(pipeline.pipeline, context.run))
         _stream(context, runner, cut.rows, checkpoint.place, until_read)

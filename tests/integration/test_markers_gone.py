@@ -1,0 +1,119 @@
+"""Markers that a start has read, and that the brokers delete before its tasks read them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from integration import test_dropin_replays as dropin
+from integration.test_delivery import break_in_the_middle, faulty
+from integration.test_stateful import fail_behind_the_state, prepared, refused
+from support.pipelines import Bench, numbered
+from support.threads import Line, first_part_only
+from tailrace import errors
+from tailrace.driver import open_transactions
+from tailrace.progress.marker import markers_group
+from tailrace.spark_stream.sink import deliver
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+MakeLine = Callable[..., Line]
+
+
+def delete(bootstrap: str, name: str) -> None:
+    """Delete a pipeline's markers, as the brokers do once all of them have expired."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its requests end with it
+    admin.delete_consumer_groups([markers_group(name)])[markers_group(name)].result(30)
+
+
+def delete_while_waiting(patched: pytest.MonkeyPatch, bootstrap: str, name: str) -> None:
+    """Let the markers be deleted while the start waits for the open transactions of others."""
+    wait = open_transactions.wait
+
+    def waits(*given: Any, **named: Any) -> bool:
+        delete(bootstrap, name)
+        return wait(*given, **named)
+
+    patched.setattr(open_transactions, "wait", waits)
+
+
+def test_marker_deleted_while_a_start_waits_does_not_let_its_part_come_again(
+    line: MakeLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start has seen that the first sink partition is delivered."""
+    one = line(2)
+    one.send(numbered(0, 10), partition=0)
+    one.send(numbered(10, 20), partition=1)
+    with pytest.raises(errors.QueryFailed):
+        one.run(first_part_only)
+    before = one.values()
+    delete_while_waiting(monkeypatch, one.kafka, one.name)
+    with pytest.raises(errors.ProgressMissing, match=r"sink partition 0 batch 0: its marker, .* is gone") as caught:
+        one.run()
+    assert "TR-306" in caught.value.then
+    found = one.values()
+    assert len(found) == len(set(found))
+    assert set(before) <= set(found)
+
+
+def test_marker_deleted_while_a_start_waits_stops_a_batch_of_spark(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks in Spark's workers know of it too."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 10), partition=0)
+    one.send(numbered(10, 20), partition=1)
+    break_in_the_middle(one)
+    assert one.values() == numbered(0, 10)
+    delete_while_waiting(monkeypatch, one.kafka, one.name)
+    with pytest.raises(errors.ProgressMissing, match=r"sink partition 0 batch 0: its marker, .* is gone"):
+        one.run(process=faulty(one))
+    one.settle()
+    found = one.values()
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.takes(15)
+def test_marker_deleted_while_a_start_waits_stops_a_batch_of_a_stateful_pipeline(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of its rejected records too."""
+    one, sections = prepared(bench)
+    fail_behind_the_state(one, sections)
+    delete_while_waiting(monkeypatch, one.kafka, one.name)
+    with pytest.raises(errors.ProgressMissing, match=r"batch 0: its marker, .* is gone"):
+        one.run(**sections)
+    one.settle()
+    found = one.values()
+    assert len(found) == len(set(found))
+    assert refused(one) == list(range(1, 20, 2))
+
+
+def test_marker_deleted_before_a_batch_comes_again_stops_a_query_of_the_users(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`exactly_once` has read it before it lets the tasks write."""
+    one = bench(partitions=2)
+    dropin.fill(one, 0, 40)
+
+    def job() -> None:
+        dropin.deliver(dropin.faulty(dropin.read(spark, one), tmp_path), one, tmp_path / "c", id=one.name)
+
+    dropin.fail_in_part(one, tmp_path, job)
+
+    def delivers(*given: Any, **named: Any) -> Any:
+        delete(one.kafka, one.name)
+        return deliver(*given, **named)
+
+    monkeypatch.setattr("tailrace.spark_stream.planned_sink.deliver", delivers)
+    with pytest.raises(Exception, match="TR-306"):
+        job()
+    one.settle()
+    found = dropin.numbers(one)
+    assert len(found) == len(set(found))

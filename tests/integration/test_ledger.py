@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import NewPartitions
 
 from support.pipelines import Bench
 from support.plans import plan_of
+from support.threads import Line
 from tailrace import errors
+from tailrace.driver import recovery
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.testing import Record, produce, wait_until
 
@@ -176,6 +182,31 @@ def test_pipeline_killed_in_its_first_real_batch_continues(bench: MakeBench) -> 
         one.run(process={"function": "bad.py:bad"})
     one.run()
     assert one.values() == [b"a"]
+
+
+def test_standby_finds_the_plans_that_a_growing_ledger_has_moved(line: Callable[..., Line]) -> None:
+    """It has looked at the ledger long before its turn; the driver that led meanwhile began after the growth."""
+    one = line(1)
+    while zlib.crc32(one.name.encode()) % 8 == 0:  # its plans would not move
+        one = line(1)
+    small: dict[str, Any] = {"ledger": {"partitions": 4}}
+    one.send([b"a"])
+    one.run(**small)
+    pipeline, cluster = one.pipeline(**small), Cluster(one.pipeline().kafka)
+    name = pipeline.ledger.topic
+    with Ledger.of(pipeline) as standby:
+        admin = AdminClient({"bootstrap.servers": one.kafka})
+        admin.create_partitions([NewPartitions(name, 16)])[name].result(30)
+        wait_until(lambda: cluster.topics()[name] == 16, "the ledger to have grown", 30)
+        one.send([b"b"])
+        one.run(**small)
+        recovered, _ = recovery.take(pipeline, standby, cluster)
+        assert recovered.plan is not None
+        assert recovered.plan.batch == 1
+        assert standby.partitions == 16
+        standby.write(plan_of(pipeline, 2, 1), {})
+    with Ledger.of(pipeline) as next_one:
+        assert next_one.latest() == plan_of(pipeline, 2, 1)
 
 
 def test_ledger_is_created_with_compaction(bench: MakeBench) -> None:

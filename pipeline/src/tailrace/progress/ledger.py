@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
@@ -28,12 +27,11 @@ from tailrace.progress import fences
 from tailrace.progress.group_note import GroupNote
 from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group
 from tailrace.progress.plan import Place, Plan, SinkPartition
-from tailrace.progress.plan_lookup import PlanLookup
+from tailrace.progress.plan_lookup import PlanLookup, place_of
 from tailrace.progress.stream_plan import AnyPlan
 
 # Small segments: only closed ones are compacted, and each start reads the others.
 LEDGER_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
-_PLACES = 8  # partitions that plans are spread over; fixed, so that adding partitions to the ledger moves no plan
 _TRANSACTION_TIMEOUT = 30.0  # of the driver's own transactions, which are short unless a broker is down
 _COMMIT_LIMIT = 30.0
 _SOON = 0.1  # seconds; 0 would mean without a limit
@@ -50,12 +48,9 @@ class Ledger:
         self._name = name
         self._topic = topic
         self._base = client_options(kafka)
-        cluster = Cluster(kafka)
-        self._earliest, self._latest, self._admin = cluster.earliest, cluster.latest, cluster.admin
-        self.partitions = cluster.ensure(topic, partitions, replication, LEDGER_SETTINGS, Operation.READ)
-        self._check_policy(cluster)
-        # A ledger that grows to _PLACES partitions moves the plan once; `latest` then searches every partition.
-        self._partition = self._place_of(name)
+        self._cluster = Cluster(kafka)
+        self.partitions = self._cluster.ensure(topic, partitions, replication, LEDGER_SETTINGS, Operation.READ)
+        self._check_policy()
         self._prepared: Producer | None = None
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
@@ -103,6 +98,9 @@ class Ledger:
         persist(lambda: producer.init_transactions(_COMMIT_LIMIT), doing, 60, [on_transactions(self._name)])
         self._producer = producer
         self._consumer = self._reader(offsets_group(self._name))
+        # A standby may have waited for days: an older driver, fenced now, may have used partitions that were added. A
+        # smaller number is of a broker that does not know them yet.
+        self.partitions = max(self.partitions, self._cluster.topics().get(self._topic, 0))
 
     def overtaken(self) -> bool:
         """Ask whether a newer driver has taken over, although it may not have written a plan yet."""
@@ -142,8 +140,9 @@ class Ledger:
             then="if no second driver should be running, find it: it has the same pipeline name",
         )
 
-    def _place_of(self, name: str) -> int:
-        return zlib.crc32(name.encode()) % _PLACES if self.partitions >= _PLACES else 0
+    @property
+    def _partition(self) -> int:
+        return place_of(self._name, self.partitions)
 
     def _reader(self, group: str) -> Consumer:
         return Consumer(
@@ -169,15 +168,15 @@ class Ledger:
         name = of or self._name
         consumer = self._reader(f"tailrace.{self._name}.reader")
         try:
-            lookup = PlanLookup(consumer, self._topic, self._earliest, self._latest, self._name)
-            return lookup.latest(name, self._place_of(name), self.partitions)
+            lookup = PlanLookup(consumer, self._topic, self._cluster.earliest, self._cluster.latest, self._name)
+            return lookup.latest(name, place_of(name, self.partitions), self.partitions)
         finally:
             consumer.assign([])
             consumer.close()
 
-    def _check_policy(self, cluster: Cluster) -> None:
+    def _check_policy(self) -> None:
         """Raise LedgerUnusable if the brokers would delete plans."""
-        policy = setting(cluster, self._topic, "cleanup.policy")
+        policy = setting(self._cluster, self._topic, "cleanup.policy")
         if policy is not None and "delete" in policy.split(","):
             raise errors.LedgerUnusable(
                 f"the ledger topic {self._topic!r} has cleanup.policy={policy}: the brokers would delete plans",
@@ -267,7 +266,7 @@ class Ledger:
         if not isinstance(plan, Plan):
             return
         try:
-            found = topic_ids(self._admin, plan.topics)
+            found = topic_ids(self._cluster.admin, plan.topics)
             again = [topic for topic, name in plan.topics.items() if topic in found and found[topic][0] != name]
             if again:
                 raise recreation(again, f"while batch {plan.batch} was planned", "everything that was delivered")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,19 @@ from tailrace.kafka.errors import translate
 from tailrace.kafka.rights import Operation, on_groups, on_topic
 from tailrace.progress.stream_plan import AnyPlan, read
 
+_PLACES = 8  # partitions that plans are spread over; fixed, so that adding partitions to the ledger moves no plan
 _LOOK_BACK = 256  # ledger records that the first backward search spans
 _READ_LIMIT = 60.0  # longer than a killed driver's transaction can stay open
 
 _Ask = Callable[[list[tuple[str, int]]], TopicPartitions]
+
+
+def place_of(name: str, partitions: int) -> int:
+    """Return the partition of the ledger that a pipeline's plans are written to.
+
+    A ledger that grows to _PLACES partitions moves the plan once; `PlanLookup.latest` then searches every partition.
+    """
+    return zlib.crc32(name.encode()) % _PLACES if partitions >= _PLACES else 0
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from typer.testing import CliRunner
 
-from tailrace.admin.replay import Home, Replay, Selection
+from tailrace.admin.replay import Home, Replay, Selection, select
 from tailrace.cli.rejected import app
 from tailrace.errors import KafkaFailed, OptionRefused, RecordTooLarge
 from tailrace.kafka.clients import add_offsets
@@ -245,6 +245,27 @@ def test_replay_that_another_one_fences_says_so(setup: Setup, monkeypatch: pytes
         setup.replay("--all")
     assert caught.value.kept == "2 records were sent and are marked as replayed"
     assert setup.arrived() == [b"value-%d" % number for number in range(5)]
+
+
+def test_replay_keeps_the_marks_of_one_that_ran_while_it_listed_its_records(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one may have sent records that the list does not contain, of a partition that was empty too."""
+    setup.reject(0, 1, 2)
+
+    def listed(*given: Any) -> Selection:
+        found = select(*given)
+        monkeypatch.setattr("tailrace.cli.rejected.select", select)
+        setup.reject(3, reason="late")
+        setup.reject(4, 5, partition=1)
+        setup.reject(6, partition=1, reason="late")
+        assert setup.replay("--reason", "late")["replayed"] == 2
+        return found
+
+    monkeypatch.setattr("tailrace.cli.rejected.select", listed)
+    assert setup.replay("0:1")["replayed"] == 1
+    assert setup.replay("--all")["replayed"] == 4
+    assert setup.arrived() == [b"value-%d" % number for number in range(7)]
 
 
 def test_long_replay_commits_no_marks_that_are_too_long(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,13 +103,16 @@ def test_a_closed_pipe_ends_quietly() -> None:
     assert done.stderr == ""
 
 
-@given(st.sets(st.integers(0, 30)), st.lists(st.sets(st.integers(0, 30)), max_size=5))
-def test_marks_remember_what_was_replayed_and_nothing_else(records: set[int], replays: list[set[int]]) -> None:
-    """After any replays, in any order, exactly the replayed records are marked, and survive being stored."""
+@given(st.sets(st.integers(0, 30)), st.lists(st.tuples(st.sets(st.integers(0, 30)), st.integers(0, 31)), max_size=5))
+def test_marks_remember_what_was_replayed_and_nothing_else(
+    records: set[int], replays: list[tuple[set[int], int]]
+) -> None:
+    """After any replays, in any order, exactly the replayed records are marked, also behind a list that has ended."""
     offsets, marks, sent = sorted(records), Marks(), set[int]()
-    for replay in replays:
-        now = replay & records
-        marks = marks.after(offsets, now.__contains__)
+    for replay, end in replays:
+        listed = [offset for offset in offsets if offset < end]
+        now = replay.intersection(listed)
+        marks = marks.after(listed, now.__contains__)
         marks = Marks.read(marks.before, marks.metadata + "\0")
         sent |= now
         assert {offset for offset in offsets if offset in marks} == sent

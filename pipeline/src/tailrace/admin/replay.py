@@ -66,10 +66,12 @@ class Marks:
             ) from None
 
     def after(self, offsets: Iterable[int], sent: Callable[[int], bool]) -> Marks:
-        """Return the marks with `sent` added; `offsets` are those of all the partition's records, in order."""
-        before, ranges = self.before, list[list[int]]()
-        gapless = True  # every record so far was sent
-        joined = False  # the previous record was sent
+        """Return the marks with `sent` added; `offsets` are those of the partition's records, in order.
+
+        Another replay may have sent records that arrived after they were listed: ranges behind the list are kept.
+        """
+        before, ranges, end = self.before, list[list[int]](), -1
+        gapless, joined = True, False  # every record so far was sent; the previous one was, behind one that was not
         for offset in offsets:
             done = offset in self or sent(offset)
             if not done:
@@ -80,7 +82,14 @@ class Marks:
                 ranges[-1][1] = offset
             else:
                 ranges.append([offset, offset])
-            joined = done and not gapless
+            joined, end = done and not gapless, offset
+        for first, last in self.beyond:
+            if first > end:
+                ranges.append([first, last])
+            elif last > end and gapless:
+                before = last + 1
+            elif last > end:
+                ranges[-1][1] = last
         return Marks(before, tuple((first, last) for first, last in ranges))
 
 

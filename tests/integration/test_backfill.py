@@ -195,6 +195,26 @@ def test_backfill_of_a_topic_that_was_created_again_is_refused(line: Callable[..
     assert one.values(topic) == []
 
 
+def test_range_of_a_topic_that_is_created_again_before_it_is_recorded_is_refused(line: Callable[..., Line]) -> None:
+    """With the id of the new topic, offsets of the old one would pass for its own; a second command asks again."""
+    one = line(1)
+    fill(one.kafka, one.source, 1, 50)
+    topic = into(one)
+    asked = request(topic)
+    pipeline = derived(one.pipeline(), asked, datetime.now(UTC))
+    cluster = Cluster(pipeline.kafka)
+    with Ledger.of(pipeline) as ledger:
+        found = extent(pipeline, asked, cluster, ledger)
+        recreated(one)
+        wanted = fill(one.kafka, one.source, 1, 200)
+        with pytest.raises(errors.PlanOfAnother, match="created again"):
+            begin(pipeline, found, cluster, ledger)
+    assert one.values(topic) == []
+    settled(pipeline, asked)
+    run_backfill(one, pipeline)
+    assert one.values(topic) == wanted
+
+
 @pytest.mark.slow
 @pytest.mark.takes(30)
 def test_killed_backfill_is_finished_by_the_same_command(bench: Callable[..., Bench]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -21,7 +22,7 @@ from tailrace.errors import ConfigInvalid, OffsetsOutOfRange, OptionRefused, Pla
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.rights import Operation
-from tailrace.kafka.topics import topic_ids
+from tailrace.kafka.topics import recreation, topic_ids
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import BatchId, Place, Plan
 from tailrace.progress.positions import Positions, named
@@ -56,6 +57,7 @@ class Extent:
 
     start: Positions  # where it continues
     until: Positions
+    ids: Mapping[str, str]  # of the topics whose offsets these are
     begun: bool  # whether the ledger has the bound
     finished: bool = False
 
@@ -139,18 +141,21 @@ def extent(pipeline: Pipeline, request: Request, cluster: Cluster, ledger: Ledge
             then="rename the pipeline that has this name",
         )
     finished = plan.done and reached(plan.ends, plan.until)
-    return Extent(dict(plan.ends), dict(plan.until), begun=True, finished=finished)
+    return Extent(dict(plan.ends), dict(plan.until), plan.topics, begun=True, finished=finished)
 
 
 def resolved(pipeline: Pipeline, request: Request, cluster: Cluster) -> Extent:
     """Ask the topics which offsets the times mean; refuse a range that may have lost its beginning."""
     places = source.partitions_of(pipeline, cluster)
+    # First: a topic that is created again meanwhile has another id than the one whose offsets are found.
+    ids = topic_ids(cluster.admin, {topic for topic, _ in places})
     end = bound(pipeline, request, cluster, places)
     start = at_time(pipeline, cluster, places, request.since.timestamp())
     first = cluster.earliest(places)
     if not request.partial:
         refuse_cut(start, first)
-    found = Extent(start, {place: max(end[place], start[place]) for place in places}, begun=False)
+    until = {place: max(end[place], start[place]) for place in places}
+    found = Extent(start, until, {topic: name for topic, (name, _) in sorted(ids.items())}, begun=False)
     if not found.offsets:  # recorded, it would count as finished for ever, whatever arrives later
         raise OptionRefused(
             f"{len(places)} partitions of {', '.join(sorted({topic for topic, _ in places}))} hold no record from "
@@ -204,7 +209,10 @@ def refuse_cut(start: Positions, first: Positions) -> None:
 def begin(pipeline: Pipeline, found: Extent, cluster: Cluster, ledger: Ledger) -> None:
     """Record the range in the ledger, before anything is planned."""
     cluster.require(pipeline.sink.named, "sink topic", Operation.WRITE)
-    ids = topic_ids(cluster.admin, {topic for topic, _ in found.until})
+    read = {topic for topic, _ in found.until}
+    now = topic_ids(cluster.admin, read)
+    if again := {topic for topic in read if topic not in now or now[topic][0] != found.ids.get(topic)}:
+        raise recreation(again, "since its range was asked for", _NOTHING, "repeat the command")
     ledger.take()
     if ledger.latest() is not None:
         return  # another start of the same backfill came first; its range holds
@@ -212,7 +220,7 @@ def begin(pipeline: Pipeline, found: Extent, cluster: Cluster, ledger: Ledger) -
         pipeline=pipeline.pipeline,
         batch=BatchId(0),
         sink=pipeline.sink.topic or "",
-        topics={topic: name for topic, (name, _) in sorted(ids.items())},
+        topics=found.ids,
         parts=(),
         outputs=0,
         ends=found.start,

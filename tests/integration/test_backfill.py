@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -178,6 +178,28 @@ def test_range_that_retention_may_have_cut_is_refused_unless_the_rest_is_accepte
     with pytest.raises(errors.OffsetsOutOfRange, match=rf"{one.source}-1 from 60"):
         settled(pipeline, asked)
     assert settled(pipeline, request(topic, partial=True)).offsets == 90
+
+
+def test_rest_of_a_range_is_read_if_retention_deletes_its_beginning_while_it_is_resolved(
+    one: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start is then behind the log's: such a range could never be read, and --partial would not help."""
+    wanted, topic = fill(one.kafka, one.source, 2, 50), into(one)
+    earliest = Cluster.earliest
+
+    def deleting(cluster: Cluster, places: Iterable[tuple[str, int]]) -> Any:
+        listed = list(places)
+        if (one.source, 1) in listed:
+            expire(one.kafka, one.source, 60, 1)
+        return earliest(cluster, listed)
+
+    asked = request(topic, partial=True)
+    pipeline = derived(one.pipeline(), asked, datetime.now(UTC))
+    with monkeypatch.context() as patched:
+        patched.setattr(Cluster, "earliest", deleting)
+        assert settled(pipeline, asked).offsets == 90
+    run_backfill(one, pipeline)
+    assert one.values(topic) == [value for value in wanted if not b"1-1-" <= value < b"1-1-00010"]
 
 
 def test_backfill_of_a_topic_that_was_created_again_is_refused(line: Callable[..., Line]) -> None:

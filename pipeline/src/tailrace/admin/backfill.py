@@ -154,6 +154,7 @@ def resolved(pipeline: Pipeline, request: Request, cluster: Cluster) -> Extent:
     first = cluster.earliest(places)
     if not request.partial:
         refuse_cut(start, first)
+    start = {place: max(offset, first[place]) for place, offset in start.items()}  # deleted since they were asked for
     until = {place: max(end[place], start[place]) for place in places}
     found = Extent(start, until, {topic: name for topic, (name, _) in sorted(ids.items())}, begun=False)
     if not found.offsets:  # recorded, it would count as finished for ever, whatever arrives later
@@ -193,9 +194,10 @@ def bound(pipeline: Pipeline, request: Request, cluster: Cluster, places: list[P
 def refuse_cut(start: Positions, first: Positions) -> None:
     """Refuse a range that begins at the first offset that is left: records before it were deleted, maybe of the range.
 
-    A partition that begins at 0 has lost nothing, and an older record that is left shows that the range is whole.
+    It begins before that offset if they were deleted since its start was asked for. A partition whose first offset is
+    0 has lost nothing, and an older record that is left shows that the range is whole.
     """
-    cut = sorted(place for place, offset in start.items() if offset == first[place] > 0)
+    cut = sorted(place for place, offset in start.items() if first[place] > 0 and offset <= first[place])
     if cut:
         shown = ", ".join(f"{named(place)} from {first[place]}" for place in cut[:_SHOWN])
         raise OffsetsOutOfRange(

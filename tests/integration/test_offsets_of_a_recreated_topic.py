@@ -126,3 +126,33 @@ def test_accepted_sink_is_not_an_accepted_source(case: Case, tailrace_topics: To
     case.call("reset", str(file), "--to", "earliest", "--topic", case.one.source)
     case.one.run(**case.sections | sink)
     assert (case.values(), case.values(sink["sink"]["topic"])) == (OLD, NEW)
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_topic_recreated_while_a_person_is_asked_gets_no_offset_of_the_former_one(
+    line: Callable[..., Line], tailrace_topics: Topics, monkeypatch: pytest.MonkeyPatch, has_run: bool
+) -> None:
+    """Records of the new topic before that offset would never be read; the same command then asks the new topic."""
+    one = line(1)
+    case = Case(one, tailrace_topics("other"))
+    one.send([b"a%d" % number for number in range(3)])
+    if has_run:
+        one.run(**case.sections)
+    one.send([b"b%d" % number for number in range(3)])
+    before = one.values()
+
+    def asked(question: str) -> bool:
+        recreated(one)
+        one.send([*NEW, *NEW])
+        return True
+
+    monkeypatch.setattr("tailrace.cli.offsets.confirm", asked)
+    monkeypatch.setattr("tailrace.cli.offsets.interactive", lambda: True)
+    command = ["reset", str(case.file()), "--to", "latest"]
+    with pytest.raises(errors.PlanOfAnother, match="created again") as caught:
+        CliRunner().invoke(app, command, catch_exceptions=False)
+    assert (caught.value.kept, caught.value.then) == ("nothing was changed", "repeat the command")
+    case.call(*command)
+    one.send([b"last"])
+    one.run(**case.sections)
+    assert one.values() == [*before, b"last"]

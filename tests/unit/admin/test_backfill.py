@@ -118,7 +118,8 @@ def test_offsets_moved_by_hand_keep_the_bound_of_a_backfill(markers: dict[SinkPa
 
 def test_offsets_of_a_backfill_without_its_plan_are_refused() -> None:
     """The lost plan held the end of the range: what is set without it could never be continued."""
-    lost = Situation(None, {SinkPartition(0): Marker(next=BatchId(1), digest="d", sinks=1)}, [], {}, {}, {}, lost=True)
+    marker = Marker(next=BatchId(1), digest="d", sinks=1)
+    lost = Situation(None, {SinkPartition(0): marker}, [], {}, {}, {}, lost=True, ids={})
     with pytest.raises(errors.ProgressMissing, match="held the end of its range"):
         movable(pipeline(pipeline="orders-backfill-0123abcd"), lost, "file.yaml", give_up=True)
     movable(pipeline(), lost, "file.yaml", give_up=True)

@@ -48,6 +48,7 @@ class Situation:
     begins: Positions  # where its last batch began
     stored: Positions  # what the store says
     lost: bool  # there are markers or offsets, and no plan
+    ids: Mapping[str, str]  # of the source topics, from before any of their offsets were asked for
     undelivered: list[int] = field(default_factory=list)  # sink partitions that have not written the last batch
 
     @property
@@ -71,19 +72,20 @@ def look(pipeline: Pipeline, cluster: Cluster, ledger: Ledger, store: OffsetStor
     """Ask the ledger, the store and the drivers' group; change nothing."""
     holders = running(cluster, pipeline.pipeline)
     present = source.partitions_of(pipeline, cluster)
+    topics = topic_ids(cluster.admin, {topic for topic, _ in present})
+    ids = {topic: name for topic, (name, _) in topics.items()}
     plan = ledger.latest()
     # A running driver always has open transactions, and its batch is its own business.
     markers = {} if holders else markers_at_rest(pipeline, ledger)
     stored = store.load(present)
     if plan is not None:
-        ids = topic_ids(cluster.admin, {topic for topic, _ in present})
-        ends = dict(plan.ends) | seen_again(plan, ids)
+        ends = dict(plan.ends) | seen_again(plan, topics)
         undelivered = [] if holders else open_parts(plan, markers, ledger)
-        return Situation(plan, markers, holders, ends, begins(plan, ends), stored, False, undelivered)
+        return Situation(plan, markers, holders, ends, begins(plan, ends), stored, False, ids, undelivered)
     group = ledger.positions(dict.fromkeys(present, 0))
     lost = bool(markers or group)
     where = source.beginning(pipeline, cluster) | (group if lost else store.begin(present))
-    return Situation(None, markers, holders, where, where, stored, lost)
+    return Situation(None, markers, holders, where, where, stored, lost, ids)
 
 
 def open_parts(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: Ledger) -> list[int]:
@@ -237,8 +239,10 @@ def apply(
     ledger.fence(plan.sinks if plan is not None else ledger.partitions if now.lost else 0)
     if ledger.markers() != now.markers:
         raise written_meanwhile(pipeline.pipeline)
-    ids = {topic: name for topic, (name, _) in topic_ids(cluster.admin, {topic for topic, _ in target}).items()}
-    topics = kept_ids(plan, target, target if named is None else named, ids)
+    found = topic_ids(cluster.admin, {topic for topic, _ in target})
+    if again := {topic for topic, (name, _) in found.items() if name != now.ids.get(topic)}:
+        raise recreation(again, "since its offsets were asked for", _UNCHANGED, "repeat the command")
+    topics = kept_ids(plan, target, target if named is None else named, now.ids)
     after = moved(pipeline, plan, now.markers, target, topics, missing or {})
     _require_idle(pipeline, running(cluster, pipeline.pipeline))
     left = given_up(plan, now.markers, after.batch)

@@ -19,7 +19,7 @@ from tailrace.admin.progress_checks import progress
 from tailrace.config import Pipeline
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.kafka.cluster import Cluster
-from tailrace.progress.lease import Lease, Phase, running
+from tailrace.progress.lease import Holder, Lease, Phase, running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import Plan, SinkPartition
@@ -144,5 +144,27 @@ def test_driver_that_starts_before_the_confirmation_is_not_fenced(line: MakeLine
             left.give_up(2, start)
         assert not driver.overtaken()
     wait_until(lambda: not running(cluster, one.name), "the driver to leave", 30)
+    one.run()
+    assert one.values() == [b"0-new", b"0-old", b"1-new", b"1-old"]
+
+
+def test_batch_of_a_driver_that_takes_over_unlisted_is_not_given_up(
+    line: MakeLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The brokers list a driver some time after it took the ledger; markers would stop the batch that it finishes."""
+    one = line()
+    left = Left.behind(one, nothing_delivered)
+    asked = list[str]()
+
+    def unlisted(cluster: Cluster, name: str) -> list[Holder]:
+        asked.append(name)
+        if len(asked) == 3:  # after that of `look` and the first of `apply`
+            driver.take()
+        return []
+
+    monkeypatch.setattr("tailrace.admin.offsets.running", unlisted)
+    with Ledger.of(left.pipeline) as driver, pytest.raises(errors.PipelineRunning, match="taken over"):
+        left.give_up(2)
+    assert len(asked) == 3
     one.run()
     assert one.values() == [b"0-new", b"0-old", b"1-new", b"1-old"]

@@ -247,6 +247,12 @@ def apply(
     _require_idle(pipeline, running(cluster, pipeline.pipeline))
     left = given_up(plan, now.markers, after.batch)
     if plan is not None and left:
+        if ledger.overtaken():  # by a driver that is not listed yet: markers would stop the batch that it finishes
+            raise PipelineRunning(
+                f"a driver of pipeline {pipeline.pipeline!r} has taken over while this command was at work",
+                kept=_UNCHANGED,
+                then="stop it (SIGTERM lets it finish its batch), then repeat this command",
+            )
         ledger.give_up(left, Marker.of(after.batch, GIVEN_UP, plan.sinks), now.markers)
     ledger.settle(after, target)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from faults.worlds.encodings import JSONS
+from faults.worlds.encodings import JSONS, hostile
 from faults.worlds.world import GUARDED, HIDING, Encoding, Place, Work, World
 from support.kafkaproxy import PASSWORD, USER
 from support.minio import Proxy as Store
@@ -22,7 +22,7 @@ _SPARK = {
 _EXECUTORS = {
     "spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "512m", "spark.locality.wait": "0s",
 }  # fmt: skip
-_FRAMES = frozenset({Work.SHUFFLE, Work.JOIN, Work.DISTINCT})
+_FRAMES = frozenset({Work.SHUFFLE, Work.JOIN, Work.LOOKUP, Work.DISTINCT})
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,10 @@ def configuration(
         "spark": _SPARK | (_EXECUTORS if world.place is Place.CLUSTER else {}),
     }
     if world.encoding is Encoding.JSON:
-        data["source"]["schema"] = "p long not null, n long not null" + (", pad string" if whole else "")
+        more = ", pad string" if whole else ", d decimal(10,2), x float" if hostile(world) else ""
+        data["source"]["schema"] = f"p long not null, n long not null{more}"
     if world.encoding is Encoding.PYDANTIC:
-        data["source"]["schema"] = "work.py:In"
+        data["source"]["schema"] = "work.py:Wide" if hostile(world) else "work.py:In"
     if world.work is Work.DISTINCT:
         data["checkpoint"] = state
     data["source"] |= {

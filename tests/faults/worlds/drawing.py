@@ -156,7 +156,7 @@ def _works(where: Place, encoding: Encoding) -> list[Work]:
         return works
     works += [Work.LIMIT]
     works += [] if where is Place.THREADS else [Work.DISTINCT]
-    works += [] if where is Place.THREADS or encoding is Encoding.RAW else [Work.JOIN]
+    works += [] if where is Place.THREADS or encoding is Encoding.RAW else [Work.JOIN, Work.LOOKUP]
     return [*works, Work.NONE]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from faults.checker import Array, heads
 from faults.records import HEAD
-from faults.worlds.world import Encoding, World
+from faults.worlds.world import Encoding, Work, World
 
 IN_SCHEMA: dict[str, Any] = {
     "type": "record",
@@ -28,6 +28,11 @@ FIRST_SCHEMA = 1  # the number that the registry gives to the input's
 JSONS = frozenset({Encoding.JSON, Encoding.PYDANTIC})
 _WIDE = 32  # bytes of a value that contain three numbers
 _TOO_LONG = 1000  # the length of a text of which one letter is there
+# Fields that no reader may accept, and none may fail over: with more digits or exponents than a library expects.
+_HOSTILE = {
+    Encoding.JSON: (b'"d":1e-99999999', b'"d":1e-41', b'"d":"1e-99999999"', b'"x":1e9999999', b'"d":99999999999.5'),
+    Encoding.PYDANTIC: (b'"d":"1E-99999999"', b'"d":"1E-57"', b'"d":"1E99999999"'),
+}
 
 
 def _long(number: int) -> bytes:
@@ -62,9 +67,18 @@ def encoded(world: World, partition: int, number: int, pad: str | None) -> bytes
 
 def broken(world: World, partition: int, number: int) -> bytes:
     """Make a value that cannot be decoded, and still tells which record it is."""
+    fields = _HOSTILE[world.encoding] if hostile(world) else ()
+    kind = number // max(1, world.bad_every) % (len(fields) + 1)
+    if kind < len(fields):
+        return b'{"p":%d,"n":%d,%s}' % (partition, number, fields[kind])
     if world.encoding is Encoding.RAW or world.encoding in JSONS:
         return _HEAD.pack(1, partition, number)
     return _long(partition) + _long(number) + _long(_TOO_LONG) + b"x"
+
+
+def hostile(world: World) -> bool:
+    """Tell whether the input's schema has fields of which some records have a hostile value."""
+    return world.encoding in JSONS and world.work not in (Work.NONE, Work.DISTINCT)
 
 
 def framed(world: World, value: bytes) -> bytes:
@@ -95,6 +109,7 @@ def _heads_of_json(values: Sequence[bytes]) -> Array:
     rows = json.loads(b"[" + b",".join(each for each in values if each.startswith(b"{")) + b"]")
     made["partition"][good] = [row["p"] for row in rows]
     made["number"][good] = [row["n"] for row in rows]
+    made["bad"][good] = ["d" in row or "x" in row for row in rows]
     made[~good] = heads([each for each in values if not each.startswith(b"{")])
     return made
 

@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -36,6 +37,7 @@ from tailrace.testing import Consumed, Record, consume, produce, wait_until
 
 _IN_TRANSACTION = 50  # records
 _TIMEOUT_MS = 300_000
+_BESIDE = 3.0  # seconds in which a driver reads where another one ended
 _LONG = 12.0  # seconds: an answer that shows less counts after ten
 _STARTS = 30  # each takes a second at least, and a killed driver is listed for six
 _COMMAND = 240  # seconds; longer than a killed driver's transaction may hide its markers
@@ -114,7 +116,10 @@ def _rename(one: Driven) -> None:
     """Continue under another name; if its last batch is open, the old name must finish it first."""
     before, after = one.name, f"{one.name}-{len(one.names)}"
     settings = {each: values for each, values in one.settings.items() if each != "offsets"}
-    one.kill()
+    if one.chance.random() < 0.5:
+        one.kill()
+    else:  # it ends while the next one begins
+        threading.Timer(one.chance.uniform(0.0, _BESIDE), one.driver.ask_to_stop).start()
     one.rename(after)
     one.settings = {**settings, "offsets": {"from": f"tailrace.{before}"}}
     if _accepted_at_rest(one, BatchOpen, OffsetStoreUnusable):

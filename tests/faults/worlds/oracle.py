@@ -99,7 +99,7 @@ def judge(
 
 def ordered(world: World) -> bool:
     """Whether the order of each source partition is promised."""
-    moved = world.work in (Work.SHUFFLE, Work.DISTINCT) or world.process_partitions is not None
+    moved = world.work in (Work.SHUFFLE, Work.LOOKUP, Work.DISTINCT) or world.process_partitions is not None
     moved = moved or world.knobs.at_least_once
     return world.source_partitions is None and not moved
 

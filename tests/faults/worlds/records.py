@@ -35,6 +35,7 @@ RAISES = (15, 700, 701)
 # One function for each kind of work, on Arrow batches and on DataFrames. Values begin with HEAD, or are JSON.
 FUNCTIONS = """
 import struct
+from decimal import Decimal
 
 import pyarrow as pa
 from pydantic import BaseModel
@@ -49,6 +50,10 @@ class In(BaseModel):
     p: int
     n: int
     pad: str | None = None
+
+
+class Wide(In):
+    d: Decimal | None = None
 
 
 def copies(number, work):
@@ -112,6 +117,9 @@ def frame(rows, work, encoding, raises=False):
     if work == "join":
         known = SparkSession.active().createDataFrame([(rest,) for rest in range(6)], "rest long")
         found = found.join(F.broadcast(known), F.expr(f"n DIV {FACTOR} % 7") == known.rest).drop("rest")
+    if work == "lookup":  # its size becomes known when it has been read for the first time
+        known = SparkSession.active().createDataFrame([(rest,) for rest in range(6)], "rest long").cache()
+        found = found.join(known, F.expr(f"n DIV {FACTOR} % 7") == known.rest).drop("rest")
     if work == "distinct":
         found = found.dropDuplicates([name for name in found.columns if name != "key"])
     # Each version of this code divides the rows in another way.
@@ -241,6 +249,7 @@ def wanted(world: World, partition: int, count: int) -> tuple[Array, Array]:
         Work.EXPLODE: 1 + numbers % FACTOR,
         Work.FILTER: (numbers % 5 != 0).astype(np.int64),
         Work.JOIN: (numbers % 7 != 6).astype(np.int64),
+        Work.LOOKUP: (numbers % 7 != 6).astype(np.int64),
         Work.DISTINCT: np.isin(numbers, numbered(world, 0, count)).astype(np.int64),
     }.get(world.work, np.ones(count, dtype=np.int64))
     places = np.arange(count * FACTOR)

@@ -28,6 +28,7 @@ class Work(StrEnum):
     FILTER = "filter"  # four of five records
     SHUFFLE = "shuffle"  # one record, after a repartition by its key
     JOIN = "join"  # six of seven records: those that a small table has
+    LOOKUP = "lookup"  # the same with a cached table, and Spark decides how to join
     DISTINCT = "distinct"  # each record comes twice, and once is to pass: a stateful function
     LIMIT = "limit"  # the first records of each task; the function reads no further
     NONE = "none"  # there is no function
@@ -194,7 +195,7 @@ class World:
         if self.work in (Work.NONE, Work.DISTINCT):  # they have another input
             del simple["work"]
         # Raw records have no columns to join by, and none of them is bad.
-        if Strike.REGISTRY in self.strikes or self.work is Work.JOIN or self.bad_every:
+        if Strike.REGISTRY in self.strikes or self.work in (Work.JOIN, Work.LOOKUP) or self.bad_every:
             del simple["encoding"]
         for name, value in simple.items():
             if getattr(self, name) != value:

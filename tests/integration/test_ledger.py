@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from tailrace.testing import Record, produce, wait_until
 pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
+MakeLine = Callable[..., Line]
 
 
 def test_last_plan_is_found_among_many_others(bench: MakeBench) -> None:
@@ -220,3 +222,44 @@ def test_ledger_is_created_with_compaction(bench: MakeBench) -> None:
 
 
 # -- a sink partition's producer -------------------------------------------------------------------
+
+
+def test_positions_of_many_partitions_fit_into_small_requests(line: MakeLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The brokers store each request as one batch of records, whose size `__consumer_offsets` limits."""
+    monkeypatch.setattr("tailrace.kafka.clients.OFFSETS_BYTES", 16_384, raising=False)
+    one = line(300)
+    one.send([b"a"], partition=0)
+    one.run()  # creates __consumer_offsets
+    with offsets_batches_of(one, 32_768):
+        one.send([b"b"], partition=299)
+        one.run()
+    assert one.values() == [b"a", b"b"]
+    with Ledger.of(one.pipeline()) as ledger:
+        found = ledger.positions((one.source, number) for number in range(300))
+    assert len(found) == 300
+    assert (found[one.source, 0], found[one.source, 299]) == (1, 1)
+
+
+@contextlib.contextmanager
+def offsets_batches_of(one: Line, most: int) -> Iterator[None]:
+    """Let the brokers store batches of at most this size in `__consumer_offsets` while the block runs."""
+    topic = ConfigResource.Type.TOPIC, "__consumer_offsets"
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+
+    def change(value: str | None, operation: AlterConfigOpType) -> None:
+        entry = ConfigEntry("max.message.bytes", value, incremental_operation=operation)
+        (future,) = admin.incremental_alter_configs([ConfigResource(*topic, incremental_configs=[entry])]).values()
+        future.result(30)
+
+    def limit() -> int:
+        (future,) = admin.describe_configs([ConfigResource(*topic)]).values()
+        return int(future.result(30)["max.message.bytes"].value)
+
+    before = limit()
+    change(str(most), AlterConfigOpType.SET)
+    wait_until(lambda: limit() == most, "the limit to apply", 30)
+    try:
+        yield
+    finally:
+        change(None, AlterConfigOpType.DELETE)
+        wait_until(lambda: limit() == before, "the limit to be lifted", 30)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -22,6 +22,8 @@ TopicPartitions = dict[tuple[str, int], int]
 
 ANSWER_LIMIT = 15.0  # seconds without an answer until a broker counts as unreachable
 SHORT_TRY = 5.0
+OFFSETS_BYTES = 200_000  # of one request; __consumer_offsets takes batches of 1 MB, if its max.message.bytes is default
+_OFFSET_BYTES = 200  # of a stored offset besides its topic and its note: the group's name, and numbers
 _SOON = 0.1  # seconds; 0 would mean without a limit
 _CALLED = frozenset({KafkaError._CONFLICT, KafkaError._PREV_IN_PROGRESS})  # an earlier call has not ended
 _CONNECTION = frozenset(
@@ -118,21 +120,43 @@ def within(limit: float, doing: str, act: Callable[[], T]) -> T:
 def add_offsets(producer: Producer, places: Sequence[TopicPartition], group: object, limit: float, doing: str) -> None:
     """Add a group's offsets to a transaction; if a record has broken the transaction, raise that record's error.
 
-    librdkafka first reports only that it is in the wrong state; asked again, it reports why.
+    librdkafka first reports only that it is in the wrong state; asked again, it reports why. Many offsets take several
+    requests, all within the limit; the transaction keeps them together.
     """
 
     end = time.monotonic() + limit
 
-    def add() -> None:
+    def add(some: list[TopicPartition]) -> None:
         try:
-            producer.send_offsets_to_transaction(list(places), group, limit)
+            producer.send_offsets_to_transaction(some, group, limit)
         except KafkaException as error:
             # After the limit nothing waits for the answer: this must not disturb what the producer does by then.
             if code_of(error) == KafkaError._STATE and time.monotonic() < end:
-                producer.send_offsets_to_transaction(list(places), group, limit)
+                producer.send_offsets_to_transaction(some, group, limit)
             raise
 
-    within(limit, doing, add)
+    def add_all() -> None:
+        for number, some in enumerate(requests(places, OFFSETS_BYTES)):
+            if number and time.monotonic() >= end:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{doing}: {limit:.0f} s have passed"))
+            add(some)
+
+    within(limit, doing, add_all)
+
+
+def requests(places: Sequence[TopicPartition], most: int) -> Iterator[list[TopicPartition]]:
+    """Divide offsets into requests that the brokers can store, each as one batch of at most about this many bytes."""
+    found: list[TopicPartition] = []
+    size = 0
+    for place in places:
+        own = _OFFSET_BYTES + len(place.topic.encode()) + len((place.metadata or "").encode())
+        if found and size + own > most:
+            yield found
+            found, size = [], 0
+        found.append(place)
+        size += own
+    if found:
+        yield found
 
 
 def lost_id(producer: Producer, place: TopicPartition, group: object, limit: float) -> bool | None:

@@ -1,0 +1,56 @@
+"""Offsets are divided into requests that the brokers can store."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+
+from tailrace.kafka.clients import add_offsets, requests
+
+MANY = [TopicPartition("in", number, number, "a note") for number in range(1000)]
+
+
+def test_requests_hold_every_offset_once_and_in_order() -> None:
+    """Together they are what one request would be, and each but the last is about as large as allowed."""
+    made = list(requests(MANY, 50_000))
+    assert [place for each in made for place in each] == MANY
+    assert [len(each) for each in made] == [240, 240, 240, 240, 40]
+
+
+def test_offset_that_is_larger_than_a_request_is_sent_alone() -> None:
+    """The brokers then say whether it is too large."""
+    assert [len(each) for each in requests(MANY[:3], 10)] == [1, 1, 1]
+
+
+def test_few_offsets_are_one_request() -> None:
+    """A driver of few partitions asks the brokers as often as before."""
+    assert list(requests(MANY[:3], 200_000)) == [MANY[:3]]
+
+
+class Slow:
+    """A producer that answers only when the test says."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.answer = threading.Event()
+        self.thread = threading.current_thread()
+
+    def send_offsets_to_transaction(self, places: Any, group: object, limit: float) -> None:
+        """Count the request, and wait."""
+        self.sent += 1
+        self.thread = threading.current_thread()
+        self.answer.wait(10)
+
+
+def test_no_request_follows_one_that_was_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By then the producer may be in another transaction."""
+    monkeypatch.setattr("tailrace.kafka.clients.OFFSETS_BYTES", 50_000)
+    producer: Any = Slow()
+    with pytest.raises(KafkaException, match="no answer within"):
+        add_offsets(producer, MANY, object(), 0.05, "adding offsets")
+    producer.answer.set()
+    producer.thread.join(10)
+    assert producer.sent == 1

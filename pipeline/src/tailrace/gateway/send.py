@@ -24,6 +24,7 @@ from tailrace.gateway.sender import Sender
 from tailrace.kafka.rejected_headers import (
     HEADER_AT,
     HEADER_BATCH,
+    HEADER_DETAIL,
     HEADER_PIPELINE,
     HEADER_REASON,
     HEADER_SINK_TOPIC,
@@ -33,6 +34,7 @@ from tailrace.kafka.rejected_headers import (
 NO_TOPIC = "no topic"
 BAD_TOPIC = "not a topic's name"
 OTHER_TOPIC = "not among sink.topics"
+NO_PARTITION = "no such partition"
 
 _COLUMNS = ("topic", "partition", "key", "value", "headers", "timestamp", "reason")
 _POLL_EVERY = 1000  # records between two polls for delivery reports
@@ -114,13 +116,19 @@ def _particular(batch: Any, going: Any) -> bool:
 def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) -> None:
     columns = [batch.column(name).to_pylist() for name in _COLUMNS]
     known: dict[str | None, str | None] = {}
+    asked: set[str] = set()  # topics whose partitions were asked for, for a row that names another one
     for topic, partition, key, value, headers, timestamp, reason in zip(*columns, strict=True):
         place = topic if topic is not None else task.topic
         if place not in known:
             known[place] = refusal(place, task.topics)
             if place is not None and known[place] is None:
                 sender.require(place, task.topic)
-        why = reason if reason is not None else known[place]
+        why, detail = reason if reason is not None else known[place], None
+        if why is None and place is not None and partition is not None:
+            count = sender.lacking(place, partition, again=place not in asked)
+            if count is not None:
+                asked.add(place)
+                why, detail = NO_PARTITION, f"partition {partition} of the topic {place!r}, which has {count}"
         record: dict[str, Any] = {"topic": place, "key": key, "value": value}
         listed = [(each["key"], each["value"]) for each in headers] if headers else []
         if why is not None:
@@ -129,9 +137,9 @@ def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) ->
                 raise errors.SinkColumnsInvalid(
                     f"{task}: a row has {why} and no topic of rejected records is set",
                     kept="the batch's transaction was aborted; nothing of it was delivered",
-                    then="give every row a topic, or set the option rejected.topic",
+                    then="give every row a topic, and a partition that it has; or set the option rejected.topic",
                 )
-            listed += _where(task, why, place)
+            listed += _where(task, why, place, detail)
             counts.rejected += 1
             counts.reasons[why] = counts.reasons.get(why, 0) + 1
         else:
@@ -148,14 +156,15 @@ def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) ->
             sender.poll()
 
 
-def _where(task: Assignment, reason: str, topic: str | None) -> list[tuple[str, bytes]]:
+def _where(task: Assignment, reason: str, topic: str | None, detail: str | None) -> list[tuple[str, bytes]]:
     """Return the headers of a rejected record that only the sink knows."""
     known = {
         HEADER_PIPELINE: task.pipeline,
         HEADER_BATCH: str(task.batch),
         HEADER_AT: str(int(time.time() * 1000)),
     }
-    if reason in {NO_TOPIC, BAD_TOPIC, OTHER_TOPIC}:
+    if reason in {NO_TOPIC, BAD_TOPIC, OTHER_TOPIC, NO_PARTITION}:
         known |= {HEADER_REASON: reason, HEADER_STAGE: "sink"}
+        known |= {HEADER_DETAIL: detail} if detail is not None else {}
         known |= {HEADER_SINK_TOPIC: topic} if topic is not None else {}
     return [(name, value.encode()) for name, value in known.items()]

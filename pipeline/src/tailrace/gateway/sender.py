@@ -20,7 +20,7 @@ from tailrace.kafka.rights import Operation, on_topic
 log = logging.getLogger(__name__)
 
 _FLUSH_LIMIT = 60.0
-_LOOKS, _LOOK_EVERY, _LOOK_LIMIT = 4, 0.5, 5.0  # for a topic that a row names
+_LOOKS, _LOOK_EVERY, _LOOK_LIMIT = 4, 0.5, 5.0  # for a topic or a partition that a row names
 _LOG_INFO = 6  # librdkafka's number: from this level on it logs that a connection was closed with a request in flight
 # The states of a connection that has not carried a request yet; its errors cannot hide one of a later state.
 _NEVER_THERE = re.compile(r"in state (TRY_CONNECT|CONNECT)\b")
@@ -90,6 +90,8 @@ class Sender:
         self._listener = listener
         self._queue = {_QUEUE_SIZE: options.get(_QUEUE_SIZE, TRANSACTIONAL[_QUEUE_SIZE])}
         self._there: set[str] = set()  # topics that rows named, and that exist
+        self._counts: dict[str, int] = {}  # of their partitions
+        self._settled: dict[str, int] = {}  # counts that more than one look has confirmed
         self.producer = Producer(
             {
                 **options,
@@ -147,6 +149,32 @@ class Sender:
             kept="the batch's open transactions were aborted; the batch is read again at the next start",
             then="create the topic; or name those that rows may go to in sink.topics: a row with another is rejected",
         )
+
+    def lacking(self, topic: str, partition: int, *, again: bool) -> int | None:
+        """Return how many partitions a topic has if this one is not among them; None if it is.
+
+        With `again` the brokers are asked: the partition may have been added a moment ago.
+        """
+        known = self._counts.get(topic)
+        if known is not None and (partition < known or not again):
+            return None if partition < known else known
+        for look in range(_LOOKS):
+            if look:
+                time.sleep(_LOOK_EVERY)
+            try:
+                found = self.producer.list_topics(topic, _LOOK_LIMIT).topics.get(topic)
+            except KafkaException:
+                return None  # whatever it is, writing shows it
+            if found is None or found.error is not None:
+                return None
+            self._counts[topic] = known = len(found.partitions)
+            if partition < known:
+                return None
+            if self._settled.get(topic) == known:
+                break
+        if known is not None:
+            self._settled[topic] = known
+        return known
 
     def _refused(self, error: KafkaException, what: str, topic: str) -> errors.TailraceError:
         """Return the error for records that librdkafka did not take."""

@@ -1,0 +1,61 @@
+"""What becomes of rows whose partition or timestamp the sink topic does not take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+
+from support.threads import Line
+from tailrace.testing import consume, wait_until
+
+pytestmark = pytest.mark.integration
+
+MakeLine = Callable[..., Line]
+
+PLACED = """
+import pyarrow as pa
+
+def placed(batches):
+    for batch in batches:
+        numbers = pa.array([int(value) for value in batch.column("value").to_pylist()], pa.int32())
+        yield pa.RecordBatch.from_arrays([batch.column("value"), numbers], names=["value", "partition"])
+"""
+
+
+def placed(one: Line) -> Mapping[str, Any]:
+    """Return the sections of a pipeline whose function takes each value for the number of a partition."""
+    (one.folder / "placed.py").write_text(PLACED)
+    return {"process": {"arrow": "placed.py:placed"}}
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_row_whose_partition_the_topic_lacks_is_rejected(line: MakeLine, delivery: str) -> None:
+    """It stopped every start, with the advice to create the topic; the other rows of its batch come out."""
+    one = line(1)
+    one.send([b"0", b"7", b"0", b"1"])
+    one.run(**placed(one), sink={"delivery": delivery})
+    assert one.values() == [b"0", b"0"]
+    found = {each.value: dict(each.headers) for each in consume(one.kafka, f"{one.name}.rejected")}
+    assert found.keys() == {b"1", b"7"}
+    headers = found[b"7"]
+    assert headers["tailrace.reason"] == b"no such partition"
+    assert headers["tailrace.detail"] == f"partition 7 of the topic {one.sink!r}, which has 1".encode()
+    assert (headers["tailrace.stage"], headers["tailrace.sink.topic"]) == (b"sink", one.sink.encode())
+
+
+def test_row_goes_to_a_partition_that_was_added_to_its_topic(line: MakeLine) -> None:
+    """What a producer knew of the topic before does not decide."""
+    one = line(1)
+    one.send([b"1"])
+    one.run(**placed(one))
+    assert one.rejected() == [b"1"]
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.create_partitions([NewPartitions(one.sink, 2)])[one.sink].result(30)
+    wait_until(lambda: len(admin.list_topics(one.sink).topics[one.sink].partitions) == 2, "the partition to exist", 30)
+    one.send([b"1", b"0"])
+    one.run(**placed(one))
+    assert {(each.partition, each.value) for each in consume(one.kafka, one.sink)} == {(0, b"0"), (1, b"1")}
+    assert one.rejected() == [b"1"]

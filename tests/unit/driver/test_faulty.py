@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tailrace import errors
 from tailrace.config import Pipeline
-from tailrace.driver.engine import NO_FAULTS, Cut, Faults, Parts
-from tailrace.driver.faulty import WAYS, Fault, Part, Tolerant, by_place, search, split, told
+from tailrace.driver.engine import NO_FAULTS, WAYS, Cut, Faults, Parts
+from tailrace.driver.faulty import Fault, Part, Tolerant, by_place, search, split, told
 from tailrace.gateway import Written
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.stages.rules import Judged

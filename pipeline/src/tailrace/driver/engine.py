@@ -20,6 +20,7 @@ BLAMABLE = (errors.FunctionFailed, errors.QueryFailed)
 Faults = Mapping[Place, Mapping[int, str]]  # offsets of records at which the function raises, and what it raised
 NO_FAULTS: Faults = {}
 Parts = frozenset[SinkPartition]
+WAYS = 8  # pieces of a part that failed, which are tried at the same time
 
 
 @dataclass(frozen=True)

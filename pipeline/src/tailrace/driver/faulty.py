@@ -17,13 +17,12 @@ from queue import SimpleQueue
 
 from tailrace import errors
 from tailrace.config import OnError, Pipeline
-from tailrace.driver.engine import BLAMABLE, Engine, Faults, Parts
+from tailrace.driver.engine import BLAMABLE, WAYS, Engine, Faults, Parts
 from tailrace.driver.spark_errors import failure
 from tailrace.gateway import Written
 from tailrace.progress.plan import Place, Plan, Range, SinkPartition
 from tailrace.stages.rules import Judged
 
-WAYS = 8  # parts of a part that failed
 _LIMIT = 300.0  # seconds for one search
 _PAUSES = (1.0, 2.0, 4.0)  # seconds before a contested batch is delivered again
 _LANES = 100_000  # from here on; tasks that deliver use the numbers below

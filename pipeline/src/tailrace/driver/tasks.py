@@ -20,7 +20,7 @@ from pyspark.accumulators import Accumulator
 from tailrace.config import Delivery, Pipeline
 from tailrace.driver.arrow_rows import rows
 from tailrace.driver.batch_property import of_task
-from tailrace.driver.engine import NO_FAULTS, Faults, Parts
+from tailrace.driver.engine import NO_FAULTS, WAYS, Faults, Parts
 from tailrace.driver.faultless import without
 from tailrace.driver.input_end import InputEnd
 from tailrace.errors import FunctionFailed
@@ -144,6 +144,7 @@ class Tasks:
     consumer: dict[str, Any] = field(repr=False)
     producer: dict[str, Any] = field(repr=False)
     end: InputEnd = field(default_factory=InputEnd)
+    lanes: int = 1  # the most in which a batch is read that splits partitions
 
     @classmethod
     def of(
@@ -177,6 +178,7 @@ class Tasks:
             rules=len(pipeline.process.validate_),
             consumer=connection | pipeline.source.options,
             producer=connection | pipeline.sink.options,
+            lanes=pipeline.source.partitions or 1,
         )
 
     def records(
@@ -189,6 +191,15 @@ class Tasks:
         """Return a part's records; the faulty ones become rows that are taken aside."""
         return without(records, info.faults, self.columns, take) if info.faulty(part) else records
 
+    def share(self, info: BatchInfo) -> int:
+        """Return how many queues share the bound on prefetched data: each lane has one for each source partition.
+
+        It belongs to the consumer's key, so it must not follow the number of pieces, which small batches have fewer of.
+        """
+        if info.probe:
+            return info.share * WAYS
+        return info.share * (max(self.lanes, len(info.parts)) if info.split else 1)
+
     def request(self, info: BatchInfo, part: int) -> ReadRequest:
         """Return the request for a part's ranges."""
         return ReadRequest(
@@ -198,7 +209,7 @@ class Tasks:
             reset=self.reset,
             topics={each.topic: info.topics[each.topic] for each in info.parts[part] if each.topic in info.topics},
             columns=tuple(RECORD.names) if info.faulty(part) else self.columns,
-            share=info.share,
+            share=self.share(info),
             lane=info.lane if info.lane is not None else part + 1 if info.split else 0,
             options=self.consumer,
         )

@@ -80,7 +80,7 @@ class ReadRequest:
     topics: Mapping[str, str] = field(default_factory=dict)  # those of the ranges, with the ids that they must have
     columns: tuple[str, ...] = RECORD_COLUMNS
     rows: int = 10_000  # at most, per Arrow batch
-    share: int = 1  # source partitions of the pipeline, which share the bound on prefetched data
+    share: int = 1  # queues that share the bound on prefetched data: the pipeline's source partitions, times the lanes
     lane: int = 0  # requests in one lane share a consumer; tasks reading the same source partition need different lanes
     options: dict[str, Any] = field(repr=False, default_factory=dict)  # connection and consumer: may hold secrets
 

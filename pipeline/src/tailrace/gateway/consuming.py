@@ -72,7 +72,7 @@ def consumer_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def settings(options: Mapping[str, Any], isolation: str, share: int) -> dict[str, Any]:
-    """Complete the configuration of a consumer whose pipeline reads `share` partitions."""
+    """Complete the configuration of a consumer whose pipeline has this number of queues, one per lane and partition."""
     bounds = {
         "queued.max.messages.kbytes": max(_PREFETCH_KB // max(share, 1), _LEAST_PREFETCH_KB),
         "queued.min.messages": max(min(_PREFETCH_RECORDS // max(share, 1), 1_000_000), _LEAST_PREFETCH_RECORDS),

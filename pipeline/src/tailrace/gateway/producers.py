@@ -198,7 +198,9 @@ class SinkProducer(Sender):
             return errors.CommitInDoubt(
                 f"{self._who}: {doing}: it took {spent:.0f} s, and a transaction may take {allowed:.0f} s",
                 kept=KEPT,
-                then="lower batch.max_records, or raise sink.options: transaction.timeout.ms",
+                # The batch is open: it is written again as it was planned, however small later ones may be.
+                then=f"raise sink.options: transaction.timeout.ms above {allowed * 1000:.0f} (the brokers allow at "
+                "most transaction.max.timeout.ms); a lower batch.max_records helps from the next batch on",
             )
         return errors.Contested(f"{self._who}: {doing}: another attempt has taken the transactional id", kept=KEPT)
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+)
 
 from support.threads import Line
-from tailrace.testing import consume, wait_until
+from tailrace import errors
+from tailrace.testing import Record, consume, produce, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -59,3 +68,31 @@ def test_row_goes_to_a_partition_that_was_added_to_its_topic(line: MakeLine) -> 
     one.run(**placed(one))
     assert {(each.partition, each.value) for each in consume(one.kafka, one.sink)} == {(0, b"0"), (1, b"1")}
     assert one.rejected() == [b"1"]
+
+
+HOUR = 3_600_000  # milliseconds
+ANY = 2**63 - 1
+
+
+@pytest.mark.parametrize("name", ["after", "before"])
+@pytest.mark.parametrize("count", [1, 2])
+def test_timestamp_that_the_sink_topic_refuses_is_named_with_the_way_out(line: MakeLine, name: str, count: int) -> None:
+    """The advice was to correct the clock; brokers report one such record otherwise than two, and the others too."""
+    one = line(1)
+    one.source = one.topics("in", 1, message_timestamp_after_max_ms=ANY)
+    one.sink = one.topics("out", 1, message_timestamp_before_max_ms=HOUR)  # after.max.ms is one hour by default
+    now = int(time.time() * 1000)
+    wrong = now + (2 if name == "after" else -2) * HOUR
+    times = [now, *[wrong] * count, now]
+    produce(one.kafka, one.source, [Record(b"%d" % at, partition=0, timestamp=at) for at in times])
+    with pytest.raises(errors.KafkaFailed, match=f"topic {one.sink!r}.*timestamps of its rows") as caught:
+        one.run()
+    assert "column `timestamp`" in caught.value.then
+    [(topic, option, value)] = re.findall(r"--entity-name (\S+) --add-config (\S+)=(\d+)", caught.value.then)
+    assert (topic, option) == (one.sink, f"message.timestamp.{name}.max.ms")
+    entry = ConfigEntry(option, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    one.run()
+    assert one.values() == sorted(b"%d" % at for at in times)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -9,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tailrace.errors import KafkaFailed
 from tailrace.kafka.clients import persist, within
-from tailrace.kafka.errors import is_retriable, translate
+from tailrace.kafka.errors import invalid, is_retriable, translate
 
 
 @pytest.mark.parametrize("code", [KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH])
@@ -74,3 +75,40 @@ def test_a_call_that_never_returns_times_out() -> None:
 def refuse() -> None:
     """Refuse as a broker would."""
     raise KafkaException(KafkaError(KafkaError.PRODUCER_FENCED))
+
+
+NOW = 1_700_000_000_000
+DAY = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("times", "limits"),
+    [
+        ((NOW, NOW + 7_200_001), ["message.timestamp.after.max.ms=14400000"]),
+        ((NOW - DAY, NOW), ["message.timestamp.before.max.ms=176400000"]),
+        (
+            (NOW - DAY, NOW + DAY),
+            ["message.timestamp.after.max.ms=93600000", "message.timestamp.before.max.ms=176400000"],
+        ),
+        ((NOW, NOW + 1000), []),
+    ],
+)
+def test_refused_timestamps_name_the_topics_limits(times: tuple[int, int], limits: list[str]) -> None:
+    """The values are above what the rows need, with time to start again."""
+    error = invalid(KafkaError(KafkaError.INVALID_TIMESTAMP), "out", times, NOW)
+    assert re.findall(r"--entity-name out --add-config (\S+?=\d+)", error.then) == limits
+    assert "column `timestamp`" in error.then
+    assert "now it is 2023-11-14T22:13:20Z" in error.what
+
+
+def test_rows_without_timestamps_of_their_own_have_those_of_a_wrong_clock() -> None:
+    """The producer gave them the time of this machine."""
+    assert "the clock of this machine" in invalid(KafkaError(KafkaError.INVALID_TIMESTAMP), "out", None, NOW).then
+
+
+def test_invalid_rows_may_also_lack_a_key() -> None:
+    """Brokers report several rows with wrong timestamps as they report a row without a key for a compacted topic."""
+    error = invalid(KafkaError(KafkaError.INVALID_RECORD), "out", (NOW, 2**62), NOW)
+    assert f"to {2**62} ms since 1970" in error.what
+    assert "message.timestamp.after.max.ms" in error.then
+    assert "a key, if the topic is compacted" in error.then

@@ -22,7 +22,7 @@ from tailrace.gateway.markers import LIMIT, MarkerReader
 from tailrace.gateway.sender import KEPT, TRANSACTIONAL, Sender
 from tailrace.gateway.statistics import Listener
 from tailrace.kafka.clients import add_offsets, broken, fatal, persist, told
-from tailrace.kafka.errors import is_fenced, translate
+from tailrace.kafka.errors import INVALID, code_of, is_fenced, translate
 from tailrace.kafka.rights import Operation, on_groups, on_topic, on_transactions
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import BatchId
@@ -37,6 +37,7 @@ _SLOW_COMMIT_MS = 400.0  # below librdkafka's wait for a new coordinator, which 
 _GLANCE = 2.0
 _QUEUE_WAIT = 0.05
 _FLUSH_STEP = 0.5
+_HEAR_LIMIT = 0.5
 
 
 class SinkProducer(Sender):
@@ -131,6 +132,7 @@ class SinkProducer(Sender):
     def begin(self) -> None:
         """Open the transaction."""
         self._began = time.monotonic()
+        self._times.clear()  # those of earlier batches were taken
         self._attempt("beginning its transaction", self.producer.begin_transaction)
         self._step(Event.BEGIN)
 
@@ -181,6 +183,8 @@ class SinkProducer(Sender):
         except KafkaException as error:
             committing = self.state is State.COMMITTING
             self._step(Event.DOUBT)
+            if code_of(error) in INVALID:  # the record's report, which names the topic, comes after this error
+                self.flush(_HEAR_LIMIT)
             self.check()  # the error of a refused record says more than that of the transaction it broke
             if is_fenced(error):
                 raise self._overtaken(doing) from error

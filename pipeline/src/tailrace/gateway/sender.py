@@ -14,7 +14,7 @@ from tailrace import errors
 from tailrace.config import TRANSACTION_TIMEOUT_MS, redact
 from tailrace.gateway.statistics import Listener
 from tailrace.kafka.clients import fatal
-from tailrace.kafka.errors import PURGED, UNKNOWN_TOPIC, is_fenced, translate
+from tailrace.kafka.errors import INVALID, PURGED, UNKNOWN_TOPIC, invalid, is_fenced, translate
 from tailrace.kafka.rights import Operation, on_topic
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,9 @@ class _Heard:
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
         """Take a delivery report: only failures are reported."""
-        if error is not None and self.failed is None and error.code() not in PURGED:
+        if error is None or error.code() in PURGED:
+            return
+        if self.failed is None or self.failed.code() == KafkaError._INVALID_DIFFERENT_RECORD:  # not why itself
             self.failed, self.topic = error, message.topic() or ""
 
     def error(self, error: KafkaError) -> None:
@@ -91,6 +93,7 @@ class Sender:
         self._queue = {_QUEUE_SIZE: options.get(_QUEUE_SIZE, TRANSACTIONAL[_QUEUE_SIZE])}
         self._there: set[str] = set()  # topics that rows named, and that exist
         self._counts: dict[str, int] = {}  # of their partitions
+        self._times: dict[str, tuple[int, int]] = {}  # the earliest and latest timestamp that rows had, by topic
         self._settled: dict[str, int] = {}  # counts that more than one look has confirmed
         self.producer = Producer(
             {
@@ -106,6 +109,9 @@ class Sender:
 
     def send(self, **record: Any) -> None:
         """Hand one record to librdkafka; wait while its queue is full."""
+        if (at := record.get("timestamp")) is not None:
+            first, last = self._times.get(record["topic"], (at, at))
+            self._times[record["topic"]] = min(first, at), max(last, at)
         while True:
             try:
                 self.producer.produce(**record)
@@ -205,6 +211,9 @@ class Sender:
         """Raise the failure that a delivery report brought, or the fatal error that ended the producer, if any."""
         if self._heard.failed is not None:
             topic = self._heard.topic
+            if self._heard.failed.code() in INVALID:
+                now = int(time.time() * 1000)
+                raise invalid(self._heard.failed, topic, self._times.get(topic), now, kept=KEPT)
             lacking = [on_topic(Operation.WRITE, topic)]
             raise translate(self._heard.failed, f"writing to topic {topic!r}", kept=KEPT, rights=lacking)
         if self._heard.fatal:  # delivery reports that came with it may have been lost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -43,6 +44,11 @@ _DENIED = {
 STRANGER = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 _UNREACHABLE = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._TIMED_OUT})
 UNKNOWN_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+# Reports of records that the brokers refuse for what they hold, and of those that were sent together with them.
+INVALID = frozenset({KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD})
+_CLOCK = "correct the clock of this machine: the brokers refuse records from too far in the future or the past"
+_HOUR = 3_600_000  # milliseconds
+_NEAR = 600_000  # topics allow more than this difference from the brokers' clock
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 
 
@@ -86,9 +92,51 @@ def translate(
     if code in _UNREACHABLE:
         return errors.BrokerUnreachable(what, kept=kept, then="tailrace doctor FILE")
     if code == KafkaError.INVALID_TIMESTAMP:
-        then = "correct the clock of this machine: the brokers refuse records from too far in the future or the past"
-        return errors.KafkaFailed(what, kept=kept, then=then)
+        return errors.KafkaFailed(what, kept=kept, then=_CLOCK)
     return errors.KafkaFailed(what, kept=kept, then="tailrace doctor FILE")
+
+
+def invalid(
+    error: KafkaError, topic: str, times: tuple[int, int] | None, now: int, *, kept: str = ""
+) -> errors.KafkaFailed:
+    """Return the error for rows that the brokers found invalid.
+
+    `times` are the earliest and the latest timestamp that rows of the topic had of their own, in milliseconds like
+    `now`. The brokers do not say which rows they mean.
+    """
+    what = f"writing to topic {topic!r}: {error.name()} ({error.str()})"
+    then = []
+    if times is not None:
+        what += f"; the timestamps of its rows reach from {_moment(times[0])} to {_moment(times[1])}, now it is "
+        what += _moment(now)
+        then = [
+            f"kafka-configs.sh --alter --entity-type topics --entity-name {topic} --add-config {option}={value}"
+            for option, value in _timestamp_limits(*times, now)
+        ]
+        then += ["let the function return another column `timestamp`, or none"]
+    if error.code() != KafkaError.INVALID_TIMESTAMP:
+        then += ["give every row a key, if the topic is compacted"]
+    if times is None and error.code() == KafkaError.INVALID_TIMESTAMP:
+        then = [_CLOCK]
+    return errors.KafkaFailed(what, kept=kept, then="; or ".join(then))
+
+
+def _timestamp_limits(first: int, last: int, now: int) -> list[tuple[str, int]]:
+    """Return the settings of a topic that bound these timestamps, with values that allow them for a day."""
+    found = []
+    if last - now > _NEAR:
+        found += [("message.timestamp.after.max.ms", (last - now) // _HOUR * _HOUR + 2 * _HOUR)]
+    if now - first > _NEAR:
+        found += [("message.timestamp.before.max.ms", (now - first) // _HOUR * _HOUR + 25 * _HOUR)]
+    return found
+
+
+def _moment(milliseconds: int) -> str:
+    """Format a timestamp in UTC; one beyond the calendar as its number."""
+    try:
+        return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    except (OverflowError, OSError, ValueError):
+        return f"{milliseconds} ms since 1970"
 
 
 def denied(what: str, rights: Sequence[Right], kept: str = "") -> errors.NotAuthorized:

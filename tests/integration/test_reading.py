@@ -162,6 +162,23 @@ def test_values_of_any_size_arrive(reading: Reading, tailrace_topics: Topics) ->
     assert [row["value"] for row in reading.read(Range(topic, 0, 0, len(values)))] == values
 
 
+def test_batch_is_cut_by_the_size_of_its_headers(
+    reading: Reading, tailrace_topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand records with 220 kB of headers each do not fit into one Arrow array."""
+    monkeypatch.setattr("tailrace.gateway.prefetch._BATCH_BYTES", 100_000)
+    topic = tailrace_topics()
+    sent = [Record(b"%d" % number, headers=(("h", bytes([number]) * 20_000),)) for number in range(50)]
+    produce(reading.bootstrap, topic, sent)
+    found = list(reading.batches(Range(topic, 0, 0, 50)))
+    assert max(each.num_rows for each in found) < 5
+    rows = [row for each in found for row in each.to_pylist()]
+    assert [row["value"] for row in rows] == [each.value for each in sent]
+    assert [[(one["key"], one["value"]) for one in row["headers"]] for row in rows] == [
+        [*each.headers] for each in sent
+    ]
+
+
 def test_many_threads_read_partitions_of_one_reader(reading: Reading, tailrace_topics: Topics) -> None:
     """Each partition's records are complete and in order."""
     partitions, count = 12, 3_000

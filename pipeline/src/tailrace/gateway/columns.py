@@ -29,6 +29,7 @@ _PUBLIC: Final = np.array([_ERROR, _VALUE, _VALUE_SIZE, _KEY, _KEY_SIZE, _OFFSET
 # After it, in versions that were inspected, come the timestamp's type and the flags in one word, then the timestamp,
 # the parsed headers, and the size and the address of headers that are not parsed yet.
 _PRIVATE: Final = np.array([11, 12, 13, 15, 16])
+_HEADERS_SIZE: Final = _PRIVATE[3:4]
 _PRIVATE_VERSIONS = frozenset({0x021000FF})
 
 
@@ -74,6 +75,18 @@ class Messages:
         """The bytes of key and value of each message."""
         sizes: np.ndarray = self.fields[2] + self.fields[4]
         return sizes
+
+    @property
+    def weights(self) -> np.ndarray:
+        """The bytes of key, value and headers of each message; without the headers if their place is unknown.
+
+        librdkafka is not asked for them: it would parse those headers, and leave no bytes to `_Details`.
+        """
+        if library().version() not in _PRIVATE_VERSIONS:
+            return self.sizes
+        (headers,) = words(self.pointers, _HEADERS_SIZE)
+        weights: np.ndarray = self.sizes + np.maximum(headers.astype(np.int32), 0)
+        return weights
 
     def value(self) -> Any:
         """Copy the values."""

@@ -12,7 +12,7 @@ from tailrace import errors
 from tailrace.gateway.columns import Messages
 from tailrace.gateway.consuming import message, release
 
-_BATCH_BYTES = 64 << 20  # bytes of keys and values per Arrow batch, at most
+_BATCH_BYTES = 64 << 20  # bytes of keys, values and headers per Arrow batch, at most
 _END: int = KafkaError._PARTITION_EOF
 
 
@@ -46,8 +46,9 @@ class Partition:
             return None
         found = self.pending.pop(0)
         count = min(int(np.searchsorted(found.offsets, before)), rows)
-        if int(found.sizes[:count].sum()) > _BATCH_BYTES:
-            count = max(1, int(np.searchsorted(np.cumsum(found.sizes[:count]), _BATCH_BYTES, "right")))
+        weights = found[:count].weights
+        if int(weights.sum()) > _BATCH_BYTES:
+            count = max(1, int(np.searchsorted(np.cumsum(weights), _BATCH_BYTES, "right")))
         if count < len(found):
             self.pending.insert(0, found[count:])
         return found[:count] if count else None

@@ -69,6 +69,9 @@ class OptionRefused(ConfigError):
     would break exactly-once delivery (for example `acks` other than `all`, `enable.idempotence=false`,
     `transactional.id`) and those that it sets itself. `tailrace explain kafka.options` lists those that it passes on
     there; `source.options` and `sink.options` have their own.
+
+    The drop-in `exactly_once` is refused with this code if it is called twice for a batch, or in two active queries,
+    under one name: the `id`, or else the id of the query.
     """
 
     code = "TR-105"

@@ -52,6 +52,7 @@ class StreamPlan:
     spread: bool = False  # the only shuffle is Tailrace's own, by the records' keys or places in the source
     done: bool = False  # every sink partition is written
     reads: tuple[Range, ...] = ()  # what each task reads whose rejected records have their own sink partition
+    sink: str | None = None  # the topic of `exactly_once`; empty where each row names its own, None if nobody noted it
     version: int = VERSION
 
     @property
@@ -113,6 +114,7 @@ class StreamPlan:
                 "reads": [str(each) for each in self.reads],
                 "digest": self.digest,
                 **({} if self.settings is None else {"settings": dict(self.settings)}),
+                **({} if self.sink is None else {"sink": self.sink}),
             }
         )
         return text.encode()
@@ -139,6 +141,7 @@ class StreamPlan:
                 spread=data.get("spread", False),
                 done=data["done"],
                 reads=tuple(Range.parse(each) for each in data.get("reads", ())),
+                sink=data.get("sink"),
                 version=data["version"],
             )
             digest = data["digest"]

@@ -22,8 +22,11 @@ from tailrace.progress.plan import BatchId, Plan, SinkPartition, unlike
 from tailrace.progress.stream_plan import VERSION, StreamPlan, assign
 from tailrace.spark_stream import shuffle_keys, spark_source
 from tailrace.spark_stream.sink import BatchWrite, deliver
+from tailrace.spark_stream.sink_calls import Call, Calls
 from tailrace.spark_stream.sink_options import Target, rows_of
 from tailrace.stages import session_settings
+
+_CALLS = Calls()  # of this process: two sinks under one name do not know each other
 
 
 @dataclass
@@ -44,6 +47,15 @@ class ExactlyOnce:
         if name is None:
             raise errors.InvariantBroken("Spark does not say which query this is")
         _check_cut(frame, known=self._ledger is not None)
+        query = _query(spark)
+        key = (_servers(self.target.kafka.bootstrap_servers), name)
+        call = Call(self.run, query.id().toString(), query.runId().toString(), number)
+        _CALLS.begin(key, call, lambda last: _runs(spark, last))
+        self._write(frame, number, name)
+        _CALLS.end(key, call)
+
+    def _write(self, frame: DataFrame, number: int, name: str) -> None:
+        spark = frame.sparkSession
         if self._ledger is None:
             self._take(name)
         if name != self._name:
@@ -76,6 +88,7 @@ class ExactlyOnce:
             code=keys.code,
             settings=session_settings.of_session(spark) if keys.code else None,
             mixes=bool(keys.code),
+            sink=self.target.topic or "",
         )
         markers: Mapping[SinkPartition, Marker] = {}
         if plan is None or number > known:
@@ -105,6 +118,7 @@ class ExactlyOnce:
         `printed` is what an earlier version would have noted of the shuffles.
         """
         _check_same(plan, now)
+        _check_sink(plan, now)
         if expiry.missing(plan, markers):
             expiry.check(
                 plan,
@@ -183,6 +197,19 @@ def _check_same(known: StreamPlan, now: StreamPlan) -> None:
     )
 
 
+def _check_sink(known: StreamPlan, now: StreamPlan) -> None:
+    """Refuse to deliver the rest of a batch to another topic. Plans of earlier versions name none."""
+    if known.sink is None or known.sink == now.sink:
+        return
+    was, would = (f"the topic {each.sink!r}" if each.sink else "the topics of the rows" for each in (known, now))
+    raise errors.PlanOfAnother(
+        f"batch {known.batch} of {known.pipeline!r} was planned for {was}, and this sink writes to {would}",
+        kept="nothing was written",
+        then="if another sink has this name, give one of them another id; if you changed the topic, finish the batch "
+        "with the query as it was, with the trigger availableNow, then change it",
+    )
+
+
 def _shuffles_changed(plan: StreamPlan, what: str) -> errors.CutChanged:
     return errors.CutChanged(
         f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and was begun with {what}: the keys of the "
@@ -211,12 +238,26 @@ def _check_cut(frame: DataFrame, *, known: bool) -> None:
 def _query(spark: SparkSession) -> Any:
     """Return Spark's object of the query that this batch belongs to, whose session is not the batch's."""
     number = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-    jvm: Any = spark._jvm
-    active = spark._jsparkSession.sharedState().activeStreamingQueries()
-    query = active.get(jvm.java.util.UUID.fromString(number)) if number else None
+    query = _active(spark, number) if number else None
     if query is None:
         raise errors.InvariantBroken(f"Spark has no active query {number!r}")
     return query
+
+
+def _active(spark: SparkSession, number: str) -> Any:
+    """Return Spark's object of an active query; None if none has this id."""
+    jvm: Any = spark._jvm
+    return spark._jsparkSession.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(number))
+
+
+def _runs(spark: SparkSession, call: Call) -> bool:
+    """Return whether the run of the query that made this call is still active."""
+    query = _active(spark, call.query)
+    return query is not None and query.runId().toString() == call.run
+
+
+def _servers(given: str) -> str:
+    return ",".join(sorted(given.replace(" ", "").split(",")))
 
 
 def exactly_once(**options: str) -> Callable[[DataFrame, int], None]:

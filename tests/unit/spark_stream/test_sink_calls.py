@@ -1,0 +1,56 @@
+"""Which calls of `exactly_once` would be mixed up under one name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tailrace.errors import OptionRefused
+from tailrace.spark_stream.sink_calls import Call, Calls, check
+
+LAST = Call("sink", "query", "run", 3)
+
+
+@pytest.mark.parametrize(
+    ("last", "now", "active"),
+    [
+        (None, LAST, False),
+        (LAST, LAST, False),  # repeated after a failure
+        (replace(LAST, done=True), replace(LAST, batch=4), False),
+        (replace(LAST, done=True), replace(LAST, sink="other", batch=4), False),  # made for each batch
+        (replace(LAST, done=True), replace(LAST, run="next"), False),  # Spark brings the batch again
+        (LAST, replace(LAST, sink="other", run="next"), False),
+    ],
+)
+def test_call_that_is_known_from_the_last_one_is_accepted(last: Call | None, now: Call, active: bool) -> None:
+    """It is for another batch, or by the ledger a replay."""
+    check("p", last, now, active=active)
+
+
+@pytest.mark.parametrize(
+    ("last", "now", "active"),
+    [
+        (replace(LAST, done=True), LAST, False),
+        (replace(LAST, done=True), replace(LAST, sink="other"), False),
+        (LAST, replace(LAST, sink="other"), False),  # the first failed, and the function caught that
+        (LAST, replace(LAST, query="another", run="another"), True),
+        (LAST, replace(LAST, query="another", run="another", sink="other", batch=9), True),
+    ],
+)
+def test_call_that_the_ledger_would_mix_up_is_refused(last: Call, now: Call, active: bool) -> None:
+    """Its rows would be skipped as those of the last call."""
+    with pytest.raises(OptionRefused, match="'p'"):
+        check("p", last, now, active=active)
+
+
+def test_refused_call_leaves_the_name_to_the_active_query() -> None:
+    """The active query's next batch is accepted, and so is another query's once the first has ended."""
+    calls, other = Calls(), Call("other", "another", "another", 0)
+    calls.begin(("kafka", "p"), LAST, lambda last: True)
+    calls.end(("kafka", "p"), LAST)
+    with pytest.raises(OptionRefused):
+        calls.begin(("kafka", "p"), other, lambda last: True)
+    calls.begin(("kafka", "p"), replace(LAST, batch=4), lambda last: True)
+    calls.begin(("elsewhere", "p"), other, lambda last: True)
+    calls.begin(("kafka", "p"), other, lambda last: False)

@@ -140,10 +140,17 @@ def check_stream(rows: Any, patterns: Patterns, *, clock: bool) -> Node:
     return root
 
 
-def check_batch(rows: Any, patterns: Patterns) -> None:
-    """Refuse a `foreachBatch` function's frame if its shuffles cannot be repeated; Spark passes the batch as an RDD."""
+def check_batch(rows: Any, patterns: Patterns, batch: int) -> None:
+    """Refuse a `foreachBatch` function's frame if its shuffles cannot be repeated.
+
+    Spark passes the batch as an RDD, whose id is `batch`. Another RDD may hold anything, even chance that was computed.
+    """
     root = tree(rows)
-    doubts = Doubts(patterns, lambda node: None if node.name == _BATCH else other_table(node), clock=True)
+
+    def origin(node: Node) -> str | None:
+        return None if node.name == _BATCH and node.plan.rdd().id() == batch else other_table(node)
+
+    doubts = Doubts(patterns, origin, clock=True)
     for node in root:
         if any(each.name == _BATCH for each in node):
             check(node, doubts)

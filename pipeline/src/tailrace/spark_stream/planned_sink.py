@@ -63,7 +63,7 @@ class ExactlyOnce:
                 f"one exactly_once(...) serves one query: it has written {self._name!r} and is now called by {name!r}",
                 then="make one for each query, or give each the option id",
             )
-        slices = spark_source.cut(frame)[1]
+        slices = spark_source.cut(frame, _query(spark).lastExecution().toRdd())[1]
         ranges = spark_source.read_from_kafka(frame)
         shuffles = any("#" in each for each in slices)
         planning = _query(spark).lastExecution(), frame._jdf.queryExecution()
@@ -226,7 +226,8 @@ def _check_cut(frame: DataFrame, *, known: bool) -> None:
     try:
         if not known:
             repeatable.check_stream(_query(spark).logicalPlan(), patterns, clock=False)
-        repeatable.check_batch(frame._jdf.queryExecution().analyzed(), patterns)
+        stream = _query(spark).lastExecution().toRdd().id()
+        repeatable.check_batch(frame._jdf.queryExecution().analyzed(), patterns, stream)
     except errors.FunctionInvalid as refused:
         raise errors.FunctionInvalid(
             refused.what.replace("the function's rows", "the query's rows", 1),

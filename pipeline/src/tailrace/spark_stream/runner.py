@@ -125,7 +125,7 @@ class Runner:
         begun = time.monotonic()
         self._phases.begin()
         with self._phases.timed("cut"):
-            ranges, slices = spark_source.cut(rows)
+            ranges, slices = spark_source.cut(rows, rows._jdf.queryExecution().toRdd())
             reads = spark_source.read_by(rows) if self._context.assembly.may_reject else ()
         if self._log is None or self._cut is None:
             raise errors.InvariantBroken(f"batch {number} came before the runner's begin()")

@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace import errors
 from tailrace.config import OnDataLoss, Pipeline
+from tailrace.driver.catalyst import items
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.java_client import spark_options
 from tailrace.progress.plan import Range
@@ -24,6 +27,8 @@ from tailrace.progress.stream_plan import Slice, offsets_json
 NO_WAIT = {"kafka.fetch.max.wait.ms": "5"}
 # How Spark prints the range of a planned task.
 _RANGE = re.compile(r"KafkaOffsetRange\(([A-Za-z0-9._-]+)-(\d+),(\d+),(\d+),")
+_PLANNED = "DataSourceRDDPartition"
+_HIDDEN = "the frame no longer shows what its tasks read"
 
 
 def reading(pipeline: Pipeline) -> dict[str, str]:
@@ -53,10 +58,13 @@ def stream(spark: SparkSession, pipeline: Pipeline, start: TopicPartitions | Non
     return reader.load()
 
 
-def cut(frame: DataFrame) -> tuple[tuple[Range, ...], tuple[Slice, ...]]:
-    """Return what Spark has planned for a batch: the source ranges in its order, and what each task reads."""
-    partitions = frame._jdf.queryExecution().toRdd().partitions()
-    slices = tuple(Slice(_describe(each)) for each in partitions)
+def cut(frame: DataFrame, stream: Any) -> tuple[tuple[Range, ...], tuple[Slice, ...]]:
+    """Return what Spark has planned for a batch: the source ranges in its order, and what each task reads.
+
+    `stream` is the RDD of the stream's own plan. Raise FunctionInvalid if a replay may not recognise what a task reads.
+    """
+    rdd = frame._jdf.queryExecution().toRdd()
+    slices = tuple(map(Slice, _Tasks(rdd, stream).described(list(rdd.partitions()))))
     seen: dict[Range, None] = {}
     for each in slices:
         for part in re.findall(r"[A-Za-z0-9._-]+-\d+:\d+-\d+", each):
@@ -69,8 +77,8 @@ def read_by(frame: DataFrame) -> tuple[Range, ...]:
     found: dict[Range, None] = {}
     for rdd in _lineage(frame._jdf.queryExecution().toRdd(), set()):
         partitions = rdd.partitions()
-        if len(partitions) and partitions[0].getClass().getSimpleName() == "DataSourceRDDPartition":
-            found |= {Range.parse(_describe(each)): None for each in partitions if each.inputPartition().isDefined()}
+        if len(partitions) and _kind(partitions[0]) == _PLANNED:
+            found |= {Range.parse(_range_of(each)): None for each in partitions if each.inputPartition().isDefined()}
     return tuple(sorted(found))
 
 
@@ -91,7 +99,7 @@ def read_from_kafka(frame: DataFrame) -> tuple[Range, ...]:
         for each in rdd.partitions() if not rdd.dependencies().size() else ():
             if not _of_kafka(each):
                 return ()
-            found.append(Range.parse(_describe(each)))
+            found.append(Range.parse(_range_of(each)))
     return joined(found)
 
 
@@ -106,30 +114,96 @@ def joined(ranges: Iterable[Range]) -> tuple[Range, ...]:
     return tuple(found)
 
 
+class _Tasks:
+    """What each task of a batch reads, as a replay finds it again, independent of the task's number."""
+
+    def __init__(self, rdd: Any, stream: Any) -> None:
+        self._rdd = rdd
+        self._stream = stream
+
+    def described(self, partitions: list[Any], *, alone: bool = False) -> list[str]:
+        """Describe the partitions of one RDD. If it has only one (`alone`), this holds all its rows on any replay."""
+        alone = alone or len(partitions) == 1
+        kind = _kind(partitions[0]) if partitions else ""
+        if kind == "UnionPartition":
+            # The branch of the union does not matter: the first task that reads a range is always in the same branch.
+            branches = (list(each) for _, each in groupby(partitions, lambda each: each.parentRddIndex()))
+            parents = ([each.parentPartition() for each in branch] for branch in branches)
+            return [each for branch in parents for each in self.described(branch, alone=alone)]
+        if kind == "CoalescedRDDPartition":
+            merged = [items(each.parents()) for each in partitions]
+            names = iter(self.described([parent for each in merged for parent in each], alone=alone))
+            return ["+".join(next(names) for _ in each) for each in merged]
+        if kind == "PartitionwiseSampledRDDPartition":
+            return self.described([each.prev() for each in partitions], alone=alone)
+        if kind == "ZippedPartitionsPartition":
+            return self._joined(partitions, [items(each.partitions()) for each in partitions], alone)
+        if kind == "PartitionerAwareUnionRDDPartition":
+            return self._joined(partitions, [list(each.parents()) for each in partitions], alone)
+        return [self._leaf(each, alone) for each in partitions]
+
+    def _joined(self, partitions: list[Any], parents: list[list[Any]], alone: bool) -> list[str]:
+        """Describe partitions that each hold a partition of several RDDs, by what these have in common."""
+        sides = [list(side) for side in zip(*parents, strict=True)]
+        # A bucketed table has no shuffle. Its rows are where the keys of the other side are.
+        sides = [side for side in sides if _kind(side[0]) != "FilePartition"] or sides
+        names = zip(*(self.described(side, alone=alone) for side in sides), strict=True)
+        return [
+            each[0] if len(set(each)) == 1 else self._number(partition, alone, _HIDDEN)
+            for partition, each in zip(partitions, names, strict=True)
+        ]
+
+    def _leaf(self, partition: Any, alone: bool) -> str:
+        kind = _kind(partition)
+        if _of_kafka(partition):
+            return _range_of(partition)
+        if kind == "ShuffledRowRDDPartition":  # hashing determines its number
+            return f"#{partition.index()}"
+        if kind == _PLANNED:
+            return _range_of(partition) if partition.inputPartition().isDefined() else f"#{partition.index()}"
+        return self._number(partition, alone or kind in self._trusted, _HIDDEN)
+
+    def _number(self, partition: Any, known: bool, why: str) -> str:
+        if known:
+            return f"#{partition.index()}"
+        raise errors.FunctionInvalid(
+            f"the query's rows cannot be cut the same way again: {why} ({_kind(partition)})",
+            kept="nothing was written",
+            then="pass the frame of the batch itself (df.cache() keeps its rows), broadcast the tables that it is "
+            "joined with, or use coalesce(1) or repartition(n, column) by columns of the records",
+        )
+
+    @cached_property
+    def _trusted(self) -> frozenset[str]:
+        """Return the kinds of partitions that only the stream's own sources have, which a replay plans again."""
+        own: set[int] = set()
+        within = {_kind(each) for rdd in _lineage(self._stream, own) for each in _read(rdd)}
+        beyond = {_kind(each) for rdd in _lineage(self._rdd, set(own)) for each in _read(rdd)}
+        return frozenset(within - beyond)
+
+
+def _read(rdd: Any) -> list[Any]:
+    """Return the first partition of an RDD that reads something itself."""
+    return [] if rdd.dependencies().size() else list(rdd.partitions())[:1]
+
+
+def _kind(partition: Any) -> str:
+    return str(partition.getClass().getSimpleName())
+
+
 def _of_kafka(partition: Any) -> bool:
-    kind = partition.getClass().getSimpleName()
-    planned = partition.inputPartition() if kind == "DataSourceRDDPartition" else None
+    kind = _kind(partition)
+    planned = partition.inputPartition() if kind == _PLANNED else None
     if planned is not None and planned.isDefined():
-        kind = planned.get().getClass().getSimpleName()
+        kind = _kind(planned.get())
     return kind in {"KafkaBatchInputPartition", "KafkaSourceRDDPartition"}
 
 
-def _describe(partition: Any) -> str:
-    """Describe what one planned task reads, independent of its number."""
-    kind = partition.getClass().getSimpleName()
-    if kind == "DataSourceRDDPartition":
-        # Only the range is read: other parts of what Spark planned hold the connection's secrets.
-        planned = partition.inputPartition()
-        return _span(planned.get().offsetRange().toString()) if planned.isDefined() else f"#{partition.index()}"
-    if kind == "KafkaSourceRDDPartition":  # a replayed batch
-        return _span(partition.offsetRange().toString())
-    if kind == "CoalescedRDDPartition":
-        parents = partition.parents()
-        return "+".join(_describe(parents.apply(i)) for i in range(parents.size()))
-    if kind == "UnionPartition":
-        # The branch of the union does not matter: the first task that reads a range is always in the same branch.
-        return _describe(partition.parentPartition())
-    return f"#{partition.index()}"  # after a shuffle: its number, which hashing determines
+def _range_of(partition: Any) -> str:
+    """Describe what a partition of Kafka's reads."""
+    # Only the range is read: other parts of what Spark planned hold the connection's secrets.
+    planned = partition.inputPartition().get() if _kind(partition) == _PLANNED else partition
+    return _span(planned.offsetRange().toString())
 
 
 def _span(text: str) -> str:

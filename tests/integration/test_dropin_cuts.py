@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
 Change = Callable[[DataFrame], DataFrame]
+ADAPTIVE = "spark.sql.adaptive.enabled"
 
 
 def fill(one: Bench, start: int, end: int) -> None:
@@ -131,3 +132,32 @@ def test_frame_that_shows_what_its_tasks_read_is_delivered(
     fill(one, 0, 40)
     deliver(read(spark, one), one, tmp_path / "c", change)
     assert numbers(one) == list(range(end))
+
+
+@pytest.fixture
+def adaptive(spark: SparkSession) -> Iterator[None]:
+    """Let Spark merge the partitions of shuffles by their sizes, as is its default."""
+    spark.conf.set(ADAPTIVE, "true")
+    yield
+    spark.conf.set(ADAPTIVE, "false")
+
+
+@pytest.mark.usefixtures("adaptive")
+@pytest.mark.parametrize("place", ["query", "batch", "cached"])
+def test_shuffle_that_adaptive_execution_may_merge_is_refused(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path, place: str
+) -> None:
+    """The error names the setting; without a shuffle adaptive execution changes nothing."""
+    one = bench(partitions=2)
+    fill(one, 0, 40)
+    changes: dict[str, tuple[DataFrame, Change]] = {
+        "query": (read(spark, one).repartition("value"), lambda frame: frame),
+        "batch": (read(spark, one), lambda frame: frame.repartition("value")),
+        "cached": (read(spark, one), lambda frame: frame.repartition("value").cache()),
+    }
+    with pytest.raises(Exception, match=rf"(?s)TR-103.*cut the same way again.*{ADAPTIVE}"):
+        deliver(changes[place][0], one, tmp_path / "c", changes[place][1])
+    assert numbers(one) == []
+    table = spark.range(50).select(F.col("id").cast("string").cast("binary").alias("value"))
+    deliver(read(spark, one), one, tmp_path / "d", lambda frame: frame.join(F.broadcast(table), "value"))
+    assert numbers(one) == list(range(40))

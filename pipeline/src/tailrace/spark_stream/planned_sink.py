@@ -234,6 +234,13 @@ def _check_cut(frame: DataFrame, *, known: bool) -> None:
             kept="nothing was written",
             then="use repartition(n, column) by columns of the records",
         ) from None
+    if shuffle_keys.sized(_query(spark).lastExecution().executedPlan(), frame._jdf.queryExecution().executedPlan()):
+        raise errors.FunctionInvalid(
+            "the query's rows cannot be cut the same way again: spark.sql.adaptive.enabled is true, and adaptive "
+            "execution merges and splits the partitions of a shuffle by their sizes",
+            kept="nothing was written",
+            then="set spark.sql.adaptive.enabled to false in the session before the query starts",
+        )
 
 
 def _query(spark: SparkSession) -> Any:

@@ -44,6 +44,12 @@ def digest(query: Any, batch: Any) -> ShuffleKeys:
     return ShuffleKeys(_digest([printed, *functions]) if any(functions) else printed, printed)
 
 
+def sized(*plans: Any) -> bool:
+    """Return whether adaptive execution may merge or split a shuffle's partitions in one of these executed plans."""
+    adaptive = (node for plan in plans for node in _nodes(tree(plan)) if node.name.startswith("AdaptiveSparkPlan"))
+    return any(each.name == "Exchange" for node in adaptive for each in _nodes(tree(node.plan.initialPlan())))
+
+
 def _digest(found: list[Any]) -> str:
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:32]
 

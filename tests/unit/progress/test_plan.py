@@ -107,6 +107,15 @@ def test_two_tasks_that_read_the_same_keep_their_order() -> None:
     assert assign(plan, now) == (1, 0, 3, 2)
 
 
+def test_ranges_that_one_task_reads_are_known_in_any_order() -> None:
+    """Spark merges tasks in its own order, and plans of earlier versions name their ranges in it."""
+    plan = plan_of("t-1:0-5+t-0:0-5", "t-2:0-5+t-10:0-5+t-3:0-5")
+    now = (Slice("t-10:0-5+t-2:0-5+t-3:0-5"), Slice("t-0:0-5+t-1:0-5"))
+    assert assign(plan, now) == (1, 0)
+    with pytest.raises(CutChanged, match=r"missing now: t-10:0-5\+t-2:0-5\+t-3:0-5; new: t-2:0-5"):
+        assign(plan, (Slice("t-2:0-5"), now[1]))
+
+
 @pytest.mark.parametrize(
     "now", [("t-0:0-5",), ("t-0:0-5", "t-1:0-6"), ("t-0:0-5", "t-1:0-5", "t-2:0-1"), ("t-0:0-5+t-1:0-5",)]
 )

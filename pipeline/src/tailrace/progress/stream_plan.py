@@ -259,10 +259,10 @@ def assign(plan: StreamPlan, slices: tuple[Slice, ...]) -> tuple[SinkPartition, 
     """Return, for each of Spark's writing tasks, the sink partition whose slice it gets."""
     places: dict[Slice, list[int]] = {}
     for number, each in enumerate(plan.slices):
-        places.setdefault(each, []).append(number)
+        places.setdefault(_in_order(each), []).append(number)
     chosen: list[SinkPartition] = []
     for each in slices:
-        numbers = places.get(each)
+        numbers = places.get(_in_order(each))
         if not numbers:
             raise _changed(plan, slices)
         chosen.append(SinkPartition(numbers.pop(0)))
@@ -271,9 +271,14 @@ def assign(plan: StreamPlan, slices: tuple[Slice, ...]) -> tuple[SinkPartition, 
     return tuple(chosen)
 
 
+def _in_order(each: Slice) -> Slice:
+    """Return a slice that names its ranges in order; Spark lists few of them in another order after a restart."""
+    return Slice("+".join(sorted(each.split("+"))))
+
+
 def _changed(plan: StreamPlan, slices: tuple[Slice, ...]) -> CutChanged:
-    missing = sorted(set(plan.slices) - set(slices))[:3]
-    new = sorted(set(slices) - set(plan.slices))[:3]
+    then, now = (set(map(_in_order, each)) for each in (plan.slices, slices))
+    missing, new = sorted(then - now)[:3], sorted(now - then)[:3]
     return CutChanged(
         f"batch {plan.batch} of {plan.pipeline!r} was planned with {len(plan.slices)} sink partitions for outputs and "
         f"would now have {len(slices)}; missing now: {', '.join(missing) or 'none'}; new: {', '.join(new) or 'none'}",

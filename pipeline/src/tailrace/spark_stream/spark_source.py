@@ -132,8 +132,11 @@ class _Tasks:
             return [each for branch in parents for each in self.described(branch, alone=alone)]
         if kind == "CoalescedRDDPartition":
             merged = [items(each.parents()) for each in partitions]
-            names = iter(self.described([parent for each in merged for parent in each], alone=alone))
-            return ["+".join(next(names) for _ in each) for each in merged]
+            names = self.described([parent for each in merged for parent in each], alone=alone)
+            if len(set(names)) < len(names) and not alone:
+                raise _unrepeatable("coalesce() merges branches of a union that read the same")
+            following = iter(names)
+            return ["+".join(next(following) for _ in each) for each in merged]
         if kind == "PartitionwiseSampledRDDPartition":
             return self.described([each.prev() for each in partitions], alone=alone)
         if kind == "ZippedPartitionsPartition":
@@ -166,12 +169,7 @@ class _Tasks:
     def _number(self, partition: Any, known: bool, why: str) -> str:
         if known:
             return f"#{partition.index()}"
-        raise errors.FunctionInvalid(
-            f"the query's rows cannot be cut the same way again: {why} ({_kind(partition)})",
-            kept="nothing was written",
-            then="pass the frame of the batch itself (df.cache() keeps its rows), broadcast the tables that it is "
-            "joined with, or use coalesce(1) or repartition(n, column) by columns of the records",
-        )
+        raise _unrepeatable(f"{why} ({_kind(partition)})")
 
     @cached_property
     def _trusted(self) -> frozenset[str]:
@@ -180,6 +178,15 @@ class _Tasks:
         within = {_kind(each) for rdd in _lineage(self._stream, own) for each in _read(rdd)}
         beyond = {_kind(each) for rdd in _lineage(self._rdd, set(own)) for each in _read(rdd)}
         return frozenset(within - beyond)
+
+
+def _unrepeatable(why: str) -> errors.FunctionInvalid:
+    return errors.FunctionInvalid(
+        f"the query's rows cannot be cut the same way again: {why}",
+        kept="nothing was written",
+        then="pass the frame of the batch itself (df.cache() keeps its rows), broadcast the tables that it is joined "
+        "with, or use coalesce(1) or repartition(n, column) by columns of the records",
+    )
 
 
 def _read(rdd: Any) -> list[Any]:

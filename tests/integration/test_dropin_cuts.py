@@ -220,3 +220,49 @@ def test_coalesced_batch_is_finished_whatever_order_spark_reads_in(
     (tmp_path / "broken").unlink()
     job()
     assert numbers(one) == list(range(40))
+
+
+def rate(spark: SparkSession) -> DataFrame:
+    """Read from a source that is neither Kafka's nor of files."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 2).load()
+    return rows.select(F.col("value").cast("string").alias("value"))
+
+
+def test_source_other_than_kafka_is_refused_unless_its_rows_are_shuffled(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """What a task of it reads is not known, so only a key can decide what a sink partition gets."""
+    one = bench()
+    with pytest.raises(Exception, match=r"(?s)TR-103.*a source other than Kafka"):
+        deliver(rate(spark), one, tmp_path / "c")
+    deliver(rate(spark).repartition(2, "value"), one, tmp_path / "d")
+    assert numbers(one)[:10] == list(range(10))
+
+
+LOOKUP = """
+    from pyspark.sql import functions as F
+
+    def joined(frame):
+        table = frame.sparkSession.read.parquet({folder!r}).hint("merge")
+        return frame.join(table, "id").select(F.col("id").cast("string").cast("binary").alias("value"))
+"""
+
+
+def test_stateful_pipeline_joins_a_table_of_a_newer_kind_of_source(bench: MakeBench, spark: SparkSession) -> None:
+    """Only tasks that read Kafka have ranges; those that read the table have none."""
+    one, setting = bench(partitions=2), "spark.sql.sources.useV1SourceList"
+    folder = str(one.folder / "lookup")
+    spark.range(100).selectExpr("cast(id as int) id", "id as other").write.parquet(folder)
+    one.write("j.py", LOOKUP.format(folder=folder))
+    one.send([b'{"id":%d}' % number for number in range(20)])
+    spark.conf.set(setting, "")
+    try:
+        one.run(
+            source={"format": "json", "schema": "id INT"},
+            process={"function": "j.py:joined"},
+            sink={"format": "raw"},
+            checkpoint="state/",
+        )
+    finally:
+        spark.conf.unset(setting)
+    assert numbers(one) == list(range(20))

@@ -78,7 +78,7 @@ def read_by(frame: DataFrame) -> tuple[Range, ...]:
     for rdd in _lineage(frame._jdf.queryExecution().toRdd(), set()):
         partitions = rdd.partitions()
         if len(partitions) and _kind(partitions[0]) == _PLANNED:
-            found |= {Range.parse(_range_of(each)): None for each in partitions if each.inputPartition().isDefined()}
+            found |= {Range.parse(_range_of(each)): None for each in partitions if _of_kafka(each)}
     return tuple(sorted(found))
 
 
@@ -163,7 +163,8 @@ class _Tasks:
         if kind == "ShuffledRowRDDPartition":  # hashing determines its number
             return f"#{partition.index()}"
         if kind == _PLANNED:
-            return _range_of(partition) if partition.inputPartition().isDefined() else f"#{partition.index()}"
+            reads = partition.inputPartition().isDefined()
+            return self._number(partition, alone or not reads, "it reads a source other than Kafka")
         return self._number(partition, alone or kind in self._trusted, _HIDDEN)
 
     def _number(self, partition: Any, known: bool, why: str) -> str:

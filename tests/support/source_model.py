@@ -118,6 +118,10 @@ class Engine:
     planning: tuple[str, tuple[str, ...]] = ("kept", ())
     observed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
+    def fits(self, plan: Plan) -> bool:
+        """Return whether there is no shuffle."""
+        return self.cut.fits(plan)
+
     def deliver(
         self,
         plan: Plan,

@@ -74,6 +74,10 @@ class Raising:
         self.bad = set(bad)
         self.deliveries = 0
 
+    def fits(self, plan: Plan) -> bool:
+        """Return whether there is no shuffle."""
+        return self.cut.fits(plan)
+
     def deliver(
         self,
         plan: Plan,

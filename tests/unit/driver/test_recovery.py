@@ -73,6 +73,32 @@ def test_partly_delivered_batch_behind_a_shuffle_is_refused_with_other_settings_
     assert rest(alone, {ZONE: "Asia/Tokyo"}, 0) == alone
 
 
+@pytest.mark.parametrize("delivery", Delivery)
+def test_batch_that_the_engine_would_cut_otherwise_is_chosen_again_unless_a_part_is_delivered(
+    delivery: Delivery,
+) -> None:
+    """A part that is delivered decides for the rest; at-least-once delivery may repeat it."""
+
+    class Stored:
+        """A ledger whose group has not read the batch."""
+
+        def positions(self, places: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+            """Return the batch's begin."""
+            return dict.fromkeys(places, 0)
+
+    begun = replace(shuffled(None), delivery=delivery)
+    marker = Marker.of(begun.batch, begun.digest, begun.sinks)
+
+    def left(fits: bool, markers: dict[SinkPartition, Marker]) -> object:
+        return unfinished(begun, markers, cast(Ledger, Stored()), "r", "c", None, lambda plan: fits)
+
+    again = {("in", 0): 0}
+    part = {SinkPartition(0): marker} if delivery is Delivery.EXACTLY_ONCE else {}
+    assert left(True, {}) == begun
+    assert left(False, {}) == again
+    assert left(False, part) == (begun if part else again)
+
+
 def test_batch_of_an_earlier_version_is_finished_whatever_the_settings() -> None:
     """Its plan does not say with which it was begun, and an upgrade in the middle of a batch is not refused."""
     begun = shuffled(None)

@@ -32,6 +32,12 @@ class Cut:
     how: tuple[str, ...] = ()  # the shuffles, as Spark partitions their rows
     judges: bool = False  # behind a shuffle: reading tasks commit their rejected records themselves
 
+    def fits(self, plan: Plan) -> bool:
+        """Return whether it cuts a batch as the plan says."""
+        outputs = self.outputs if self.shuffles else len(plan.parts)
+        mine = (self.shuffles, self.judges, outputs, self.how)
+        return mine == (plan.shuffles, plan.judges, plan.outputs, plan.cut)
+
 
 class Engine(Protocol):
     """Runs batches."""
@@ -43,6 +49,9 @@ class Engine(Protocol):
     @property
     def cut(self) -> Cut:
         """How batches are cut; fixed for a run."""
+
+    def fits(self, plan: Plan) -> bool:
+        """Return whether the engine can deliver a batch that is cut as the plan says."""
 
     @property
     def planning(self) -> tuple[str, tuple[str, ...]]:

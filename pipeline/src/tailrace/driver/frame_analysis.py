@@ -61,6 +61,7 @@ _NARROW = frozenset(
         "ShuffledHashJoin", "Sort", "SortMergeJoin", "WholeStageCodegen",
     }
 )  # fmt: skip
+_MERGED = _NARROW | {"Coalesce"}  # as the engine merges tasks for `sink.partitions`
 _AGGREGATES = frozenset({"HashAggregate", "ObjectHashAggregate", "SortAggregate"})
 _PARTITIONINGS = frozenset({"HashPartitioning", "ShufflePartitionIdPassThrough", "SinglePartition$"})
 # Text that Spark reads as the current date or time when it casts it.
@@ -107,8 +108,7 @@ def analyse(frame: DataFrame, leaf: DataFrame) -> Analysis:
     changing = _changing(patterns, source)
     for node in path[1:]:
         check(node, changing)
-    planned = tree(execution.executedPlan(), source.ends)
-    way = _physical_path(planned, source)
+    way = _physical_path(tree(execution.executedPlan(), source.ends), source)
     shuffles = [node for node in way[1:] if node.name == "Exchange"]
     if any(node.name in {"SortMergeJoin", "ShuffledHashJoin"} for node in way):
         for above, below in zip(path[1:], path, strict=False):
@@ -120,13 +120,26 @@ def analyse(frame: DataFrame, leaf: DataFrame) -> Analysis:
         shuffles
     )
     order = list(Planning)
+    cut, partitions = _cut(shuffles)
     return Analysis(
         planning=max((level for level, _ in reasons), key=order.index, default=Planning.KEPT),
         reasons=tuple(dict.fromkeys(why for _, why in reasons)),
-        cut=tuple(_partitioning(node) for node in shuffles),
-        partitions=shuffles[-1].plan.outputPartitioning().numPartitions() if shuffles else None,
+        cut=cut,
+        partitions=partitions,
         observes=any(node.name == "CollectMetrics" for node in root),
     )
+
+
+def planned_cut(frame: DataFrame, leaf: DataFrame) -> tuple[tuple[str, ...], int | None]:
+    """Return `cut` and `partitions` of the analysis for a frame as it will run; its last step may be a coalesce."""
+    source = Leaf(leaf)
+    root = tree(frame._jdf.queryExecution().executedPlan(), source.ends)
+    return _cut([node for node in _physical_path(root, source, _MERGED)[1:] if node.name == "Exchange"])
+
+
+def _cut(shuffles: list[Node]) -> tuple[tuple[str, ...], int | None]:
+    partitions = shuffles[-1].plan.outputPartitioning().numPartitions() if shuffles else None
+    return tuple(_partitioning(node) for node in shuffles), partitions
 
 
 class Leaf:
@@ -134,6 +147,8 @@ class Leaf:
 
     def __init__(self, leaf: DataFrame) -> None:
         plan = leaf._jdf.queryExecution().analyzed()
+        if plan.nodeName() == "Project":  # unread columns are null
+            plan = plan.child()
         if plan.nodeName() != "MapInArrow":
             raise InvariantBroken(f"the reading frame is {plan.nodeName()}, not MapInArrow")
         self._id = plan.functionExpr().resultId()
@@ -230,7 +245,7 @@ def _conjuncts(condition: Any) -> Iterator[Any]:
 # -- what Spark made of it -------------------------------------------------------------------------
 
 
-def _physical_path(root: Node, leaf: Leaf) -> list[Node]:
+def _physical_path(root: Node, leaf: Leaf, known: frozenset[str] = _NARROW) -> list[Node]:
     """Return the physical operators between the leaf and the result; refuse any not known to be repeatable."""
     if root.name.startswith("AdaptiveSparkPlan"):
         raise InvariantBroken("Spark's adaptive execution is on, which cuts each batch by its size")
@@ -260,7 +275,7 @@ def _physical_path(root: Node, leaf: Leaf) -> list[Node]:
             kind = node.plan.outputPartitioning().getClass().getSimpleName()
             if kind not in _PARTITIONINGS:
                 raise unrepeatable(f"Spark has planned {_partitioning(node)}")
-        elif name not in _NARROW:
+        elif name not in known:
             raise unrepeatable(f"Spark has planned {name}, which is not known to be repeatable")
     return path
 

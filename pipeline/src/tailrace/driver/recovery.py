@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tailrace import crash_points, errors
@@ -199,8 +199,9 @@ def unfinished(
     rules: str,
     code: str,
     settings: Settings = None,
+    fits: Callable[[Plan], bool] = lambda plan: True,
 ) -> Plan | dict[Place, int] | None:
-    """Return what is left of the last batch.
+    """Return what is left of the last batch; `fits` returns whether the engine can cut a batch as its plan says.
 
     A plan must be delivered (sink partitions already written are skipped). Positions mean that nothing of the batch was
     delivered: it is to be given up, and its records read again from there. None means that the batch is done.
@@ -211,7 +212,7 @@ def unfinished(
         read = ends_of_read(plan)
         if ledger.positions(read) == read:
             return None
-        return plan if isinstance(plan, Plan) else begins(plan, plan.ends)
+        return plan if isinstance(plan, Plan) and fits(plan) else begins(plan, plan.ends)
     who = f"pipeline {plan.pipeline!r} sink partition"
     again = chosen_again.given_up(plan, markers)
     done = [
@@ -224,6 +225,8 @@ def unfinished(
         return begins(plan, plan.ends)
     if isinstance(plan, StreamPlan):
         return _inherited(plan) if any(done) else begins(plan, plan.ends)
+    if not any(done) and not fits(plan):
+        return begins(plan, plan.ends)
     if not repeatable(plan, rules, code, settings):
         if not any(done):  # the plan would name this code for parts that another one delivers
             return begins(plan, plan.ends)

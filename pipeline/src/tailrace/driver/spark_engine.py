@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -23,6 +23,7 @@ from tailrace.driver.needed_columns import needed, telling
 from tailrace.driver.rule_counts import RuleCounter
 from tailrace.driver.spark_errors import failure
 from tailrace.driver.spark_jobs import answers, job, kept_job
+from tailrace.driver.table_sizes import OTHERS, THRESHOLD, PlannedCut, broadcasting, fill_caches
 from tailrace.driver.task_reports import reports
 from tailrace.driver.tasks import WARMING, BatchInfo, Tasks
 from tailrace.gateway import ReadDone, Written
@@ -46,18 +47,28 @@ def in_arrow(pipeline: Pipeline) -> bool:
 
 
 class SparkEngine:
-    """Delivers the batches of one run."""
+    """Delivers the batches of one run.
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, assembly: Assembly, run: str) -> None:
+    `threshold` is the size up to which tables are broadcast, if not the session's. An engine without one has others
+    with one, for batches that are cut as no plan of its own is.
+    """
+
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, assembly: Assembly, run: str, threshold: str | None = None
+    ) -> None:
         self._spark = spark
         self._pipeline = pipeline
         self._assembly = assembly
         self._run = run
+        self._threshold = threshold
+        self._others: dict[str, SparkEngine | None] = {}
+        self._last = self  # the engine of the last batch, which is tried first
         self._group = f"tailrace-{run}"
         self._answers: Accumulator[list[Written]] = reports(spark)
         self._reads: Accumulator[list[tuple[int, ReadDone]]] = reports(spark)
         self._judged: Accumulator[list[tuple[int, Judged]]] = reports(spark)
         self._kept: dict[int, DataFrame] = {}
+        self._planned: dict[int, PlannedCut] = {}  # of kept frames
         self._jobs: dict[int, Any] = {}  # the RDDs of kept frames
         self._slots = (0.0, 1)
         self.observed: Mapping[str, Mapping[str, float]] = {}
@@ -72,7 +83,9 @@ class SparkEngine:
         self._tasks = Tasks.of(pipeline, frame.COLUMNS, shuffles=False, judges=judges, judged=self._judged)
         records = frame.leaf(spark, self._tasks, 1)
         reading = frame.rows(assembly, records, self._tasks.judge)
-        self.analysis = analyse(reading, records)
+        fill_caches(reading, records)
+        with broadcasting(spark, threshold):
+            self.analysis = analyse(reading, records)
         shuffles = self.analysis.shuffles > 0
         if shuffles:
             _refuse_rejecting(pipeline)
@@ -88,10 +101,7 @@ class SparkEngine:
             )
         if self.analysis.planning is Planning.KEPT:  # a frame that is planned again may use other columns
             self._tasks = replace(self._tasks, columns=needed(reading, records))
-        outputs, most = self.analysis.partitions, pipeline.sink.partitions
-        if outputs is not None and most is not None:
-            outputs = min(outputs, most)
-        self._cut = Cut(shuffles, outputs, self.analysis.cut, shuffles and judges)
+        self._cut = self._cut_by(self.analysis.cut, self.analysis.partitions)
 
     @property
     def cut(self) -> Cut:
@@ -112,23 +122,66 @@ class SparkEngine:
             self._slots = time.monotonic(), number
         return number
 
-    def _frame(self, parts: int) -> DataFrame:
-        """Return the frame that reads with this many tasks, planned once or again for each batch."""
+    def fits(self, plan: Plan) -> bool:
+        """See `Engine.fits`."""
+        return any(each.cut.fits(plan) for each in self._engines())
+
+    def _cut_by(self, how: tuple[str, ...], partitions: int | None) -> Cut:
+        most = self._pipeline.sink.partitions
+        outputs = partitions if partitions is None or most is None else min(partitions, most)
+        return Cut(bool(how), outputs, how, bool(how) and self._assembly.may_reject)
+
+    def _engines(self) -> Iterator[SparkEngine]:
+        """Yield the engine of the last batch, then this one, then those that join by another threshold."""
+        yield self._last
+        if self._last is not self:
+            yield self
+        if self._spec is not None or self._threshold is not None:
+            return
+        for threshold in OTHERS:
+            if threshold not in self._others:
+                self._others[threshold] = self._with(threshold)
+            other = self._others[threshold]
+            if other is not None and other is not self._last:
+                yield other
+
+    def _with(self, threshold: str) -> SparkEngine | None:
+        try:
+            return SparkEngine(self._spark, self._pipeline, self._assembly, self._run, threshold)
+        except (errors.ConfigInvalid, errors.FunctionInvalid):  # such joins would be refused
+            return None
+
+    def _frame(self, parts: int) -> tuple[DataFrame, Cut]:
+        """Return the frame that reads with this many tasks, planned once or again for each batch, and how it cuts."""
         planning = self.analysis.planning
         kept = self._kept.get(parts)
         if kept is None and self._spec is not None:
             leaf = one_row_per_task(self._spark, parts)
             kept = self._kept[parts] = leaf.mapInArrow(self._tasks.all_of_it(self._spec), RESULT)
+        if kept is not None and planning is Planning.KEPT:
+            return kept, self._cut
         if kept is None or planning is Planning.BUILT:
-            rows = frame.rows(self._assembly, frame.leaf(self._spark, self._tasks, parts), self._tasks.judge)
+            records = frame.leaf(self._spark, self._tasks, parts)
+            self._planned[parts] = PlannedCut(records)
+            rows = frame.rows(self._assembly, records, self._tasks.judge)
+            fill_caches(rows, records)
             if planning is Planning.KEPT:  # a column that is null today may be filled when planned again
                 rows = rows.select(*telling(rows, self._pipeline.sink.topic))
             most = self._pipeline.sink.partitions
             if self._tasks.shuffles and most is not None:
                 rows = rows.coalesce(most)
-            kept = self._kept[parts] = rows.mapInArrow(self._tasks.write, RESULT)
-            return kept
-        return kept.select("*") if planning is Planning.PLANNED else kept
+            planned = self._kept[parts] = rows.mapInArrow(self._tasks.write, RESULT)
+        else:
+            planned = kept.select("*")
+        with broadcasting(self._spark, self._threshold):  # what is planned here is what runs
+            return planned, self._cut_by(*self._planned[parts].of(planned))
+
+    def _frame_for(self, plan: Plan) -> DataFrame:
+        """Return the frame that delivers a batch; raise CutChanged if the batch would be cut otherwise than planned."""
+        self._check(plan, self._cut)
+        planned, cut = self._frame(len(plan.parts))
+        self._check(plan, cut)
+        return planned
 
     def _to_the_gate(self, parts: int) -> DataFrame:
         """Return the frame that reads no further: a function that stops early leaves records without a verdict.
@@ -146,9 +199,29 @@ class SparkEngine:
         seen: Parts = frozenset(),
     ) -> list[Written]:
         """See `Engine.deliver`."""
-        self._check(plan)
+        refused: errors.TailraceError | None = None
+        for engine in self._engines():
+            try:
+                planned = engine._frame_for(plan)  # before the job is set up: the function may run jobs of its own
+            except (errors.CutChanged, errors.FunctionInvalid) as error:
+                refused = refused or error
+                continue
+            self._last = engine
+            written = engine._deliver(planned, plan, owners, gone, faults, seen)
+            self.observed = engine.observed
+            return written
+        raise refused or errors.InvariantBroken("a run has no engine")
+
+    def _deliver(
+        self,
+        planned: DataFrame,
+        plan: Plan,
+        owners: Mapping[SinkPartition, str],
+        gone: frozenset[str],
+        faults: Faults,
+        seen: Parts,
+    ) -> list[Written]:
         self._answers.value, self._reads.value, self._judged.value = [], [], []
-        planned = self._frame(len(plan.parts))  # before the job is set up: the function may run jobs of its own
         with self._job(plan, BatchInfo.of(plan, self._run, owners, gone, faults, seen)):
             found = self._collect(planned, len(plan.parts))
             if not {each.partition for each in self._answers.value}.issuperset(range(plan.outputs, plan.sinks)):
@@ -188,7 +261,7 @@ class SparkEngine:
         Each lane has an RDD of its own: Spark ends all jobs of an RDD if one of them fails.
         """
         info = BatchInfo.of(plan, self._run, {}, frozenset(), faults).probing(part, lane)
-        planned = self._frame(1)
+        planned, _ = self._frame(1)
         try:
             with self._job(plan, info):
                 self._collect(planned if lane in self._jobs else planned.select("*"), lane)
@@ -215,22 +288,23 @@ class SparkEngine:
         for parts in sorted({1, self.slots}):
             outputs = self._cut.outputs if self._cut.outputs is not None else parts
             plan = Plan(self._pipeline.pipeline, WARMING, "", {}, ((),) * parts, outputs, {})
-            planned = self._frame(parts)
+            planned, _ = self._frame(parts)
             with self._job(plan, BatchInfo.of(plan, self._run, {}, frozenset())):
                 self._collect(planned, parts)
 
-    def _check(self, plan: Plan) -> None:
+    def _check(self, plan: Plan, cut: Cut) -> None:
         """Refuse a plan that was cut differently from how this function cuts."""
-        cut = self.cut
-        mine = (cut.shuffles, cut.judges, cut.outputs if cut.shuffles else len(plan.parts), cut.how)
-        if (plan.shuffles, plan.judges, plan.outputs, plan.cut) == mine:
+        if cut.fits(plan):
             return
+        outputs = cut.outputs if cut.shuffles else len(plan.parts)
         raise errors.CutChanged(
             f"batch {plan.batch} of {plan.pipeline!r} was planned with {plan.outputs} sink partitions for outputs"
-            f"{' behind ' + ', '.join(plan.cut) if plan.shuffles else ''}, but would now have {mine[2]}"
+            f"{' behind ' + ', '.join(plan.cut) if plan.shuffles else ''}, but would now have {outputs}"
             f"{' behind ' + ', '.join(cut.how) if cut.shuffles else ''}",
             kept="nothing more of the batch was delivered, and nothing is delivered twice",
-            then="start with the settings of the last run once (`tailrace run FILE --batch`), then change them",
+            then="start with the settings of the last run once (`tailrace run FILE --batch`), then change them; if a "
+            f"table that is joined has grown or shrunk, set {THRESHOLD} under `spark` so that it is joined as before, "
+            "and let broadcast(table) or table.hint('merge') decide from then on",
         )
 
     def _job(self, plan: Plan, info: BatchInfo) -> AbstractContextManager[None]:

@@ -75,7 +75,7 @@ def _finish(
     plan = recovered.plan
     if plan is None:
         raise errors.InvariantBroken("there is no plan to finish")
-    left = _left(context, plan, recovered.markers)
+    left = _left(context, loop.engine, plan, recovered.markers)
     loop.marked = recovery.last_marked(plan, recovered.markers)
     if isinstance(left, dict):
         loop.plan = _given_up(context, plan, left, ids)
@@ -94,7 +94,9 @@ def _finish(
     return dict(plan.ends)
 
 
-def _left(context: Context, plan: AnyPlan, markers: Mapping[SinkPartition, Marker]) -> Plan | dict[Place, int] | None:
+def _left(
+    context: Context, engine: Engine, plan: AnyPlan, markers: Mapping[SinkPartition, Marker]
+) -> Plan | dict[Place, int] | None:
     """Return what is left of the last batch; if it is to be chosen again, its late tasks are refused from now on.
 
     Tasks of its driver that are still tried again may write in between. Then the batch is judged again.
@@ -105,7 +107,7 @@ def _left(context: Context, plan: AnyPlan, markers: Mapping[SinkPartition, Marke
             back = chosen_again.reopened(plan, markers)
             _mark(context, plan, back, markers)
             markers = {**markers, **back}
-            left = recovery.unfinished(plan, markers, ledger, own.rules, own.code, own.settings)
+            left = recovery.unfinished(plan, markers, ledger, own.rules, own.code, own.settings, engine.fits)
             if isinstance(left, dict):
                 _mark(context, plan, chosen_again.unwritten(plan, markers), markers)
             return left

@@ -55,6 +55,10 @@ class ThreadEngine:
         """See `Engine.cut`."""
         return Cut()
 
+    def fits(self, plan: Plan) -> bool:
+        """See `Engine.fits`."""
+        return self.cut.fits(plan)
+
     @property
     def planning(self) -> tuple[str, tuple[str, ...]]:
         """See `Engine.planning`."""

@@ -30,12 +30,17 @@ class CutChanged(DeliveryError):
     """An open batch cannot be divided into the same sink partitions again.
 
     Some sink partitions of the batch may already be delivered. A replay is exact only if each sink partition gets
-    the same rows as before, so while a batch is open, Tailrace refuses another shuffle in the function, and another
-    number of partitions behind it. If a batch behind a shuffle, or of a stateful pipeline, is delivered in part, it
-    also refuses another `source.format`, `source.isolation`, schema, `process.validate` or function, and behind a
+    the same rows as before, so once a batch is delivered in part, Tailrace refuses another shuffle in the function, and
+    another number of partitions behind it. If the batch is behind a shuffle, or of a stateful pipeline, it also
+    refuses another `source.format`, `source.isolation`, schema, `process.validate` or function, and behind a
     shuffle a session with another time zone or other `spark.sql.*` settings that may decide what an expression gives:
     a record could move from output to rejected, or to another sink partition, and end up in neither. Start once with
     the old settings, let the pipeline finish the batch (`tailrace run FILE --batch`), then change them.
+
+    Spark chooses between a broadcast, which needs no shuffle, and a shuffle by the size of the joined table. A table
+    that has crossed `spark.sql.autoBroadcastJoinThreshold` is joined as before: Tailrace tries the joins without any
+    broadcast by size, and with each. If several tables need different answers, set that threshold under `spark` so that
+    the batch is joined as it was begun. Let `broadcast(table)` or `table.hint("merge")` decide from then on.
     """
 
     code = "TR-302"

@@ -1,4 +1,4 @@
-"""Which operators of a stream are known to shuffle its rows."""
+"""Which operators of a stream are known to shuffle its rows, and which of them could not be repeated."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from tailrace.errors import FunctionInvalid
 from tailrace.spark_stream.analysis import check_shuffles
 
 Tables = Iterator[pd.DataFrame]
@@ -30,18 +31,18 @@ class Nothing(StatefulProcessor):
         """Do nothing."""
 
 
-def with_state(rows: DataFrame) -> DataFrame:
+def with_state(rows: DataFrame, key: str = "value") -> DataFrame:
     """Keep state by group, in the older way."""
 
     def nothing(key: Any, tables: Tables, state: Any) -> Tables:
         yield from tables
 
-    return rows.groupBy("value").applyInPandasWithState(nothing, "value long", "n long", "append", "NoTimeout")
+    return rows.groupBy(key).applyInPandasWithState(nothing, "value long", "n long", "append", "NoTimeout")
 
 
-def with_processor(rows: DataFrame) -> DataFrame:
+def with_processor(rows: DataFrame, key: str = "value") -> DataFrame:
     """Keep state by group, in the newer way."""
-    grouped = rows.groupBy("value")
+    grouped = rows.groupBy(key)
     return grouped.transformWithStateInPandas(Nothing(), "value long", "append", "none")
 
 
@@ -86,3 +87,84 @@ def test_each_operator_that_spark_plans_with_an_exchange_counts_as_a_shuffle(
     planned = "Exchange" in capsys.readouterr().out
     assert planned == (name in SHUFFLED)
     assert (check_shuffles(rows) > 0) == planned
+
+
+def salted(rows: DataFrame, expression: str = "cast(rand(42) * 4 AS int)") -> DataFrame:
+    """Give each row a salt; the seed says nothing of the order in which rows come."""
+    return rows.withColumn("salt", F.expr(expression))
+
+
+def salts(rows: DataFrame, hint: str | None = None) -> DataFrame:
+    """Return a table of all salts, which Spark broadcasts if no hint says otherwise."""
+    table = rows.sparkSession.range(4).selectExpr("cast(id AS int) AS salt", "cast(id % 2 AS int) AS half")
+    return table.hint(hint) if hint else table
+
+
+def other(rows: DataFrame) -> DataFrame:
+    """Return a second stream."""
+    return rows.sparkSession.readStream.format("rate").load()
+
+
+def large(rows: DataFrame) -> DataFrame:
+    """Return a table of which Spark does not know the size, and does not broadcast it."""
+    return rows.sparkSession.createDataFrame(rows.sparkSession.sparkContext.parallelize([(1, 2)]), "salt int, half int")
+
+
+BY_CHANCE: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "aggregate": lambda rows: salted(rows).groupBy("salt").count(),
+    "aggregate by an expression": lambda rows: rows.groupBy((F.rand() * 4).cast("int")).count(),
+    "aggregate of a clean one": lambda rows: salted(rows.groupBy("value").count()).groupBy("salt").count(),
+    "distinct": lambda rows: salted(rows).distinct(),
+    "deduplicate": lambda rows: salted(rows).dropDuplicates(["value", "salt"]),
+    "deduplicate within watermark": lambda rows: late(salted(rows)).dropDuplicatesWithinWatermark(["salt"]),
+    "state by group": lambda rows: with_state(salted(rows), "salt"),
+    "state by key": lambda rows: with_processor(salted(rows), "salt"),
+    "join by hint": lambda rows: salted(rows).join(salts(rows, "merge"), "salt"),
+    "join on the right": lambda rows: salts(rows, "shuffle_hash").join(salted(rows), "salt"),
+    "join with a table of unknown size": lambda rows: salted(rows).join(large(rows), "salt"),
+    "join of streams": lambda rows: salted(rows).join(salted(other(rows)).select("salt"), "salt"),
+    "join by an expression": lambda rows: salted(rows).join(
+        salts(rows, "merge").drop("salt"), F.expr("salt % 2 = half")
+    ),
+    "join by one of two keys": lambda rows: salted(rows).join(
+        salts(rows, "merge").withColumnRenamed("half", "value"), ["value", "salt"]
+    ),
+    "a Python function": lambda rows: rows.groupBy(
+        F.udf(lambda value: value, "long").asNondeterministic()("value")
+    ).count(),
+}
+BY_RECORD: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "aggregate": lambda rows: rows.select((F.col("value") % 4).alias("key")).groupBy("key").count(),
+    "aggregate by time": lambda rows: late(rows).groupBy(F.window("timestamp", "1 minute")).count(),
+    "aggregate by the batch's time": lambda rows: rows.groupBy(F.window(F.current_timestamp(), "1 minute")).count(),
+    "aggregate of everything": lambda rows: salted(rows).groupBy().count(),
+    "aggregate of a random value": lambda rows: salted(rows).groupBy("value").agg(F.max("salt")),
+    "aggregate of one by chance": lambda rows: salted(rows).groupBy("value", "salt").count().groupBy("value").count(),
+    "aggregate by a column of a table": lambda rows: (
+        rows.join(large(rows), rows["value"] == F.col("salt")).groupBy("half").count()
+    ),
+    "deduplicate": lambda rows: salted(rows).dropDuplicates(["value"]),
+    "state by group": with_state,
+    "state by key": with_processor,
+    "join": lambda rows: salted(rows, "cast(value AS int)").join(salts(rows, "merge"), "salt"),
+    "join with a table's random key": lambda rows: salted(rows, "1").join(
+        salted(rows.sparkSession.range(4)).hint("merge"), "salt"
+    ),
+    "join that broadcasts by hint": lambda rows: salted(rows).join(F.broadcast(large(rows)), "salt"),
+    "join that broadcasts by size": lambda rows: salted(rows).join(salts(rows), "salt"),
+    "join of streams": lambda rows: rows.join(other(rows).select("value"), "value"),
+}
+
+
+@pytest.mark.parametrize("name", BY_CHANCE)
+def test_shuffle_by_chance_is_refused(spark: SparkSession, name: str) -> None:
+    """A batch that is delivered in part would be divided otherwise on a replay."""
+    rows = BY_CHANCE[name](spark.readStream.format("rate").load())
+    with pytest.raises(FunctionInvalid, match="may give a different value on a replay"):
+        check_shuffles(rows)
+
+
+@pytest.mark.parametrize("name", BY_RECORD)
+def test_shuffle_by_the_records_is_allowed(spark: SparkSession, name: str) -> None:
+    """Chance may decide what decides no sink partition."""
+    check_shuffles(BY_RECORD[name](spark.readStream.format("rate").load()))

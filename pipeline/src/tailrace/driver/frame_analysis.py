@@ -21,6 +21,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tailrace.driver.catalyst import Node, Patterns, called, clocks, items, marked, references, tree
+from tailrace.driver.dealing import JOINS, equated, join_type
 from tailrace.driver.repeatable import CONSTANT, Doubts, check, described, other_table, unrepeatable
 from tailrace.errors import ConfigInvalid, FunctionInvalid, InvariantBroken
 
@@ -45,11 +46,6 @@ _STATEFUL = {
     "TransformWithState": "it keeps state by key",
     "TransformWithStateInPySpark": "it keeps state by key",
 }
-# Join types by the side that the records may be on (left, right); the others would output rows of the other table.
-_JOINS = (
-    {"Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti", "ExistenceJoin", "LeftSingle"},
-    {"Inner", "Cross", "RightOuter"},
-)
 # Physical operators that derive their rows from the rows of their own task, in order.
 _NARROW = frozenset(
     {
@@ -210,8 +206,7 @@ def _check_operator(node: Node, below: Node) -> None:
         raise _refused("coalesce() merges several reading tasks into one", "use sink.partitions for fewer transactions")
     if name in {"Join", "LateralJoin"}:
         side = 0 if node.children[0] is below else 1
-        kind = node.plan.joinType().toString().partition("(")[0]
-        if kind not in _JOINS[side]:
+        if join_type(node) not in JOINS[side]:
             raise _refused(
                 f"a {node.plan.joinType().sql().lower()} join with the records on the {('left', 'right')[side]} "
                 "outputs rows of the other table, and would do so with each batch",
@@ -224,22 +219,11 @@ def _check_join_keys(node: Node, below: Node, changing: Doubts) -> None:
     if node.name != "Join" or node.plan.condition().isEmpty():
         return
     mine, doubtful = set(below.outputs), changing.of(below)
-    for equality in _conjuncts(node.plan.condition().get()):
-        if equality.getClass().getSimpleName() not in {"EqualTo", "EqualNullSafe"}:
-            continue
-        for key in items(equality.children()):
-            used = set(references(key))
-            why = changing.why(key, doubtful) if used and used <= mine else None
-            if why:
-                raise unrepeatable(f"the join by {key.sql()} depends on {why}")
-
-
-def _conjuncts(condition: Any) -> Iterator[Any]:
-    if condition.getClass().getSimpleName() == "And":
-        for each in items(condition.children()):
-            yield from _conjuncts(each)
-    else:
-        yield condition
+    for key in equated(node.plan.condition().get()):
+        used = set(references(key))
+        why = changing.why(key, doubtful) if used and used <= mine else None
+        if why:
+            raise unrepeatable(f"the join by {key.sql()} depends on {why}")
 
 
 # -- what Spark made of it -------------------------------------------------------------------------

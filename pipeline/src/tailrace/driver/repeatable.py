@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tailrace.driver.catalyst import Node, Patterns, called, clocks, items, parts, references, tree
+from tailrace.driver.dealing import Keys, dealt
 from tailrace.errors import FunctionInvalid
 
 # Python functions over groups of rows, and over the groups of two tables.
@@ -20,15 +21,16 @@ _COGROUPED = ("FlatMapCoGroupsInPandas", "FlatMapCoGroupsInArrow")
 # Operators whose rows are the same for as long as the plan is.
 CONSTANT = frozenset({"LocalRelation", "LocalTableScan", "OneRowRelation", "Range"})
 _BATCH = "LogicalRDD"
-Keys = list[tuple[str, Any]]  # the operation that deals the rows out, and its key expression
 
 
-def unrepeatable(why: str) -> FunctionInvalid:
+def unrepeatable(
+    why: str, then: str = "use process.partitions, or repartition(n, column) by columns of the records"
+) -> FunctionInvalid:
     """Return the error for rows that a replay would deal out differently."""
     return FunctionInvalid(
         f"the function's rows cannot be cut the same way again: {why}",
         kept="nothing was read or written",
-        then="use process.partitions, or repartition(n, column) by columns of the records",
+        then=then,
     )
 
 
@@ -130,6 +132,24 @@ def check(node: Node, doubts: Doubts) -> None:
             raise unrepeatable(f"{what} by {key.sql()} depends on {why}")
 
 
+def _check_dealt(node: Node, doubts: Doubts, has_records: Callable[[Node], bool]) -> None:
+    """Refuse a join or a grouping by chance, unless an operator above it deals its rows out by good keys."""
+    keys = dealt(node, has_records)
+    for child in node.children:
+        doubts.of(child)
+    for what, key in keys or ():
+        why = doubts.why(key)
+        if why:
+            raise unrepeatable(
+                f"{what} by {key.sql()} depends on {why}",
+                "use keys that are computed from the records alone; or put broadcast(…) around the table in a join",
+            )
+    if keys is None:
+        for child in node.children:
+            if has_records(child):
+                _check_dealt(child, doubts, has_records)
+
+
 def check_stream(rows: Any, patterns: Patterns, *, clock: bool) -> Node:
     """Return a stream's plan, as Spark has analysed it, as a tree; refuse shuffles that cannot be repeated."""
     root = tree(rows)
@@ -137,6 +157,10 @@ def check_stream(rows: Any, patterns: Patterns, *, clock: bool) -> Node:
     for node in root:
         if node.plan.isStreaming():
             check(node, doubts)
+    # A table that joins and groupings use may change: to enrich the records and count them is what streams are for.
+    # The batch's time is in Spark's checkpoint.
+    chance = Doubts(patterns, lambda node: None, clock=False)
+    _check_dealt(root, chance, lambda node: bool(node.plan.isStreaming()))
     return root
 
 
@@ -152,8 +176,13 @@ def check_batch(rows: Any, patterns: Patterns, batch: int) -> None:
 
     doubts = Doubts(patterns, origin, clock=True)
     for node in root:
-        if any(each.name == _BATCH for each in node):
+        if _of_batch(node):
             check(node, doubts)
+    _check_dealt(root, Doubts(patterns, lambda node: None, clock=True), _of_batch)
+
+
+def _of_batch(node: Node) -> bool:
+    return any(each.name == _BATCH for each in node)
 
 
 def _keys(node: Node) -> Keys:

@@ -1,0 +1,102 @@
+"""How joins and groupings deal rows out to tasks: by which keys, unless a table is broadcast.
+
+An operator that deals its rows out by good keys makes up for all below it: where a row is then depends on these keys
+alone. So a salted aggregation below one by the records' columns is repeatable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tailrace.driver.catalyst import Node, items, references
+
+Keys = list[tuple[str, Any]]  # the operation that deals the rows out, and its key expression
+# Join types by the side that the records may be on (left, right) if each task is to have all of the other table.
+JOINS = (
+    frozenset({"Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti", "ExistenceJoin", "LeftSingle"}),
+    frozenset({"Inner", "Cross", "RightOuter"}),
+)
+_STATE = frozenset({"FlatMapGroupsInPandasWithState", "FlatMapGroupsWithState", "TransformWithState"})
+_BY_ALL_COLUMNS = frozenset({"Distinct", "Except", "Except All", "Intersect", "Intersect All"})
+# Their keys are checked wherever they are.
+_CHECKED = frozenset(
+    {
+        "FlatMapCoGroupsInArrow", "FlatMapCoGroupsInPandas", "FlatMapGroupsInArrow", "FlatMapGroupsInPandas",
+        "RepartitionByExpression",
+    }
+)  # fmt: skip
+
+
+def dealt(node: Node, has_records: Callable[[Node], bool]) -> Keys | None:
+    """Return the keys by which an operator deals out the records' rows; None if they stay where they are."""
+    match node.name:
+        case "Aggregate":
+            return [("the grouping", each) for each in items(node.plan.groupingExpressions())]
+        case "Deduplicate" | "DeduplicateWithinWatermark":
+            return [("the deduplication", each) for each in items(node.plan.keys())]
+        case "Window":
+            return [("the window", each) for each in items(node.plan.partitionSpec())]
+        case "TransformWithStateInPySpark":
+            return [("the grouping", each) for each in items(node.plan.leftAttributes())]
+        case "Join":
+            return _joined(node, has_records)
+        case name if name in _STATE:
+            return [("the grouping", each) for each in items(node.plan.groupingAttributes())]
+        case name if name in _BY_ALL_COLUMNS:
+            sides = [each for each in node.children if has_records(each)]
+            return [("the comparison", each) for side in sides for each in items(side.plan.output())]
+        case name if name in _CHECKED:
+            return []
+    return None
+
+
+def equated(condition: Any) -> Iterator[Any]:
+    """Yield both sides of each equality that a join's condition requires."""
+    kind = condition.getClass().getSimpleName()
+    if kind == "And":
+        for each in items(condition.children()):
+            yield from equated(each)
+    elif kind in {"EqualTo", "EqualNullSafe"}:
+        yield from items(condition.children())
+
+
+def join_type(node: Node) -> str:
+    """Return the name of a join's type."""
+    return str(node.plan.joinType().toString()).partition("(")[0]
+
+
+def _joined(node: Node, has_records: Callable[[Node], bool]) -> Keys | None:
+    condition = node.plan.condition()
+    if condition.isEmpty() or _broadcasts(node):
+        return None
+    keys = [(each, set(references(each))) for each in equated(condition.get())]
+    sides = [set(each.outputs) for each in node.children if has_records(each)]
+    return [("the join", key) for side in sides for key, used in keys if used and used <= side] or None
+
+
+def _broadcasts(node: Node) -> bool:
+    """Return whether Spark gives each task all of one table: because of a hint, or of its size before any filter."""
+    tables = [
+        each
+        for each, kinds in zip(node.children, reversed(JOINS), strict=True)
+        if join_type(node) in kinds and not each.plan.isStreaming()
+    ]
+    if "BROADCAST$" in map(_hint, tables):
+        return True
+    if any(map(_hint, node.children)):
+        return False
+    return any(_size(each) <= node.plan.conf().autoBroadcastJoinThreshold() for each in tables)
+
+
+def _hint(side: Node) -> str:
+    """Return the join strategy that a hint asks for, as Spark finds it; empty if none does."""
+    while side.name != "ResolvedHint" or side.plan.hints().strategy().isEmpty():
+        if len(side.children) != 1:
+            return ""
+        side = side.children[0]
+    return str(side.plan.hints().strategy().get().getClass().getSimpleName())
+
+
+def _size(table: Node) -> int:
+    return int(str(table.plan.stats().sizeInBytes()))

@@ -63,6 +63,22 @@ def test_count_that_was_confirmed_is_asked_for_once_more(monkeypatch: pytest.Mon
     assert (before, brokers.asked) == (senders._LOOKS, senders._LOOKS + 1)
 
 
+def test_confirmed_count_is_not_believed_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions may be added meanwhile, and the first broker asked may not know them yet."""
+    sender, _ = made(monkeypatch, *[4] * senders._LOOKS, 4, 8)
+    monkeypatch.setattr(senders, "_SETTLED", 0.0)
+    assert sender.lacking("out", 7, again=True) == 4
+    assert sender.lacking("out", 7, again=True) is None
+
+
+def test_answer_of_a_broker_that_lags_behind_takes_no_partition_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of the same batch for a partition that exists are written."""
+    sender, _ = made(monkeypatch, 8, 4)
+    assert sender.lacking("out", 7, again=True) is None
+    assert sender.lacking("out", 8, again=True) == 8
+    assert sender.lacking("out", 5, again=False) is None
+
+
 def test_row_counts_as_writable_while_the_brokers_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing it shows what is wrong."""
     sender, _ = made(monkeypatch, None)

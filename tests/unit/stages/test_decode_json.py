@@ -230,11 +230,24 @@ def test_a_missing_not_null_field_is_named(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("more", ["", ", dec decimal(5,2)"], ids=["by Spark's parser", "by Python's"])
-def test_rejected_record_has_null_for_a_field_that_must_not_be_null(spark: SparkSession, more: str) -> None:
-    """Whoever reads the field of all records finds no value there; the task does not fail."""
+def test_rejected_record_harms_nobody_who_reads_a_field_that_must_not_be_null(spark: SparkSession, more: str) -> None:
+    """Spark reads such a field of all records without looking for nulls."""
     frame = decode(records(spark, [b'{"a":1}', b"x", b"{}"]), source(f"a long NOT NULL{more}"), Path())
-    found = [(row["a"], row["_reason"]) for row in in_order(frame)]
-    assert found == [(1, None), (None, "not json"), (None, "field missing")]
+    found = [(row["a"] or 0, row["_reason"]) for row in in_order(frame)]
+    assert found == [(1, None), (0, "not json"), (0, "field missing")]
+
+
+def test_field_that_must_not_be_null_is_declared_so_whatever_its_type(spark: SparkSession) -> None:
+    """Spark keeps that in a checkpoint with state, and refuses to continue with a key that may be null."""
+    types = ["decimal(5,2)", "date", "timestamp", "string", "binary", "boolean", "double"]
+    types += ["array<int>", "map<string,int>", "struct<a:int,b:struct<c:date>>"]
+    names = [f"f{number}" for number in range(len(types))]
+    schema = ", ".join(f"{name} {kind} NOT NULL" for name, kind in zip(names, types, strict=True))
+    frame = decode(records(spark, [b"x"]), source(schema), Path())
+    assert {name for name in names if frame.schema[name].nullable} == set()
+    row = in_order(frame)[0]
+    assert row["_reason"] == "not json"
+    assert [name for name in names if row[name] is None] == []
 
 
 def test_the_original_record_is_kept_with_its_fields(spark: SparkSession) -> None:

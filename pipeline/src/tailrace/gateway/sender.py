@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 _FLUSH_LIMIT = 60.0
 _LOOKS, _LOOK_EVERY, _LOOK_LIMIT = 4, 0.5, 5.0  # for a topic or a partition that a row names
+_SETTLED = 10.0  # seconds for which one look suffices, after several
 _LOG_INFO = 6  # librdkafka's number: from this level on it logs that a connection was closed with a request in flight
 # The states of a connection that has not carried a request yet; its errors cannot hide one of a later state.
 _NEVER_THERE = re.compile(r"in state (TRY_CONNECT|CONNECT)\b")
@@ -94,7 +95,7 @@ class Sender:
         self._there: set[str] = set()  # topics that rows named, and that exist
         self._counts: dict[str, int] = {}  # of their partitions
         self._times: dict[str, tuple[int, int]] = {}  # the earliest and latest timestamp that rows had, by topic
-        self._settled: dict[str, int] = {}  # counts that more than one look has confirmed
+        self._settled: dict[str, float] = {}  # when more than one look has confirmed a topic's count
         self.producer = Producer(
             {
                 **options,
@@ -173,13 +174,14 @@ class Sender:
                 return None  # whatever it is, writing shows it
             if found is None or found.error is not None:
                 return None
-            self._counts[topic] = known = len(found.partitions)
+            # A broker that lags behind may show fewer than there are.
+            self._counts[topic] = known = max(self._counts.get(topic, 0), len(found.partitions))
             if partition < known:
                 return None
-            if self._settled.get(topic) == known:
+            if time.monotonic() < self._settled.get(topic, 0.0) + _SETTLED:
                 break
-        if known is not None:
-            self._settled[topic] = known
+        else:
+            self._settled[topic] = time.monotonic()
         return known
 
     def _refused(self, error: KafkaException, what: str, topic: str) -> errors.TailraceError:

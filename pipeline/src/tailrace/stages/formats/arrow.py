@@ -14,6 +14,7 @@ from itertools import chain
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -77,13 +78,41 @@ Read = Callable[[pa.Array], tuple[list[pa.Array], Verdicts]]
 
 
 def decode_batches(batches: Batches, schema: StructType, read: Read, value: str) -> Iterator[pa.RecordBatch]:
-    """Yield each batch as the fields decoded from the column `value`, the original columns, then reason and detail."""
+    """Yield each batch as the fields decoded from the column `value`, the original columns, then reason and detail.
+
+    Rejected records have zeros in NOT NULL fields. Spark reads those without looking for nulls, and it keeps in the
+    checkpoint whether a key of a state may be null.
+    """
     wanted = to_arrow_schema(schema, timezone="UTC")
     for batch in batches:
         arrays, verdicts = read(batch.column(value))
         handed_on = [batch.schema.field(index) for index in range(batch.num_columns)]
         names = pa.schema([*wanted, *handed_on, pa.field("_reason", pa.string()), pa.field("_detail", pa.string())])
+        arrays = [each if field.nullable else _without_nulls(each) for each, field in zip(arrays, wanted, strict=True)]
         yield pa.RecordBatch.from_arrays([*arrays, *batch.columns, *verdicts.columns()], schema=names)
+
+
+def _without_nulls(column: pa.Array) -> pa.Array:
+    if not column.null_count:
+        return column
+    places = np.arange(len(column))
+    places[column.is_null().to_numpy(zero_copy_only=False)] = len(column)
+    return pa.concat_arrays([column, pa.array([_zero(column.type)], column.type)]).take(pa.array(places))
+
+
+def _zero(kind: pa.DataType) -> Any:
+    """Return a value of a type, as Python has it."""
+    if pt.is_struct(kind):
+        return {kind.field(index).name: _zero(kind.field(index).type) for index in range(kind.num_fields)}
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_map(kind):
+        return []
+    if pt.is_string(kind) or pt.is_large_string(kind):
+        return ""
+    if pt.is_binary(kind) or pt.is_large_binary(kind):
+        return b""
+    if pt.is_boolean(kind):
+        return False
+    return Decimal(0) if pt.is_decimal(kind) else 0
 
 
 def decode_values(

@@ -77,11 +77,8 @@ class SourceFormat(ABC):
         def task(batches: Batches) -> Batches:
             return decode_batches(batches, fields, self.reader(), value)
 
-        decoded = [
-            StructField(field.name, field.dataType) for field in fields
-        ]  # also NOT NULL ones are null if rejected
         added = [StructField(name, StringType()) for name in verdict]
-        return prepared.mapInArrow(task, StructType([*decoded, *prepared.schema.fields, *added]))
+        return prepared.mapInArrow(task, StructType([*fields.fields, *prepared.schema.fields, *added]))
 
     def _fields(self) -> StructType:
         return self.fields or StructType([])

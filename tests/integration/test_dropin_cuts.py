@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -237,6 +238,26 @@ def test_source_other_than_kafka_is_refused_unless_its_rows_are_shuffled(
         deliver(rate(spark), one, tmp_path / "c")
     deliver(rate(spark).repartition(2, "value"), one, tmp_path / "d")
     assert numbers(one)[:10] == list(range(10))
+
+
+def test_hidden_frame_in_a_coalesced_union_is_refused(bench: MakeBench, spark: SparkSession, tmp_path: Path) -> None:
+    """Where a branch is cached on some executor, Spark merges the branches' partitions in turn."""
+    one, other = bench(partitions=2), bench(partitions=2)
+    fill(one, 0, 40)
+    fill(other, 0, 4)
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", other.kafka)
+    for option, offset in {"startingOffsets": 0, "endingOffsets": 2}.items():
+        reader = reader.option(option, json.dumps({other.source: {"0": offset, "1": offset}}))
+    none = reader.option("subscribe", other.source).load().select("value").where("value = 'none'")
+
+    def change(frame: DataFrame) -> DataFrame:
+        hidden = listed(frame).cache()
+        hidden.count()
+        return hidden.union(none).coalesce(2)
+
+    with pytest.raises(Exception, match=r"(?s)TR-103.*no longer shows what its tasks read"):
+        deliver(read(spark, one), one, tmp_path / "c", change)
+    assert numbers(one) == []
 
 
 LOOKUP = """

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from itertools import groupby
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -122,14 +121,19 @@ class _Tasks:
         self._stream = stream
 
     def described(self, partitions: list[Any], *, alone: bool = False) -> list[str]:
-        """Describe the partitions of one RDD. If it has only one (`alone`), this holds all its rows on any replay."""
+        """Describe all partitions of an RDD. If it has only one (`alone`), this holds all its rows on any replay."""
         alone = alone or len(partitions) == 1
         kind = _kind(partitions[0]) if partitions else ""
         if kind == "UnionPartition":
             # The branch of the union does not matter: the first task that reads a range is always in the same branch.
-            branches = (list(each) for _, each in groupby(partitions, lambda each: each.parentRddIndex()))
-            parents = ([each.parentPartition() for each in branch] for branch in branches)
-            return [each for branch in parents for each in self.described(branch, alone=alone)]
+            branches: dict[int, list[int]] = {}  # a coalesced union mixes them
+            for place, each in enumerate(partitions):
+                branches.setdefault(each.parentRddIndex(), []).append(place)
+            found: dict[int, str] = {}
+            for places in branches.values():
+                branch = [partitions[place].parentPartition() for place in places]
+                found |= zip(places, self.described(branch, alone=alone), strict=True)
+            return [found[place] for place in range(len(partitions))]
         if kind == "CoalescedRDDPartition":
             merged = [items(each.parents()) for each in partitions]
             names = self.described([parent for each in merged for parent in each], alone=alone)

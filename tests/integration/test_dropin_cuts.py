@@ -90,7 +90,7 @@ def by_hidden_chance(frame: DataFrame) -> DataFrame:
         (lambda frame: frame.localCheckpoint(), "no longer shows what its tasks read"),
         (listed, "no longer shows what its tasks read"),
         (from_pandas, "no longer shows what its tasks read"),
-        (lambda frame: frame.union(listed(frame)), "no longer shows what its tasks read"),
+        (lambda frame: frame.union(listed(frame)), r"ParallelCollectionPartition.*union it with table\.coalesce\(1\)"),
         (lambda frame: frame.rdd.repartition(2).toDF(frame.schema), "no longer shows what its tasks read"),
         (lambda frame: frame.union(frame).coalesce(3), "branches of a union"),
         (with_all, "no longer shows what its tasks read"),
@@ -117,6 +117,17 @@ def header(frame: DataFrame) -> DataFrame:
     return frame.union(table.coalesce(1))
 
 
+def with_range(frame: DataFrame) -> DataFrame:
+    """Add four numbers."""
+    table = frame.sparkSession.range(40, 44)
+    return frame.union(table.select(F.col("id").cast("string").cast("binary").alias("value")))
+
+
+def with_nothing(frame: DataFrame) -> DataFrame:
+    """Add a list without rows."""
+    return frame.union(frame.sparkSession.createDataFrame([], frame.schema))
+
+
 def limited(frame: DataFrame) -> DataFrame:
     """Use most of what a batch's frame can be put through without losing sight of what it reads."""
     kept = frame.cache().sortWithinPartitions("value").sample(True, 1.0).where("false")
@@ -133,6 +144,8 @@ def limited(frame: DataFrame) -> DataFrame:
         (lambda frame: frame.cache(), 40),
         (limited, 40),
         (header, 42),
+        (with_range, 44),
+        (with_nothing, 40),
         (lambda frame: from_pandas(frame).coalesce(1), 40),
         (lambda frame: frame.where("value < '2'").union(frame.where("value >= '2'")).coalesce(1), 40),
         (lambda frame: frame.localCheckpoint().coalesce(1), 40),
@@ -143,6 +156,8 @@ def limited(frame: DataFrame) -> DataFrame:
         "cache",
         "narrow",
         "header",
+        "range",
+        "empty-list",
         "pandas-alone",
         "union-alone",
         "checkpoint-alone",

@@ -169,7 +169,7 @@ class _Tasks:
         if kind == _PLANNED:
             reads = partition.inputPartition().isDefined()
             return self._number(partition, alone or not reads, "it reads a source other than Kafka")
-        return self._number(partition, alone or kind in self._trusted, _HIDDEN)
+        return self._number(partition, alone or kind in self._trusted or _constant(partition), _HIDDEN)
 
     def _number(self, partition: Any, known: bool, why: str) -> str:
         if known:
@@ -190,7 +190,7 @@ def _unrepeatable(why: str) -> errors.FunctionInvalid:
         f"the query's rows cannot be cut the same way again: {why}",
         kept="nothing was written",
         then="pass the frame of the batch itself (df.cache() keeps its rows), broadcast the tables that it is joined "
-        "with, or use coalesce(1) or repartition(n, column) by columns of the records",
+        "with, union it with table.coalesce(1), or use coalesce(1) or repartition(n, column) by columns of the records",
     )
 
 
@@ -201,6 +201,14 @@ def _read(rdd: Any) -> list[Any]:
 
 def _kind(partition: Any) -> str:
     return str(partition.getClass().getSimpleName())
+
+
+def _constant(partition: Any) -> bool:
+    """Return whether a partition is one of spark.range(), or of a list without rows."""
+    if _kind(partition) != "ParallelCollectionPartition":
+        return False
+    values = partition.values()  # rows, or for spark.range() the numbers of its partitions
+    return bool(values.isEmpty()) or values.getClass().getName().startswith("scala.collection.immutable.Range")
 
 
 def _of_kafka(partition: Any) -> bool:

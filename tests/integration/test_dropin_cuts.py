@@ -204,6 +204,18 @@ def test_shuffle_that_adaptive_execution_may_merge_is_refused(
     assert numbers(one) == list(range(40))
 
 
+@pytest.mark.usefixtures("adaptive")
+def test_shuffle_into_one_partition_is_delivered_under_adaptive_execution(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Adaptive execution has nothing to merge or split there."""
+    one = bench(partitions=2)
+    fill(one, 0, 40)
+    last = F.max(F.col("value").cast("string").cast("int")).cast("string").cast("binary").alias("value")
+    deliver(read(spark, one), one, tmp_path / "c", lambda frame: frame.groupBy().agg(last))
+    assert numbers(one) == [39]
+
+
 def order(rows: DataFrame) -> list[int]:
     """Return the partitions of the source in the order in which the first run of a query lists them."""
     found: list[int] = []

@@ -20,6 +20,8 @@ from tailrace.spark_stream import function_digest
 # The ids that Spark gives to columns, and the numbers by which it tells generated names apart.
 _IDS = re.compile(r"(_\d+)?#\d+L?")
 
+_SINGLE = "SinglePartition$"
+
 
 @dataclass(frozen=True)
 class ShuffleKeys:
@@ -47,7 +49,12 @@ def digest(query: Any, batch: Any) -> ShuffleKeys:
 def sized(*plans: Any) -> bool:
     """Return whether adaptive execution may merge or split a shuffle's partitions in one of these executed plans."""
     adaptive = (node for plan in plans for node in _nodes(tree(plan)) if node.name.startswith("AdaptiveSparkPlan"))
-    return any(each.name == "Exchange" for node in adaptive for each in _nodes(tree(node.plan.initialPlan())))
+    below = (each for node in adaptive for each in _nodes(tree(node.plan.initialPlan())))
+    return any(each.name == "Exchange" and _dealing(each) != _SINGLE for each in below)
+
+
+def _dealing(exchange: Node) -> str:
+    return str(exchange.plan.outputPartitioning().getClass().getSimpleName())
 
 
 def _digest(found: list[Any]) -> str:
@@ -97,9 +104,8 @@ class _Columns:
 
     def partitioning(self, exchange: Node) -> list[Any]:
         """Describe how a shuffle deals rows out."""
-        how = exchange.plan.outputPartitioning()
-        kind = how.getClass().getSimpleName()
-        keys = [] if kind == "SinglePartition$" else items(how.children())
+        kind = _dealing(exchange)
+        keys = [] if kind == _SINGLE else items(exchange.plan.outputPartitioning().children())
         return [kind, *(self._text(each) for each in keys)]
 
     def _text(self, expression: Any) -> list[Any]:

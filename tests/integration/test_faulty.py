@@ -101,6 +101,18 @@ def test_faulty_record_is_named_then_rejected(bench: MakeBench, how: str, text: 
     assert (sum(each["in"] for each in events_of(events, "written")), len(good) + 2) == (410, 410)
 
 
+@pytest.mark.takes(10)
+def test_faulty_record_is_rejected_by_a_function_that_is_called_for_each_batch(bench: MakeBench) -> None:
+    """Each probe builds a frame of its own, several at the same time."""
+    one = bench(partitions=2)
+    good = filled(one)
+    key = 'F.expr("uuid()").cast("binary").alias("key")'
+    one.write("strict.py", PYTHON.replace('.alias("value"))', f'.alias("value"), {key})'))
+    one.run(process={"function": "strict.py:strict", "on_error": "reject"})
+    assert one.values() == good
+    assert sorted(value or b"" for value, _ in one.rejected()) == BAD
+
+
 @pytest.mark.takes(8)
 def test_faulty_record_of_conditions_and_json_is_rejected_beside_others(bench: MakeBench) -> None:
     """A pipeline that also rejects undecodable records has all of them in one transaction, each once."""

@@ -67,8 +67,7 @@ class SparkEngine:
         self._answers: Accumulator[list[Written]] = reports(spark)
         self._reads: Accumulator[list[tuple[int, ReadDone]]] = reports(spark)
         self._judged: Accumulator[list[tuple[int, Judged]]] = reports(spark)
-        self._kept: dict[int, DataFrame] = {}
-        self._planned: dict[int, PlannedCut] = {}  # of kept frames
+        self._kept: dict[int, tuple[DataFrame, PlannedCut | None]] = {}
         self._jobs: dict[int, Any] = {}  # the RDDs of kept frames
         self._slots = (0.0, 1)
         self.observed: Mapping[str, Mapping[str, float]] = {}
@@ -151,36 +150,41 @@ class SparkEngine:
         except (errors.ConfigInvalid, errors.FunctionInvalid):  # such joins would be refused
             return None
 
-    def _frame(self, parts: int) -> tuple[DataFrame, Cut]:
-        """Return the frame that reads with this many tasks, planned once or again for each batch, and how it cuts."""
+    def _frame(self, parts: int) -> tuple[DataFrame, PlannedCut | None]:
+        """Return the frame that reads with this many tasks, planned once or again for each batch, and its cut.
+
+        None: the cut was read when the frame was built. Probes call this from several threads at once.
+        """
         planning = self.analysis.planning
         kept = self._kept.get(parts)
         if kept is None and self._spec is not None:
             leaf = one_row_per_task(self._spark, parts)
-            kept = self._kept[parts] = leaf.mapInArrow(self._tasks.all_of_it(self._spec), RESULT)
+            kept = self._kept[parts] = leaf.mapInArrow(self._tasks.all_of_it(self._spec), RESULT), None
         if kept is not None and planning is Planning.KEPT:
-            return kept, self._cut
+            return kept[0], None
         if kept is None or planning is Planning.BUILT:
-            records = frame.leaf(self._spark, self._tasks, parts)
-            self._planned[parts] = PlannedCut(records)
-            rows = frame.rows(self._assembly, records, self._tasks.judge)
-            fill_caches(rows, records)
-            if planning is Planning.KEPT:  # a column that is null today may be filled when planned again
-                rows = rows.select(*telling(rows, self._pipeline.sink.topic))
-            most = self._pipeline.sink.partitions
-            if self._tasks.shuffles and most is not None:
-                rows = rows.coalesce(most)
-            planned = self._kept[parts] = rows.mapInArrow(self._tasks.write, RESULT)
-        else:
-            planned = kept.select("*")
-        with broadcasting(self._spark, self._threshold):  # what is planned here is what runs
-            return planned, self._cut_by(*self._planned[parts].of(planned))
+            kept = self._kept[parts] = self._built(parts)
+            return kept
+        return kept[0].select("*"), kept[1]
+
+    def _built(self, parts: int) -> tuple[DataFrame, PlannedCut]:
+        records = frame.leaf(self._spark, self._tasks, parts)
+        rows = frame.rows(self._assembly, records, self._tasks.judge)
+        fill_caches(rows, records)
+        if self.analysis.planning is Planning.KEPT:  # a column that is null today may be filled when planned again
+            rows = rows.select(*telling(rows, self._pipeline.sink.topic))
+        most = self._pipeline.sink.partitions
+        if self._tasks.shuffles and most is not None:
+            rows = rows.coalesce(most)
+        return rows.mapInArrow(self._tasks.write, RESULT), PlannedCut(records)
 
     def _frame_for(self, plan: Plan) -> DataFrame:
         """Return the frame that delivers a batch; raise CutChanged if the batch would be cut otherwise than planned."""
         self._check(plan, self._cut)
-        planned, cut = self._frame(len(plan.parts))
-        self._check(plan, cut)
+        planned, cuts = self._frame(len(plan.parts))
+        if cuts is not None:
+            with broadcasting(self._spark, self._threshold):  # what is planned here is what runs
+                self._check(plan, self._cut_by(*cuts.of(planned)))
         return planned
 
     def _to_the_gate(self, parts: int) -> DataFrame:

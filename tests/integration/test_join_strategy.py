@@ -46,6 +46,9 @@ FUNCTION = """
     def spread(frame):
         number = int(Path(FOLDER, "number").read_text())
         return frame.where(F.rand() >= 0).repartition(number, "value")
+    def starts(frame, chance=False):
+        rows = frame.where(F.rand() >= 0) if chance else frame
+        return rows.repartition(3, F.transform(F.array("value"), lambda x: F.substring(x, 1, 5)))
 """
 
 
@@ -198,6 +201,18 @@ def test_batch_that_would_be_cut_otherwise_than_its_plan_says_is_refused_before_
     assert len(delivered) == 20
     run(one, "spread")
     assert one.values() == numbered(0, 40)
+
+
+@pytest.mark.takes(20)
+@pytest.mark.parametrize("chance", [False, True])
+def test_shuffle_by_a_lambda_function_delivers_each_record_once(bench: Callable[..., Bench], chance: bool) -> None:
+    """Spark names the lambda function's variable otherwise each time that the function is called."""
+    one = prepared(bench)
+    for number in range(2):
+        if number:
+            feed(one, number)
+        assert len(run(one, "starts", chance=chance)) >= 2
+    assert one.values() == numbered(0, 80)
 
 
 @contextlib.contextmanager

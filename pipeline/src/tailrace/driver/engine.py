@@ -6,6 +6,7 @@ so that the protocol can be tested against a real Kafka in a second instead of a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,6 +23,8 @@ NO_FAULTS: Faults = {}
 Parts = frozenset[SinkPartition]
 WAYS = 8  # pieces of a part that failed, which are tried at the same time
 
+_LAMBDA = re.compile(r"(\blambda \w+)_\d+\b")  # "lambda x_4": the name, and how many Spark had named
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -35,8 +38,18 @@ class Cut:
     def fits(self, plan: Plan) -> bool:
         """Return whether it cuts a batch as the plan says."""
         outputs = self.outputs if self.shuffles else len(plan.parts)
-        mine = (self.shuffles, self.judges, outputs, self.how)
-        return mine == (plan.shuffles, plan.judges, plan.outputs, plan.cut)
+        mine = (self.shuffles, self.judges, outputs, renumbered(self.how))
+        return mine == (plan.shuffles, plan.judges, plan.outputs, renumbered(plan.cut))
+
+
+def renumbered(how: tuple[str, ...]) -> tuple[str, ...]:
+    """Number the variables of lambda functions from 1 in each shuffle; Spark counts those of all sessions on."""
+
+    def one(text: str) -> str:
+        names: dict[str, str] = {}
+        return _LAMBDA.sub(lambda each: names.setdefault(each[0], f"{each[1]}_{len(names) + 1}"), text)
+
+    return tuple(map(one, how))
 
 
 class Engine(Protocol):

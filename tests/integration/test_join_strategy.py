@@ -13,6 +13,7 @@ from support.pipelines import Bench, events_of, numbered
 from tailrace import errors
 from tailrace.driver.spark_engine import SparkEngine
 from tailrace.progress.plan import Plan
+from tailrace.startup.run import planning
 
 pytestmark = pytest.mark.integration
 
@@ -35,6 +36,9 @@ FUNCTION = """
         return rows.select(F.udf(check, BinaryType())("value", F.spark_partition_id()).alias("value"))
     def cached(frame):
         return joined(frame, frame.sparkSession.createDataFrame(TABLE, "v binary, other int").cache())
+    def costly(frame):
+        table = frame.sparkSession.createDataFrame(TABLE, "v binary, other int")
+        return joined(frame, table.select("v", F.udf(lambda value: 1 // 0, "int")("other").alias("other")).cache())
     def larger(frame):
         # Spark takes it for one row, and knows better once it is cached.
         table = frame.sparkSession.range(1).select(F.explode(F.sequence(F.lit(0), F.lit(4999))).alias("other"))
@@ -213,6 +217,18 @@ def test_shuffle_by_a_lambda_function_delivers_each_record_once(bench: Callable[
             feed(one, number)
         assert len(run(one, "starts", chance=chance)) >= 2
     assert one.values() == numbered(0, 80)
+
+
+@pytest.mark.takes(10)
+def test_doctor_reads_the_plan_without_filling_caches(
+    bench: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Filling this one would raise."""
+    one = prepared(bench)
+    monkeypatch.setattr("tailrace.startup.run.session", lambda pipeline: one.spark)
+    monkeypatch.setattr(one.spark, "stop", lambda: None)
+    pipeline = one.pipeline(source={"format": "raw"}, process={"function": "lookup.py:costly"}, checkpoint="ledger")
+    assert planning(pipeline, one.folder)[0] == "planned for each batch"
 
 
 @contextlib.contextmanager

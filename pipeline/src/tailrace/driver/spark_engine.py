@@ -54,7 +54,14 @@ class SparkEngine:
     """
 
     def __init__(
-        self, spark: SparkSession, pipeline: Pipeline, assembly: Assembly, run: str, threshold: str | None = None
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        assembly: Assembly,
+        run: str,
+        threshold: str | None = None,
+        *,
+        fills: bool = True,  # False: only the analysis is wanted, and nothing may be executed
     ) -> None:
         self._spark = spark
         self._pipeline = pipeline
@@ -82,11 +89,11 @@ class SparkEngine:
         self._tasks = Tasks.of(pipeline, frame.COLUMNS, shuffles=False, judges=judges, judged=self._judged)
         records = frame.leaf(spark, self._tasks, 1)
         reading = frame.rows(assembly, records, self._tasks.judge)
-        fill_caches(reading, records)
+        if fills:
+            fill_caches(reading, records)
         with broadcasting(spark, threshold):
             self.analysis = analyse(reading, records)
-        shuffles = self.analysis.shuffles > 0
-        if shuffles:
+        if self.analysis.shuffles:
             _refuse_rejecting(pipeline)
             answers = self._answers if judges else None
             self._tasks = Tasks.of(
@@ -155,8 +162,7 @@ class SparkEngine:
 
         None: the cut was read when the frame was built. Probes call this from several threads at once.
         """
-        planning = self.analysis.planning
-        kept = self._kept.get(parts)
+        kept, planning = self._kept.get(parts), self.analysis.planning
         if kept is None and self._spec is not None:
             leaf = one_row_per_task(self._spark, parts)
             kept = self._kept[parts] = leaf.mapInArrow(self._tasks.all_of_it(self._spec), RESULT), None
@@ -173,8 +179,7 @@ class SparkEngine:
         fill_caches(rows, records)
         if self.analysis.planning is Planning.KEPT:  # a column that is null today may be filled when planned again
             rows = rows.select(*telling(rows, self._pipeline.sink.topic))
-        most = self._pipeline.sink.partitions
-        if self._tasks.shuffles and most is not None:
+        if self._tasks.shuffles and (most := self._pipeline.sink.partitions) is not None:
             rows = rows.coalesce(most)
         return rows.mapInArrow(self._tasks.write, RESULT), PlannedCut(records)
 

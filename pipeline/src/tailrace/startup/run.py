@@ -163,7 +163,7 @@ def planning(pipeline: Pipeline, folder: Path) -> tuple[str, tuple[str, ...]]:
     plain = pipeline.model_copy(update={"spark": pipeline.spark | local, "executors": type(pipeline.executors)()})
     spark = session(plain)
     try:
-        return SparkEngine(spark, plain, assemble(spark, plain, folder), "doctor").planning
+        return SparkEngine(spark, plain, assemble(spark, plain, folder), "doctor", fills=False).planning
     finally:
         spark.stop()
 

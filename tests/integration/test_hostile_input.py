@@ -213,8 +213,8 @@ def test_hostile_records_harm_nothing_in_spark(
 ) -> None:
     """The same through Spark's own decoding."""
     one = line(tailrace_kafka, tmp_path)
-    (tmp_path / "work.py").write_text("def same(frame):\n    return frame.select('id')\n")
-    sections = {**settings(one, form), "process": {"function": "work.py:same"}}
+    (tmp_path / "hostile_rows.py").write_text("def same(frame):\n    return frame.select('id')\n")
+    sections = {**settings(one, form), "process": {"function": "hostile_rows.py:same"}}
     sent = send(one, form, *HOSTILE[form].values())
     run.run(one.pipeline(**sections), tmp_path, batch=True, spark=spark)
     delivered(one, sent, sections["rejected"])
@@ -307,14 +307,14 @@ def test_year_that_python_does_not_have_rejects_its_record(
         "from datetime import datetime\nfrom pydantic import BaseModel\n\n"
         "class Event(BaseModel):\n    id: int\n    at: datetime\n"
     )
-    (tmp_path / "work.py").write_text("def same(frame):\n    return frame.drop('kafka')\n")
+    (tmp_path / "far_years.py").write_text("def same(frame):\n    return frame.drop('kafka')\n")
     produce(one.kafka, one.source, [Record(value) for value in EVENTS])
     avro: dict[str, Any] = {"sink": {"format": "avro", "schema": "event.avsc"}}
     if engine == "threads":
         one.run(source={"format": "json", "schema": "event.py:Event"}, **avro)
     else:
         sections = {"source": {"format": "json", "schema": "id long, at timestamp"}, **avro}
-        found = one.pipeline(**sections, process={"function": "work.py:same"})
+        found = one.pipeline(**sections, process={"function": "far_years.py:same"})
         run.run(found, tmp_path, batch=True, spark=request.getfixturevalue("spark"))
     assert len(consume(one.kafka, one.sink)) == 2
     [refused] = consume(one.kafka, f"{one.name}.rejected")

@@ -278,6 +278,41 @@ def test_source_that_grows_while_a_stateful_pipeline_starts_is_read_whole(bench:
     assert one.values() == ids(range(0, 30, 2))
 
 
+@pytest.mark.parametrize("settled", [True, False], ids=["settled", "killed"])
+def test_stateful_pipeline_that_starts_without_new_records_is_idle(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, settled: bool
+) -> None:
+    """Spark does not bring its last batch again, whether the ledger knows that it is done or the driver was killed."""
+    one, sections = prepared(bench)
+    with monkeypatch.context() as patched:
+        if not settled:
+            patched.setattr(Ledger, "settle", lambda *_: None)
+        one.run(**sections)
+    events = one.run_until(one.pipeline(**sections), lambda found: found[-1]["event"] == "idle")
+    assert not events_of(events, "planned")
+    with Ledger.of(one.pipeline(**sections)) as ledger:
+        plan = ledger.latest()
+    assert plan is not None
+    assert plan.done
+
+
+def test_stateful_pipeline_that_cannot_note_a_batch_ends_with_the_first_error(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its end it tries again to note the batch, and the client may then complain about the first try."""
+    one, sections = prepared(bench)
+    tries: list[str] = []
+
+    def settle(*_: object) -> None:
+        tries.append(f"try {len(tries) + 1}")
+        raise errors.KafkaFailed(tries[-1], kept="everything", then="start the pipeline again")
+
+    monkeypatch.setattr(Ledger, "settle", settle)
+    with pytest.raises(errors.KafkaFailed, match="try 1"):
+        one.run_until(one.pipeline(**sections), lambda found: False)
+    assert len(tries) == 2
+
+
 def grow(one: Bench, partitions: int) -> None:
     """Let the source have so many partitions, and wait until a broker says so."""
     admin = AdminClient({"bootstrap.servers": one.kafka})

@@ -17,11 +17,12 @@ from typing import Any
 from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceType  # type: ignore[attr-defined]
 
 from faults.worlds.broker_strikes import AWAY
+from faults.worlds.history import HISTORY
 from faults.worlds.input_strikes import begun, gap, recreated, wait_for_ends
 from faults.worlds.pipeline import LIMIT, Driven, Stuck
 from faults.worlds.records import ABORTED, aborted, key_of, numbered, values
 from faults.worlds.rights import denied
-from faults.worlds.world import Strike
+from faults.worlds.world import Place, Strike
 from tailrace.config.file import load
 from tailrace.errors import (
     BatchOpen,
@@ -192,10 +193,12 @@ def _target(one: Driven) -> tuple[dict[int, int], str]:
 
 def _offsets(one: Driven, command: str, *arguments: str) -> dict[str, Any]:
     """Run `tailrace offsets`, and return what it prints; wait until the brokers know that the driver is gone."""
-    line = [sys.executable, "-m", "tailrace.cli.main", "offsets", command, str(one.file()), *arguments]
+    recorded = one.world.place is Place.THREADS  # the drivers of other places record nothing
+    program = "faults.worlds.recorded" if recorded else "tailrace.cli.main"
+    line = [sys.executable, "-m", program, "offsets", command, str(one.file()), *arguments]
 
     def tried() -> dict[str, Any]:
-        environment = {**os.environ, "PYTHONPATH": one.path}
+        environment = {**os.environ, "PYTHONPATH": one.path, HISTORY: str(one.history)}
         done = subprocess.run(
             [*line, "--output", "json"], capture_output=True, text=True, env=environment, timeout=_COMMAND, check=False
         )

@@ -97,7 +97,11 @@ class Checkpoint:
 
     def brings_again(self, batch: BatchId) -> bool:
         """Return whether Spark delivers a batch again: it has planned it, and has not noted it as done."""
-        return batch in self._batches("offsets") and batch not in self._batches("commits")
+        return batch in self._batches("offsets") and not self.noted(batch)
+
+    def noted(self, batch: BatchId) -> bool:
+        """Return whether Spark has noted a batch as done; it then continues with the next one."""
+        return batch in self._batches("commits")
 
     def fit(self, leaves: int) -> bool:
         """Adapt entries of version 0.1 to a query that reads the source in fewer places; return whether any were.

@@ -94,12 +94,11 @@ class Runner:
         """Set where the stream continues: after this plan, at these positions.
 
         `cut` says who shuffles its rows; `touched`: the plan's batch is delivered, or a part of it is; `seen`: the sink
-        partitions of which the start has read a marker.
+        partitions of which the start has read a marker. An open batch that Spark has not noted comes again.
         """
         self._plan, self.positions, self._log, self._cut = plan, dict(positions), log, cut
         self._touched, self._seen = touched, seen
-        # A stateful pipeline's last batch may still be open: Spark brings it again.
-        self._delivered = -1
+        self._delivered = plan.batch if plan is not None and log.noted(plan.batch) else -1
 
     # -- the stream -------------------------------------------------------------------------------
 

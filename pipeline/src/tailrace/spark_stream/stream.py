@@ -151,11 +151,11 @@ def _stream(context: Context, runner: Runner, rows: DataFrame, folder: str, batc
     drain = pipeline.batch.drain
     try:
         _watch(context, runner, query, batch)
-    except errors.DriverFenced:
-        drain = 0.0
+    except BaseException as error:
+        with contextlib.suppress(errors.TailraceError):  # an error that follows from the first says less
+            _end(context, query, runner, 0.0 if isinstance(error, errors.DriverFenced) else drain)
         raise
-    finally:
-        given_up = _end(context, query, runner, drain)
+    given_up = _end(context, query, runner, drain)
     if given_up:
         raise unfinished(context.stop, runner.last, pipeline.batch.drain) from runner.error
     if runner.error is not None:

@@ -41,7 +41,7 @@ _TIMEOUT_MS = 300_000
 _BESIDE = 3.0  # seconds in which a driver reads where another one ended
 _LONG = 12.0  # seconds: an answer that shows less counts after ten
 _STARTS = 30  # each takes a second at least, and a killed driver is listed for six
-_COMMAND = 240  # seconds; longer than a killed driver's transaction may hide its markers
+_MARKERS = 240.0  # seconds; longer than a killed driver's transaction may hide its markers
 
 
 def _isolation(one: Driven) -> None:
@@ -141,7 +141,7 @@ def _accepted_at_rest(one: Driven, *refusals: type[TailraceError]) -> bool:
     """Start drivers until one is accepted, or refused so; one that was killed counts as running for a while."""
     for _ in range(_STARTS):
         one.start()
-        if one.accepted(*refusals, PipelineRunning):
+        if one.accepted(*refusals, PipelineRunning, patience=_MARKERS):
             return True
         if not isinstance(one.driver.failure(), PipelineRunning):
             return False
@@ -200,7 +200,7 @@ def _offsets(one: Driven, command: str, *arguments: str) -> dict[str, Any]:
     def tried() -> dict[str, Any]:
         environment = {**os.environ, "PYTHONPATH": one.path, HISTORY: str(one.history)}
         done = subprocess.run(
-            [*line, "--output", "json"], capture_output=True, text=True, env=environment, timeout=_COMMAND, check=False
+            [*line, "--output", "json"], capture_output=True, text=True, env=environment, timeout=_MARKERS, check=False
         )
         printed = [json.loads(each) for each in done.stdout.splitlines() if each.startswith("{")]
         if done.returncode == 0 and printed:

@@ -216,8 +216,8 @@ class Driven:
         if self.starts >= _MOST_STARTS or not isinstance(error, excuses(self.world)):
             raise Stuck(f"the driver ended by itself with {code}: {error}".replace("\n", " "))
 
-    def follow(self, until: Any, what: str) -> None:
-        """Take events until the condition holds."""
+    def follow(self, until: Any, what: str, patience: float = LIMIT) -> None:
+        """Take events until the condition holds; nothing may happen for so many seconds."""
         since, before = time.monotonic(), (0, 0, -1, 0, 0)
         while not until():
             self.step()
@@ -225,17 +225,18 @@ class Driven:
             now = (self.starts, self._begun, self._batches.written, self.watch.kept.count, again)
             if now != before:
                 before, since = now, time.monotonic()
-            limit = LIMIT if self._up or self.world.place is Place.THREADS else STARTS
+            limit = max(patience, LIMIT if self._up or self.world.place is Place.THREADS else STARTS)
             if time.monotonic() - since > limit:
                 raise Stuck(f"waited {limit:g} s in vain for {what}")
 
-    def accepted(self, *refusals: type[TailraceError]) -> bool:
+    def accepted(self, *refusals: type[TailraceError], patience: float = LIMIT) -> bool:
         """Follow until a batch is delivered, or there is nothing to do; return False if the start is refused so."""
         written = self._batches.written
         with self.awaiting(*refusals):
             self.follow(
                 lambda: self._batches.written > written or self._batches.idle or self.refused,
                 "the start to be accepted, or refused",
+                patience,
             )
             return not self.refused
 

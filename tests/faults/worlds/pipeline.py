@@ -23,22 +23,20 @@ from faults.worlds.backfills import Backfill, BackfillEnded, Span, import_path
 from faults.worlds.configuration import Outside, configuration, dropin, others
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA
 from faults.worlds.excuses import excuses, way_on_without
-from faults.worlds.history import HISTORY
+from faults.worlds.launching import program, told
 from faults.worlds.oracle import Gap, open_read
 from faults.worlds.records import FUNCTIONS, feed, wanted
 from faults.worlds.world import BROKER_STRIKES, GUARDED, NETWORK_STRIKES, Input, Place, Strike, Work, World
 from support.kafkaproxy import ProxiedKafka
 from support.minio import BUCKET, reach
-from tailrace import crash_points
 from tailrace.demo.batches import Batches
 from tailrace.demo.driver import Driver
-from tailrace.errors import CutChanged, DriverFenced, InvariantBroken, TailraceError
+from tailrace.errors import CutChanged, InvariantBroken, TailraceError
 
 # Seconds without a batch, a start or the end of a start; and while Spark starts, three JVMs beside other lanes' worlds.
 LIMIT, STARTS = 120.0, 300.0
 QUIET = 4.0  # seconds for which a driver is idle before it is believed
 _MOST_STARTS = 20
-_NUDGE = 3.0  # seconds
 _PROXIED = NETWORK_STRIKES | {Strike.SLOW}
 
 
@@ -137,21 +135,12 @@ class Driven:
     def start(self) -> Driver:
         """Start a driver."""
         file = self.file()
-        command = {
-            Place.THREADS: ("faults.worlds.thread_driver", str(file)),
-            Place.DROPIN: ("faults.worlds.dropin_driver", str(file)),
-        }.get(self.world.place, ("tailrace.cli.main", "run", str(file), "--output", "json"))
-        planned = [
-            crash_points.Crash(crash_points.Point(each.at), each.batch, times=each.times) for each in self.world.crashes
-        ]
-        environment = crash_points.crashes(self._marks, *planned) if planned else {}
-        environment |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
-        environment |= {"PYTHONPATH": self.path, HISTORY: str(self.history)}
+        environment = told(self.world, self._marks, self.path, self.history)
         if self._clock is not None:
             environment |= self._clock.environment
         if self.outside.store is not None:
             environment |= reach(self.outside.store.endpoint)
-        self._drivers.append(Driver(["-m", *command], environment, self.folder))
+        self._drivers.append(Driver(["-m", *program(self.world.place, file)], environment, self.folder))
         self.expected, self._struck, self._up = False, self._happened, False
         self._batches.ended()
         self.starts += 1
@@ -323,20 +312,6 @@ class Driven:
             root = psutil.Process(self.driver.pid)
             return [root, *root.children(recursive=True)]
         return []
-
-    def fenced(self, first: Driver, other: type[TailraceError] = DriverFenced) -> None:
-        """Wait until an older driver ends because it is fenced, or by the other error, a crash point or a signal."""
-        ends = nudged = time.monotonic()
-        ends += LIMIT
-        while first.code is None:
-            self.step()
-            if time.monotonic() - nudged > _NUDGE:  # an idle driver is fenced too, and finds out with its next plan
-                nudged = time.monotonic()
-                self.write({0: 10})
-            if time.monotonic() > ends:
-                raise Stuck("the older driver did not end")
-        if (code := first.code) not in (DriverFenced.exit_code, other.exit_code, -signal.SIGKILL):
-            raise Stuck(f"the older driver ended with {code}: {first.failure()}".replace("\n", " "))
 
     # -- the end ------------------------------------------------------------------------------------
 

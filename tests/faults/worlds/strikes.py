@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -12,14 +14,16 @@ from faults.worlds.broker_strikes import AWAY, BROKER
 from faults.worlds.configuration import others
 from faults.worlds.input_strikes import INPUT
 from faults.worlds.life_strikes import LIFE
-from faults.worlds.pipeline import Driven
+from faults.worlds.pipeline import LIMIT, Driven, Stuck
 from faults.worlds.rights import denied
 from faults.worlds.world import Strike
 from support.minio import Fault
-from tailrace.errors import BrokerUnreachable, CutChanged, InvariantBroken
+from tailrace.demo.driver import Driver
+from tailrace.errors import BrokerUnreachable, CutChanged, DriverFenced, InvariantBroken, TailraceError
 
 # Seconds. Brokers refuse records from more than an hour ahead, and delete those that are older than a week.
 _JUMPS = (50 * 60, -86_400, 0)
+_NUDGE = 3.0
 _IN_BATCH = 0.4  # about as long as a driver in threads needs for a batch
 
 
@@ -48,14 +52,29 @@ def _pause(one: Driven, start: Callable[[Driven], object] = Driven.start) -> Non
             with suppress(psutil.NoSuchProcess):
                 each.resume()
     # A request that was in progress when it was suspended has run out of time, before anybody could tell it more.
-    one.fenced(first, BrokerUnreachable)
+    _fenced(one, first, BrokerUnreachable)
 
 
 def _rival(one: Driven, start: Callable[[Driven], object] = Driven.start) -> None:
     first = one.driver
     if first.code is None:
         start(one)
-        one.fenced(first)
+        _fenced(one, first)
+
+
+def _fenced(one: Driven, first: Driver, other: type[TailraceError] = DriverFenced) -> None:
+    """Wait until an older driver ends because it is fenced, or by the other error, a crash point or a signal."""
+    ends = nudged = time.monotonic()
+    ends += LIMIT
+    while first.code is None:
+        one.step()
+        if time.monotonic() - nudged > _NUDGE:  # an idle driver is fenced too, and finds out with its next plan
+            nudged = time.monotonic()
+            one.write({0: 10})
+        if time.monotonic() > ends:
+            raise Stuck("the older driver did not end")
+    if (code := first.code) not in (DriverFenced.exit_code, other.exit_code, -signal.SIGKILL):
+        raise Stuck(f"the older driver ended with {code}: {first.failure()}".replace("\n", " "))
 
 
 def _replace(one: Driven) -> None:

@@ -1,0 +1,26 @@
+"""How a world's driver is started: its program, and what the environment tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from faults.worlds.history import HISTORY
+from faults.worlds.world import Place, World
+from tailrace import crash_points
+
+
+def program(place: Place, file: Path) -> tuple[str, ...]:
+    """Return the module that runs a driver there, and its arguments."""
+    if place is Place.THREADS:
+        return "faults.worlds.thread_driver", str(file)
+    if place is Place.DROPIN:
+        return "faults.worlds.dropin_driver", str(file)
+    return "tailrace.cli.main", "run", str(file), "--output", "json"
+
+
+def told(world: World, marks: Path, path: str, history: Path) -> dict[str, str]:
+    """Return what a driver's environment adds: its crash points, which leave marks, and where its history belongs."""
+    planned = [crash_points.Crash(crash_points.Point(each.at), each.batch, times=each.times) for each in world.crashes]
+    environment = crash_points.crashes(marks, *planned) if planned else {}
+    environment |= {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    return environment | {"PYTHONPATH": path, HISTORY: str(history)}

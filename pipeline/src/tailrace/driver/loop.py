@@ -64,7 +64,7 @@ class Loop:
     def __post_init__(self) -> None:
         self.look = Look(self.context.pipeline, self.context.cluster)
         self.pace = Pace(self.context.pipeline, self.context.ledger.partitions)
-        # Digests of what decides verdicts, and of the function: files that change later take effect in the next run.
+        # The session's settings are those of now: the function, which was called first, may have set some itself.
         own = self.context.assembly
         self._rules, self._code, self._settings = own.rules, own.code, own.settings
         self._owners: dict[SinkPartition, str] = {}

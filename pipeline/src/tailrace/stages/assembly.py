@@ -1,5 +1,8 @@
 """A pipeline with its function loaded, and digests of the settings and code that determine its rows.
 
+The digests are of the files as they were loaded: a file that changes while a process runs changes nothing of what the
+process does, and a plan must name the code that delivers it.
+
 Each stage between source and sink is a pure function from DataFrame to DataFrame: `driver.frame` combines the stages
 for stateless pipelines, `spark_stream.frame` for stateful ones.
 """
@@ -9,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -30,10 +33,16 @@ class Assembly:
     function: Function | None
     folder: Path
     spark: SparkSession | None = None  # the session that evaluates it
+    rules: str = field(
+        init=False
+    )  # a digest of the settings that decide which records are rejected before the function
+    code: str = field(init=False)  # a digest of the function's code and arguments
 
-    @property
-    def rules(self) -> str:
-        """Return a digest of the settings that decide which records are rejected before the function."""
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", self._rules())
+        object.__setattr__(self, "code", self._code())
+
+    def _rules(self) -> str:
         source, process = self.pipeline.source, self.pipeline.process
         schema = source.schema_ or ""
         if REFERENCE.fullmatch(schema):
@@ -51,9 +60,7 @@ class Assembly:
         """Return the rules that reject; what only warns, or when a rule stops, changes no record's verdict."""
         return sorted((name, rule.condition) for name, rule in self.pipeline.process.validate_.items() if rule.rejects)
 
-    @property
-    def code(self) -> str:
-        """Return a digest of the function's code and arguments."""
+    def _code(self) -> str:
         process = self.pipeline.process
         files = list(self.function.files) if self.function is not None else []
         files += [each for each in sources(process.function or "", self.folder) if each not in files]

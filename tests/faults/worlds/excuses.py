@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults.worlds.world import BROKER_STRIKES, GUARDED, HIDING, Strike, World
+from faults.worlds.world import BROKER_STRIKES, GUARDED, HIDING, Place, Strike, World
 from tailrace.errors import (
     BrokerUnreachable,
     CheckpointFailed,
@@ -16,6 +16,7 @@ from tailrace.errors import (
 )
 
 _LOST = (OffsetsOutOfRange, SourceChanged, PlanOfAnother)  # refusals of a pipeline whose input was deleted
+_IMPATIENT = (Place.THREADS, Place.DROPIN)  # only `tailrace run` begins again in the same process
 _WAYS_ON = ("on_data_loss: reset", "start the pipeline again")
 
 
@@ -23,6 +24,8 @@ def excuses(world: World) -> tuple[type[TailraceError], ...]:
     """Return the errors that the world's strikes explain."""
     found: tuple[type[TailraceError], ...] = ()
     if BROKER_STRIKES.intersection(world.strikes):
+        found += BrokerUnreachable, KafkaFailed
+    if {Strike.OUTAGE, Strike.SILENCE}.intersection(world.strikes) and world.place in _IMPATIENT:
         found += BrokerUnreachable, KafkaFailed
     if Strike.REGISTRY in world.strikes:
         found += (KafkaFailed,)

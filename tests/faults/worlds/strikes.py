@@ -24,6 +24,7 @@ from tailrace.errors import BrokerUnreachable, CutChanged, DriverFenced, Invaria
 # Seconds. Brokers refuse records from more than an hour ahead, and delete those that are older than a week.
 _JUMPS = (50 * 60, -86_400, 0)
 _NUDGE = 3.0
+_EXPIRED = 45.0  # the brokers have aborted the ledger's transaction by then
 _IN_BATCH = 0.4  # about as long as a driver in threads needs for a batch
 
 
@@ -133,7 +134,7 @@ def _cut(one: Driven) -> None:
 def _outage(one: Driven, silent: bool = False) -> None:
     one.proxied.proxy.outage(silent=silent)
     try:
-        one.wait(AWAY)
+        one.wait(one.chance.choice((AWAY, AWAY, AWAY, _EXPIRED)))
     finally:
         one.proxied.proxy.restore()
 

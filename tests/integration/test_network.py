@@ -15,7 +15,7 @@ from support.kafkaproxy import Fault, Judge, ProxiedKafka, nth, proxied
 from support.transactions import Line, Older, rows
 from support.wire import Api
 from tailrace.config import Kafka
-from tailrace.errors import DriverFenced, KafkaFailed, RecordTooLarge, TailraceError
+from tailrace.errors import BrokerUnreachable, DriverFenced, KafkaFailed, RecordTooLarge, TailraceError
 from tailrace.gateway import producers
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import LEDGER_SETTINGS, Ledger
@@ -340,3 +340,63 @@ def test_newer_driver_is_noticed_after_a_question_that_was_not_answered(
         with pytest.raises(DriverFenced, match="a newer driver has taken over"):
             ledger.write(replace(plan, batch=BatchId(1)), {(line.sink, 0): 1})
         assert ledger.overtaken()
+
+
+def fail_second_plan(line: Line, ledger: Ledger, plan: StreamPlan, monkeypatch: pytest.MonkeyPatch, api: Api) -> None:
+    """Write a plan, then one of whose transaction no request of a kind arrives until `heal`."""
+    ledger.take()
+    ledger.positions({(line.sink, 0): 0})
+    ledger.write(plan, {(line.sink, 0): 0})
+    with monkeypatch.context() as patched:
+        patched.setattr("tailrace.progress.ledger._OFFSETS_LIMIT", 0.5)
+        line.kafka.proxy.judge = lambda request: Fault.CUT if request.api == api else None
+        with pytest.raises(BrokerUnreachable):
+            ledger.write(replace(plan, batch=BatchId(1)), {(line.sink, 0): 1})
+
+
+def test_plan_that_expires_unanswered_is_not_taken_for_a_newer_driver(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Brokers that are away while positions are written abort the transaction; the driver starts over after that."""
+    kafka, topic, plan = plans(line)
+    monkeypatch.setattr("tailrace.progress.ledger._TRANSACTION_TIMEOUT", 1.0)
+    direct = Cluster(Kafka(bootstrap_servers=line.kafka.bootstrap_servers))
+    with Ledger(line.pipeline, topic, kafka, 1, 1) as ledger:
+        fail_second_plan(line, ledger, plan, monkeypatch, Api.TXN_OFFSET_COMMIT)
+        wait_until(lambda: direct.latest([(topic, 0)])[topic, 0] >= 4, "the brokers' marker that aborts the plan", 30)
+        line.kafka.proxy.heal()
+        assert not ledger.overtaken()
+        with pytest.raises(KafkaFailed, match="they abort one after 1 s"):
+            ledger.write(replace(plan, batch=BatchId(1)), {(line.sink, 0): 1})
+
+
+@pytest.mark.parametrize("api", [Api.ADD_OFFSETS, Api.TXN_OFFSET_COMMIT])
+def test_driver_can_write_the_plan_again_whose_positions_were_not_answered(
+    line: Line, monkeypatch: pytest.MonkeyPatch, api: Api
+) -> None:
+    """The transaction that it left open is ended first."""
+    kafka, topic, plan = plans(line)
+    with Ledger(line.pipeline, topic, kafka, 1, 1) as ledger:
+        fail_second_plan(line, ledger, plan, monkeypatch, api)
+        line.kafka.proxy.heal()
+        for number in (1, 2):
+            again = replace(plan, batch=BatchId(number))
+            ledger.write(again, {(line.sink, 0): number})
+            assert ledger.latest() == again
+            assert ledger._asked is None
+        assert not ledger.overtaken()
+
+
+@pytest.mark.parametrize("api", [Api.ADD_OFFSETS, Api.TXN_OFFSET_COMMIT])
+def test_newer_driver_is_noticed_after_a_plan_that_was_not_answered(
+    line: Line, monkeypatch: pytest.MonkeyPatch, api: Api
+) -> None:
+    """It has aborted the transaction long before it could expire."""
+    kafka, topic, plan = plans(line)
+    with Ledger(line.pipeline, topic, kafka, 1, 1) as ledger, Ledger(line.pipeline, topic, kafka, 1, 1) as newer:
+        fail_second_plan(line, ledger, plan, monkeypatch, api)
+        line.kafka.proxy.heal()
+        newer.take()
+        assert ledger.overtaken()
+        with pytest.raises(DriverFenced, match="a newer driver has taken over"):
+            ledger.write(replace(plan, batch=BatchId(1)), {(line.sink, 0): 1})

@@ -55,7 +55,7 @@ class Ledger:
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._ear = crash_points.Ear(Point.PLAN_SENT)
-        self._asked: float | None = None  # when `overtaken` began a transaction that may not have ended
+        self._asked: float | None = None  # when a question or a plan began a transaction that may not have ended
         self._lock = threading.Lock()  # Spark's callback and the driver's own thread both write
 
     @classmethod
@@ -111,7 +111,7 @@ class Ledger:
             return self._lost(producer, consumer, _OFFSETS_LIMIT)
 
     def _lost(self, producer: Producer, consumer: Consumer, limit: float) -> bool:
-        """Ask it with a transaction, or with the one in which it was asked in vain before."""
+        """Ask it with a transaction, or with an earlier one that may still be open."""
         began = self._asked or time.monotonic()
         place = TopicPartition(self._topic, self._partition, 0)
         lost = lost_id(producer, place, consumer.consumer_group_metadata(), limit)
@@ -121,7 +121,7 @@ class Ledger:
         return bool(lost) and not expired
 
     def _settle(self, producer: Producer, consumer: Consumer, doing: str, limit: float = _OFFSETS_LIMIT) -> None:
-        """End the transaction of a question that no broker has answered; it stands in the way of the next one."""
+        """End a transaction that the brokers stopped answering; it stands in the way of the next one."""
         began = self._asked
         if began is not None and self._lost(producer, consumer, limit):
             raise self._fenced(doing)
@@ -222,8 +222,7 @@ class Ledger:
         began = time.monotonic()
         try:
             producer.begin_transaction()
-            record = plan.to_bytes(), self._name.encode()
-            producer.produce(self._topic, *record, self._partition, on_delivery=heard)
+            producer.produce(self._topic, plan.to_bytes(), self._name.encode(), self._partition, on_delivery=heard)
             if positions:
                 note = GroupNote.of(plan).metadata
                 places = [TopicPartition(*place, offset, note) for place, offset in positions.items()]
@@ -239,15 +238,16 @@ class Ledger:
                 told(producer, lambda: producer.commit_transaction(_COMMIT_LIMIT))
         except KafkaException as error:
             spent = time.monotonic() - began
-            if is_fenced(error) and spent > _TRANSACTION_TIMEOUT:  # Kafka has one error for both
+            if is_fenced(error) and spent <= _TRANSACTION_TIMEOUT:  # Kafka has one error for both
+                raise self._fenced(doing) from error
+            self._asked = began
+            if is_fenced(error):
                 raise errors.KafkaFailed(
                     f"{doing}: it took {spent:.0f} s, and the brokers abort a transaction after "
                     f"{_TRANSACTION_TIMEOUT:.0f} s",
                     kept="nothing of the batch was written",
                     then="start the pipeline again; if this repeats: tailrace doctor FILE",
                 ) from error
-            if is_fenced(error):
-                raise self._fenced(doing) from error
             with contextlib.suppress(KafkaException):
                 told(producer, lambda: producer.flush(_HEAR_LIMIT))
             # The plan's record broke the transaction, whichever call failed; its report may come later.
@@ -256,6 +256,7 @@ class Ledger:
             if error.args[0].txn_requires_abort():
                 with contextlib.suppress(KafkaException):  # otherwise its offsets block every reader until it times out
                     told(producer, lambda: producer.abort_transaction(_ABORT_LIMIT))
+                    self._asked = None
             raise translate(error, doing, kept="nothing of the batch was written", rights=rights) from error
 
     def _require_same_topics(self, plan: AnyPlan, producer: Producer) -> None:

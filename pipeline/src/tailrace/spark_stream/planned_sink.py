@@ -37,6 +37,7 @@ class ExactlyOnce:
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     _ledger: Ledger | None = None
     _plan: StreamPlan | None = None
+    _fenced: errors.DriverFenced | None = None
     _name: str = ""
 
     def __call__(self, frame: DataFrame, number: int) -> None:
@@ -92,7 +93,7 @@ class ExactlyOnce:
         )
         markers: Mapping[SinkPartition, Marker] = {}
         if plan is None or number > known:
-            self._held.write(planned, {})
+            self._write_plan(planned)
             self._plan = plan = planned
         else:
             markers = self._held.markers()
@@ -143,8 +144,25 @@ class ExactlyOnce:
             self._plan = replace(plan, code=now.code, mixes=now.mixes)
         else:  # what is delivered from now on is cut by these
             self._plan = plan.delivered_by(plan.rules, now.code, now.settings, mixes=now.mixes)
-        self._held.write(self._plan, {})
+        self._write_plan(self._plan)
         return self._plan
+
+    def _write_plan(self, plan: StreamPlan) -> None:
+        """Write a plan; after a failure, the next call takes the ledger again, because its producer may be unusable.
+
+        A sink that was replaced stays so: taking the ledger would fence the newer one.
+        """
+        if self._fenced is not None:
+            raise self._fenced
+        try:
+            self._held.write(plan, {})
+        except errors.DriverFenced as error:
+            self._fenced = error
+            raise
+        except Exception:
+            self._held.close()
+            self._ledger = None
+            raise
 
     @property
     def _held(self) -> Ledger:

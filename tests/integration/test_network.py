@@ -311,6 +311,7 @@ def test_question_that_expires_unanswered_is_not_taken_for_a_newer_driver(
         ledger.take()
         ledger.positions({(line.sink, 0): 0})  # brokers without any group yet would need longer for the first one
         ledger.write(plan, {(line.sink, 0): 0})
+        ledger.positions({(line.sink, 0): 0})  # its marker has come, and is not taken for the one that aborts
         monkeypatch.setattr("tailrace.progress.ledger._OFFSETS_LIMIT", 0.5)
         proxy.judge = lambda request: Fault.DELAY if request.api == Api.END_TXN else None
         before = markers()

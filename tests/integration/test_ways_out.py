@@ -28,6 +28,7 @@ from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import markers_group
 from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.progress.stream_plan import StreamPlan
 from tailrace.testing import Record, consume, produce, wait_until
 
 pytestmark = pytest.mark.integration
@@ -296,6 +297,50 @@ def test_pipeline_continues_with_its_previous_checkpoint_folder(bench: MakeBench
     assert "point `checkpoint` to the folder that this pipeline used before" in caught.value.then
     one.run(checkpoint=str(one.folder / "state"), **sections)
     assert one.values() == [b"a", b"b", b"c"]
+
+
+@pytest.mark.takes(20)
+def test_pipeline_with_the_checkpoint_folder_of_another_is_refused(bench: MakeBench) -> None:
+    """The folder ends with the same batch number, and with other offsets: the records in between would be lost."""
+    one = bench()
+    one.write("first.py", "def first(frame):\n    return frame.dropDuplicates(['value']).select('value')\n")
+    sections: dict[str, Any] = {"process": {"function": "first.py:first"}}
+    own, others = str(one.folder / "state"), str(one.folder / "other")
+    one.send([b"a"])
+    one.run(checkpoint=own, **sections)
+    one.send([b"b"])
+    one.run(one.pipeline(pipeline=f"{one.name}-2", sink={"topic": one.topics("out")}, checkpoint=others, **sections))
+    one.send([b"c"])
+    with pytest.raises(errors.CheckpointMismatch, match=r"the checkpoint \S+ belongs to the query") as caught:
+        one.run(checkpoint=others, **sections)
+    assert "point `checkpoint` to the folder that this pipeline used before" in caught.value.then
+    assert one.values() == [b"a"]
+    one.run(checkpoint=own, **sections)
+    assert one.values() == [b"a", b"b", b"c"]
+
+
+@pytest.mark.takes(20)
+@pytest.mark.parametrize("lost", ["plan", "folder"])
+def test_pipeline_continues_if_its_plan_or_its_folder_names_no_query(bench: MakeBench, lost: str) -> None:
+    """Spark gives a folder without an id a new one, which the start after that must not take for another query's."""
+    one = bench()
+    one.write("first.py", "def first(frame):\n    return frame.dropDuplicates(['value']).select('value')\n")
+    sections: dict[str, Any] = {"process": {"function": "first.py:first"}, "checkpoint": str(one.folder / "state")}
+    one.send([b"a"])
+    one.run(**sections)
+    if lost == "folder":
+        (one.folder / "state" / "metadata").unlink()
+        (one.folder / "state" / ".metadata.crc").unlink()
+    else:
+        with Ledger.of(one.pipeline(**sections)) as ledger:
+            ledger.take()
+            plan = ledger.latest()
+            assert isinstance(plan, StreamPlan)
+            ledger.write(replace(plan, query=""), {})
+    one.run(**sections)
+    one.send([b"a", b"b"])
+    one.run(**sections)
+    assert one.values() == [b"a", b"b"]
 
 
 def test_batch_whose_input_was_truncated_is_delivered_by_the_next_start(line: MakeLine) -> None:

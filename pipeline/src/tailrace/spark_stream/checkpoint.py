@@ -21,11 +21,12 @@ from pyspark.sql import SparkSession
 from tailrace.config import Pipeline
 from tailrace.errors import CheckpointFailed, CheckpointMismatch
 from tailrace.progress.plan import BatchId
-from tailrace.progress.stream_plan import AnyPlan
+from tailrace.progress.stream_plan import StreamPlan
 from tailrace.spark_stream.storage import HADOOP, STATE, STORE, on_s3, settings
 
 KEPT = "what was committed stays delivered, once; the batch is read again, and what it had delivered is skipped"
 NEXT = "check the object store with `tailrace doctor FILE`, then start the pipeline again"
+_OWN = "point `checkpoint` to the folder that this pipeline used before; `tailrace explain TR-307`"
 _PROBES = 8  # concurrent requests to the store
 _STATE_FILE = re.compile(r"(\d+)(?:_[^.]+)?\.(?:changelog|zip|delta|snapshot)")
 
@@ -77,7 +78,7 @@ class Checkpoint:
 
     # -- the start ---------------------------------------------------------------------------------
 
-    def check(self, plan: AnyPlan | None) -> None:
+    def check(self, plan: StreamPlan | None) -> None:
         """Refuse a folder that does not match the ledger; remove the state that an unfinished batch left."""
         offsets, commits = self._batches("offsets"), self._batches("commits")
         last, known = max(offsets, default=-1), plan.batch if plan else -1
@@ -85,8 +86,10 @@ class Checkpoint:
             raise CheckpointMismatch(
                 f"the ledger ends with batch {known}, and the checkpoint {self.place} ends with batch {last}",
                 kept="nothing was read or written",
-                then="point `checkpoint` to the folder that this pipeline used before; `tailrace explain TR-307`",
+                then=_OWN,
             )
+        if plan is not None and plan.query:
+            self._check_query(plan.query)
         if self._remote:
             if plan is None and not commits and not self._exists("metadata"):
                 # The very first batch was about to be planned, and its query is unknown: nothing was delivered.
@@ -94,6 +97,26 @@ class Checkpoint:
                     for name in ("offsets", "state"):
                         self._files.delete(self._path(name), True)
             self._clear(last + 1 if last in commits else last)
+
+    def _check_query(self, known: str) -> None:
+        """Refuse the folder of another query, whose offsets and state are not this pipeline's.
+
+        Spark would give a folder that has lost its query's id a new one; it gets back the one that the ledger names.
+        """
+        if not self._exists("metadata"):
+            self._write("metadata", json.dumps({"id": known}))
+            return
+        try:
+            found = json.loads(self._read("metadata"))["id"]
+        except (ValueError, KeyError, TypeError):  # Spark cannot read it either, and says so
+            return
+        if found != known:
+            raise CheckpointMismatch(
+                f"the last batch in the ledger was planned by the query {known}, and the checkpoint {self.place} "
+                f"belongs to the query {found}",
+                kept="nothing was read or written",
+                then=_OWN,
+            )
 
     def brings_again(self, batch: BatchId) -> bool:
         """Return whether Spark delivers a batch again: it has planned it, and has not noted it as done."""

@@ -168,6 +168,32 @@ def test_exactly_once_finishes_a_partly_delivered_batch(
     assert [int(value or b"") for value in one.values()] == _filled(partitions)
 
 
+def test_partly_delivered_batch_is_finished_exactly_once_after_a_change_to_at_least_once(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The batch keeps the delivery that it was planned with; the next batch gets the new one, and leaves no markers."""
+    one = bench(partitions=2)
+
+    def job(**more: str) -> None:
+        rows = faulty(tmp_path)(stream(spark, one))
+        sink = tailrace.exactly_once(**options(one, id=one.name, **more))
+        writer = rows.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "c"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    _fill(one, 2)
+    (tmp_path / "broken").touch()
+    with pytest.raises(Exception, match="the fault of the test"):
+        job()
+    one.settle()
+    (tmp_path / "broken").unlink()
+    assert 0 < len(one.values()) < len(_filled(2))
+    produce(one.kafka, one.source, [Record(b"999", partition=0)])
+    job(delivery="at-least-once", **{"kafka.acks": "1"})
+    assert [int(value or b"") for value in one.values()] == [*_filled(2), 999]
+    with Ledger(one.name, f"{one.name}.ledger", Kafka(bootstrap_servers=one.kafka), 8, -1) as ledger:
+        assert {marker.next for marker in ledger.markers().values()} == {1}
+
+
 @pytest.mark.parametrize("place", ["query", "batch"])
 @pytest.mark.parametrize(
     ("shuffle", "words"),

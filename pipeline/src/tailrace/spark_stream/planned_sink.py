@@ -101,7 +101,7 @@ class ExactlyOnce:
         write = BatchWrite(
             plan=plan,
             assigned=assign(plan, slices),
-            delivery=self.target.delivery,
+            delivery=plan.delivery,
             ledger=self.target.ledger,
             topic=self.target.topic,
             rejected=self.target.rejected,

@@ -18,6 +18,7 @@ from support.pipelines import Bench
 from tailrace.config import Kafka
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import markers_group
+from tailrace.progress.stream_plan import AnyPlan
 from tailrace.testing import Record, consume, produce
 
 pytestmark = pytest.mark.integration
@@ -192,6 +193,46 @@ def test_partly_delivered_batch_is_finished_exactly_once_after_a_change_to_at_le
     assert [int(value or b"") for value in one.values()] == [*_filled(2), 999]
     with Ledger(one.name, f"{one.name}.ledger", Kafka(bootstrap_servers=one.kafka), 8, -1) as ledger:
         assert {marker.next for marker in ledger.markers().values()} == {1}
+
+
+@pytest.mark.takes(12)
+def test_exactly_once_refuses_a_ledger_behind_its_markers(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """A batch that is delivered in part would be planned again; once the ledger is restored, the batch is finished."""
+    one = bench(partitions=2)
+
+    def job() -> None:
+        rows = faulty(tmp_path)(stream(spark, one))
+        writer = rows.writeStream.foreachBatch(tailrace.exactly_once(**options(one, id=one.name)))
+        writer.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination()
+
+    def replaced(plan: AnyPlan | None) -> AnyPlan:
+        with Ledger(one.name, f"{one.name}.ledger", Kafka(bootstrap_servers=one.kafka), 8, -1) as ledger:
+            ledger.take()
+            found = ledger.latest()
+            assert found is not None
+            if plan is not None:
+                ledger.write(plan, {})
+        return found
+
+    _fill(one, 2)
+    job()
+    older = replaced(None)
+    _fill(one, 2)
+    (tmp_path / "broken").touch()
+    with pytest.raises(Exception, match="the fault of the test"):
+        job()
+    one.settle()
+    (tmp_path / "broken").unlink()
+    before = one.values()
+    newest = replaced(older)
+    with pytest.raises(Exception, match=r"TR-303.*a sink partition has written batch 1.*the last plan.* of batch 0"):
+        job()
+    assert one.values() == before
+    replaced(newest)
+    job()
+    assert [int(value or b"") for value in one.values()] == sorted(_filled(2) * 2)
 
 
 @pytest.mark.parametrize("place", ["query", "batch"])

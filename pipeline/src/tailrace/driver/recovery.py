@@ -20,7 +20,7 @@ from tailrace.kafka.topics import by_name, recreation, ways_on
 from tailrace.progress import chosen_again, expiry
 from tailrace.progress.group_note import later
 from tailrace.progress.ledger import Ledger
-from tailrace.progress.marker import Decision, Marker, decide
+from tailrace.progress.marker import Decision, Marker, check_not_behind, decide
 from tailrace.progress.plan import Place, Plan, Range, Settings, SinkPartition, unlike
 from tailrace.progress.positions import begins, ends_of_read, named
 from tailrace.progress.predecessor import undelivered
@@ -48,20 +48,13 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
     ledger.fence(plan.sinks if plan else 0)
     crash_points.at(Point.SINKS_FENCED, number)
     markers = ledger.markers()
-    ahead = max((marker.next for marker in markers.values()), default=0)
-    if plan is not None and ahead > plan.batch + 1:
+    if plan is not None:
         other = way_out(
             pipeline,
             "check the output for what was delivered, then set where to continue: "
             "`tailrace offsets set FILE … --give-up`",
         )
-        raise errors.MarkerConflict(
-            f"pipeline {pipeline.pipeline!r}: a sink partition has written batch {ahead - 1}, and the last plan "
-            f"in the ledger is of batch {plan.batch}",
-            kept="nothing was read or written",
-            then=f"restore the ledger topic; or {other}",
-        )
-    if plan is not None:
+        check_not_behind(plan.batch, markers, f"pipeline {pipeline.pipeline!r}", other)
         _check_group(pipeline, plan, ledger, cluster)
     note = ""
     if plan is not None and expiry.missing(plan, markers):

@@ -7,6 +7,7 @@ partition with the sink partition's number, in the pipeline's group of markers. 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -129,3 +130,15 @@ def decide(marker: Marker | None, batch: BatchId, digest: str, who: str) -> Deci
         "was delivered, then set where to continue: `tailrace offsets set FILE … --give-up`; for a stateful pipeline: "
         "`tailrace explain TR-303`",
     )
+
+
+def check_not_behind(batch: BatchId, markers: Mapping[SinkPartition, Marker], who: str, then: str) -> None:
+    """Raise MarkerConflict if a sink partition has written a later batch than this one, the last in the ledger."""
+    ahead = max((marker.next for marker in markers.values()), default=0)
+    if ahead > batch + 1:
+        raise MarkerConflict(
+            f"{who}: a sink partition has written batch {ahead - 1}, and the last plan in the ledger is of batch "
+            f"{batch}",
+            kept="nothing was read or written",
+            then=f"restore the ledger topic; or {then}",
+        )

@@ -17,7 +17,7 @@ from tailrace.driver.catalyst import Patterns
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
 from tailrace.progress.ledger import Ledger
-from tailrace.progress.marker import Marker
+from tailrace.progress.marker import Marker, check_not_behind
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, unlike
 from tailrace.progress.stream_plan import VERSION, StreamPlan, assign
 from tailrace.spark_stream import shuffle_keys, spark_source
@@ -183,7 +183,14 @@ class ExactlyOnce:
             )
         self._plan = known
         ledger.fence(self._plan.sinks if self._plan else 0)
-        if self._plan is None and ledger.markers():
+        markers = ledger.markers()
+        if self._plan is not None:
+            other = (
+                "check the output for what was delivered, then continue with another checkpoint folder and another "
+                "id, from the startingOffsets that you choose"
+            )
+            check_not_behind(self._plan.batch, markers, f"exactly_once {name!r}", other)
+        elif markers:
             raise errors.ProgressMissing(
                 f"the ledger {self.target.ledger!r} has markers of {name!r} and no plan",
                 kept="nothing was written",

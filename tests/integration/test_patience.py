@@ -164,7 +164,83 @@ def test_driver_that_starts_over_leaves_the_lead_to_one_that_took_over_just_befo
         monkeypatch.setattr("tailrace.startup.run.Ledger", SimpleNamespace(of=opened))
         none = cast("Any", None)
         context = Context("older", pipeline, none, cluster, older, none, ignored, stop, Unwatched())
-        board = cast("Any", SimpleNamespace(failed=lambda error: None))
+        board = cast("Any", SimpleNamespace(failed=lambda error: None, lines=list))
         with pytest.raises(errors.DriverFenced, match="a newer driver of pipeline"):
             _outlast(Patience(pipeline, cluster, "older", stop), context, held, lead, board)
+        assert not newer.overtaken()
+
+
+def test_driver_outlasts_brokers_that_vanish_again_while_its_ledger_is_reopened(
+    line: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first broker that answers may be away again, or lack the ledger's leader, when it is asked for the ledger."""
+    pipeline, stop, tries, opened = line().pipeline(), Stop(), list[Ledger](), list[Ledger]()
+    cluster, ask = Cluster(pipeline.kafka), Ledger.latest
+    away = errors.BrokerUnreachable("no broker answered")
+    closed, close = list[Ledger](), Ledger.close
+
+    def reopened(pipeline: Pipeline) -> Ledger:
+        if not opened:
+            opened.append(older)
+            raise away
+        opened.append(Ledger.of(pipeline))
+        return opened[-1]
+
+    def latest(ledger: Ledger) -> Any:
+        if len(opened) == 2:
+            raise away
+        return ask(ledger)
+
+    def noted(ledger: Ledger) -> None:
+        closed.append(ledger)
+        close(ledger)
+
+    def lead(context: Context) -> None:
+        tries.append(context.ledger)
+        if len(tries) == 1:
+            raise away
+        recovery.take(context.pipeline, context.ledger, context.cluster)
+
+    with ExitStack() as held:
+        older = held.enter_context(Ledger.of(pipeline))
+        older.take()
+        monkeypatch.setattr("tailrace.startup.run.Ledger", SimpleNamespace(of=reopened))
+        monkeypatch.setattr(Ledger, "latest", latest)
+        monkeypatch.setattr(Ledger, "close", noted)
+        none = cast("Any", None)
+        context = Context("older", pipeline, none, cluster, older, none, ignored, stop, Unwatched())
+        board = cast("Any", SimpleNamespace(failed=lambda error: None, lines=list))
+        _outlast(Patience(pipeline, cluster, "older", stop), context, held, lead, board)
+        assert tries == [older, opened[2]]
+        assert closed == [opened[1], older]
+    assert closed[2:] == [opened[2], older]
+
+
+def test_driver_whose_ledger_was_not_reopened_at_first_still_leaves_the_lead_to_a_newer_one(
+    line: Callable[..., Line], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the ledger that it has led with knows of a newer driver that has written no plan yet."""
+    pipeline, stop, tries = line().pipeline(), Stop(), list[Ledger]()
+    cluster = Cluster(pipeline.kafka)
+    with ExitStack() as held:
+        older, newer = (held.enter_context(Ledger.of(pipeline)) for _ in range(2))
+        older.take()
+
+        def lead(context: Context) -> None:
+            tries.append(context.ledger)
+            raise errors.BrokerUnreachable("no broker answered")
+
+        def reopened(pipeline: Pipeline) -> Ledger:
+            if newer._producer is not None:
+                return Ledger.of(pipeline)
+            newer.take()
+            raise errors.BrokerUnreachable("no broker answered")
+
+        monkeypatch.setattr("tailrace.startup.run.Ledger", SimpleNamespace(of=reopened))
+        none = cast("Any", None)
+        context = Context("older", pipeline, none, cluster, older, none, ignored, stop, Unwatched())
+        board = cast("Any", SimpleNamespace(failed=lambda error: None, lines=list))
+        with pytest.raises(errors.DriverFenced, match="a newer driver of pipeline"):
+            _outlast(Patience(pipeline, cluster, "older", stop), context, held, lead, board)
+        assert tries == [older]
         assert not newer.overtaken()

@@ -177,8 +177,11 @@ def _outlast(
 ) -> None:
     """Lead; if the brokers go away meanwhile, start over from the ledger once they answer."""
     patience.begin()
+    again = False
     while True:
         try:
+            if again:  # in here, since brokers that answered may be away again
+                context = _reopened(patience, context, held)
             lead(context)
             return
         except Exception as error:
@@ -189,10 +192,17 @@ def _outlast(
                 with contextlib.suppress(errors.TailraceError):  # the error itself matters more
                     last_error.write(context.ledger, context.pipeline, reported, context.run, at, board.lines())
                 raise explained(reported, context.pipeline.kafka) from error
-            ledger = held.enter_context(Ledger.of(context.pipeline))
-            patience.refuse_successor(context.ledger)  # last: `lead` fences a driver that takes over after it
-            context.ledger.close()
-            context = replace(context, ledger=ledger)
+            again = True
+
+
+def _reopened(patience: Patience, context: Context, held: contextlib.ExitStack) -> Context:
+    """Return the context with the ledger opened again; if that fails, the old one stays open to be asked again."""
+    with contextlib.ExitStack() as opened:
+        ledger = opened.enter_context(Ledger.of(context.pipeline))
+        patience.refuse_successor(context.ledger)  # last: `lead` fences a driver that takes over after it
+        held.push(opened.pop_all())
+    context.ledger.close()
+    return replace(context, ledger=ledger)
 
 
 def _lead(

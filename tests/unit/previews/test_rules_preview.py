@@ -80,6 +80,23 @@ def test_preview_with_spark_shows_the_same(folder: Path, spark: SparkSession) ->
     check(tailrace.preview(pipeline, folder=folder, start=folder / "records.jsonl", spark=spark))
 
 
+def test_preview_leaves_the_spark_session_of_a_notebook_running_and_unchanged(
+    folder: Path, spark: SparkSession
+) -> None:
+    """The preview has the settings of a run, in a session of its own on the same Spark."""
+    process = {"function": "tailrace_test_ruled.py:on_frame", "validate": RULES}
+    pipeline = Pipeline.model_validate({**PIPELINE, "process": process, "spark": {"spark.sql.ansi.enabled": "false"}})
+    spark.createDataFrame([], "n INT")  # as any cell of a notebook makes its session the active one
+    names = ("spark.sql.shuffle.partitions", "spark.sql.streaming.stopTimeout", "spark.sql.ansi.enabled")
+    before = [spark.conf.get(name) for name in names]
+    check(tailrace.preview(pipeline, folder=folder, start=folder / "records.jsonl"))
+    assert [spark.conf.get(name) for name in names] == before
+    assert spark.range(3).count() == 3
+    active = SparkSession.getActiveSession()
+    assert active is not None
+    assert [active.conf.get(name) for name in names] == before
+
+
 def test_table_of_a_preview_names_rules_and_counts(folder: Path) -> None:
     """A person sees which rule warns, and that one would stop the pipeline; a program gets the same."""
     process = {"arrow": "tailrace_test_ruled.py:on_rows", "validate": RULES}

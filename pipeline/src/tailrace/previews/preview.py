@@ -41,7 +41,8 @@ def preview(
 
     `pipeline` is its file, or the loaded configuration; then relative paths start from `folder`. `start` is newest,
     oldest, TOPIC:PARTITION:OFFSET, a time, or a file with records. Spark is started only for a pipeline that needs it,
-    and stopped at the end; a session that is passed in is left running.
+    and stopped at the end. In a process that has Spark already, as a notebook may, a session with the pipeline's SQL
+    settings is used next to the existing one. A session that is passed in is used as it is. Both are left running.
     """
     if isinstance(pipeline, str | Path):
         pipeline = load(Path(pipeline))
@@ -71,9 +72,12 @@ def _with_spark(
     pipeline: Pipeline, folder: Path, chosen: Sequence[Message], origin: str, spark: SparkSession | None, emit: Emit
 ) -> Preview:
     from tailrace.previews import with_spark  # imports the driver, which a preview without the JVM does not need
+    from tailrace.startup.session import exists
 
     with contextlib.ExitStack() as held:
-        if spark is None:
+        if spark is None and exists():
+            spark = held.enter_context(with_spark.borrowed(pipeline))
+        elif spark is None:
             emit(Starting(pipeline.pipeline))
             spark = held.enter_context(with_spark.local(pipeline))
         return evaluate(pipeline, chosen, origin, with_spark.engine(spark, pipeline, folder, chosen))

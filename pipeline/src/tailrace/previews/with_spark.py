@@ -36,7 +36,7 @@ from tailrace.stages.decode import decode
 from tailrace.stages.process import broken_rules, validate
 from tailrace.stages.rules import aside
 from tailrace.startup.run import assemble
-from tailrace.startup.session import session
+from tailrace.startup.session import DEFAULTS, EXACT, session
 
 SHUFFLES = "the rows go through a shuffle, behind which outputs cannot be matched with their sources"
 STATEFUL = "the pipeline keeps state, so outputs cannot be matched with their sources"
@@ -91,6 +91,21 @@ def local(pipeline: Pipeline) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+@contextlib.contextmanager
+def borrowed(pipeline: Pipeline) -> Iterator[SparkSession]:
+    """Yield a session with a run's SQL settings on the Spark of this process, whose own sessions stay as they are."""
+    active = SparkSession.getActiveSession()
+    spark = SparkSession.builder.getOrCreate().newSession()
+    for name, value in {**DEFAULTS, **pipeline.spark, **EXACT}.items():
+        if spark.conf.isModifiable(name):
+            spark.conf.set(name, value)
+    try:
+        yield spark
+    finally:
+        if active is not None:
+            active.createDataFrame([], "none INT")  # PySpark then takes this session for the thread's again
 
 
 def engine(spark: SparkSession, pipeline: Pipeline, folder: Path, records: Sequence[Message]) -> Engine:

@@ -42,7 +42,7 @@ from tailrace.stages.assembly import Assembly
 from tailrace.startup import warming
 from tailrace.startup.patience import Patience
 from tailrace.startup.preflight import preflight
-from tailrace.startup.session import EXACT, session, with_executors
+from tailrace.startup.session import EXACT, refuse_second, session, with_executors
 from tailrace.startup.standby import Standby
 from tailrace.startup.warming import Warming
 from tailrace.startup.watcher import RunWatcher
@@ -78,6 +78,8 @@ def run(
     runs); it is left running. For a stateful pipeline it must have Spark's Kafka connector.
     """
     crash_points.root()
+    if spark is None:
+        refuse_second()  # before this driver is seen, and before executors of the session count as left over
     folder, emit, stop = folder or Path.cwd(), emit or ignored, stop or Stop()
     cluster, name = Cluster(pipeline.kafka), uuid.uuid4().hex[:12]
     follower = Follower(pipeline, Board(pipeline, name))

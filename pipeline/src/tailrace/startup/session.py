@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 
 from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tailrace import errors, jars
@@ -34,10 +35,27 @@ EXACT = {
         f"org.apache.spark.sql.catalyst.optimizer.{rule}" for rule in ("PruneFilters", "PropagateEmptyRelation")
     ),
 }
+DEFAULTS = {"spark.sql.shuffle.partitions": "8", "spark.sql.session.timeZone": "UTC"}
 # What all workers import, with pyarrow's first array: loaded once, it saves each of them one or two seconds of CPU.
 _LOADED = "pandas,pyspark.worker,tailrace.driver.tasks,tailrace.spark_stream.gate"
 _LOADED_FOR_AVRO = "tailrace.stages.formats.avro_format"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
+_starting = threading.Lock()
+
+
+def exists() -> bool:
+    """Return whether this process has a Spark session, in any of its threads."""
+    return SparkContext._active_spark_context is not None  # PySpark's public ways ask for this thread, or start one
+
+
+def refuse_second() -> None:
+    """Refuse to start Spark in a process that has it: PySpark would return that session, to be changed and stopped."""
+    if exists():
+        raise errors.OptionRefused(
+            "this process has a Spark session already, and can have only one",
+            kept="nothing was read or written, and the session goes on as it is",
+            then="pass the session: spark=spark; or stop it first: spark.stop()",
+        )
 
 
 def session(pipeline: Pipeline, *, connector: bool = False) -> SparkSession:
@@ -50,8 +68,7 @@ def session(pipeline: Pipeline, *, connector: bool = False) -> SparkSession:
         "spark.master": "local[*,4]",  # without the 4, a task that fails is not retried
         "spark.app.name": f"tailrace {pipeline.pipeline}",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "8",
-        "spark.sql.session.timeZone": "UTC",
+        **DEFAULTS,
         # Each PySpark call would ask the JVM ten times more, to name the caller's line in errors: 40 % of the CPU of a
         # small stateful batch. Tailrace's own errors name the function's line from the traceback.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
@@ -93,7 +110,9 @@ def session(pipeline: Pipeline, *, connector: bool = False) -> SparkSession:
     handler = signal.getsignal(signal.SIGINT)
     heard: jvm.Errors | None = None
     try:
-        with secret_settings.handed_over({name: value for name, value in secret.items() if name not in later}):
+        handed = {name: value for name, value in secret.items() if name not in later}
+        with _starting, secret_settings.handed_over(handed):
+            refuse_second()
             heard = jvm.start({name: value for name, value in settings.items() if name not in later | secret})
             spark = builder.getOrCreate()
     except errors.TailraceError:

@@ -40,6 +40,7 @@ from tailrace.spark_stream.gate import Gate
 from tailrace.stages import process
 from tailrace.stages.assembly import Assembly
 from tailrace.startup import warming
+from tailrace.startup.function_files import ship
 from tailrace.startup.patience import Patience
 from tailrace.startup.preflight import preflight
 from tailrace.startup.session import EXACT, refuse_second, session, with_executors
@@ -55,8 +56,7 @@ def assemble(spark: SparkSession, pipeline: Pipeline, folder: Path) -> Assembly:
     function = None
     if pipeline.process.function is not None:
         function = process.load(pipeline.process.function, folder)
-        for file in function.files:
-            spark.sparkContext.addPyFile(str(file))
+        ship(spark.sparkContext, function)
     return Assembly(pipeline, function, folder, spark)
 
 

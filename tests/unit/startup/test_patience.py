@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.driver.shutdown import Stop
+from tailrace.kafka.errors import translate
 from tailrace.startup.patience import Patience
 from tailrace.status.events import BrokersAway, Event, Idle, Ready, Started
 
@@ -82,6 +84,13 @@ def test_doubt_is_settled_by_starting_over() -> None:
     one, _, events = patience(lambda now: True)
     assert one.outlasts(errors.CommitInDoubt("a commit"), events.append)
     assert said(events) == []
+
+
+def test_partition_whose_leader_is_away_is_outlasted() -> None:
+    """Other brokers answer already; one that is still away, or starting, leads the ledger's partition, for example."""
+    one, _, _ = patience(lambda now: True)
+    away = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "a leader is away"))
+    assert one.outlasts(translate(away, "asking for the offsets of ledger"), print)
 
 
 def test_failures_without_progress_are_bounded_together() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
@@ -60,6 +61,30 @@ def test_marker_deleted_while_a_start_waits_does_not_let_its_part_come_again(
     found = one.values()
     assert len(found) == len(set(found))
     assert set(before) <= set(found)
+
+
+def test_marker_set_back_while_a_start_waits_does_not_let_its_part_come_again(
+    line: MakeLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its records are not read, so it is neither written again nor marked as written without them."""
+    one = line(2)
+    one.send(numbered(0, 10), partition=0)
+    one.send(numbered(10, 20), partition=1)
+    with pytest.raises(errors.QueryFailed):
+        one.run(first_part_only)
+    wait = open_transactions.wait
+
+    def waits(*given: Any, **named: Any) -> bool:
+        admin = AdminClient({"bootstrap.servers": one.kafka})
+        old = ConsumerGroupTopicPartitions(markers_group(one.name), [TopicPartition(one.pipeline().ledger.topic, 0, 0)])
+        admin.alter_consumer_group_offsets([old])[old.group_id].result(30)
+        return wait(*given, **named)
+
+    monkeypatch.setattr(open_transactions, "wait", waits)
+    with pytest.raises(errors.ProgressMissing, match=r"sink partition 0 batch 0: its marker, .* is gone"):
+        one.run()
+    found = one.values()
+    assert len(found) == len(set(found))
 
 
 def test_marker_deleted_while_a_start_waits_stops_a_batch_of_spark(

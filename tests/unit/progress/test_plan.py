@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tailrace.driver.recovery import repeatable
 from tailrace.errors import CutChanged, LedgerUnusable
-from tailrace.progress.plan import BatchId, Plan, Range
+from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.progress.stream_plan import UNNAMED, VERSION, Slice, StreamPlan, assign, read
 
 names = st.text("abcXYZ09._-", min_size=1, max_size=20)
@@ -214,3 +214,25 @@ def test_plan_of_an_earlier_version_keeps_its_digest_under_the_same_code() -> No
     now = begun.delivered_by("r", "c", {"source.isolation": "read_committed"}, mixes=True)
     assert (now.digest, now.version) == (begun.digest, UNNAMED)
     assert begun.delivered_by("r", "d", None, mixes=True).digest != begun.digest
+
+
+def two_parts(*, shuffles: bool) -> Plan:
+    """Return the plan of a batch of two parts and two sink partitions."""
+    parts = ((Range("a", 0, 0, 5),), (Range("b", 0, 3, 9),))
+    return Plan("p", BatchId(7), "out", {"a": "1", "b": "2"}, parts, 2, {("a", 0): 5, ("b", 0): 9}, shuffles=shuffles)
+
+
+def test_rest_of_a_batch_reads_what_is_not_delivered_under_the_same_digest() -> None:
+    """Its sink partitions keep their numbers, and its markers name the plan that the ledger holds."""
+    whole = two_parts(shuffles=False)
+    rest = whole.rest([SinkPartition(1)])
+    assert rest.parts == (whole.parts[0], ())
+    assert (rest.digest, rest.sinks, rest.ends) == (whole.digest, whole.sinks, whole.ends)
+    assert rest.delivered == {1}
+    assert whole.rest([]) == whole
+
+
+def test_rest_of_a_batch_behind_a_shuffle_reads_everything() -> None:
+    """A sink partition that is left may hold rows of every range."""
+    whole = two_parts(shuffles=True)
+    assert whole.rest([SinkPartition(1)]) == whole

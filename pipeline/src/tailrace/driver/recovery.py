@@ -149,16 +149,23 @@ def check_same(pipeline: Pipeline, plan: AnyPlan, ids: Mapping[str, str]) -> fro
     return again
 
 
-def recreated(
-    pipeline: Pipeline, left: Plan, markers: Mapping[SinkPartition, Marker], ids: Mapping[str, str], cluster: Cluster
-) -> frozenset[str]:
+def rest(left: Plan, markers: Mapping[SinkPartition, Marker]) -> Plan:
+    """Return the plan without the ranges of delivered sink partitions, whose records may be gone since.
+
+    Without a shuffle, outputs and rejected records of a range are in one transaction, so no other sink partition
+    misses them. A task whose marker has vanished since refuses to write.
+    """
+    if left.delivery is not Delivery.EXACTLY_ONCE:
+        return left
+    return left.rest(set(map(SinkPartition, range(left.sinks))).difference(undelivered(left, markers)))
+
+
+def recreated(pipeline: Pipeline, left: Plan, ids: Mapping[str, str], cluster: Cluster) -> frozenset[str]:
     """Return the topics that the rest of a batch reads and the configuration does not, if they were created again.
 
     Raise PlanOfAnother unless such a loss is allowed. `ids` are those of the topics that the configuration reads.
     """
-    # Without a shuffle, a sink partition that is delivered is not read any more.
-    parts = left.parts if left.shuffles else [left.parts[number] for number in undelivered(left, markers)]
-    read = {each.topic for part in parts for each in part} & left.topics.keys() - ids.keys()
+    read = {each.topic for each in left.ranges} & left.topics.keys() - ids.keys()
     found, _ = by_name(cluster.admin, read)
     again = frozenset(topic for topic in read & found.keys() if found[topic][0] != left.topics[topic])
     if again and pipeline.source.on_data_loss is OnDataLoss.STOP:

@@ -83,7 +83,8 @@ def _finish(
             loop.marked = loop.plan.at
         return dict(left)
     if left is not None:
-        gone = again | recovery.recreated(context.pipeline, left, recovered.markers, ids, context.cluster)
+        left = recovery.rest(left, recovered.markers)
+        gone = again | recovery.recreated(context.pipeline, left, ids, context.cluster)
         if not _readable(context, left, gone):
             return None
         for each in left.ranges:
@@ -145,7 +146,8 @@ def _given_up(context: Context, plan: AnyPlan, begins: TopicPartitions, ids: Map
 def _readable(context: Context, plan: Plan, again: frozenset[str]) -> bool:
     """Wait until the source can be read to the end of the batch; return False if a stop was requested first.
 
-    Delivered sink partitions are read too. Topics and partitions that are not seen are for the tasks to judge.
+    Behind a shuffle, delivered sink partitions are read too. Topics and partitions that are not seen are for the tasks
+    to judge.
     """
     seen = context.cluster.topics()
     ends = {

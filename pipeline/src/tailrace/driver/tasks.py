@@ -61,6 +61,7 @@ class BatchInfo:
     faults: Faults = field(default_factory=dict)
     gone: tuple[tuple[Range, ...], ...] = ()  # by part, what is not read because its topic is gone; empty if nothing
     seen: Parts = frozenset()  # the start has read a marker of these
+    delivered: Parts = frozenset()  # nothing is read for these: their markers proved at the start that they are written
     lane: int | None = None  # of a job that only tries its part: it writes nothing
 
     @classmethod
@@ -92,6 +93,7 @@ class BatchInfo:
             faults=faults,
             gone=tuple(tuple(each for each in part if each.topic in gone) for part in plan.parts) if gone else (),
             seen=seen,
+            delivered=plan.delivered,
         )
 
     def probing(self, part: tuple[Range, ...], lane: int) -> BatchInfo:
@@ -231,6 +233,7 @@ class Tasks:
             run=info.run,
             owner=info.owners.get(sink, ""),
             seen=sink in info.seen,
+            delivered=sink in info.delivered,
             idle=self.idle,
             attempt=attempt,
             judges=self.judges and not self.shuffles,

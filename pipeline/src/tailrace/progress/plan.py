@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NewType
@@ -88,7 +88,8 @@ class Plan:
     done: bool = False  # every sink partition is written
     until: Mapping[Place, int] | None = None  # where a backfill ends, fixed before its first batch
     away: Away = field(default_factory=dict)  # kept, and not read
-    inherited: str = ""  # the digest of a version 0.1 plan that is finished in this form; never stored
+    inherited: str = ""  # the digest of the plan that is finished in this form, or of its rest; never stored
+    delivered: frozenset[SinkPartition] = frozenset()  # whose ranges were taken out, see `rest`; never stored
 
     @property
     def ranges(self) -> tuple[Range, ...]:
@@ -181,6 +182,16 @@ class Plan:
         if digest != plan.digest:
             raise tampered(where, "its digest does not fit its contents")
         return plan
+
+    def rest(self, delivered: Collection[SinkPartition]) -> Plan:
+        """Return the plan, with its digest and sink partitions, without the ranges that only these were made of.
+
+        With a shuffle, each sink partition may need the records of every range: then nothing is taken out.
+        """
+        if self.shuffles or not delivered:
+            return self
+        parts = tuple(() if number in delivered else part for number, part in enumerate(self.parts))
+        return replace(self, parts=parts, delivered=frozenset(delivered), inherited=self.digest)
 
     def finished(self, ends: Mapping[Place, int] | None = None, ids: Mapping[str, str] | None = None) -> Plan:
         """Return the plan noted as done; with other ends if the positions were moved after it.

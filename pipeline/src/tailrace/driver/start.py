@@ -21,7 +21,7 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress import chosen_again
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BEFORE_FIRST, Place, Plan, Range, SinkPartition, position
-from tailrace.progress.stream_plan import AnyPlan
+from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 from tailrace.status.events import Noted, OffsetsReset, Ready, Started, Stopped
 
 _TRIES = 5  # Spark tries a task four times
@@ -49,7 +49,7 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
             context.emit(Stopped(context.stop.reason, plan.batch))
             return
         crash_points.at(Point.OPEN_BATCH_FINISHED, plan.batch)
-        loop.positions = _checked(context, loop, positions, again)
+        loop.positions = _checked(context, loop, positions, again, ids)
         if loop.plan is not None and loop.plan.done and not plan.done:  # given up: the driver that planned it ends
             loop.settle()
     # A topic that is missing just now is still the one that was read, so that another one in its place is noticed.
@@ -167,7 +167,9 @@ def _report_gone(context: Context, gone: Range) -> None:
     )
 
 
-def _checked(context: Context, loop: Loop, stored: TopicPartitions, again: frozenset[str]) -> TopicPartitions:
+def _checked(
+    context: Context, loop: Loop, stored: TopicPartitions, again: frozenset[str], ids: Mapping[str, str]
+) -> TopicPartitions:
     """Return the positions, moved if they are out of range and the pipeline allows it; report what was moved."""
     pipeline, plan = context.pipeline, loop.plan
     stored = _configured(context, loop, stored)
@@ -186,6 +188,9 @@ def _checked(context: Context, loop: Loop, stored: TopicPartitions, again: froze
         context.emit(OffsetsReset(note))
     if plan is not None:
         context.mirror.compare(plan, stored)
+    if isinstance(plan, StreamPlan):  # it has no place for topic ids, nor for the offsets of topics that are hidden
+        place = position(pipeline, plan.batch, ids, positions, plan.at)
+        loop.plan = replace(place, run=context.run)
     if notes and loop.delivered:  # recorded before anything is read, so that the next start does not reset again
         loop.positions = positions
         loop.settle()

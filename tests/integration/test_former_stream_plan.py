@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from support.plans import leave_stream_plan
+from support.plans import leave_stream_plan, stream_plan
 from support.threads import Line, recreated
 from tailrace import errors
+from tailrace.admin.offsets import apply, base, left_out, look, movable, targets
+from tailrace.kafka.cluster import Cluster
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.marker import Marker
+from tailrace.progress.plan import BatchId, SinkPartition
+from tailrace.progress.stores import open_store
 from tailrace.testing import Record, produce
 
 pytestmark = pytest.mark.integration
@@ -49,3 +56,50 @@ def test_topic_recreated_after_a_start_without_a_batch_is_refused(former: Former
     with pytest.raises(errors.PlanOfAnother, match="deleted and created again"):
         one.run(**former.both)
     assert one.values() == []
+
+
+def move(former: Former, wanted: dict[tuple[str, int], int]) -> None:
+    """Run the command that moves offsets, with a configuration that reads only the first topic."""
+    one, pipeline = former.line, former.line.pipeline()
+    cluster = Cluster(pipeline.kafka)
+    with Ledger.of(pipeline) as ledger, contextlib.closing(open_store(pipeline, one.folder)) as store:
+        now = look(pipeline, cluster, ledger, store)
+        movable(pipeline, now, "FILE", give_up=True)
+        before = base(now, give_up=True)
+        target = targets(pipeline, cluster, before, wanted)
+        apply(pipeline, cluster, now, target, ledger, wanted, left_out(before, target))
+
+
+def test_moved_offsets_keep_those_of_a_topic_that_is_taken_out(former: Former) -> None:
+    """The command says so; the topic's record would come out again once the topic is put back."""
+    one = former.line
+    move(former, {(one.source, 0): 0})
+    one.run()
+    one.run(**former.both)
+    assert one.values() == [b"a1"]
+
+
+def test_offsets_set_behind_newer_markers_end_the_refusal(former: Former) -> None:
+    """An older ledger was restored: the refusal advises this command, after which the numbers follow the markers."""
+    one = former.line
+    with Ledger.of(one.pipeline()) as ledger:
+        ledger.give_up([SinkPartition(0)], Marker.of(BatchId(5), "digest", 1), {})
+    with pytest.raises(errors.MarkerConflict, match="offsets set FILE"):
+        one.run(**former.both)
+    move(former, {(one.source, 0): 0})
+    one.run(**former.both)
+    assert one.values() == [b"a1"]
+
+
+def test_given_up_batch_is_read_again_from_a_topic_that_is_put_back(former: Former) -> None:
+    """Nothing of the batch was delivered, and the start that gives it up no longer reads the topic."""
+    one = former.line
+    places = (one.source, 0), (former.other, 0)
+    produce(one.kafka, former.other, [Record(b"x2")])
+    with Ledger.of(one.pipeline()) as ledger:
+        ledger.take()
+        ledger.write(stream_plan(one.pipeline(), dict.fromkeys(places, 1), {places[1]: 2}), dict.fromkeys(places, 1))
+    events = one.run()
+    assert "dropped" not in str(events)
+    one.run(**former.both)
+    assert one.values() == [b"x2"]

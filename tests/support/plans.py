@@ -17,13 +17,16 @@ def plan_of(pipeline: Pipeline, batch: int, sinks: int = 2) -> StreamPlan:
     return StreamPlan(pipeline.pipeline, "q", BatchId(batch), (Range("in", 0, 0, batch + 1),), slices, "v1\n{}\n{}")
 
 
+def stream_plan(pipeline: Pipeline, begins: Positions, moves: Positions, batch: int = 1) -> StreamPlan:
+    """Return the plan of a batch that Spark planned, as version 0.1 wrote it; it reads what the moves span."""
+    ranges = tuple(Range(*place, begins[place], end) for place, end in sorted(moves.items()))
+    slices, entry = tuple(Slice(str(each)) for each in ranges), "v1\n{}\n" + offsets_json(begins | moves)
+    return StreamPlan(pipeline.pipeline, "q", BatchId(batch), ranges, slices, entry, at=time.time(), version=BEFORE)
+
+
 def leave_stream_plan(pipeline: Pipeline, ends: Positions) -> None:
-    """Leave in the ledger the plan of a first batch that Spark planned, as version 0.1 did: it reads to these ends."""
-    ranges = tuple(Range(*place, 0, end) for place, end in sorted(ends.items()))
-    slices = tuple(Slice(str(each)) for each in ranges)
-    entry = "v1\n{}\n" + offsets_json(ends)
-    plan = StreamPlan(pipeline.pipeline, "q", BatchId(0), ranges, slices, entry, at=time.time(), version=BEFORE)
+    """Leave in the ledger such a plan of the first batch, which is done and read up to these ends."""
     with Ledger.of(pipeline) as ledger:
         ledger.take()
         ledger.markers()  # a new broker needs a while before it takes offsets
-        ledger.settle(plan, ends)
+        ledger.settle(stream_plan(pipeline, dict.fromkeys(ends, 0), ends, 0), ends)

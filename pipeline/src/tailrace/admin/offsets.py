@@ -243,6 +243,9 @@ def apply(
     if again := {topic for topic, (name, _) in found.items() if name != now.ids.get(topic)}:
         raise recreation(again, "since its offsets were asked for", _UNCHANGED, "repeat the command")
     topics = kept_ids(plan, target, target if named is None else named, now.ids)
+    if isinstance(plan, StreamPlan):  # it names no ids, and the offsets of missing topics are kept by them
+        others = topic_ids(cluster.admin, {topic for topic, _ in missing or {}} - topics.keys())
+        topics |= {topic: name for topic, (name, _) in others.items()}
     after = moved(pipeline, plan, now.markers, target, topics, missing or {})
     _require_idle(pipeline, running(cluster, pipeline.pipeline))
     left = given_up(plan, now.markers, after.batch)
@@ -290,21 +293,23 @@ def moved(
     target: Positions,
     ids: Mapping[str, str],
     missing: Mapping[Place, int],
-) -> AnyPlan:
+) -> Plan:
     """Return a finished plan that ends at the new offsets, for the current sink and topics.
 
     No marker knows the batch after it.
     """
-    if isinstance(plan, StreamPlan):
-        return plan.finished(target)
     known = BatchId(max((marker.next for marker in markers.values()), default=0))
     new = position(pipeline, known, ids, target, time.time())
     if plan is None:
         return new
+    before, kept = (plan.topics, plan.away) if isinstance(plan, Plan) else (ids, {})
     # By name: a topic that was created again while it was away has another id.
-    away = {name: kept for name, kept in plan.away.items() if new.topics.keys().isdisjoint(topic for topic, _ in kept)}
-    for topic in {topic for topic, _ in missing} & plan.topics.keys():
-        away[plan.topics[topic]] = {place: offset for place, offset in missing.items() if place[0] == topic}
+    away = {name: places for name, places in kept.items() if new.topics.keys().isdisjoint(topic for topic, _ in places)}
+    for topic in {topic for topic, _ in missing} & before.keys():
+        away[before[topic]] = {place: offset for place, offset in missing.items() if place[0] == topic}
+    if isinstance(plan, StreamPlan):
+        new = replace(new, away=away)
+        return replace(new, batch=plan.batch, at=plan.at) if known <= plan.batch + 1 else new
     if known <= plan.batch + 1:
         return replace(plan.finished(target), sink=new.sink, topics=new.topics, away=away)
     return replace(new, until=plan.until, away=away)

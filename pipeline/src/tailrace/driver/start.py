@@ -18,6 +18,7 @@ from tailrace.driver.loop import Loop
 from tailrace.driver.recovery import Recovered
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
+from tailrace.kafka.topics import topic_ids
 from tailrace.progress import chosen_again
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BEFORE_FIRST, Place, Plan, Range, SinkPartition, position
@@ -138,9 +139,13 @@ def _given_up(context: Context, plan: AnyPlan, begins: TopicPartitions, ids: Map
                 f"this run would divide it differently; its records are read again from batch {plan.batch + 1} on"
             )
         )
-    topics, kept = (plan.topics, (plan.until, plan.away)) if isinstance(plan, Plan) else (ids, (None, {}))
-    new = position(context.pipeline, plan.batch, topics, begins, time.time())
-    return replace(new, run=context.run, until=kept[0], away=kept[1])
+    if isinstance(plan, Plan):
+        new = position(context.pipeline, plan.batch, plan.topics, begins, time.time())
+        return replace(new, run=context.run, until=plan.until, away=plan.away)
+    # It names no ids, and offsets of topics that the configuration no longer reads are kept by them.
+    others = topic_ids(context.cluster.admin, {topic for topic, _ in begins} - ids.keys())
+    named = {**ids, **{topic: name for topic, (name, _) in others.items()}}
+    return replace(position(context.pipeline, plan.batch, named, begins, time.time()), run=context.run)
 
 
 def _readable(context: Context, plan: Plan, again: frozenset[str]) -> bool:

@@ -81,8 +81,8 @@ MUTANTS = (
     Mutant(
         "older-ledger-taken",
         "driver/recovery.py",
-        "    if plan is not None:\n        _check_group(",
-        "    if None is not None:\n        _check_group(",
+        "    if plan is not None:\n        other = way_out(",
+        "    if None is not None:\n        other = way_out(",
     ),
     Mutant(
         "open-batch-of-the-old-name-passed-over",

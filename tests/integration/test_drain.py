@@ -139,9 +139,12 @@ def test_batch_that_ends_before_the_deadline_is_a_clean_end(bench: MakeBench) ->
     assert events_of(one.run(pipeline), "written") == []
 
 
-def test_driver_that_is_stopped_before_it_starts_spark_does_not_start_it(bench: MakeBench) -> None:
+def test_driver_that_is_stopped_before_it_starts_spark_does_not_start_it(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Starting it takes seconds and requests executors, for nothing."""
     one, stop, events = bench(), Stop(), list[dict[str, Any]]()
+    monkeypatch.setattr("tailrace.startup.run.refuse_second", lambda: None)  # the session is that of the tests
     stop("told to")
     for standby in (False, True):
         run(one.pipeline(), one.folder, emit=as_json(events.append), stop=stop, standby=standby)

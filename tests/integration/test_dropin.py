@@ -43,6 +43,15 @@ def stream(spark: SparkSession, one: Bench) -> DataFrame:
     return reader.option("subscribe", one.source).option("startingOffsets", "earliest").load()
 
 
+def break_once(one: Bench, folder: Path, job: Callable[[], None]) -> None:
+    """Let the function fail in the middle of a batch."""
+    (folder / "broken").touch()
+    with pytest.raises(Exception, match="the fault of the test"):
+        job()
+    one.settle()
+    (folder / "broken").unlink()
+
+
 def test_batch_job_writes_each_row_once(bench: MakeBench, spark: SparkSession) -> None:
     """It uses Spark's column names and types: strings and binary, headers, a partition."""
     one = bench(out=2)
@@ -160,11 +169,7 @@ def test_exactly_once_finishes_a_partly_delivered_batch(
         query.awaitTermination()
 
     _fill(one, partitions)
-    (tmp_path / "broken").touch()
-    with pytest.raises(Exception, match="the fault of the test"):
-        job()
-    one.settle()
-    (tmp_path / "broken").unlink()
+    break_once(one, tmp_path, job)
     job()
     assert [int(value or b"") for value in one.values()] == _filled(partitions)
 
@@ -182,11 +187,7 @@ def test_partly_delivered_batch_is_finished_exactly_once_after_a_change_to_at_le
         writer.trigger(availableNow=True).start().awaitTermination()
 
     _fill(one, 2)
-    (tmp_path / "broken").touch()
-    with pytest.raises(Exception, match="the fault of the test"):
-        job()
-    one.settle()
-    (tmp_path / "broken").unlink()
+    break_once(one, tmp_path, job)
     assert 0 < len(one.values()) < len(_filled(2))
     produce(one.kafka, one.source, [Record(b"999", partition=0)])
     job(delivery="at-least-once", **{"kafka.acks": "1"})
@@ -220,11 +221,7 @@ def test_exactly_once_refuses_a_ledger_behind_its_markers(
     job()
     older = replaced(None)
     _fill(one, 2)
-    (tmp_path / "broken").touch()
-    with pytest.raises(Exception, match="the fault of the test"):
-        job()
-    one.settle()
-    (tmp_path / "broken").unlink()
+    break_once(one, tmp_path, job)
     before = one.values()
     newest = replaced(older)
     with pytest.raises(Exception, match=r"TR-303.*a sink partition has written batch 1.*the last plan.* of batch 0"):
@@ -317,13 +314,9 @@ def test_plain_format_refuses_a_replay_whose_rows_have_moved(
     warm = options(one) | {"topic": one.topics("warm")}
     spark.createDataFrame([(b"warm",)], "value binary").write.format("tailrace").options(**warm).mode("append").save()
     _fill(one, 3)
-    (tmp_path / "broken").touch()
-    with pytest.raises(Exception, match="the fault of the test"):
-        job()
-    one.settle()
+    break_once(one, tmp_path, job)
     before = one.values()
     assert before
-    (tmp_path / "broken").unlink()
     with pytest.raises(Exception, match="TR-302"):
         job()
     after = one.values()

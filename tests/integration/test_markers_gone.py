@@ -33,26 +33,37 @@ def delete(bootstrap: str, name: str) -> None:
     admin.delete_consumer_groups([markers_group(name)])[markers_group(name)].result(30)
 
 
-def delete_while_waiting(patched: pytest.MonkeyPatch, bootstrap: str, name: str) -> None:
-    """Let the markers be deleted while the start waits for the open transactions of others."""
+def do_while_waiting(patched: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Let this happen while the start waits for the open transactions of others."""
     wait = open_transactions.wait
 
     def waits(*given: Any, **named: Any) -> bool:
-        delete(bootstrap, name)
+        act()
         return wait(*given, **named)
 
     patched.setattr(open_transactions, "wait", waits)
+
+
+def delete_while_waiting(patched: pytest.MonkeyPatch, bootstrap: str, name: str) -> None:
+    """Let the markers be deleted meanwhile."""
+    do_while_waiting(patched, lambda: delete(bootstrap, name))
+
+
+def half_delivered(line: MakeLine) -> Line:
+    """Return a pipeline of whose open batch the first of two sink partitions is delivered."""
+    one = line(2)
+    one.send(numbered(0, 10), partition=0)
+    one.send(numbered(10, 20), partition=1)
+    with pytest.raises(errors.QueryFailed):
+        one.run(first_part_only)
+    return one
 
 
 def test_marker_deleted_while_a_start_waits_does_not_let_its_part_come_again(
     line: MakeLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The start has seen that the first sink partition is delivered."""
-    one = line(2)
-    one.send(numbered(0, 10), partition=0)
-    one.send(numbered(10, 20), partition=1)
-    with pytest.raises(errors.QueryFailed):
-        one.run(first_part_only)
+    one = half_delivered(line)
     before = one.values()
     delete_while_waiting(monkeypatch, one.kafka, one.name)
     with pytest.raises(errors.ProgressMissing, match=r"sink partition 0 batch 0: its marker, .* is gone") as caught:
@@ -67,20 +78,14 @@ def test_marker_set_back_while_a_start_waits_does_not_let_its_part_come_again(
     line: MakeLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its records are not read, so it is neither written again nor marked as written without them."""
-    one = line(2)
-    one.send(numbered(0, 10), partition=0)
-    one.send(numbered(10, 20), partition=1)
-    with pytest.raises(errors.QueryFailed):
-        one.run(first_part_only)
-    wait = open_transactions.wait
+    one = half_delivered(line)
 
-    def waits(*given: Any, **named: Any) -> bool:
+    def set_back() -> None:
         admin = AdminClient({"bootstrap.servers": one.kafka})
         old = ConsumerGroupTopicPartitions(markers_group(one.name), [TopicPartition(one.pipeline().ledger.topic, 0, 0)])
         admin.alter_consumer_group_offsets([old])[old.group_id].result(30)
-        return wait(*given, **named)
 
-    monkeypatch.setattr(open_transactions, "wait", waits)
+    do_while_waiting(monkeypatch, set_back)
     with pytest.raises(errors.ProgressMissing, match=r"sink partition 0 batch 0: its marker, .* is gone"):
         one.run()
     found = one.values()

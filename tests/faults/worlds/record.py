@@ -29,6 +29,8 @@ BEGIN, END = "<!-- worlds: begin -->", "<!-- worlds: end -->"
 # What decides whether a record is lost: everything that a pipeline runs, but how it is told and shown.
 ENGINE = ("config", "driver", "gateway", "kafka", "progress", "spark_stream", "stages", "startup")
 
+_FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+")
+
 Line = dict[str, Any]
 
 KINDS: Mapping[str, Callable[[World], Iterable[str]]] = {
@@ -68,8 +70,14 @@ def merged(known: Iterable[Line], new: Iterable[Line], digest: str) -> list[Line
     for line in [*known, *new]:
         if line["engine"] == digest:
             key = line.get("mutant") or json.dumps(line["world"], sort_keys=True)
-            found[key] = line
+            found[key] = without_folders(line)
     return list(found.values())
+
+
+def without_folders(line: Line) -> Line:
+    """Return a line that tells of files only their names: what a world is stuck with may come from a driver's log."""
+    stuck = line.get("outcome", {}).get("stuck", "")
+    return line | {"outcome": line["outcome"] | {"stuck": _FOLDERS.sub("", stuck)}} if stuck else line
 
 
 def text(lines: Sequence[Line]) -> str:

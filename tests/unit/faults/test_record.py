@@ -37,6 +37,12 @@ def test_only_lines_of_this_engine_count_and_each_world_once() -> None:
     assert [each["outcome"]["lost"] for each in found if "world" in each] == [1, 0]
 
 
+def test_recorded_world_names_no_folder_of_the_machine_that_ran_it() -> None:
+    """What it is stuck with may hold a driver's traceback."""
+    [found] = record.merged([], [line(1, stuck='ended: File "/home/me/.venv/lib/threading.py", line 331')], "now")
+    assert found["outcome"]["stuck"] == 'ended: File "threading.py", line 331'
+
+
 def test_text_has_what_was_lost_and_what_was_not_tried() -> None:
     """A reader sees both without looking at a single line."""
     shown = record.text([line(1, lost=2), line(2), mutant(0, 4), mutant(1, 40, caught=False)])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
 from support.plans import leave_stream_plan, stream_plan
 from support.threads import Line, recreated
+from support.two_topics import Two
 from tailrace import errors
 from tailrace.admin.offsets import apply, base, left_out, look, movable, targets
 from tailrace.kafka.cluster import Cluster
@@ -18,47 +17,33 @@ from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.progress.stores import open_store
-from tailrace.testing import Record, produce
 
 pytestmark = pytest.mark.integration
 
 
-@dataclass(frozen=True)
-class Former:
-    """A pipeline that has read two topics up to the plan's ends."""
-
-    line: Line
-    other: str
-
-    @property
-    def both(self) -> dict[str, Any]:
-        """Return the section of a configuration that reads both."""
-        return {"source": {"topics": [self.line.source, self.other]}}
-
-
 @pytest.fixture
-def former(line: Callable[..., Line]) -> Former:
+def former(line: Callable[..., Line]) -> Two:
     """Return a pipeline of which Spark has planned a batch that read one record of each topic."""
     one = line(1)
-    two = Former(one, one.topics("in2", 1))
+    two = Two(one, one.topics("in2", 1))
     one.send([b"a1"])
-    produce(one.kafka, two.other, [Record(b"x1")])
+    two.send_other(b"x1")
     leave_stream_plan(one.pipeline(), {(one.source, 0): 1, (two.other, 0): 1})
     return two
 
 
-def test_topic_recreated_after_a_start_without_a_batch_is_refused(former: Former) -> None:
+def test_topic_recreated_after_a_start_without_a_batch_is_refused(former: Two) -> None:
     """That start has nothing to read, and notes the ids: records of the new topic would be skipped."""
     one = former.line
     one.run(**former.both)
     recreated(one, former.other)
-    produce(one.kafka, former.other, [Record(b"y1"), Record(b"y2")])
+    former.send_other(b"y1", b"y2")
     with pytest.raises(errors.PlanOfAnother, match="deleted and created again"):
         one.run(**former.both)
     assert one.values() == []
 
 
-def move(former: Former, wanted: dict[tuple[str, int], int]) -> None:
+def move(former: Two, wanted: dict[tuple[str, int], int]) -> None:
     """Run the command that moves offsets, with a configuration that reads only the first topic."""
     one, pipeline = former.line, former.line.pipeline()
     cluster = Cluster(pipeline.kafka)
@@ -70,7 +55,7 @@ def move(former: Former, wanted: dict[tuple[str, int], int]) -> None:
         apply(pipeline, cluster, now, target, ledger, wanted, left_out(before, target))
 
 
-def test_moved_offsets_keep_those_of_a_topic_that_is_taken_out(former: Former) -> None:
+def test_moved_offsets_keep_those_of_a_topic_that_is_taken_out(former: Two) -> None:
     """The command says so; the topic's record would come out again once the topic is put back."""
     one = former.line
     move(former, {(one.source, 0): 0})
@@ -79,7 +64,7 @@ def test_moved_offsets_keep_those_of_a_topic_that_is_taken_out(former: Former) -
     assert one.values() == [b"a1"]
 
 
-def test_offsets_set_behind_newer_markers_end_the_refusal(former: Former) -> None:
+def test_offsets_set_behind_newer_markers_end_the_refusal(former: Two) -> None:
     """An older ledger was restored: the refusal advises this command, after which the numbers follow the markers."""
     one = former.line
     with Ledger.of(one.pipeline()) as ledger:
@@ -91,11 +76,11 @@ def test_offsets_set_behind_newer_markers_end_the_refusal(former: Former) -> Non
     assert one.values() == [b"a1"]
 
 
-def test_given_up_batch_is_read_again_from_a_topic_that_is_put_back(former: Former) -> None:
+def test_given_up_batch_is_read_again_from_a_topic_that_is_put_back(former: Two) -> None:
     """Nothing of the batch was delivered, and the start that gives it up no longer reads the topic."""
     one = former.line
     places = (one.source, 0), (former.other, 0)
-    produce(one.kafka, former.other, [Record(b"x2")])
+    former.send_other(b"x2")
     with Ledger.of(one.pipeline()) as ledger:
         ledger.take()
         ledger.write(stream_plan(one.pipeline(), dict.fromkeys(places, 1), {places[1]: 2}), dict.fromkeys(places, 1))

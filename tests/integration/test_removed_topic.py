@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,7 +10,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from support.pipelines import events_of
-from support.threads import Line, deleted, first_part_only, killed_before_noting, nothing, recreated
+from support.threads import Line, first_part_only, killed_before_noting, nothing, recreated
+from support.two_topics import Two
 from support.ways_out import follow, obey
 from tailrace import errors
 from tailrace.admin.offsets import apply, base, left_out, look, movable, targets
@@ -19,36 +19,10 @@ from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.stores import open_store
-from tailrace.testing import Record, produce
 
 pytestmark = pytest.mark.integration
 
 MakeLine = Callable[..., Line]
-
-
-@dataclass(frozen=True)
-class Two:
-    """A pipeline that has read two topics, and may read one of them."""
-
-    line: Line
-    other: str
-
-    @property
-    def both(self) -> dict[str, Any]:
-        """Return the section of a configuration that reads both."""
-        return {"source": {"topics": [self.line.source, self.other]}}
-
-    def send_other(self, *values: bytes) -> None:
-        """Write records to the topic that is taken out."""
-        produce(self.line.kafka, self.other, [Record(value) for value in values])
-
-    def delete_other(self) -> None:
-        """Delete the topic that is taken out."""
-        deleted(self.line, self.other)
-
-    def noted(self, events: list[dict[str, Any]]) -> list[str]:
-        """Return what a run has noted about the topic."""
-        return [each["what"] for each in events_of(events, "note") if self.other in each["what"]]
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def test_shadow_runs_once_it_has_begun(api: Api, operator: Reconciler) -> None:
     operator.reconcile(LIVE)
     assert api.shadow["suspend"] is True
     assert api.says("ShadowReady")[0] == "Beginning"
-    assert api.begin["spec"]["run"] == ["shadow", "begin", "--live", "orders", "--sink", "b"]
+    assert api.begin["spec"]["run"] == ["shadow", "begin", "--live", "orders", "--sink", "b", "--again"]
     api.ready = False
     assert operator.reconcile(SHADOW) == "Waiting"  # its user and its topics
     assert ("Job", api.begin["metadata"]["name"]) not in api.objects

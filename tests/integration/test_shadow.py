@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
 from support.threads import Line, first_part_only, run_in_threads
@@ -208,6 +209,42 @@ def test_pipeline_that_has_run_by_itself_is_no_shadow(pair: Pair) -> None:
     pair.live.run()
     refused = pair.command("begin").exception
     assert isinstance(refused, errors.OptionRefused)
-    assert "has run before, and not as a shadow" in refused.what
+    assert "has run before, and nothing shows that it was a shadow" in refused.what
+    assert "--again" in refused.then
+    assert pair.shadow.name not in refused.then, "the refused name is no way out"
     pair.shadow.run(ledger=pair.ledger)
     assert len(pair.shadow.values()) == 30
+
+
+@pytest.mark.parametrize("how", ["expired", "sink"])
+def test_shadow_begins_again_although_its_bounds_are_gone(
+    pair: Pair, tailrace_topics: Callable[..., str], how: str
+) -> None:
+    """Brokers delete the offsets of a group without members, and of another live sink there are none."""
+    pair.send(range(10))
+    pair.live.run()
+    pair.found("begin")
+    pair.shadow.run(ledger=pair.ledger)
+    if how == "expired":
+        group = f"tailrace.{pair.shadow.name}.shadow"
+        admin = AdminClient({"bootstrap.servers": pair.live.kafka})  # no answer reaches a client that is gone
+        admin.delete_consumer_groups([group])[group].result(30)
+    else:
+        pair.live.sink = tailrace_topics("next", 2)
+        pair.shadow.sink = f"{pair.live.sink}-shadow"
+        pair.configure()
+        file = pair.file.with_name("live.yaml")
+        file.write_text(pair.live.pipeline().model_dump_json(by_alias=True, exclude_defaults=True))
+        assert CliRunner().invoke(app, ["offsets", "accept", str(file), "--yes"]).exit_code == 0
+    pair.send(range(10, 20))
+    pair.live.run()
+    refused = pair.command("begin").exception
+    assert isinstance(refused, errors.OptionRefused)
+    assert "--again" in refused.then
+    again = pair.command("begin", "--again")
+    assert again.exit_code == 0, again.output
+    pair.send(range(20, 30))
+    pair.live.run()
+    pair.shadow.run(ledger=pair.ledger)
+    found = pair.found("diff")
+    assert (found["live"], found["shadow"], found["equal"]) == (10, 10, 10)

@@ -118,11 +118,14 @@ def owned(made: Mapping[str, Any], resource: Resource) -> bool:
 
 
 def begin(resource: Resource, made: Mapping[str, Any], live: str) -> Object:
-    """Return the operation that lets a shadow begin: another one for each spec, and for each sink to compare with."""
+    """Return the operation that lets a shadow begin: another one for each spec, and for each sink to compare with.
+
+    The Pipeline was made for this one, so the command need not prove by offsets, which expire, that it is a shadow.
+    """
     about = made["metadata"]
     mark = digest([about["uid"], part(made["spec"], Effect.HAND_OVER), live])
     name = f"{about['name']}-begin-{mark}"
-    run = [*operate.BEGIN, "--live", resource.key.name, "--sink", live]
+    run = [*operate.BEGIN, "--live", resource.key.name, "--sink", live, "--again"]
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": OPERATION,

@@ -82,7 +82,8 @@ def test_each_spec_of_a_shadow_begins_once() -> None:
     def name(spec: dict[str, Any], live: str = "b", uid: str = "u") -> str:
         there = {"metadata": {"name": "p-shadow", "namespace": "ns", "uid": uid}, "spec": spec}
         made = shadow.begin(RESOURCE, there, live)
-        assert made["spec"] == {"pipeline": "p-shadow", "run": ["shadow", "begin", "--live", "p", "--sink", live]}
+        run = ["shadow", "begin", "--live", "p", "--sink", live, "--again"]
+        assert made["spec"] == {"pipeline": "p-shadow", "run": run}
         assert len(made["metadata"]["name"]) <= 63
         return str(made["metadata"]["name"])
 

@@ -87,17 +87,31 @@ def finished(plan: Plan) -> Positions:
 
 
 def begin(
-    shadow: Pipeline, live: Live, cluster: Cluster, ledger: Ledger, store: OffsetStore, limit: float
+    shadow: Pipeline,
+    live: Live,
+    cluster: Cluster,
+    ledger: Ledger,
+    store: OffsetStore,
+    limit: float,
+    *,
+    again: bool = False,
 ) -> Positions:
-    """Let the shadow's next start read from where the live pipeline's last plan ends; return these offsets."""
+    """Let the shadow's next start read from where the live pipeline's last plan ends; return these offsets.
+
+    `again`: the caller knows that a pipeline of this name was a shadow. Its bounds need not show that: the brokers
+    delete them after `offsets.retention.minutes`, and another live sink has none.
+    """
     refuse(shadow, live)
     count = cluster.require([live.sink], "the live pipeline's sink topic")[live.sink]
     now = look(shadow, cluster, ledger, store)
-    if (now.plan is not None or now.lost) and not _begun(shadow, [(live.sink, number) for number in range(count)]):
+    ran = now.plan is not None or now.lost
+    if ran and not again and not _begun(shadow, [(live.sink, number) for number in range(count)]):
         raise OptionRefused(
-            f"pipeline {shadow.pipeline!r} has run before, and not as a shadow: its own offsets would be lost",
+            f"pipeline {shadow.pipeline!r} has run before, and nothing shows that it was a shadow of a pipeline that "
+            f"writes to {live.sink!r}: its own offsets would be lost",
             kept=_KEPT,
-            then=f"give the shadow a name that is not in use: pipeline: {live.name}-shadow",
+            then="if it was a shadow that began long ago or for another sink, repeat the command with --again; if not, "
+            "give the shadow a name that no pipeline has had",
         )
     movable(shadow, now, "FILE", give_up=True)  # what an earlier shadow left open is given up
     # In this order: every output of an input behind the plan is behind these offsets.
@@ -251,7 +265,7 @@ def _recorded(shadow: Pipeline, present: Mapping[str, Mapping[int, int]]) -> dic
         made[each.topic][each.partition] = int(each.metadata or each.offset), each.offset
     if {each.topic for each in found} != set(present):
         raise NotComparable(
-            f"no shadow {shadow.pipeline!r} of these topics has begun",
+            f"no shadow {shadow.pipeline!r} of these topics has begun, or the brokers have deleted where it did",
             kept=_READS,
             then="tailrace shadow begin FILE --live NAME --sink TOPIC, then: tailrace run FILE",
         )

@@ -35,6 +35,12 @@ def begin(
     live: LiveOption,
     sink: SinkOption,
     limit: LimitOption = 60.0,
+    again: Annotated[
+        bool,
+        typer.Option(
+            "--again", help="Begin although the pipeline may not have been a shadow: its offsets are given up."
+        ),
+    ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Let the shadow read from where the live pipeline is now; create its sink topic if it is missing.
@@ -52,7 +58,7 @@ def begin(
     store = open_store(pipeline, loaded.folder)
     try:
         with Ledger.of(pipeline) as ledger:
-            found = start(pipeline, Live(live, sink), Cluster(pipeline.kafka), ledger, store, limit)
+            found = start(pipeline, Live(live, sink), Cluster(pipeline.kafka), ledger, store, limit, again=again)
     finally:
         store.close()
     rows = [(*place, offset) for place, offset in sorted(found.items())]

@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 from support.threads import Line, first_part_only, run_in_threads
 from tailrace import errors
+from tailrace.admin.offsets import apply
 from tailrace.cli.main import app
 from tailrace.driver.shutdown import Stop
 from tailrace.driver.thread_engine import ThreadEngine
@@ -178,6 +179,37 @@ def test_shadow_begins_again(pair: Pair) -> None:
         pair.shadow.run(ledger=pair.ledger)
         found = pair.found("diff")
         assert (found["live"], found["shadow"], found["equal"]) == (20, 20, 20)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_shadow_whose_begin_was_interrupted_is_not_compared(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, moved: bool
+) -> None:
+    """With new bounds and old offsets, or the reverse, equal outputs would count as different."""
+    pair.send(range(10))
+    pair.live.run()
+    pair.found("begin")
+    pair.send(range(10, 20))
+    pair.live.run()
+
+    def interrupted(*given: Any, **named: Any) -> None:
+        if moved:
+            apply(*given, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tailrace.admin.shadow.apply", interrupted)
+        assert pair.command("begin").exit_code != 0
+    pair.shadow.run(ledger=pair.ledger)
+    result = pair.command("diff")
+    assert isinstance(result.exception, errors.NotComparable), result.output
+    assert "tailrace shadow begin" in result.exception.then
+    pair.found("begin")
+    pair.send(range(20, 30))
+    pair.live.run()
+    pair.shadow.run(ledger=pair.ledger)
+    found = pair.found("diff")
+    assert (found["live"], found["shadow"], found["equal"]) == (10, 10, 10)
 
 
 def test_shadow_that_could_reach_the_live_pipeline_is_refused(pair: Pair) -> None:

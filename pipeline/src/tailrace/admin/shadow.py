@@ -31,6 +31,8 @@ from tailrace.progress.stores import OffsetStore
 _KEPT = "nothing was changed"
 _READS = "both pipelines are unaffected: this command only reads"
 _POLL = 0.3
+_UNSURE = "unsure"  # the metadata of bounds while the shadow's offsets are moved
+_BEGIN = "tailrace shadow begin FILE --live NAME --sink TOPIC, then: tailrace run FILE"
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,12 @@ def begin(
     cluster.ensure(own, count, shadow.ledger.replication, {})
     bounds = [TopicPartition(live.sink, number, last[number], str(first[number])) for number in first]
     bounds += [TopicPartition(own, number, offset, str(offset)) for number, offset in _ends(cluster, own).items()]
-    _record(shadow, bounds)
-    apply(shadow, cluster, now, targets(shadow, cluster, {}, start, alone=True), ledger)
+    target = targets(shadow, cluster, {}, start, alone=True)
+    # Neither the former bounds nor the new ones say where the outputs begin until the offsets are known to be moved.
+    unsure = [TopicPartition(each.topic, each.partition, each.offset, _UNSURE) for each in bounds]
+    _record(shadow, unsure, _KEPT)
+    apply(shadow, cluster, now, target, ledger)
+    _record(shadow, bounds, "the live pipeline is unaffected, and the shadow is not compared until it begins again")
     return start
 
 
@@ -231,14 +237,14 @@ def _member(shadow: Pipeline) -> Consumer:
     return Consumer(client_options(shadow.kafka) | {"group.id": _group(shadow), "enable.auto.commit": False})
 
 
-def _record(shadow: Pipeline, bounds: list[TopicPartition]) -> None:
+def _record(shadow: Pipeline, bounds: list[TopicPartition], kept: str) -> None:
     """Keep where the outputs begin in a group of the shadow's: up to the metadata's offset, an output may be older."""
     consumer = _member(shadow)
     try:
         consumer.commit(offsets=bounds, asynchronous=False)
     except KafkaException as error:
         doing = f"writing offsets of the group {_group(shadow)!r}"
-        raise translate(error, doing, kept=_KEPT, rights=[on_group(_group(shadow))]) from error
+        raise translate(error, doing, kept=kept, rights=[on_group(_group(shadow))]) from error
     finally:
         consumer.close()
 
@@ -261,12 +267,18 @@ def _recorded(shadow: Pipeline, present: Mapping[str, Mapping[int, int]]) -> dic
         topic: dict.fromkeys(each, (0, 0)) for topic, each in present.items()
     }
     found = _begun(shadow, places)
+    if any(each.metadata == _UNSURE for each in found):
+        raise NotComparable(
+            f"the command that lets the shadow {shadow.pipeline!r} begin is still at work, or was interrupted",
+            kept=_READS,
+            then=f"stop the shadow if it runs, then: {_BEGIN}",
+        )
     for each in found:
         made[each.topic][each.partition] = int(each.metadata or each.offset), each.offset
     if {each.topic for each in found} != set(present):
         raise NotComparable(
             f"no shadow {shadow.pipeline!r} of these topics has begun, or the brokers have deleted where it did",
             kept=_READS,
-            then="tailrace shadow begin FILE --live NAME --sink TOPIC, then: tailrace run FILE",
+            then=_BEGIN,
         )
     return made

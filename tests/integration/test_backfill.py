@@ -21,6 +21,7 @@ from support.threads import Deliver, Line, Tearing, first_part_only, recreated, 
 from tailrace import errors
 from tailrace.admin.backfill import Extent, Request, begin, derived, extent
 from tailrace.admin.offsets import first_since
+from tailrace.cli.backfill import told_apart
 from tailrace.config import Pipeline
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.kafka.cluster import Cluster
@@ -200,6 +201,26 @@ def test_rest_of_a_range_is_read_if_retention_deletes_its_beginning_while_it_is_
         assert settled(pipeline, asked).offsets == 90
     run_backfill(one, pipeline)
     assert one.values(topic) == [value for value in wanted if not b"1-1-" <= value < b"1-1-00010"]
+
+
+def test_backfill_overtaken_by_retention_names_a_way_out_that_spares_the_pipeline(one: Line) -> None:
+    """With on_data_loss in the file at hand the backfill is refused again, and the pipeline would skip a loss."""
+    wanted, topic = fill(one.kafka, one.source, 2, 50), into(one)
+    one.run()
+    for asked in (request(topic), request(topic, partial=True)):
+        pipeline = derived(one.pipeline(source={"on_data_loss": "reset"}), asked, datetime.now(UTC))
+        settled(pipeline, asked)
+        expire(one.kafka, one.source, 60, 1)
+        with pytest.raises(errors.OffsetsOutOfRange) as caught, told_apart(pipeline.pipeline, one.name, topic):
+            run_backfill(one, pipeline)
+        assert "leave source.on_data_loss alone" in caught.value.then
+        assert "--partial --into TOPIC" in caught.value.then
+        assert topic in caught.value.then
+    other = request(one.topics("other", 2), partial=True)
+    pipeline = derived(one.pipeline(), other, datetime.now(UTC))
+    assert settled(pipeline, other).offsets == 90
+    run_backfill(one, pipeline)
+    assert one.values(other.into) == [value for value in wanted if not b"1-1-" <= value < b"1-1-00010"]
 
 
 def test_backfill_of_a_topic_that_was_created_again_is_refused(line: Callable[..., Line]) -> None:

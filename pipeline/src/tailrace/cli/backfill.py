@@ -14,7 +14,7 @@ from tailrace.cli.offset_words import moment
 from tailrace.cli.run import COLUMNS, as_json, as_rows, stops_on_signals
 from tailrace.cli.terminal import LiveTable, Output, OutputOption, done, emit, log_to_stderr, table
 from tailrace.config.file import load
-from tailrace.errors import DeliveryError
+from tailrace.errors import DeliveryError, TailraceError
 
 if TYPE_CHECKING:
     from tailrace.admin.backfill import Extent, Request
@@ -47,25 +47,31 @@ def backfill(
 
     request = Request(moment(since, "--from"), moment(until, "--to"), into, rejected, partial)
     pipeline = derived(loaded.pipeline, request, datetime.now(UTC))
-    with told_apart(pipeline.pipeline, loaded.pipeline.pipeline):
+    with told_apart(pipeline.pipeline, loaded.pipeline.pipeline, into):
         _deliver(pipeline, loaded.folder, request, output, dry_run=dry_run)
 
 
 @contextlib.contextmanager
-def told_apart(backfill: str, live: str) -> Iterator[None]:
-    """Replace advice that names a command: applied to the file at hand, it would change the live pipeline."""
+def told_apart(backfill: str, live: str, into: str) -> Iterator[None]:
+    """Replace advice that, applied to the file at hand, would change the live pipeline: a command, or a setting."""
     try:
         yield
-    except DeliveryError as error:
-        if "tailrace " not in error.then:
+    except TailraceError as error:
+        if isinstance(error, DeliveryError) and "tailrace " in error.then:
+            then = (
+                f"this is about {backfill!r}, and {live!r} is well: leave its offsets alone. Undo what was changed "
+                "since the backfill began and repeat the command, or begin again with another topic: tailrace "
+                "backfill --into TOPIC"
+            )
+        elif "source.on_data_loss" in error.then:
+            then = (
+                f"leave source.on_data_loss alone: {backfill!r} ignores it, and {live!r} would skip lost records. "
+                "Repeat the command with --partial --into TOPIC, a topic that no backfill of this range has written "
+                f"to: the records that are already in {into!r} come there, too"
+            )
+        else:
             raise
-        raise type(error)(
-            error.what,
-            kept=error.kept,
-            then=f"this is about {backfill!r}, and {live!r} is well: leave its offsets alone. Undo what was changed "
-            "since the backfill began and repeat the command, or begin again with another topic: tailrace backfill "
-            "--into TOPIC",
-        ) from error
+        raise type(error)(error.what, kept=error.kept, then=then) from error
 
 
 def _deliver(pipeline: Pipeline, folder: Path, request: Request, output: Output, *, dry_run: bool) -> None:

@@ -71,6 +71,7 @@ class OffsetsOutOfRange(KafkaError):
     default) it stops here, and the decision is yours.
 
     `tailrace backfill` also refuses a range whose beginning may have been deleted; `--partial` accepts what is left.
+    One that retention has overtaken ignores `source.on_data_loss`: repeat it with `--partial` and another `--into`.
     """
 
     code = "TR-205"

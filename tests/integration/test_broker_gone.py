@@ -1,19 +1,23 @@
-"""Killing one of three brokers during a sink partition's transaction: the one that its client waits for."""
+"""One of three brokers that is killed or suspended around a sink partition's transaction: the one its client asks."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from support.transactions import Line, rows
 from tailrace.config import Kafka
 from tailrace.gateway import producers
 from tailrace.kafka.cluster import Cluster, OffsetSpec
 from tailrace.progress.marker import Marker, markers_group
+from tailrace.progress.plan import SinkPartition
 from tailrace.testing import wait_until
+from tailrace.testing.broker import Broker
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -74,6 +78,49 @@ def test_marker_finds_another_coordinator_when_its_broker_is_killed(
         assert one.marker() == Marker.of(last.batch, last.digest, 1)
     finally:
         one.close()
+
+
+def suspended(kafka: EmbeddedKafka, one: Line) -> Broker:
+    """Suspend the broker that has the markers' group, and return it once the others have taken over all it led."""
+    cluster, group = Cluster(Kafka(bootstrap_servers=kafka.bootstrap_servers)), markers_group(one.pipeline)
+    number = cluster.admin.describe_consumer_groups([group])[group].result(timeout=30).coordinator.id
+    found = next(each for each in kafka.brokers if each.node_id == number)
+    rest = ",".join(f"127.0.0.1:{each.port}" for each in kafka.brokers if each is not found)
+    others = AdminClient({"bootstrap.servers": rest, "log_level": 0})
+    found.pause()
+    led = {one.sink, one.ledger, "__consumer_offsets", "__transaction_state"}
+
+    def moved() -> bool:
+        topics = others.list_topics(timeout=30).topics
+        leaders = {each.leader for topic in led for each in topics[topic].partitions.values()}
+        return leaders.isdisjoint({number, -1})
+
+    wait_until(moved, f"the others to lead what broker {number} has led", 60)
+    return found
+
+
+def test_delivered_sink_partition_is_skipped_although_a_resumed_broker_has_lost_its_marker(
+    kafka: EmbeddedKafka,
+) -> None:
+    """The broker was suspended when another gateway wrote it, and the question for the marker waits there."""
+    one = Line.on(cast("Any", Unproxied(kafka.bootstrap_servers)))
+    other = Line(one.kafka, one.sink, one.ledger, one.pipeline)
+    other.write(0)
+    # The gateway has asked that broker for markers, and has no producer of the sink partition.
+    warm = replace(one.task(0), partition=SinkPartition(1), sinks=2)
+    one.gateway.write(warm, iter([rows(one.values(0))]))
+    broker = suspended(kafka, one)
+    resuming = threading.Timer(3.0, broker.resume)
+    try:
+        other.write(1)
+        resuming.start()
+        assert one.write(1).skipped
+        assert sorted(cast("list[bytes]", one.read())) == sorted(one.values(0) * 2 + one.values(1))
+    finally:
+        resuming.cancel()
+        broker.resume()
+        one.close()
+        other.close()
 
 
 def test_client_gets_offsets_after_a_leader_was_killed(kafka: EmbeddedKafka) -> None:

@@ -15,7 +15,8 @@ from faults.worlds.world import Strike
 from support.reassign import reassign
 from tailrace.testing.broker import Broker
 
-AWAY = 3.0  # seconds for which something is away
+AWAY = 3.0  # seconds for which something is away; as long as a broker may be silent and keep what it leads
+_REPLACED = 9.0  # the others have taken over what it led, and it does not know
 LATE = 0.2  # seconds until a slow broker answers
 _OF_KAFKA = ("__consumer_offsets", "__transaction_state")
 
@@ -29,7 +30,7 @@ def _away(one: Driven, do: Callable[[Broker], None], undo: Callable[[Broker], No
     broker = one.chance.choice(one.context.kafka.brokers)
     do(broker)
     try:
-        one.wait(AWAY)
+        one.wait(one.chance.choice((AWAY, _REPLACED)))
     finally:
         undo(broker)
 

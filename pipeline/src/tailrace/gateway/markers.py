@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tailrace.gateway import Assignment
-from tailrace.kafka.clients import committed, connection, persist
+from tailrace.kafka.clients import connection, persist
+from tailrace.kafka.informed_reader import InformedReader
 from tailrace.kafka.rights import Operation, on_groups, on_topic
 from tailrace.progress.marker import Marker, markers_group
 
@@ -17,20 +18,13 @@ _TRY = 10.0
 
 
 class MarkerReader:
-    """A consumer that consumes nothing: it only asks for the offsets of the markers' group."""
+    """Asks for the offsets of the markers' group."""
 
     def __init__(self, task: Assignment) -> None:
         self.name = f"the markers of {task.pipeline}"
         self._topic = task.ledger
         self._rights = (on_groups(task.pipeline), on_topic(Operation.READ, task.ledger))
-        self._consumer = Consumer(
-            connection(task.options)
-            | {
-                "group.id": markers_group(task.pipeline),
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-            }
-        )
+        self._reader = InformedReader(connection(task.options), markers_group(task.pipeline))
 
     @property
     def queued(self) -> int:
@@ -40,28 +34,39 @@ class MarkerReader:
     @property
     def group(self) -> Any:
         """The metadata that a transaction needs to commit offsets for the group."""
-        return self._consumer.consumer_group_metadata()
+        return self._reader.metadata
 
-    def markers(self, partitions: Iterable[int], who: str, limit: float = LIMIT) -> dict[int, Marker]:
+    def inform(self, producer: Producer, partition: int, who: str, limit: float = LIMIT) -> Consumer:
+        """Return a client that is told all markers that were committed before `producer` fenced.
+
+        Its transaction is left open, and must be aborted.
+        """
+        return self._reader.inform(
+            producer, TopicPartition(self._topic, partition), limit, f"{who}: asking for its marker"
+        )
+
+    def markers(
+        self, partitions: Iterable[int], who: str, limit: float = LIMIT, informed: Consumer | None = None
+    ) -> dict[int, Marker]:
         """Return the markers of these sink partitions; one that was never written has none.
 
         A marker in an open transaction is reported only once the transaction ends, so this may wait until the limit.
         """
         places = [TopicPartition(self._topic, number) for number in partitions]
-        found = committed(self._consumer, places, f"{who}: reading its marker", self._rights, limit)
+        found = self._reader.read(places, f"{who}: reading its marker", self._rights, limit, informed)
         read = {each.partition: Marker.read(each.offset, each.metadata) for each in found}
         return {number: marker for number, marker in read.items() if marker is not None}
 
-    def all(self, who: str) -> dict[int, Marker]:
+    def all(self, who: str, informed: Consumer | None = None) -> dict[int, Marker]:
         """Return the markers of all sink partitions."""
         found = persist(
-            lambda: self._consumer.list_topics(self._topic, timeout=_TRY), f"{who}: looking at the ledger", LIMIT
+            lambda: self._reader.consumer.list_topics(self._topic, timeout=_TRY), f"{who}: looking at the ledger", LIMIT
         )
-        return self.markers(found.topics[self._topic].partitions, who)
+        return self.markers(found.topics[self._topic].partitions, who, LIMIT, informed)
 
     def listen(self) -> None:
         """Do nothing: a failed request raises at once."""
 
     def close(self) -> None:
         """Close the connections."""
-        self._consumer.close()
+        self._reader.close()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tailrace import crash_points, errors
 from tailrace.config import TRANSACTION_TIMEOUT_MS, unfit_for_transactions
@@ -62,6 +62,7 @@ class SinkProducer(Sender):
         marking = on_groups(task.pipeline), on_topic(Operation.READ, task.ledger)
         self._rights = (on_transactions(task.pipeline), *marking)
         self.ledger = ledger  # may differ between tasks
+        self._informed: Consumer | None = None  # between fencing and reading the marker
         self._handover = Handover(self.producer) if available() else None
 
     def offer(self, topic: str, messages: Any) -> None:
@@ -107,11 +108,27 @@ class SinkProducer(Sender):
         persist(lambda: self.producer.init_transactions(_INIT_LIMIT), doing, 120, self._rights)
         self._step(Event.FENCE)
 
+    def inform(self) -> bool:
+        """Find a broker that knows what older owners of the transactional id have committed; right after `fence`.
+
+        Return False if that was in doubt: then the next transaction may not use the same epoch.
+        """
+        doing = "asking for its marker"
+        informed = self._attempt(doing, lambda: self.ledger.inform(self.producer, self._place.partition, self._who))
+        started = time.perf_counter()
+        self._attempt(doing, lambda: self.producer.abort_transaction(_COMMIT_LIMIT))
+        self.listen()
+        self._heard.doubt = self._heard.doubt or self._slow((time.perf_counter() - started) * 1000)
+        self._informed = None if self._heard.doubt else informed
+        return self._informed is not None
+
     def marker(self) -> Marker | None:
         """Read the marker from the ledger; only a producer that has just fenced waits for open transactions."""
         fenced = self.state is State.FENCED
+        self._require_informed()
         try:
-            found = self.ledger.markers([self._place.partition], self._who, LIMIT if fenced else _GLANCE)
+            limit = LIMIT if fenced else _GLANCE
+            found = self.ledger.markers([self._place.partition], self._who, limit, self._informed)
         except errors.KafkaError as error:
             if fenced:
                 raise
@@ -120,14 +137,28 @@ class SinkProducer(Sender):
                 f"{self._who}: its marker could not be read within {_GLANCE:.0f} s: another attempt may hold it open",
                 kept=KEPT,
             ) from error
+        self._informed = None
         self._step(Event.READ)
         return found.get(self._place.partition)
 
     def markers(self) -> dict[int, Marker]:
         """Read the markers of all sink partitions."""
-        found = self.ledger.all(self._who)
+        self._require_informed()
+        found = self.ledger.all(self._who, self._informed)
+        self._informed = None
         self._step(Event.READ)
         return found
+
+    def _require_informed(self) -> None:
+        if self.state is State.FENCED and self._informed is None and not self.inform():
+            self._step(Event.DOUBT)
+            raise errors.Contested(f"{self._who}: asking for its marker: {self._heard.doubt}", kept=KEPT)
+
+    @staticmethod
+    def _slow(took: float) -> str:
+        """Return why a transaction that took so many milliseconds to end is in doubt; empty if it is not."""
+        # When the coordinator moves, its connection closes silently, and librdkafka looks for the new one after 500 ms.
+        return f"slow commit: its last commit took more than {_SLOW_COMMIT_MS:.0f} ms" if took > _SLOW_COMMIT_MS else ""
 
     def begin(self) -> None:
         """Open the transaction."""
@@ -159,11 +190,7 @@ class SinkProducer(Sender):
         self._step(Event.COMMITTED)
         self.last = batch
         ended = time.perf_counter()
-        # When the coordinator moves, its connection closes silently, and librdkafka looks for the new one after 500 ms.
-        if (ended - sent) * 1000 > _SLOW_COMMIT_MS:
-            self._heard.doubt = (
-                self._heard.doubt or f"slow commit: its last commit took more than {_SLOW_COMMIT_MS:.0f} ms"
-            )
+        self._heard.doubt = self._heard.doubt or self._slow((ended - sent) * 1000)
         return (ended - started) * 1000
 
     def _send_remaining(self) -> None:

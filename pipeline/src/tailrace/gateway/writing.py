@@ -29,6 +29,7 @@ from tailrace.progress.states import overtaken, remembers
 from tailrace.telemetry import metrics
 from tailrace.telemetry.measure import Measures
 
+_INFORMED = 5  # producers in a row that may be in doubt after they fenced, before a task fails
 _FLUSH_STEP = 5.0
 _FLUSH_LIMIT = 120.0  # seconds without any acknowledgement
 
@@ -94,33 +95,41 @@ class Deliveries:
     # -- exactly once ----------------------------------------------------------------------------
 
     def _exactly_once(self, task: Assignment, batches: Iterator[Any], ledger: MarkerReader) -> Written:
-        with self.sinks.borrow(
-            (task.pipeline, int(task.partition)),
-            lambda: SinkProducer(task, ledger, self._listener(task)),
-            lambda sink: self._doubt(sink, task),
-            idle=task.idle,
-            owner=task.pipeline,
-        ) as (sink, fresh):
-            sink.ledger = ledger
-            if fresh:
-                sink.fence()
-                crash_points.at(Point.SINK_FENCED, task.batch, task.partition)
-            # With no doubt since the previous batch, no other producer can have written: no need to read the marker.
-            known = remembers(sink.last, task.batch)
-            if task.by_content:
-                return self._by_content(sink, task, batches, fresh, {} if known else sink.markers())
-            marker = None if known else sink.marker()
-            if task.seen and marker is None and not known:
-                raise _gone(task)
-            if task.verdicts:
-                return self._verdicts(sink, task, batches, fresh, marker)
-            if decide(marker, task.batch, task.digest, str(task)) is Decision.SKIP:
-                # Read to the end all the same: only then does a stateful operator before the sink keep its state.
-                collections.deque(batches, maxlen=0)
-                return self._skipped(task, fresh)
-            if task.delivered:  # nothing was read for it, so there is nothing to write
-                raise _gone(task)
-            return self._committed(sink, task, batches, fresh)
+        for left in reversed(range(_INFORMED)):
+            with self.sinks.borrow(
+                (task.pipeline, int(task.partition)),
+                lambda: SinkProducer(task, ledger, self._listener(task)),
+                lambda sink: self._doubt(sink, task),
+                idle=task.idle,
+                owner=task.pipeline,
+            ) as (sink, fresh):
+                sink.ledger = ledger
+                if fresh:
+                    sink.fence()
+                    crash_points.at(Point.SINK_FENCED, task.batch, task.partition)
+                    if left and not sink.inform():
+                        continue  # its doubt replaces it
+                return self._decided(sink, task, batches, fresh)
+        raise errors.InvariantBroken(f"{task}: the last of several producers was not used")
+
+    def _decided(self, sink: SinkProducer, task: Assignment, batches: Iterator[Any], fresh: bool) -> Written:
+        """Write the sink partition, or skip it, as its marker says."""
+        # With no doubt since the previous batch, no other producer can have written: no need to read the marker.
+        known = remembers(sink.last, task.batch)
+        if task.by_content:
+            return self._by_content(sink, task, batches, fresh, {} if known else sink.markers())
+        marker = None if known else sink.marker()
+        if task.seen and marker is None and not known:
+            raise _gone(task)
+        if task.verdicts:
+            return self._verdicts(sink, task, batches, fresh, marker)
+        if decide(marker, task.batch, task.digest, str(task)) is Decision.SKIP:
+            # Read to the end all the same: only then does a stateful operator before the sink keep its state.
+            collections.deque(batches, maxlen=0)
+            return self._skipped(task, fresh)
+        if task.delivered:  # nothing was read for it, so there is nothing to write
+            raise _gone(task)
+        return self._committed(sink, task, batches, fresh)
 
     def _committed(
         self,

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 
 from tailrace import errors
-from tailrace.kafka.clients import add_offsets, committed, persist, told
+from tailrace.kafka.clients import add_offsets, persist, told
 from tailrace.kafka.errors import is_fenced, translate
+from tailrace.kafka.informed_reader import InformedReader
 from tailrace.kafka.rights import Operation, on_groups, on_topic, on_transactions
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import SinkPartition
@@ -37,7 +38,7 @@ def fence(options: Mapping[str, Any], pipeline: str, parts: Iterable[int]) -> No
 def give_up(
     options: Mapping[str, Any],
     pipeline: str,
-    consumer: Consumer,
+    reader: InformedReader,
     ledger: str,
     parts: Iterable[SinkPartition],
     marker: Marker,
@@ -45,22 +46,27 @@ def give_up(
 ) -> None:
     """Commit this marker in each sink partition; raise PipelineRunning if one has another marker than is known.
 
-    `consumer` belongs to the group of markers.
+    `reader` is of the group of markers.
     """
-    group = consumer.consumer_group_metadata()
     rights = [on_groups(pipeline), on_transactions(pipeline), on_topic(Operation.READ, ledger)]
 
     def one(number: SinkPartition) -> None:
         doing = f"giving up sink partition {number} of {pipeline!r}"
+        place = TopicPartition(ledger, number)
+        first = _taken(options, pipeline, number)
+        try:
+            informed = reader.inform(first, place, _LIMIT, doing)
+        except KafkaException as error:
+            raise translate(error, doing, kept="the offsets were not changed", rights=rights) from error
+        # This ends the open transaction of the first. Nobody else commits under this id without fencing it first.
         producer = _taken(options, pipeline, number)
-        # From here on nobody else commits under this id without fencing this producer first.
-        [found] = committed(consumer, [TopicPartition(ledger, number)], doing, rights)
+        [found] = reader.read([place], doing, rights, _LIMIT, informed)
         if Marker.read(found.offset, found.metadata) != known.get(number):
             raise written_meanwhile(pipeline)
         try:
             producer.begin_transaction()
             place = TopicPartition(ledger, number, marker.next, marker.metadata)
-            add_offsets(producer, [place], group, _LIMIT, doing)
+            add_offsets(producer, [place], reader.metadata, _LIMIT, doing)
             told(producer, lambda: producer.commit_transaction(_LIMIT))
         except KafkaException as error:
             if is_fenced(error):

@@ -21,6 +21,7 @@ from tailrace.crash_points import Point
 from tailrace.kafka.clients import TopicPartitions, add_offsets, client_options, committed, lost_id, persist, told
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import PURGED, is_fenced, translate
+from tailrace.kafka.informed_reader import InformedReader
 from tailrace.kafka.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
 from tailrace.kafka.topics import recreation, setting, topic_ids
 from tailrace.progress import fences
@@ -337,11 +338,8 @@ class Ledger:
 
     def give_up(self, parts: Sequence[SinkPartition], marker: Marker, known: Mapping[SinkPartition, Marker]) -> None:
         """Commit this marker in each sink partition, unless another one than is known was written meanwhile."""
-        consumer = self._reader(markers_group(self._name))
-        try:
-            fences.give_up(self._base, self._name, consumer, self._topic, parts, marker, known)
-        finally:
-            consumer.close()
+        with contextlib.closing(InformedReader(self._base, markers_group(self._name))) as reader:
+            fences.give_up(self._base, self._name, reader, self._topic, parts, marker, known)
 
     def close(self) -> None:
         """Close the clients; the transactional id stays taken until the next driver takes it."""

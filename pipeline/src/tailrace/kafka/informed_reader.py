@@ -1,0 +1,121 @@
+"""A group's offsets as they are, and not as a broker remembers them that has lost the group.
+
+A broker that was suspended, or is cut off from the others, answers for its groups until it learns that another broker
+has them by now. Its answer lacks what was committed since: a task would take a delivered sink partition for an open
+one. No question of a reader shows that. But such a broker cannot take an offset: that needs the other brokers. So who
+has just fenced a transactional id adds an offset to a transaction, and the reader's broker must know of it. From then
+on its answers hold all that was committed before (docs/decisions/0040).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from tailrace.kafka.clients import SHORT_TRY, add_offsets, committed, persist
+from tailrace.kafka.errors import code_of, is_retriable
+from tailrace.kafka.pending_offsets import Stored, available, stored
+from tailrace.kafka.rights import Right
+
+# If ever it were committed, it would contradict every plan, and be refused.
+_NEVER = 2**62
+_NOTE = "this transaction is aborted"
+_PAUSE, _STALE_PAUSE = 0.02, 0.25
+
+
+class InformedReader:
+    """A consumer that consumes nothing: it asks for the offsets of one group. Several threads may use it."""
+
+    def __init__(self, options: Mapping[str, Any], group: str) -> None:
+        self._options = {**options, "group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+        self._group = group
+        self._consumer: Consumer | None = Consumer(self._options)
+        self._lock = threading.Lock()
+
+    @property
+    def consumer(self) -> Consumer:
+        """The client that is in use now."""
+        with self._lock:
+            if self._consumer is None:
+                self._consumer = Consumer(self._options)
+            return self._consumer
+
+    @property
+    def metadata(self) -> Any:
+        """What a transaction needs to commit offsets for the group."""
+        return self.consumer.consumer_group_metadata()
+
+    def inform(self, producer: Producer, place: TopicPartition, limit: float, doing: str) -> Consumer:
+        """Return a client whose broker knows all that was committed until now.
+
+        The producer has taken its transactional id, and nobody else commits at this place. Its transaction is left
+        open, and must be aborted.
+        """
+        end = time.monotonic() + limit
+        if not available(self.consumer):
+            self._replace(self.consumer)  # a new client at least asks anew which broker has the group
+        producer.begin_transaction()
+        pending = TopicPartition(place.topic, place.partition, _NEVER, _NOTE)
+        add_offsets(producer, [pending], self.metadata, limit, doing)
+        while available(consumer := self.consumer):
+            try:
+                [found] = stored(consumer, self._group, [place], min(SHORT_TRY, limit))
+                if found.pending:
+                    return consumer
+                why = KafkaException(KafkaError(found.error or KafkaError.NOT_COORDINATOR, _stale(found)))
+            except KafkaException as error:
+                why = error
+            code = code_of(why)
+            if not is_retriable(why) or time.monotonic() > end:
+                raise why
+            if code in {KafkaError.NOT_COORDINATOR, KafkaError._TIMED_OUT}:
+                self._replace(consumer)
+                time.sleep(_STALE_PAUSE)
+            else:
+                time.sleep(_PAUSE)
+        return consumer
+
+    def read(
+        self,
+        places: Sequence[TopicPartition],
+        doing: str,
+        rights: Sequence[Right],
+        limit: float,
+        informed: Consumer | None = None,
+    ) -> Sequence[TopicPartition | Stored]:
+        """Return the group's offsets, as the broker of this client knows them."""
+        consumer = informed or self.consumer
+        if not available(consumer):
+            return committed(consumer, list(places), doing, rights, limit)
+
+        def ask() -> list[Stored]:
+            found = stored(consumer, self._group, places, min(SHORT_TRY, limit))
+            for each in found:
+                if each.error:
+                    raise KafkaException(KafkaError(each.error))
+            if len(found) < len(places):
+                raise KafkaException(KafkaError(KafkaError._BAD_MSG, "a broker left partitions out of its answer"))
+            return found
+
+        return persist(ask, doing, limit, rights)
+
+    def _replace(self, consumer: Consumer) -> None:
+        """Use another client from now on. The old one is freed by whoever uses it last."""
+        with self._lock:
+            if self._consumer is consumer:
+                self._consumer = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+
+def _stale(found: Stored) -> str:
+    return f"a broker that has lost the group answered, with offset {found.offset}"

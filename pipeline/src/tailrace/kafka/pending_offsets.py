@@ -1,0 +1,150 @@
+"""A group's stored offsets in one answer, which also says which of them an open transaction is about to change.
+
+confluent-kafka repeats a request for offsets until none of them is in an open transaction. To learn whether a broker
+knows of such a transaction, its first answer is needed. So the request goes to librdkafka through the consumer's own
+handle; a confluent-kafka whose handle is unknown cannot ask this.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from tailrace.kafka.bindings import NUMBER, POINTER, SIZE, TEXT, Bindings
+from tailrace.kafka.handles import handle
+
+_LIST_OFFSETS_OF_GROUP: Final = 14  # rd_kafka_admin_op_t
+_GRACE = 1.0  # librdkafka itself answers at the end of its limit
+_REASON = 512
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A group's offset for one partition, with its note; below 0 if there is none."""
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: str | None
+    error: int = 0
+
+    @property
+    def pending(self) -> bool:
+        """Whether an open transaction is about to change it; the offset is then unknown."""
+        return self.error == KafkaError.UNSTABLE_OFFSET_COMMIT
+
+
+class _Partition(ctypes.Structure):
+    """rd_kafka_topic_partition_t."""
+
+    _fields_ = (
+        ("topic", ctypes.c_char_p),
+        ("partition", ctypes.c_int32),
+        ("offset", ctypes.c_int64),
+        ("metadata", ctypes.c_void_p),
+        ("metadata_size", ctypes.c_size_t),
+        ("opaque", ctypes.c_void_p),
+        ("error", ctypes.c_int),
+        ("private", ctypes.c_void_p),
+    )
+
+
+class _Partitions(ctypes.Structure):
+    """rd_kafka_topic_partition_list_t."""
+
+    _fields_ = (("count", ctypes.c_int), ("size", ctypes.c_int), ("elements", ctypes.POINTER(_Partition)))
+
+
+class _Library(Bindings):
+    """librdkafka's functions for this request, with their types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        free, held = self.free, self.held
+        listed, pointers = ctypes.POINTER(_Partitions), ctypes.POINTER(POINTER)
+        self.queue_new = free("queue_new", POINTER, POINTER)
+        self.options_new = free("AdminOptions_new", POINTER, POINTER, NUMBER)
+        self.options_limit = free("AdminOptions_set_request_timeout", NUMBER, POINTER, NUMBER, TEXT, SIZE)
+        self.options_stable = free("AdminOptions_set_require_stable_offsets", POINTER, POINTER, NUMBER)
+        self.options_destroy = free("AdminOptions_destroy", None, POINTER)
+        self.partitions_new = held("topic_partition_list_new", listed, NUMBER)
+        self.partitions_add = held("topic_partition_list_add", POINTER, listed, TEXT, ctypes.c_int32)
+        self.partitions_destroy = held("topic_partition_list_destroy", None, listed)
+        self.request_new = held("ListConsumerGroupOffsets_new", POINTER, TEXT, listed)
+        self.request_destroy = held("ListConsumerGroupOffsets_destroy", None, POINTER)
+        self.ask = free("ListConsumerGroupOffsets", None, POINTER, pointers, SIZE, POINTER, POINTER)
+        self.event_result = held("event_ListConsumerGroupOffsets_result", POINTER, POINTER)
+        self.groups = held("ListConsumerGroupOffsets_result_groups", pointers, POINTER, ctypes.POINTER(SIZE))
+        self.group_error = held("group_result_error", POINTER, POINTER)
+        self.group_partitions = held("group_result_partitions", listed, POINTER)
+        self.error_code = held("error_code", NUMBER, POINTER)
+        self.error_text = held("error_string", TEXT, POINTER)
+        self.error_destroy = held("error_destroy", None, POINTER)
+
+
+@functools.cache
+def _library() -> _Library | None:
+    try:
+        return _Library()
+    except (OSError, AttributeError):  # librdkafka is built into another file, or older than this request
+        return None
+
+
+def available(consumer: Consumer) -> bool:
+    """Return whether `stored` can be asked with this confluent-kafka."""
+    return _library() is not None and handle(consumer) is not None
+
+
+def stored(consumer: Consumer, group: str, places: Sequence[TopicPartition], limit: float) -> list[Stored]:
+    """Return a group's offsets, as one broker tells them in one answer."""
+    library, instance = _library(), handle(consumer)
+    if library is None or instance is None:
+        raise KafkaException(KafkaError(KafkaError._NOT_IMPLEMENTED, "the consumer's handle is not known"))
+    with ExitStack() as made:
+        queue = library.queue_new(instance)
+        made.callback(library.queue_destroy, queue)
+        options = library.options_new(instance, _LIST_OFFSETS_OF_GROUP)
+        made.callback(library.options_destroy, options)
+        reason = ctypes.create_string_buffer(_REASON)
+        if code := library.options_limit(options, int(limit * 1000), reason, _REASON):
+            raise KafkaException(KafkaError(code, reason.value.decode(errors="replace")))
+        if refused := library.options_stable(options, 1):
+            made.callback(library.error_destroy, refused)
+            raise KafkaException(KafkaError(library.error_code(refused), _text(library.error_text(refused))))
+        partitions = library.partitions_new(len(places))
+        made.callback(library.partitions_destroy, partitions)
+        for each in places:
+            library.partitions_add(partitions, each.topic.encode(), each.partition)
+        request = library.request_new(group.encode(), partitions)
+        made.callback(library.request_destroy, request)
+        library.ask(instance, (ctypes.c_void_p * 1)(request), 1, options, queue)
+        event = library.queue_poll(queue, int((limit + _GRACE) * 1000))
+        if not event:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no offsets of {group} within {limit:.0f} s"))
+        made.callback(library.event_destroy, event)
+        if code := library.event_error(event):
+            raise KafkaException(KafkaError(code, _text(library.event_error_string(event))))
+        count = ctypes.c_size_t()
+        groups = library.groups(library.event_result(event), ctypes.byref(count))
+        return [each for number in range(count.value) for each in _read(library, groups[number])]
+
+
+def _read(library: _Library, group: int) -> Iterator[Stored]:
+    error = library.group_error(group)
+    if error and (code := library.error_code(error)):
+        raise KafkaException(KafkaError(code, _text(library.error_text(error))))
+    listed = library.group_partitions(group)
+    for number in range(listed.contents.count if listed else 0):
+        each = listed.contents.elements[number]
+        note = ctypes.string_at(each.metadata, each.metadata_size).decode(errors="replace") if each.metadata else None
+        yield Stored(each.topic.decode(), each.partition, each.offset, note, each.error)
+
+
+def _text(found: bytes | None) -> str:
+    return (found or b"").decode(errors="replace")

@@ -208,8 +208,11 @@ def first_since(cluster: Cluster, places: Iterable[Place], seconds: float) -> Po
 
 
 def earlier(before: Mapping[Place, int], found: Mapping[Place, int]) -> Positions:
-    """Return only the offsets before the pipeline's position: rewinding never moves forward."""
-    return {place: offset for place, offset in found.items() if offset < before.get(place, offset + 1)}
+    """Return only the offsets before the pipeline's position: rewinding never moves forward.
+
+    A partition that has no position yet is left out, because a start reads it from its beginning.
+    """
+    return {place: offset for place, offset in found.items() if place in before and offset < before[place]}
 
 
 def apply(

@@ -176,7 +176,10 @@ def rewind(
     give_up: GiveUpOption = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Go back to the first record at or after a time, by record timestamps; never forward."""
+    """Go back to the first record at or after a time, by record timestamps; never forward.
+
+    Partitions that the pipeline has not read yet are left out: the next start reads them from their beginning.
+    """
     since = moment(to_time)
 
     def wanted(desk: Desk, before: Positions) -> Positions:

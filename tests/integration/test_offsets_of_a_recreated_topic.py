@@ -14,12 +14,14 @@ from typer.testing import CliRunner
 
 from support.threads import Line, deleted, recreated
 from tailrace import errors
-from tailrace.admin.offsets import kept_ids
+from tailrace.admin.moved_plan import kept_ids
 from tailrace.cli.offsets import app
 from tailrace.progress.plan import BatchId, Plan
 from tailrace.testing import Record, Topics, produce
 
 pytestmark = pytest.mark.integration
+
+MakeLine = Callable[..., Line]
 
 
 @dataclass
@@ -41,10 +43,11 @@ class Case:
         file.write_text(json.dumps(made.model_dump(mode="json", by_alias=True, exclude_defaults=True)))
         return file
 
-    def call(self, *arguments: str) -> None:
+    def call(self, *arguments: str) -> str:
         """Run `tailrace offsets`; it must succeed."""
         done = CliRunner().invoke(app, [*arguments, "--yes"], catch_exceptions=False)
         assert done.exit_code == 0, done.output
+        return done.output
 
     def refusal(self, **sections: Any) -> errors.PlanOfAnother:
         """Return what a start says."""
@@ -58,7 +61,7 @@ class Case:
 
 
 @pytest.fixture
-def case(line: Callable[..., Line], tailrace_topics: Topics) -> Case:
+def case(line: MakeLine, tailrace_topics: Topics) -> Case:
     """Return the pipeline, which refuses to start."""
     case = Case(line(1), tailrace_topics("other"))
     case.one.send([b"a%d" % number for number in range(3)])
@@ -79,6 +82,34 @@ def test_printed_command_reads_the_recreated_topic_and_no_other_again(case: Case
     case.call(*shlex.split(refused.then.split("tailrace offsets ")[1].replace("FILE", str(case.file()))))
     case.one.run(**case.sections)
     assert case.values() == [*OLD, *NEW]
+
+
+def test_printed_command_ends_the_refusal_of_a_topic_that_was_empty(line: MakeLine, tailrace_topics: Topics) -> None:
+    """No offset moves, but the ledger gets the new topic's id; repeated, the command changes nothing."""
+    case = Case(line(1), tailrace_topics("other"))
+    case.one.send([b"a"])
+    case.one.run(**case.sections)
+    recreated(case.one, case.other)
+    produce(case.one.kafka, case.other, [Record(b"n1"), Record(b"n2")])
+    command = shlex.split(case.refusal().then.split("tailrace offsets ")[1].replace("FILE", str(case.file())))
+    assert "dry run: the plan of" in case.call(*command, "--dry-run")
+    assert "at the same offsets, in the ledger" in case.call(*command)
+    assert "unchanged" in case.call(*command)
+    assert "unchanged" in case.call(*command, "--dry-run")
+    case.one.run(**case.sections)
+    assert case.values() == [b"a", b"n1", b"n2"]
+
+
+def test_unmoved_offset_of_another_topic_leaves_the_recreated_one_refused(
+    line: MakeLine, tailrace_topics: Topics
+) -> None:
+    """It says nothing of the recreated topic."""
+    case = Case(line(1), tailrace_topics("other"))
+    case.one.send([b"a"])
+    case.one.run(**case.sections)
+    recreated(case.one, case.other)
+    assert "unchanged" in case.call("set", str(case.file()), f"{case.one.source}:0=1")
+    assert "deleted and created again" in case.refusal().what
 
 
 def test_offset_of_another_topic_says_nothing_of_the_recreated_one(case: Case) -> None:
@@ -130,7 +161,7 @@ def test_accepted_sink_is_not_an_accepted_source(case: Case, tailrace_topics: To
 
 @pytest.mark.parametrize("has_run", [True, False])
 def test_topic_recreated_while_a_person_is_asked_gets_no_offset_of_the_former_one(
-    line: Callable[..., Line], tailrace_topics: Topics, monkeypatch: pytest.MonkeyPatch, has_run: bool
+    line: MakeLine, tailrace_topics: Topics, monkeypatch: pytest.MonkeyPatch, has_run: bool
 ) -> None:
     """Records of the new topic before that offset would never be read; the same command then asks the new topic."""
     one = line(1)

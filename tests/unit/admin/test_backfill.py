@@ -11,7 +11,8 @@ import pytest
 
 from tailrace import errors
 from tailrace.admin.backfill import Request, derived, refuse_cut
-from tailrace.admin.offsets import Situation, movable, moved
+from tailrace.admin.moved_plan import moved
+from tailrace.admin.offsets import Situation, movable
 from tailrace.config import OnDataLoss, Pipeline
 from tailrace.kafka import source
 from tailrace.progress.marker import Marker

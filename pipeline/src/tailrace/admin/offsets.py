@@ -7,10 +7,10 @@ and the markers stay valid because batch numbers continue. Then the store is wri
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from tailrace.admin.moved_plan import differs, given_up, kept_ids, moved
 from tailrace.config import Delivery, Pipeline
 from tailrace.errors import (
     BatchOpen,
@@ -22,12 +22,13 @@ from tailrace.errors import (
 )
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster, OffsetSpec
-from tailrace.kafka.topics import recreation, topic_ids
+from tailrace.kafka.topics import by_name, recreation, topic_ids
 from tailrace.progress.fences import written_meanwhile
+from tailrace.progress.group_note import later
 from tailrace.progress.lease import Holder, running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import GIVEN_UP, Decision, Marker, decide
-from tailrace.progress.plan import BatchId, Plan, SinkPartition, position
+from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.positions import Place, Positions, begins, changed_by, ends_of_read, named, seen_again
 from tailrace.progress.settling import markers_at_rest
 from tailrace.progress.stores import OffsetStore
@@ -215,6 +216,44 @@ def earlier(before: Mapping[Place, int], found: Mapping[Place, int]) -> Position
     return {place: offset for place, offset in found.items() if place in before and offset < before[place]}
 
 
+def needed(
+    pipeline: Pipeline,
+    cluster: Cluster,
+    now: Situation,
+    target: Positions,
+    ledger: Ledger,
+    named: Collection[Place],
+    missing: Mapping[Place, int],
+) -> bool:
+    """Return whether a change that moves no offset writes something else that the next start needs."""
+    return differs(now.plan, _after(pipeline, cluster, now, target, named, missing)) or _behind(now, cluster, ledger)
+
+
+def _behind(now: Situation, cluster: Cluster, ledger: Ledger) -> bool:
+    """Return whether the pipeline's group knows a later plan than the last one, which a start refuses."""
+    if now.plan is None:
+        return False
+    seen, _ = by_name(cluster.admin, {topic for topic, _ in now.plan.ends})
+    stored = ledger.stored(place for place in now.plan.ends if place[0] in seen)
+    return bool(later(now.plan, {place: each.metadata for place, each in stored.items()}))
+
+
+def _after(
+    pipeline: Pipeline,
+    cluster: Cluster,
+    now: Situation,
+    target: Positions,
+    named: Collection[Place],
+    missing: Mapping[Place, int],
+) -> Plan:
+    """Return the plan that a change writes."""
+    topics = kept_ids(now.plan, target, named, now.ids)
+    if isinstance(now.plan, StreamPlan):  # it names no ids, and the offsets of missing topics are kept by them
+        others = topic_ids(cluster.admin, {topic for topic, _ in missing} - topics.keys())
+        topics |= {topic: name for topic, (name, _) in others.items()}
+    return moved(pipeline, now.plan, now.markers, target, topics, missing)
+
+
 def apply(
     pipeline: Pipeline,
     cluster: Cluster,
@@ -245,11 +284,7 @@ def apply(
     found = topic_ids(cluster.admin, {topic for topic, _ in target})
     if again := {topic for topic, (name, _) in found.items() if name != now.ids.get(topic)}:
         raise recreation(again, "since its offsets were asked for", _UNCHANGED, "repeat the command")
-    topics = kept_ids(plan, target, target if named is None else named, now.ids)
-    if isinstance(plan, StreamPlan):  # it names no ids, and the offsets of missing topics are kept by them
-        others = topic_ids(cluster.admin, {topic for topic, _ in missing or {}} - topics.keys())
-        topics |= {topic: name for topic, (name, _) in others.items()}
-    after = moved(pipeline, plan, now.markers, target, topics, missing or {})
+    after = _after(pipeline, cluster, now, target, target if named is None else named, missing or {})
     _require_idle(pipeline, running(cluster, pipeline.pipeline))
     left = given_up(plan, now.markers, after.batch)
     if plan is not None and left:
@@ -261,61 +296,6 @@ def apply(
             )
         ledger.give_up(left, Marker.of(after.batch, GIVEN_UP, plan.sinks), now.markers)
     ledger.settle(after, target)
-
-
-def given_up(plan: AnyPlan | None, markers: Mapping[SinkPartition, Marker], batch: BatchId) -> list[SinkPartition]:
-    """Return the sink partitions of an open batch that a late task could still write.
-
-    `batch` is the last before the next one: a marker behind it refuses such a task already.
-    """
-    if plan is None or plan.done or plan.delivery is not Delivery.EXACTLY_ONCE:
-        return []
-    found = (SinkPartition(number) for number in range(plan.sinks))
-    return [each for each in found if each not in markers or markers[each].next <= batch]
-
-
-def kept_ids(
-    plan: AnyPlan | None, target: Positions, named: Collection[Place], ids: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the topics' ids for a plan that ends at the target.
-
-    A topic that was created again keeps its former id unless all of its offsets are new: so the next start notices.
-    """
-    before = plan.topics if isinstance(plan, Plan) else {}
-    again = {topic for topic, name in before.items() if ids.get(topic, name) != name}
-    left = {topic for topic, _ in target.keys() - set(named)} & again
-    if mixed := left & {topic for topic, _ in named}:
-        raise recreation(mixed, "since they were read", _UNCHANGED)
-    return dict(ids) | {topic: before[topic] for topic in left}
-
-
-def moved(
-    pipeline: Pipeline,
-    plan: AnyPlan | None,
-    markers: Mapping[SinkPartition, Marker],
-    target: Positions,
-    ids: Mapping[str, str],
-    missing: Mapping[Place, int],
-) -> Plan:
-    """Return a finished plan that ends at the new offsets, for the current sink and topics.
-
-    No marker knows the batch after it.
-    """
-    known = BatchId(max((marker.next for marker in markers.values()), default=0))
-    new = position(pipeline, known, ids, target, time.time())
-    if plan is None:
-        return new
-    before, kept = (plan.topics, plan.away) if isinstance(plan, Plan) else (ids, {})
-    # By name: a topic that was created again while it was away has another id.
-    away = {name: places for name, places in kept.items() if new.topics.keys().isdisjoint(topic for topic, _ in places)}
-    for topic in {topic for topic, _ in missing} & before.keys():
-        away[before[topic]] = {place: offset for place, offset in missing.items() if place[0] == topic}
-    if isinstance(plan, StreamPlan):
-        new = replace(new, away=away)
-        return replace(new, batch=plan.batch, at=plan.at) if known <= plan.batch + 1 else new
-    if known <= plan.batch + 1:
-        return replace(plan.finished(target), sink=new.sink, topics=new.topics, away=away)
-    return replace(new, until=plan.until, away=away)
 
 
 @dataclass(frozen=True)

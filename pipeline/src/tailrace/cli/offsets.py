@@ -299,14 +299,18 @@ def _change(
             note(f"{topic}-{partition} {kept}")
         # A pipeline that has never run has no position yet: setting one is a change even if nothing moves.
         idle = not moves and desk.now.state == "stopped" and not accepts
+        if idle and (named or how.give_up):  # the same offsets may be what ends a refusal
+            idle = not offsets.needed(desk.pipeline, desk.cluster, desk.now, target, desk.ledger, named, missing)
+        name = desk.pipeline.pipeline
+        what = f"{len(moves)} offsets of {name}" if moves else f"the plan of {name} at the same offsets"
         if not idle and not how.dry_run:
-            if not how.yes and not confirm(f"change {len(moves)} offsets of {desk.pipeline.pipeline}?"):
+            if not how.yes and not confirm(f"change {what}?"):
                 note(UNCHANGED)
                 raise typer.Exit(1)
             offsets.apply(desk.pipeline, desk.cluster, desk.now, target, desk.ledger, named, missing)
             result["changed"] = True
             _keep(desk, target)
-    _report(desk, how, result, len(moves))
+    _report(desk, how, result, "" if idle else what)
 
 
 def _keep(desk: Desk, target: Positions) -> None:
@@ -317,13 +321,14 @@ def _keep(desk: Desk, target: Positions) -> None:
         note(f"the ledger was changed, but not the store: {error.what}; the pipeline's next batch writes it")
 
 
-def _report(desk: Desk, how: How, result: dict[str, Any], count: int) -> None:
+def _report(desk: Desk, how: How, result: dict[str, Any], what: str) -> None:
+    """Report the change; `what` is empty if there is none."""
     if how.output is Output.JSON:
         emit(result)
     elif result["changed"]:
-        done(f"changed: {count} offsets of {desk.pipeline.pipeline}, in the ledger", f"tailrace run {desk.file}")
-    elif how.dry_run and count:
-        done(f"dry run: {count} offsets of {desk.pipeline.pipeline} would change", "repeat it without --dry-run")
+        done(f"changed: {what}, in the ledger", f"tailrace run {desk.file}")
+    elif what:
+        done(f"dry run: {what} would change", "repeat it without --dry-run")
     else:
         done(f"unchanged: {desk.pipeline.pipeline} has these offsets already", f"tailrace offsets show {desk.file}")
 

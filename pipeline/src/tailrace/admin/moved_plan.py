@@ -1,0 +1,91 @@
+"""The plan that a change of offsets writes to the ledger: it is finished, and ends at the new offsets.
+
+It differs from the last plan in more than offsets: topic ids, and the batch number if markers name a later batch. So a
+change that moves no offset may still be what a refused start needs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from tailrace.config import Delivery, Pipeline
+from tailrace.kafka.topics import recreation
+from tailrace.progress.marker import Marker
+from tailrace.progress.plan import BatchId, Plan, SinkPartition, position
+from tailrace.progress.positions import Place, Positions
+from tailrace.progress.stream_plan import AnyPlan, StreamPlan
+
+
+def kept_ids(
+    plan: AnyPlan | None, target: Positions, named: Collection[Place], ids: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the topics' ids for a plan that ends at the target.
+
+    A topic that was created again keeps its former id unless all of its offsets are new: so the next start notices.
+    """
+    before = plan.topics if isinstance(plan, Plan) else {}
+    again = {topic for topic, name in before.items() if ids.get(topic, name) != name}
+    left = {topic for topic, _ in target.keys() - set(named)} & again
+    if mixed := left & {topic for topic, _ in named}:
+        raise recreation(mixed, "since they were read", "nothing was changed")
+    return dict(ids) | {topic: before[topic] for topic in left}
+
+
+def moved(
+    pipeline: Pipeline,
+    plan: AnyPlan | None,
+    markers: Mapping[SinkPartition, Marker],
+    target: Positions,
+    ids: Mapping[str, str],
+    missing: Mapping[Place, int],
+) -> Plan:
+    """Return a finished plan that ends at the new offsets, for the current sink and topics.
+
+    No marker knows the batch after it.
+    """
+    known = BatchId(max((marker.next for marker in markers.values()), default=0))
+    new = position(pipeline, known, ids, target, time.time())
+    if plan is None:
+        return new
+    before, kept = (plan.topics, plan.away) if isinstance(plan, Plan) else (ids, {})
+    # By name: a topic that was created again while it was away has another id.
+    away = {name: places for name, places in kept.items() if new.topics.keys().isdisjoint(topic for topic, _ in places)}
+    for topic in {topic for topic, _ in missing} & before.keys():
+        away[before[topic]] = {place: offset for place, offset in missing.items() if place[0] == topic}
+    if isinstance(plan, StreamPlan):
+        new = replace(new, away=away)
+        return replace(new, batch=plan.batch, at=plan.at) if known <= plan.batch + 1 else new
+    if known <= plan.batch + 1:
+        return replace(plan.finished(target), sink=new.sink, topics=new.topics, away=away)
+    return replace(new, until=plan.until, away=away)
+
+
+def differs(plan: AnyPlan | None, after: Plan) -> bool:
+    """Return whether the plan after a change says more than that the last one is done.
+
+    Another sink does not count: a person accepts it with a command of its own.
+    """
+    if plan is None or after.batch != plan.batch:
+        return True
+    if isinstance(plan, StreamPlan):  # it names no ids
+        return {each[1:] for each in _offsets(after)} != set(plan.ends.items())
+    return _offsets(after) != _offsets(plan)
+
+
+def _offsets(plan: Plan) -> set[tuple[str, Place, int]]:
+    """Return all offsets that a plan holds, read or kept, with the id of each topic."""
+    kept = {(name, place, offset) for name, places in plan.away.items() for place, offset in places.items()}
+    return kept | {(plan.topics.get(place[0], ""), place, offset) for place, offset in plan.ends.items()}
+
+
+def given_up(plan: AnyPlan | None, markers: Mapping[SinkPartition, Marker], batch: BatchId) -> list[SinkPartition]:
+    """Return the sink partitions of an open batch that a late task could still write.
+
+    `batch` is the last before the next one: a marker behind it refuses such a task already.
+    """
+    if plan is None or plan.done or plan.delivery is not Delivery.EXACTLY_ONCE:
+        return []
+    found = (SinkPartition(number) for number in range(plan.sinks))
+    return [each for each in found if each not in markers or markers[each].next <= batch]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import pytest
 
-from support.threads import Line, recreated
+from support.threads import Line, first_part_only, recreated
 from support.ways_out import follow, obey
 from tailrace import errors
+from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import Plan
 from tailrace.testing import Record, consume, produce
@@ -74,3 +76,32 @@ def test_rewind_that_finds_nothing_leaves_a_restored_ledger_refused(line: MakeLi
     with pytest.raises(errors.MarkerConflict):
         one.run()
     assert one.values() == [b"a", b"b"]
+
+
+def test_late_task_of_a_batch_that_only_markers_know_is_refused(line: MakeLine) -> None:
+    """The older plan has one sink partition and the later batch two, of which one was not written."""
+    one = line(2)
+    one.send([b"a"], partition=0)
+    one.run()
+    with Ledger.of(one.pipeline()) as ledger:
+        old = ledger.latest()
+    for number, value in enumerate((b"b", b"late")):
+        one.send([value], partition=number)
+    with pytest.raises(errors.QueryFailed):
+        one.run(first_part_only)
+    with Ledger.of(one.pipeline()) as ledger:
+        plan = ledger.latest()
+        assert isinstance(old, Plan)
+        assert isinstance(plan, Plan)
+        assert (old.sinks, plan.sinks) == (1, 2)
+        ledger.take()
+        ledger.write(old, {})
+    with pytest.raises(errors.MarkerConflict) as caught:
+        one.run()
+    follow(one, caught.value, f"{one.source}:0=2 {one.source}:1=1")
+    engine = ThreadEngine(one.pipeline(), one.folder, plan.run)
+    with contextlib.closing(engine), pytest.raises(errors.MarkerConflict, match="batch 2 was given up"):
+        engine.part(plan, 1, {}, frozenset())
+    one.send([b"c"], partition=1)
+    one.run()
+    assert one.values() == [b"a", b"b", b"c"]

@@ -45,7 +45,7 @@ def moved(
 
     No marker knows the batch after it.
     """
-    known = BatchId(max((marker.next for marker in markers.values()), default=0))
+    known = _next(markers)
     new = position(pipeline, known, ids, target, time.time())
     if plan is None:
         return new
@@ -80,12 +80,24 @@ def _offsets(plan: Plan) -> set[tuple[str, Place, int]]:
     return kept | {(plan.topics.get(place[0], ""), place, offset) for place, offset in plan.ends.items()}
 
 
-def given_up(plan: AnyPlan | None, markers: Mapping[SinkPartition, Marker], batch: BatchId) -> list[SinkPartition]:
-    """Return the sink partitions of an open batch that a late task could still write.
+def markers_ahead(plan: AnyPlan | None, markers: Mapping[SinkPartition, Marker]) -> bool:
+    """Return whether markers are of a later batch than the last plan, which was restored from an older copy or lost."""
+    return _next(markers) > (plan.batch + 1 if plan is not None else 0)
+
+
+def _next(markers: Mapping[SinkPartition, Marker]) -> BatchId:
+    return BatchId(max((marker.next for marker in markers.values()), default=0))
+
+
+def given_up(
+    plan: AnyPlan | None, markers: Mapping[SinkPartition, Marker], batch: BatchId, sinks: int
+) -> list[SinkPartition]:
+    """Return those of the sink partitions that a late task could still write, of an open batch or one after the plan.
 
     `batch` is the last before the next one: a marker behind it refuses such a task already.
     """
-    if plan is None or plan.done or plan.delivery is not Delivery.EXACTLY_ONCE:
+    opened = plan is not None and not plan.done and plan.delivery is Delivery.EXACTLY_ONCE
+    if not opened and not markers_ahead(plan, markers):
         return []
-    found = (SinkPartition(number) for number in range(plan.sinks))
+    found = (SinkPartition(number) for number in range(sinks))
     return [each for each in found if each not in markers or markers[each].next <= batch]

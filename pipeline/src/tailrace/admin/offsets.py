@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tailrace.admin.moved_plan import differs, given_up, kept_ids, moved
+from tailrace.admin.moved_plan import differs, given_up, kept_ids, markers_ahead, moved
 from tailrace.config import Delivery, Pipeline
 from tailrace.errors import (
     BatchOpen,
@@ -278,7 +278,10 @@ def apply(
             kept=_UNCHANGED,
             then="stop it, then repeat this command",
         )
-    ledger.fence(plan.sinks if plan is not None else ledger.partitions if now.lost else 0)
+    # Of a batch that only markers know, the number of sink partitions is not known, but no plan exceeds the ledger's.
+    unknown = now.lost or markers_ahead(plan, now.markers)
+    sinks = ledger.partitions if unknown else plan.sinks if plan is not None else 0
+    ledger.fence(sinks)
     if ledger.markers() != now.markers:
         raise written_meanwhile(pipeline.pipeline)
     found = topic_ids(cluster.admin, {topic for topic, _ in target})
@@ -286,15 +289,15 @@ def apply(
         raise recreation(again, "since its offsets were asked for", _UNCHANGED, "repeat the command")
     after = _after(pipeline, cluster, now, target, target if named is None else named, missing or {})
     _require_idle(pipeline, running(cluster, pipeline.pipeline))
-    left = given_up(plan, now.markers, after.batch)
-    if plan is not None and left:
+    left = given_up(plan, now.markers, after.batch, sinks)
+    if left:
         if ledger.overtaken():  # by a driver that is not listed yet: markers would stop the batch that it finishes
             raise PipelineRunning(
                 f"a driver of pipeline {pipeline.pipeline!r} has taken over while this command was at work",
                 kept=_UNCHANGED,
                 then="stop it (SIGTERM lets it finish its batch), then repeat this command",
             )
-        ledger.give_up(left, Marker.of(after.batch, GIVEN_UP, plan.sinks), now.markers)
+        ledger.give_up(left, Marker.of(after.batch, GIVEN_UP, sinks), now.markers)
     ledger.settle(after, target)
 
 

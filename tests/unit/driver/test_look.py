@@ -10,9 +10,11 @@ import pytest
 from tailrace.config import Pipeline, Sink, Source
 from tailrace.driver import look
 from tailrace.driver.look import TOPICS_EVERY, Look
+from tailrace.driver.source_changes import changes
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.source import CERTAIN_AFTER
+from tailrace.progress.plan import Away
 
 PIPELINE = Pipeline(pipeline="p", source=Source(topics=["in"]), sink=Sink(topic="out"))
 
@@ -30,19 +32,25 @@ class Brokers:
         return dict.fromkeys(places, 600)
 
 
-def seen(monkeypatch: pytest.MonkeyPatch, brokers: Brokers) -> look.Seen:
-    """Look once."""
+def seen(monkeypatch: pytest.MonkeyPatch, brokers: Brokers, looks: int = 1) -> look.Seen:
+    """Return the last of some looks, which are some seconds apart."""
     monkeypatch.setattr(look, "time", SimpleNamespace(monotonic=lambda: brokers.now))
     monkeypatch.setattr("tailrace.kafka.source.by_name", lambda admin, names: ({"in": (brokers.id, 1)}, frozenset()))
     monkeypatch.setattr("tailrace.kafka.source.partitions_of", lambda pipeline, cluster: [("in", 0)])
     one: Any = Look(PIPELINE, cast("Cluster", brokers))
     found: look.Seen = one({("in", 0): 400})
+    for _ in range(looks - 1):
+        brokers.now += CERTAIN_AFTER / 2
+        found = one({("in", 0): 400})
     return found
 
 
 def test_ends_of_a_topic_that_was_created_again_come_with_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the older topic's id, offsets of the older would be planned for the new, and said to have been read."""
-    assert seen(monkeypatch, Brokers(waits=3 * TOPICS_EVERY)).topics == {"in": "new"}
+    found = seen(monkeypatch, Brokers(waits=3 * TOPICS_EVERY))
+    assert (found.topics, found.ends, found.disputed) == ({}, {}, frozenset({"in"}))
+    found = seen(monkeypatch, Brokers(waits=3 * TOPICS_EVERY), 3)
+    assert (found.topics, found.ends) == ({"in": "new"}, {("in", 0): 600})
 
 
 def test_quick_answer_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +76,11 @@ class Lagging:
     def latest(self, places: list[tuple[str, int]], committed: bool = False) -> TopicPartitions:
         """Return the same end for each."""
         return dict.fromkeys(places, self.end)
+
+    def named(self, name: str, seconds: float = 2 * TOPICS_EVERY) -> look.Seen:
+        """Look after these seconds, at a topic with this id."""
+        self.topics = {"in": (name, 2)}
+        return self.seen(seconds)
 
     def seen(self, seconds: float = 0.0) -> look.Seen:
         """Look after these seconds."""
@@ -118,3 +131,45 @@ def test_deleted_topic_is_told_by_every_look_until_it_exists_again(monkeypatch: 
     brokers.topics = {"in": ("new", 2)}
     found = brokers.seen(2 * TOPICS_EVERY)
     assert (found.topics, found.deleted) == ({"in": "new"}, frozenset())
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_former_id_of_a_broker_that_lags_moves_no_position(monkeypatch: pytest.MonkeyPatch, begun: bool) -> None:
+    """Everything that was read of the topic would be delivered again. The first look knows the ids of the start."""
+    brokers = Lagging(monkeypatch)
+    positions: TopicPartitions = {("in", 0): 400, ("in", 1): 400}
+    away: Away = {}
+    if begun:
+        brokers.look = Look(PIPELINE, cast("Cluster", brokers), {"in": "new"})
+    else:
+        assert brokers.named("new").topics == {"in": "new"}
+    for name in ("old", "old", *["new"] * 8):
+        found = changes(positions, {"in": "new"}, brokers.named(name), away)
+        assert found.recreated == ()
+        found.refuse_loss()
+        positions, away = found.moved(positions, {}), found.away
+        if name == "old":
+            assert positions == {}  # nothing is planned, nor noted as read
+    assert positions == {("in", 0): 400, ("in", 1): 400}
+
+
+def test_topic_that_was_created_again_is_read_once_its_id_was_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then nothing is read: its offsets might be those of another topic."""
+    brokers = Lagging(monkeypatch)
+    brokers.named("old")
+    for _ in range(2):
+        found = brokers.named("new", CERTAIN_AFTER / 2)
+        assert (found.topics, found.ends, found.disputed) == ({}, {}, frozenset({"in"}))
+    found = brokers.named("new", CERTAIN_AFTER / 2)
+    assert (found.topics, set(found.ends), found.disputed) == ({"in": "new"}, {("in", 0), ("in", 1)}, frozenset())
+
+
+def test_id_that_was_replaced_is_not_believed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka gives no id twice: a broker that shows it lags, however often it is asked."""
+    brokers = Lagging(monkeypatch)
+    for name in ("old", *["new"] * 7):
+        found = brokers.named(name)
+    assert found.topics == {"in": "new"}
+    for _ in range(10):
+        assert brokers.named("old").topics == {}
+    assert brokers.named("new").topics == {"in": "new"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain, repeat
 from typing import Any, cast
 
 import pytest
@@ -99,3 +100,27 @@ def test_start_believes_what_the_brokers_repeat(
     found, notes = within(monkeypatch, kind(10_000), "reset")
     assert found == kept
     assert notes
+
+
+def ids(monkeypatch: pytest.MonkeyPatch, *answers: str) -> dict[str, str]:
+    """Return the ids at a start whose plan names `new`; the last of the answers is repeated."""
+    monkeypatch.setattr(source, "CERTAIN_AFTER", 0.3)
+    monkeypatch.setattr(source, "_ASK_EVERY", 0.01)
+    given = chain(answers, repeat(answers[-1]))
+    monkeypatch.setattr(source, "by_name", lambda admin, names: ({"in": (next(given), 2)}, frozenset[str]()))
+    monkeypatch.setattr(source, "partitions_of", lambda pipeline, cluster: PLACES)
+    pipeline = Pipeline(pipeline="p", source=Source(topics=["in"]), sink=Sink(topic="out"))
+    return source.ids(pipeline, cast("Cluster", Brokers(0)), {"in": "new"})
+
+
+def test_start_asks_again_before_it_believes_another_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that lags shows the id of a topic that was deleted before; the topic is still the planned one."""
+    assert ids(monkeypatch, "old", "old", "new", "old", "new") == {"in": "new"}
+    assert ids(monkeypatch, "newer") == {"in": "newer"}
+
+
+def test_start_ends_if_the_brokers_never_agree_on_an_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither id may be taken for the topic's; another start asks again."""
+    monkeypatch.setattr(source, "_AGREE_WITHIN", 0.5)
+    with pytest.raises(errors.KafkaFailed, match="contradicted each other about the ids of in"):
+        ids(monkeypatch, *["old", "new"] * 1000)

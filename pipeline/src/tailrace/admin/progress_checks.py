@@ -10,6 +10,7 @@ from pathlib import Path
 from tailrace.admin.checks import Check, fail, ok, warn
 from tailrace.config import Pipeline, StoreKind
 from tailrace.errors import PlanOfAnother, TailraceError
+from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.expiry import Retention, duration, missing, retention
 from tailrace.progress.lease import running
@@ -35,18 +36,16 @@ def progress(pipeline: Pipeline, folder: Path, file: Path) -> Iterator[Check]:
 def _last_plan(pipeline: Pipeline, cluster: Cluster) -> Iterator[Check]:
     """Check whether a start would refuse the last plan: it was made for another sink, or for topics of other ids."""
     from tailrace.driver import recovery  # imports Spark
-    from tailrace.driver.look import Look
 
     with contextlib.suppress(TailraceError):  # what keeps us from comparing has a line of its own
         if pipeline.ledger.topic not in cluster.topics():
             return
-        ids = {topic: name for topic, (name, _) in Look(pipeline, cluster).topics().items()}
         with Ledger.of(pipeline) as ledger:
             plan = ledger.latest()
         if plan is None:
             return
         try:
-            recovery.check_same(pipeline, plan, ids)
+            recovery.check_same(pipeline, plan, source.ids(pipeline, cluster, recovery.known_ids(plan)))
         except PlanOfAnother as error:
             yield fail("last plan", error.what, error.then)
             return

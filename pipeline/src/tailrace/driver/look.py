@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tailrace import errors
 from tailrace.config import Isolation, Pipeline
-from tailrace.driver.doubts import Doubt, Topic, certain, longest, since
+from tailrace.driver.doubts import Doubt, Ids, Topic, certain, judged, longest, since
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
@@ -26,12 +26,13 @@ class Seen:
     at: float  # monotonic
     short: frozenset[Place] = frozenset()  # whose logs certainly end before the position; `ends` has where
     deleted: frozenset[str] = frozenset()  # topics that are certainly no longer there; others may only be hidden
+    disputed: frozenset[str] = frozenset()  # topics left out because their ids are in doubt
 
 
 class Look:
-    """Asks the brokers, on behalf of the loop."""
+    """Asks the brokers, on behalf of the loop; `ids` are those of the topics that were read until now."""
 
-    def __init__(self, pipeline: Pipeline, cluster: Cluster) -> None:
+    def __init__(self, pipeline: Pipeline, cluster: Cluster, ids: Mapping[str, str] | None = None) -> None:
         self._pipeline = pipeline
         self._cluster = cluster
         self._committed = pipeline.source.isolation is Isolation.READ_COMMITTED
@@ -39,15 +40,22 @@ class Look:
         self._topics: dict[str, Topic] = {}
         self._known: dict[str, Topic] = {}  # every topic that was found, also if it is missing now
         self._unknown: frozenset[str] = frozenset()  # topics that no longer seem to exist
+        self._ids = Ids(dict(ids or {}))
+        self._disputed: frozenset[str] = frozenset()
         self._doubts: dict[Place | str, Doubt] = {}  # what the brokers say less of than is known
 
     def topics(self) -> dict[str, Topic]:
-        """Return the id and the number of partitions of each source topic, at most a second old."""
+        """Return the id and the number of partitions of each source topic, at most a second old.
+
+        A topic whose id is in doubt is left out: its offsets might be those of another one.
+        """
         if not self._topics or time.monotonic() - self._asked > TOPICS_EVERY:
             found = source.topics(self._pipeline, self._cluster, self._known)
-            self._topics, self._unknown = longest(self._known, found.found), found.unknown
+            self._asked, self._unknown = time.monotonic(), found.unknown
+            self._ids = judged(self._ids, _ids(found.found), self._asked)
+            sure = {topic: each for topic, each in found.found.items() if self._ids.sure(topic, each[0])}
+            self._topics, self._disputed = longest(self._known, sure), frozenset(found.found.keys() - sure.keys())
             self._known |= self._topics
-            self._asked = time.monotonic()
         return self._topics
 
     def __call__(self, positions: TopicPartitions) -> Seen:
@@ -77,7 +85,9 @@ class Look:
         sure = certain(self._doubts, now)
         short = frozenset(place for place in tops if place in sure)
         deleted = self._unknown & sure
-        return Seen(ends | {place: tops[place] for place in short}, _ids(topics), now, short, deleted)
+        self._ids = self._ids.without(deleted)
+        ends |= {place: tops[place] for place in short}
+        return Seen(ends, _ids(topics), now, short, deleted, self._disputed)
 
 
 def _ids(topics: Mapping[str, Topic]) -> dict[str, str]:

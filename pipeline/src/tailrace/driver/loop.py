@@ -62,7 +62,6 @@ class Loop:
     away: Away = field(default_factory=dict)  # positions of topics that are not seen now
 
     def __post_init__(self) -> None:
-        self.look = Look(self.context.pipeline, self.context.cluster)
         self.pace = Pace(self.context.pipeline, self.context.ledger.partitions)
         # The session's settings are those of now: the function, which was called first, may have set some itself.
         own = self.context.assembly
@@ -100,6 +99,7 @@ class Loop:
     def begin(self, ids: Mapping[str, str]) -> None:
         """Prepare the first batch; `ids` are the ids of the source topics."""
         self._ids = dict(ids)
+        self.look = Look(self.context.pipeline, self.context.cluster, self._ids)
         self.pace.begin(self.positions)
 
     def stream(self, *, until_read: bool = False) -> None:
@@ -117,14 +117,14 @@ class Loop:
                 if seen is None:  # no broker answers
                     stop.event.wait(_TICK)
                     continue
-                if until_read and target is None:
+                if until_read and target is None and not seen.disputed:
                     target = dict(seen.ends)
                 if self._batch(seen, target, begun):
                     since, pauses = time.monotonic(), 0
                     if pipeline.batch.trigger:
                         stop.event.wait(max(0.0, begun + pipeline.batch.trigger - time.monotonic()))
                     continue
-                if target is not None and (self._until is None or reached(self.positions, target)):
+                if target is not None and not seen.disputed and (not self._until or reached(self.positions, target)):
                     break
                 self._tick()
                 if time.monotonic() - since > IDLE_AFTER:

@@ -128,6 +128,13 @@ def _check_deleted(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], kept:
         )
 
 
+def known_ids(plan: AnyPlan | None) -> dict[str, str]:
+    """Return the ids of the topics that a plan has offsets of, in use or kept."""
+    if not isinstance(plan, Plan):
+        return {}
+    return {topic: name for name, places in plan.away.items() for topic, _ in places} | dict(plan.topics)
+
+
 def check_same(pipeline: Pipeline, plan: AnyPlan, ids: Mapping[str, str]) -> frozenset[str]:
     """Refuse a plan of another sink or source; return the topics that were created again, if that is allowed."""
     if not isinstance(plan, Plan):
@@ -166,8 +173,8 @@ def recreated(pipeline: Pipeline, left: Plan, ids: Mapping[str, str], cluster: C
     Raise PlanOfAnother unless such a loss is allowed. `ids` are those of the topics that the configuration reads.
     """
     read = {each.topic for each in left.ranges} & left.topics.keys() - ids.keys()
-    found, _ = by_name(cluster.admin, read)
-    again = frozenset(topic for topic in read & found.keys() if found[topic][0] != left.topics[topic])
+    found = source.ids_of(read, cluster, left.topics)
+    again = frozenset(topic for topic in read & found.keys() if found[topic] != left.topics[topic])
     if again and pipeline.source.on_data_loss is OnDataLoss.STOP:
         raise recreation(
             again,

@@ -1,7 +1,8 @@
 """Changes in the source between two looks: new partitions, topics created again, offsets that are gone.
 
-A topic that is missing may only be hidden: without the right to describe it, the brokers leave it out. Its positions
-are kept with its id, and it is read from there once it is seen again.
+A topic that is missing may only be hidden: without the right to describe it, the brokers leave it out, and a look
+leaves it out while its id is in doubt. Its positions are kept with its id, and it is read from there once it is seen
+again.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ def changes(positions: TopicPartitions, ids: Mapping[str, str], seen: Seen, away
 def hidden(topic: str) -> Noted:
     """Return the note on a topic that was read, and is not shown."""
     return Noted(
-        f"the topic {topic!r} no longer exists, or may not be described; its offsets are kept, and reading continues "
-        "there when it is seen again"
+        f"the topic {topic!r} no longer exists, may not be described, or is shown with another id; its offsets are "
+        "kept, and reading continues there when it is seen again"
     )
 
 

@@ -13,7 +13,6 @@ from tailrace.driver import open_transactions, recovery, source_changes
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine
 from tailrace.driver.lead import refuse_overtaken
-from tailrace.driver.look import Look
 from tailrace.driver.loop import Loop
 from tailrace.driver.recovery import Recovered
 from tailrace.kafka import source
@@ -31,7 +30,7 @@ _TRIES = 5  # Spark tries a task four times
 def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: bool) -> None:
     """Continue where the ledger says, until a stop is requested."""
     plan, pipeline = recovered.plan, context.pipeline
-    ids = {topic: name for topic, (name, _) in Look(pipeline, context.cluster).topics().items()}
+    ids = source.ids(pipeline, context.cluster, recovery.known_ids(plan))
     if plan is None:
         recovery.check_new(pipeline, context.ledger, context.cluster, recovered.markers)
     context.emit(Started(pipeline.pipeline, context.run, plan.batch + 1 if plan else 0))
@@ -54,7 +53,7 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
         if loop.plan is not None and loop.plan.done and not plan.done:  # given up: the driver that planned it ends
             loop.settle()
     # A topic that is missing just now is still the one that was read, so that another one in its place is noticed.
-    loop.begin({**loop.plan.topics, **ids} if isinstance(loop.plan, Plan) else ids)
+    loop.begin({**recovery.known_ids(loop.plan), **ids})
     until = plan.until if isinstance(plan, Plan) else None
     context.watcher.reading(lambda: loop.positions, None if until is None else dict(until))
     context.emit(Ready(pipeline.pipeline, context.run))

@@ -15,10 +15,12 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from tailrace import errors
-from tailrace.kafka.topics import recreation, topic_ids
+from tailrace.kafka.topics import recreation, topic_ids, ways_on
 
 _KEPT = "everything that was delivered; nothing of this batch is delivered in part"
 _AGAIN = "start the pipeline again: it reads the new topic from its beginning"
+# A start asks for long enough to tell a former id, of a broker that lags, from one of a new topic.
+_REPEAT = "start the pipeline again; if it is refused too, "
 
 
 class SourceIds:
@@ -43,7 +45,7 @@ class SourceIds:
         again = [topic for topic, name in planned.items() if known.get(topic, name) != name]
         if again:
             when = "while a batch was read"
-            raise recreation(again, when, _KEPT, _AGAIN) if reset else recreation(again, when, _KEPT)
+            raise recreation(again, when, _KEPT, _AGAIN if reset else f"{_REPEAT}{ways_on(again)}")
         gone = sorted(planned.keys() - known.keys())
         if gone and not reset:
             raise errors.SourceChanged(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ Places = tuple[tuple[str, int], ...]
 # after 9 s; until then, one that is cut off may be asked.
 CERTAIN_AFTER = 10.0
 _ASK_EVERY = 0.2
+_AGREE_WITHIN = 60.0
 
 
 def partitions_of(pipeline: Pipeline, cluster: Cluster) -> list[tuple[str, int]]:
@@ -77,6 +78,46 @@ def topics(pipeline: Pipeline, cluster: Cluster, known: Iterable[str] = ()) -> T
     asked |= {topic for topic in known if reads(pipeline, topic)}
     found, hidden = by_name(cluster.admin, asked)
     return Topics(found, hidden, frozenset(asked - found.keys() - hidden))
+
+
+def ids(pipeline: Pipeline, cluster: Cluster, planned: Mapping[str, str]) -> dict[str, str]:
+    """Return the ids of the source topics, other ones than planned if the brokers agree on them."""
+    return _agreed(lambda: topics(pipeline, cluster).found, planned)
+
+
+def ids_of(names: Iterable[str], cluster: Cluster, planned: Mapping[str, str]) -> dict[str, str]:
+    """Return the ids of those of these topics that exist, other ones than planned if the brokers agree on them."""
+    asked = sorted(names)
+    return _agreed(lambda: by_name(cluster.admin, asked)[0], planned)
+
+
+def _agreed(ask: Callable[[], Mapping[str, tuple[str, int]]], planned: Mapping[str, str]) -> dict[str, str]:
+    """Ask for ids until none is another one than planned, or no answer has contradicted another for long enough.
+
+    A broker that lags shows the id of a topic that was deleted before the planned one was created.
+    """
+
+    def answer() -> dict[str, str]:
+        return {topic: name for topic, (name, _) in ask().items()}
+
+    found = answer()
+    begun = since = time.monotonic()
+    if all(planned.get(*each) == each[1] for each in found.items()):
+        return found
+    while time.monotonic() - since < CERTAIN_AFTER:
+        if time.monotonic() - begun > _AGREE_WITHIN:
+            raise errors.KafkaFailed(
+                f"the brokers have contradicted each other about the ids of {', '.join(sorted(found)[:5])} for "
+                f"{time.monotonic() - begun:.0f} s",
+                kept="nothing was read or written",
+                then="start the pipeline again; if this repeats, look for a broker that is cut off from the others",
+            )
+        time.sleep(_ASK_EVERY)
+        now = answer()
+        if any(found.get(*each) != each[1] for each in now.items()):
+            since = time.monotonic()
+        found |= now
+    return now
 
 
 def missing(pipeline: Pipeline, places: Iterable[tuple[str, int]], cluster: Cluster) -> tuple[frozenset[str], Places]:
@@ -159,9 +200,10 @@ def _without(pipeline: Pipeline, gone: Places, where: str) -> errors.SourceChang
 
 def _certain(question: Callable[[], T], doubtful: Callable[[T], bool]) -> T:
     """Ask until the answer is not in doubt, or was repeated for long enough to be believed."""
-    until = time.monotonic() + CERTAIN_AFTER
-    while doubtful(answer := question()) and time.monotonic() < until:
+    answer, until = question(), time.monotonic() + CERTAIN_AFTER
+    while doubtful(answer) and time.monotonic() < until:
         time.sleep(_ASK_EVERY)
+        answer = question()
     return answer
 
 

@@ -23,8 +23,8 @@ from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import PURGED, is_fenced, translate
 from tailrace.kafka.informed_reader import InformedReader
 from tailrace.kafka.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
-from tailrace.kafka.topics import recreation, setting, topic_ids
-from tailrace.progress import fences
+from tailrace.kafka.topics import setting
+from tailrace.progress import fences, planned_topics
 from tailrace.progress.group_note import GroupNote
 from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group
 from tailrace.progress.plan import Place, Plan, SinkPartition
@@ -261,21 +261,11 @@ class Ledger:
             raise translate(error, doing, kept="nothing of the batch was written", rights=rights) from error
 
     def _require_same_topics(self, plan: AnyPlan, producer: Producer) -> None:
-        """Abort if a source topic was deleted and created again: its positions say nothing about the new one.
-
-        Brokers take no position of a deleted topic, and the client asks until there is one of that name.
-        """
-        if not isinstance(plan, Plan):
-            return
-        try:
-            found = topic_ids(self._cluster.admin, plan.topics)
-            again = [topic for topic, name in plan.topics.items() if topic in found and found[topic][0] != name]
-            if again:
-                raise recreation(again, f"while batch {plan.batch} was planned", "everything that was delivered")
-        except errors.TailraceError:
+        """Abort if a source topic was deleted and created again: its positions say nothing about the new one."""
+        if isinstance(plan, Plan) and (again := planned_topics.changed(plan, self._cluster)):
             with contextlib.suppress(KafkaException):
                 told(producer, lambda: producer.abort_transaction(_ABORT_LIMIT))
-            raise
+            raise planned_topics.refusal(plan, again, self._cluster)
 
     def _right(self, operation: Operation) -> Right:
         return on_topic(operation, self._topic)

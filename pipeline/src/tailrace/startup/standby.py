@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from tailrace.driver import recovery
 from tailrace.driver.context import Context
-from tailrace.driver.look import Look
 from tailrace.errors import KafkaError, NotAuthorized
+from tailrace.kafka import source
 from tailrace.progress.lease import Holder, Lease, Phase, next_in_line, running
 from tailrace.startup import warming
 from tailrace.status.events import StandingBy, Stopped
@@ -40,8 +40,7 @@ class Standby:
         pipeline, ledger, cluster = self.context.pipeline, self.context.ledger, self.context.cluster
         plan = ledger.latest()
         if plan is not None:
-            ids = {topic: name for topic, (name, _) in Look(pipeline, cluster).topics().items()}
-            recovery.check_same(pipeline, plan, ids)
+            recovery.check_same(pipeline, plan, source.ids(pipeline, cluster, recovery.known_ids(plan)))
         ledger.prepare()
         cold = []
         for step in (self._warm_workers, self.warm):

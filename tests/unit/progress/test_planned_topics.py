@@ -1,0 +1,33 @@
+"""A plan whose topics had other ids in one answer: the brokers are asked again before it counts as a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain, repeat
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tailrace import errors
+from tailrace.kafka import source
+from tailrace.kafka.cluster import Cluster
+from tailrace.progress import planned_topics
+from tailrace.progress.plan import BatchId, Plan
+
+PLAN = Plan("p", BatchId(3), "out", {"in": "new"}, (), 0, {})
+
+
+@pytest.mark.parametrize(
+    ("answers", "error"), [(["old", "new"], errors.KafkaFailed), (["newer"], errors.PlanOfAnother)]
+)
+def test_former_id_is_not_reported_as_a_topic_created_again(
+    monkeypatch: pytest.MonkeyPatch, answers: Iterable[str], error: type[errors.TailraceError]
+) -> None:
+    """The command for such a topic reads it from its beginning, which would deliver everything again."""
+    given = chain(answers, repeat([*answers][-1]))
+    monkeypatch.setattr(source, "CERTAIN_AFTER", 0.1)
+    monkeypatch.setattr(source, "_ASK_EVERY", 0.01)
+    monkeypatch.setattr(source, "by_name", lambda admin, names: ({"in": (next(given), 1)}, frozenset[str]()))
+    cluster: Any = SimpleNamespace(admin=None)
+    assert type(planned_topics.refusal(PLAN, ["in"], cast("Cluster", cluster))) is error

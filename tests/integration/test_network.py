@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from support.kafkaproxy import Fault, Judge, ProxiedKafka, nth, proxied
 from support.transactions import Line, Older, rows
@@ -17,6 +18,7 @@ from support.wire import Api
 from tailrace.config import Kafka
 from tailrace.errors import BrokerUnreachable, DriverFenced, KafkaFailed, RecordTooLarge, TailraceError
 from tailrace.gateway import producers
+from tailrace.kafka.clients import add_offsets
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import LEDGER_SETTINGS, Ledger
 from tailrace.progress.marker import Marker, driver_id
@@ -341,6 +343,37 @@ def test_newer_driver_is_noticed_after_a_question_that_was_not_answered(
         with pytest.raises(DriverFenced, match="a newer driver has taken over"):
             ledger.write(replace(plan, batch=BatchId(1)), {(line.sink, 0): 1})
         assert ledger.overtaken()
+
+
+def test_end_of_a_question_that_arrives_in_the_next_transaction_aborts_no_plan(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver would read on, and its ledger would have the former plan although the positions are of the next."""
+    proxy, (kafka, topic, plan) = line.kafka.proxy, plans(line)
+    direct = Cluster(Kafka(bootstrap_servers=line.kafka.bootstrap_servers))
+    with Ledger(line.pipeline, topic, kafka, 1, 1) as ledger:
+        ledger.take()
+        ledger.positions({(line.sink, 0): 0})
+        ledger.write(plan, {(line.sink, 0): 0})
+        proxy.judge = nth(Api.END_TXN, Fault.HOLD, transaction=driver_id(line.pipeline))
+        assert not ledger.overtaken()
+        held, before = proxy.one_held(), direct.latest([(topic, 0)])[topic, 0]
+
+        def late(producer: Producer, *others: Any) -> None:
+            producer.flush(10)
+            held.let_go()
+            wait_until(lambda: direct.latest([(topic, 0)])[topic, 0] == before + 2, "the plan and its marker", 30)
+            add_offsets(producer, *others)
+
+        second = replace(plan, batch=BatchId(1))
+        with monkeypatch.context() as patched:
+            patched.setattr("tailrace.progress.ledger.add_offsets", late)
+            ledger.write(second, {(line.sink, 0): 1})
+        assert ledger.latest() == second
+        assert ledger.positions({(line.sink, 0): 0}) == {(line.sink, 0): 1}
+        third = replace(plan, batch=BatchId(2))
+        ledger.write(third, {(line.sink, 0): 2})
+        assert ledger.latest() == third
 
 
 def fail_second_plan(line: Line, ledger: Ledger, plan: StreamPlan, monkeypatch: pytest.MonkeyPatch, api: Api) -> None:

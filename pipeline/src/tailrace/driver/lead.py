@@ -33,8 +33,8 @@ def refuse_overtaken(ledger: Ledger, pipeline: Pipeline, number: int) -> None:
 class Renewal:
     """Keeps the transactional id of a driver that plans nothing: brokers forget one that is not used for 7 days.
 
-    The question whether this driver still leads uses it, in a transaction that is aborted. So an idle driver also
-    learns that it was replaced.
+    The question whether this driver still leads uses it, in a transaction with an offset that nobody reads. So an idle
+    driver also learns that it was replaced.
     """
 
     def __init__(self, ledger: Ledger, pipeline: Pipeline, every: float) -> None:

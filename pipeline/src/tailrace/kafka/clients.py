@@ -159,12 +159,13 @@ def requests(places: Sequence[TopicPartition], most: int) -> Iterator[list[Topic
         yield found
 
 
-def lost_id(producer: Producer, place: TopicPartition, group: object, limit: float) -> bool | None:
+def lost_id(producer: Producer, place: TopicPartition, group: object, limit: float, *, commit: bool) -> bool | None:
     """Ask whether another producer has taken the transactional id; only a transaction shows it.
 
-    This one is aborted, so that the offset it adds is never seen. None: no broker answered, and it may still be open.
-    Ask again then before the producer's next transaction. The offset is added again first: aborting a transaction of
-    which the brokers know nothing ends the producer.
+    Commit it, with its offset in a group that nobody reads: if its end is sent twice, the first one may end a later
+    transaction (docs/decisions/0015), which must not be aborted. Without `commit`, abort it: it may hold other records.
+    None: no broker answered, and it may still be open. Ask again then before the producer's next transaction. The
+    offset is added again first: ending a transaction of which the brokers know nothing ends the producer.
     """
     end = time.monotonic() + 2 * limit  # the second half is for ending what the first has begun
 
@@ -185,7 +186,13 @@ def lost_id(producer: Producer, place: TopicPartition, group: object, limit: flo
         except KafkaException as error:
             if is_fenced(error) or _may_pass(error, {KafkaError._PREV_IN_PROGRESS}):
                 raise
-        _until(end, lambda: told(producer, lambda: producer.abort_transaction(left())), _CALLED)
+        try:
+            close = producer.commit_transaction if commit else producer.abort_transaction
+            _until(end, lambda: told(producer, lambda: close(left())), _CALLED)
+        except KafkaException as error:
+            if not commit or not error.args[0].txn_requires_abort():
+                raise
+            _until(end, lambda: told(producer, lambda: producer.abort_transaction(left())), _CALLED)
     except KafkaException as error:
         return None if _may_pass(error, _CALLED) else is_fenced(error)
     return False

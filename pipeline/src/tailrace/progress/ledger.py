@@ -26,7 +26,7 @@ from tailrace.kafka.rights import Operation, Right, on_group, on_groups, on_topi
 from tailrace.kafka.topics import setting
 from tailrace.progress import fences, planned_topics
 from tailrace.progress.group_note import GroupNote
-from tailrace.progress.marker import Marker, driver_id, markers_group, offsets_group
+from tailrace.progress.marker import Marker, driver_id, lead_group, markers_group, offsets_group
 from tailrace.progress.plan import Place, Plan, SinkPartition
 from tailrace.progress.plan_lookup import PlanLookup, place_of
 from tailrace.progress.stream_plan import AnyPlan
@@ -55,8 +55,10 @@ class Ledger:
         self._prepared: Producer | None = None
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
+        self._lead: Consumer | None = None  # for questions whether this driver still leads
         self._ear = crash_points.Ear(Point.PLAN_SENT)
         self._asked: float | None = None  # when a question or a plan began a transaction that may not have ended
+        self._planned = False  # whether that one may hold a plan
         self._lock = threading.Lock()  # Spark's callback and the driver's own thread both write
 
     @classmethod
@@ -105,26 +107,28 @@ class Ledger:
 
     def overtaken(self) -> bool:
         """Ask whether a newer driver has taken over, although it may not have written a plan yet."""
-        producer, consumer = self._producer, self._consumer
-        if producer is None or consumer is None:
+        producer = self._producer
+        if producer is None:
             return False
         with self._lock:
-            return self._lost(producer, consumer, _OFFSETS_LIMIT)
+            return self._lost(producer, _OFFSETS_LIMIT)
 
-    def _lost(self, producer: Producer, consumer: Consumer, limit: float) -> bool:
+    def _lost(self, producer: Producer, limit: float) -> bool:
         """Ask it with a transaction, or with an earlier one that may still be open."""
         began = self._asked or time.monotonic()
-        place = TopicPartition(self._topic, self._partition, 0)
-        lost = lost_id(producer, place, consumer.consumer_group_metadata(), limit)
+        self._lead = self._lead or self._reader(lead_group(self._name))
+        place, group = TopicPartition(self._topic, self._partition, 0), self._lead.consumer_group_metadata()
+        lost = lost_id(producer, place, group, limit, commit=not self._planned)
         # Brokers abort a transaction that stays open for too long, and report that as a newer driver.
         expired = time.monotonic() - began > _TRANSACTION_TIMEOUT
-        self._asked = began if lost is None or (lost and expired) else None
+        open_ = lost is None or (lost and expired)
+        self._asked, self._planned = began if open_ else None, self._planned and open_
         return bool(lost) and not expired
 
-    def _settle(self, producer: Producer, consumer: Consumer, doing: str, limit: float = _OFFSETS_LIMIT) -> None:
+    def _settle(self, producer: Producer, doing: str, limit: float = _OFFSETS_LIMIT) -> None:
         """End a transaction that the brokers stopped answering; it stands in the way of the next one."""
         began = self._asked
-        if began is not None and self._lost(producer, consumer, limit):
+        if began is not None and self._lost(producer, limit):
             raise self._fenced(doing)
         if began is not None and self._asked is not None:
             raise errors.KafkaFailed(
@@ -219,7 +223,7 @@ class Ledger:
             if error is not None and error.code() not in PURGED:
                 refused.append(error)
 
-        self._settle(producer, consumer, doing)
+        self._settle(producer, doing)
         began = time.monotonic()
         try:
             producer.begin_transaction()
@@ -241,7 +245,7 @@ class Ledger:
             spent = time.monotonic() - began
             if is_fenced(error) and spent <= _TRANSACTION_TIMEOUT:  # Kafka has one error for both
                 raise self._fenced(doing) from error
-            self._asked = began
+            self._asked, self._planned = began, True
             if is_fenced(error):
                 raise errors.KafkaFailed(
                     f"{doing}: it took {spent:.0f} s, and the brokers abort a transaction after "
@@ -257,7 +261,7 @@ class Ledger:
             if error.args[0].txn_requires_abort():
                 with contextlib.suppress(KafkaException):  # otherwise its offsets block every reader until it times out
                     told(producer, lambda: producer.abort_transaction(_ABORT_LIMIT))
-                    self._asked = None
+                    self._asked, self._planned = None, False
             raise translate(error, doing, kept="nothing of the batch was written", rights=rights) from error
 
     def _require_same_topics(self, plan: AnyPlan, producer: Producer) -> None:
@@ -297,7 +301,7 @@ class Ledger:
         try:
             with self._lock:
                 end = time.monotonic() + limit
-                self._settle(producer, consumer, doing, limit / 4)
+                self._settle(producer, doing, limit / 4)
                 producer.begin_transaction()
                 place = TopicPartition(self._topic, 0, 0, text)
                 add_offsets(producer, [place], consumer.consumer_group_metadata(), limit, doing)
@@ -333,6 +337,7 @@ class Ledger:
 
     def close(self) -> None:
         """Close the clients; the transactional id stays taken until the next driver takes it."""
-        if self._consumer is not None:
-            self._consumer.close()
-        self._producer = self._consumer = self._prepared = None
+        for consumer in (self._consumer, self._lead):
+            if consumer is not None:
+                consumer.close()
+        self._producer = self._consumer = self._lead = self._prepared = None

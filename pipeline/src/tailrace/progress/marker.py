@@ -36,6 +36,11 @@ def errors_group(pipeline: str) -> str:
     return f"tailrace.{pipeline}.errors"
 
 
+def lead_group(pipeline: str) -> str:
+    """Return the consumer group whose offset a driver commits to learn whether it still leads; nobody reads it."""
+    return f"tailrace.{pipeline}.lead"
+
+
 def drivers_group(pipeline: str) -> str:
     """Return the consumer group whose members are the live drivers."""
     return f"tailrace.{pipeline}.drivers"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from integration.test_delivery import break_in_the_middle, faulty
 from support.expiry import expire
 from support.pipelines import Bench, events_of
-from support.threads import Line, Torn, deleted, recreated
+from support.threads import Line, Torn, deleted, first_part_only, recreated
 from tailrace import errors
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.gateway import Written
@@ -103,3 +104,67 @@ def test_delivered_part_of_a_batch_of_spark_does_not_miss_records_that_expired(b
     assert (written["skipped"], written["out"]) == (1, 1)
     assert sorted(filter(None, one.values())) == [b"0", b"1"]
     assert len(one.rejected()) == (2 if form == "json" else 0)
+
+
+# Each peeks at its input. On the records of source partition 1 it fails while the file `broken` exists.
+PEEKING = """
+    import time
+    from pathlib import Path
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    BROKEN = Path({folder!r}) / "broken"
+
+    def arrow(batches):
+        first = next(batches)
+        if first.column("value")[0].as_py() == b"1" and BROKEN.exists():
+            time.sleep(2)  # until the other part is delivered
+            raise ValueError("the fault of the test")
+        yield first.select(["value"])
+        for each in batches:
+            yield each.select(["value"])
+
+    def frame(rows):
+        return rows.select("value").mapInArrow(arrow, StructType([StructField("value", BinaryType())]))
+"""
+
+
+@pytest.mark.parametrize("expired", [False, True], ids=["kept", "expired"])
+@pytest.mark.parametrize("kind", ["arrow", "function"])
+def test_function_of_spark_is_not_called_for_a_delivered_part(bench: MakeBench, kind: str, expired: bool) -> None:
+    """It would see a part without records, which no function needs to expect, at each start."""
+    one = bench(partitions=2)
+    one.write("peeking.py", PEEKING.format(folder=str(one.folder)))
+    process = {kind: "peeking.py:arrow" if kind == "arrow" else "peeking.py:frame"}
+    for number in range(2):
+        one.send([b"%d" % number], partition=number)
+    (one.folder / "broken").touch()
+    with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
+        one.run(process=process)
+    one.settle()
+    (one.folder / "broken").unlink()
+    assert one.values() == [b"0"]
+    if expired:
+        expire(one.kafka, one.source, 1)
+    events = one.run(process=process)
+    assert events_of(events, "reset") == []
+    [written] = events_of(events, "written")
+    assert (written["sinks"], written["skipped"], written["out"]) == (2, 1, 1)
+    assert one.values() == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("on_error", ["stop", "reject"])
+def test_function_in_a_thread_is_not_called_for_a_delivered_part(line: MakeLine, on_error: str) -> None:
+    """The open part is delivered, and the next batch follows."""
+    one = line(2)
+    (one.folder / "peeking.py").write_text(textwrap.dedent(PEEKING.format(folder=str(one.folder))))
+    process: dict[str, Any] = {"process": {"arrow": "peeking.py:arrow", "on_error": on_error}}
+    for number in range(2):
+        one.send([b"%d" % number], partition=number)
+    with pytest.raises(errors.QueryFailed):
+        one.run(first_part_only, **process)
+    assert one.values() == [b"0"]
+    [written] = events_of(one.run(**process), "written")
+    assert (written["sinks"], written["skipped"], written["out"]) == (2, 1, 1)
+    one.send([b"2"], partition=0)
+    one.run(**process)
+    assert one.values() == [b"0", b"1", b"2"]

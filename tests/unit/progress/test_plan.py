@@ -229,6 +229,7 @@ def test_rest_of_a_batch_reads_what_is_not_delivered_under_the_same_digest() -> 
     assert rest.parts == (whole.parts[0], ())
     assert (rest.digest, rest.sinks, rest.ends) == (whole.digest, whole.sinks, whole.ends)
     assert rest.delivered == {1}
+    assert [each.open for each in (whole, rest)] == [(0, 1), (0,)]
     assert whole.rest([]) == whole
 
 

@@ -52,6 +52,11 @@ def renumbered(how: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(one, how))
 
 
+def already(plan: Plan) -> dict[SinkPartition, Written]:
+    """Return the answers of the sink partitions for which no task runs: their markers proved that they are written."""
+    return {number: Written(number, skipped=True) for number in plan.delivered}
+
+
 class Engine(Protocol):
     """Runs batches."""
 
@@ -82,7 +87,8 @@ class Engine(Protocol):
 
         `owners` wrote each sink partition last. Ranges of the topics in `gone` no longer exist, and are not read.
         Records in `faults` are rejected without asking the function. The start has read a marker of the sink partitions
-        in `seen`, which are not written if it is gone.
+        in `seen`, which are not written if it is gone. No task runs for the sink partitions that the plan has as
+        delivered: it would call the function without records.
         """
 
     def judge(self, plan: Plan, faults: Faults = NO_FAULTS) -> Judged:

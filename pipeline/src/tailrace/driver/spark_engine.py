@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tailrace import errors
 from tailrace.config import Format, OnError, Pipeline
 from tailrace.driver import frame
-from tailrace.driver.engine import BLAMABLE, NO_FAULTS, Cut, Faults, Parts
+from tailrace.driver.engine import BLAMABLE, NO_FAULTS, Cut, Faults, Parts, already
 from tailrace.driver.frame_analysis import Analysis, Planning, analyse
 from tailrace.driver.leaf import one_row_per_task
 from tailrace.driver.needed_columns import needed, telling
@@ -186,7 +186,7 @@ class SparkEngine:
     def _frame_for(self, plan: Plan) -> DataFrame:
         """Return the frame that delivers a batch; raise CutChanged if the batch would be cut otherwise than planned."""
         self._check(plan, self._cut)
-        planned, cuts = self._frame(len(plan.parts))
+        planned, cuts = self._frame(len(plan.open))
         if cuts is not None:
             with broadcasting(self._spark, self._threshold):  # what is planned here is what runs
                 self._check(plan, self._cut_by(*cuts.of(planned)))
@@ -232,12 +232,12 @@ class SparkEngine:
     ) -> list[Written]:
         self._answers.value, self._reads.value, self._judged.value = [], [], []
         with self._job(plan, BatchInfo.of(plan, self._run, owners, gone, faults, seen)):
-            found = self._collect(planned, len(plan.parts))
+            found = self._collect(planned, len(plan.open))
             if not {each.partition for each in self._answers.value}.issuperset(range(plan.outputs, plan.sinks)):
                 self._to_the_gate(len(plan.parts)).count()
         if self.analysis.observes:
             self.observed = _observed(planned)
-        written = {each.partition: each for each in map(written_of, found)}
+        written = already(plan) | {each.partition: each for each in map(written_of, found)}
         for each in self._answers.value:
             known = written.get(each.partition)
             if known is None or known.skipped:  # a repeated task skips what its first attempt wrote

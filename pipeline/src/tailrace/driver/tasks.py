@@ -61,7 +61,7 @@ class BatchInfo:
     faults: Faults = field(default_factory=dict)
     gone: tuple[tuple[Range, ...], ...] = ()  # by part, what is not read because its topic is gone; empty if nothing
     seen: Parts = frozenset()  # the start has read a marker of these
-    delivered: Parts = frozenset()  # nothing is read for these: their markers proved at the start that they are written
+    numbers: tuple[int, ...] = ()  # by task, its part, if the delivered ones have no task; empty: all have one
     lane: int | None = None  # of a job that only tries its part: it writes nothing
 
     @classmethod
@@ -93,12 +93,12 @@ class BatchInfo:
             faults=faults,
             gone=tuple(tuple(each for each in part if each.topic in gone) for part in plan.parts) if gone else (),
             seen=seen,
-            delivered=plan.delivered,
+            numbers=plan.open if plan.delivered else (),
         )
 
     def probing(self, part: tuple[Range, ...], lane: int) -> BatchInfo:
         """Return the same for a job that only tries these ranges."""
-        return replace(self, parts=(part,), lane=lane)
+        return replace(self, parts=(part,), numbers=(), lane=lane)
 
     @property
     def probe(self) -> bool:
@@ -233,7 +233,6 @@ class Tasks:
             run=info.run,
             owner=info.owners.get(sink, ""),
             seen=sink in info.seen,
-            delivered=sink in info.delivered,
             idle=self.idle,
             attempt=attempt,
             judges=self.judges and not self.shuffles,
@@ -342,6 +341,7 @@ def _hand_over(question: Judging, rows: pa.RecordBatch) -> None:
 
 
 def here() -> tuple[BatchInfo, int, str]:
-    """Return the batch, the task's number in it, and the name of the attempt."""
+    """Return the batch, the number of the task's part in it, and the name of the attempt."""
     info, context = of_task(PROPERTY, BatchInfo)
-    return info, context.partitionId(), f"{info.run}/{info.batch}/{context.taskAttemptId()}"
+    task = context.partitionId()
+    return info, info.numbers[task] if info.numbers else task, f"{info.run}/{info.batch}/{context.taskAttemptId()}"

@@ -20,7 +20,7 @@ from typing import Any
 from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.driver.arrow_rows import rows
-from tailrace.driver.engine import BLAMABLE, NO_FAULTS, Cut, Faults, Parts
+from tailrace.driver.engine import BLAMABLE, NO_FAULTS, Cut, Faults, Parts, already
 from tailrace.driver.tasks import BatchInfo, Tasks
 from tailrace.gateway import ReadDone, Written
 from tailrace.gateway.attempts import Attempts
@@ -86,9 +86,10 @@ class ThreadEngine:
             )
         self._cancelled = False
         info = BatchInfo.of(plan, self._run, owners, gone, faults, seen)
-        jobs = [self._threads.submit(self._part, info, number) for number in range(len(plan.parts))]
+        jobs = [self._threads.submit(self._part, info, number) for number in plan.open]
         try:
-            return [job.result() for job in jobs]
+            written = already(plan) | {each.partition: each for each in (job.result() for job in jobs)}
+            return [written[number] for number in sorted(written)]
         finally:
             for job in jobs:
                 job.cancel()

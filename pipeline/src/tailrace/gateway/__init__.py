@@ -33,7 +33,6 @@ class Assignment:
     topics: tuple[str, ...] = ()  # that rows may name; empty: any
     owner: str = ""  # the gateway that wrote this sink partition last; empty if unknown
     seen: bool = False  # the start has read a marker of it: if there is none now, it was deleted, and proves nothing
-    delivered: bool = False  # its marker proved at the start that it is written, so its records are not read
     idle: float = 300.0  # seconds after which a producer that no task uses is closed
     by_content: bool = False  # no plan exists: the marker's digest is that of the rows
     attempt: str = ""  # the task attempt that reads; empty if it is another one, or Spark reads

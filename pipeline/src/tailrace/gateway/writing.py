@@ -127,8 +127,6 @@ class Deliveries:
             # Read to the end all the same: only then does a stateful operator before the sink keep its state.
             collections.deque(batches, maxlen=0)
             return self._skipped(task, fresh)
-        if task.delivered:  # nothing was read for it, so there is nothing to write
-            raise _gone(task)
         return self._committed(sink, task, batches, fresh)
 
     def _committed(

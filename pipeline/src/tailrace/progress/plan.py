@@ -97,6 +97,11 @@ class Plan:
         return tuple(sorted(each for part in self.parts for each in part))
 
     @property
+    def open(self) -> tuple[int, ...]:
+        """The numbers of the parts that are to be read; fewer than all only without a shuffle."""
+        return tuple(number for number in range(len(self.parts)) if number not in self.delivered)
+
+    @property
     def sinks(self) -> int:
         """The number of sink partitions."""
         return self.outputs + (len(self.parts) if self.judges else 0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -66,6 +68,53 @@ class Limited(Wrapped):
         return super().__next__()
 
 
+class Named(Wrapped):
+    """An iterator whose `__next__` has another name too."""
+
+    def pull(self) -> pa.RecordBatch:
+        """Return the next batch, or raise the end itself."""
+        for each in self._source:
+            return self._change(each)
+        raise StopIteration
+
+    __next__ = pull
+
+
+class Divided(Wrapped):
+    """An iterator whose end comes from another method of the same object."""
+
+    def __next__(self) -> pa.RecordBatch:
+        """Return the next batch, changed."""
+        return self._change(self._first())
+
+    def _first(self) -> pa.RecordBatch:
+        for each in self._source:
+            return each
+        raise StopIteration
+
+
+def logged(method: Callable[[Any], pa.RecordBatch]) -> Callable[[Any], pa.RecordBatch]:
+    """Decorate a method, as a logger or a timer does."""
+
+    @functools.wraps(method)
+    def wrapper(*given: Any) -> pa.RecordBatch:
+        return method(*given)
+
+    return wrapper
+
+
+class Decorated(Named):
+    """An iterator whose `__next__` is decorated."""
+
+    __next__ = logged(logged(Named.pull))
+
+
+class DecoratedLimit(Limited):
+    """An iterator that says where it ends, in a decorated `__next__`."""
+
+    __next__ = logged(Limited.__next__)
+
+
 def read(source: Batches) -> Batches:
     """Return a reader of Arrow's, which is compiled and raises StopIteration in a method of its own."""
     return pa.RecordBatchReader.from_batches(pa.schema([("n", pa.int64())]), source)  # type: ignore[no-any-return]
@@ -86,8 +135,28 @@ def outputs(process: Callable[[Batches], Batches]) -> int:
         (lambda source: Wrapped(Limited(source)), Limited.left),
         (read, COUNT),
         (lambda source: Wrapped(read(source)), COUNT),
+        (Named, COUNT),
+        (lambda source: map(same, Named(source)), COUNT),
+        (Divided, COUNT),
+        (lambda source: Wrapped(Divided(source)), COUNT),
+        (Decorated, COUNT),
+        (DecoratedLimit, DecoratedLimit.left),
     ],
-    ids=["map", "class", "class of a class", "limit", "class of a limit", "reader", "class of a reader"],
+    ids=[
+        "map",
+        "class",
+        "class of a class",
+        "limit",
+        "class of a limit",
+        "reader",
+        "class of a reader",
+        "name",
+        "map of a name",
+        "method",
+        "class of a method",
+        "decorator",
+        "limit in a decorator",
+    ],
 )
 def test_iterator_ends_where_it_says_so_or_where_its_input_ends(
     process: Callable[[Batches], Batches], count: int
@@ -102,10 +171,13 @@ def test_iterator_ends_where_it_says_so_or_where_its_input_ends(
         lambda source: map(known, source),
         lambda source: filter(known, source),
         lambda source: Wrapped(source, known),
+        lambda source: Named(source, known),
+        lambda source: Divided(source, known),
+        lambda source: Decorated(source, known),
         lambda source: Wrapped(map(known, source)),
         lambda source: map(known, Wrapped(source)),
     ],
-    ids=["map", "filter", "class", "map in a class", "class in a map"],
+    ids=["map", "filter", "class", "name", "method", "decorator", "map in a class", "class in a map"],
 )
 def test_stop_iteration_of_a_function_is_its_error(process: Callable[[Batches], Batches]) -> None:
     """Taken for the end, it would lose the batch and all that follow."""
@@ -134,3 +206,15 @@ def test_package_whose_name_begins_like_tailraces_belongs_to_the_user() -> None:
     exec(compile("def one(batch):\n    return next(iter(()))\n", path, "exec"), made)
     with pytest.raises(FunctionFailed, match=r"job.py:2 in one"):
         outputs(lambda source: map(made["one"], source))
+
+
+def test_lookup_that_fails_in_a_method_of_the_iterator_is_its_error() -> None:
+    """Only a `raise` in such a method says that the output ends; `next()` without a default loses the batch."""
+
+    class Looking(Divided):
+        def _first(self) -> pa.RecordBatch:
+            batch = super()._first()
+            return next(batch for each in KNOWN if each == batch.column("n")[0].as_py())
+
+    with pytest.raises(FunctionFailed, match=r"StopIteration was raised within the function; .*py:\d+ in _first"):
+        outputs(Looking)

@@ -6,9 +6,11 @@ the same folder. The workers may not have those files, so they import the module
 
 from __future__ import annotations
 
+import dis
 import importlib
 import importlib.abc
 import importlib.machinery
+import inspect
 import os
 import sys
 import threading
@@ -16,7 +18,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +33,7 @@ _LONGEST = 800  # characters of an error that a message shows
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _COMPILED = (".pyx", ".pxi")  # the files of Cython's frames
 _NEXT = "__next__"
+_RAISE = dis.opmap["RAISE_VARARGS"]
 _loading = threading.Lock()
 
 
@@ -158,14 +161,51 @@ def _ends(raised: StopIteration) -> bool:
     """Return whether it says that the output ends, and does not come from a function that the iterator calls.
 
     A generator turns a StopIteration in its body into a RuntimeError. `map`, `filter` and classes pass it on, as if
-    their input had ended. So only `__next__` may raise it, be it that of the input.
+    their input had ended. So only `__next__` may raise it, be it that of the input, or a `raise` in another method of
+    such an iterator.
     """
-    frames = [frame.f_code for frame, _ in traceback.walk_tb(raised.__traceback__)]
-    written = [code for code in frames if not code.co_filename.endswith(_COMPILED)]
-    users = [code for code in written if not code.co_filename.startswith(_OURS)]
+    steps = list(_steps(raised.__traceback__))
+    written = [each for each in steps if not each.tb_frame.f_code.co_filename.endswith(_COMPILED)]
+    users = [each for each in written if not each.tb_frame.f_code.co_filename.startswith(_OURS)]
     if not users:
         return True
-    return users[0].co_name == _NEXT and (frames[-1] is not users[-1] or users[-1].co_name == _NEXT)
+    last = users[-1]
+    if not _is_next(users[0].tb_frame):
+        return False
+    if steps[-1] is not last or _is_next(last.tb_frame):
+        return True
+    own = _first_argument(last.tb_frame)
+    iterators = [_first_argument(each.tb_frame) for each in users if _is_next(each.tb_frame)]
+    explicit = last.tb_frame.f_code.co_code[last.tb_lasti] == _RAISE
+    return explicit and own is not None and any(own is each for each in iterators)
+
+
+def _steps(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
+
+
+def _is_next(frame: FrameType) -> bool:
+    """Return whether a frame runs an iterator's `__next__`, which may be another method's name, or decorated."""
+    if frame.f_code.co_name == _NEXT:
+        return True
+    method = getattr(type(_first_argument(frame)), _NEXT, None)
+    while method is not None:
+        if getattr(method, "__code__", None) is frame.f_code:
+            return True
+        method = getattr(method, "__wrapped__", None)
+    return False
+
+
+def _first_argument(frame: FrameType) -> object:
+    """Return the first positional argument of a frame's function, as far as it still has it."""
+    code = frame.f_code
+    if code.co_argcount:
+        return frame.f_locals.get(code.co_varnames[0])
+    if code.co_flags & inspect.CO_VARARGS:
+        return next(iter(frame.f_locals.get(code.co_varnames[code.co_kwonlyargcount]) or ()), None)
+    return None
 
 
 def _invalid(reference: str, what: str) -> FunctionInvalid:

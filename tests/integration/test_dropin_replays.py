@@ -294,7 +294,7 @@ def test_changed_shuffle_of_a_delivered_batch_is_allowed(bench: MakeBench, spark
     assert numbers(one) == list(range(50))
 
 
-def in_python(kind: str, divisor: int) -> Shuffle:
+def in_python(kind: str, divisor: int, tasks: int = 2) -> Shuffle:
     """Return a shuffle by a column that a Python function computes, always under the same names."""
 
     def key(value):  # type: ignore[no-untyped-def]  # PySpark reads hints as another kind of function
@@ -309,12 +309,12 @@ def in_python(kind: str, divisor: int) -> Shuffle:
 
     match kind:
         case "udf":
-            return lambda rows: rows.withColumn("k", F.udf(key, "int")("value")).repartition(2, "k").drop("k")
+            return lambda rows: rows.withColumn("k", F.udf(key, "int")("value")).repartition(tasks, "k").drop("k")
         case "pandas":
             pandas_udf: Any = F.pandas_udf  # type: ignore[attr-defined]
-            return lambda rows: rows.repartition(2, pandas_udf(keys, "int")("value"))
+            return lambda rows: rows.repartition(tasks, pandas_udf(keys, "int")("value"))
         case _:
-            return lambda rows: rows.mapInPandas(added, "value binary, k int").repartition(2, "k").drop("k")
+            return lambda rows: rows.mapInPandas(added, "value binary, k int").repartition(tasks, "k").drop("k")
 
 
 @pytest.mark.takes(15)
@@ -355,5 +355,28 @@ def test_open_batch_of_an_earlier_version_that_noted_only_the_names_of_python_fu
     fail_in_part(one, tmp_path, lambda: job(5))
     with pytest.raises(Exception, match=r"TR-302.*other shuffles"):
         job(7)
+    job(5)
+    assert numbers(one) == list(range(40))
+
+
+@pytest.mark.takes(12)
+def test_query_that_is_refused_with_other_sink_partitions_leaves_the_plan_to_the_old_one(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan of an earlier version gets the code that delivers its rest. It must not name code that is refused."""
+    one = bench(partitions=2)
+    fill(one, 0, 40)
+
+    def job(divisor: int, tasks: int = 2) -> None:
+        deliver(faulty(in_python("udf", divisor, tasks)(read(spark, one)), tmp_path), one, tmp_path / "c")
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(function_digest, "digest", lambda command: "")
+        earlier.setattr(planned_sink, "StreamPlan", partial(StreamPlan, version=UNNAMED))
+        fail_in_part(one, tmp_path, lambda: job(5))
+    before = numbers(one)
+    with pytest.raises(Exception, match=r"TR-302.*would now have 3"):
+        job(7, tasks=3)
+    assert numbers(one) == before
     job(5)
     assert numbers(one) == list(range(40))

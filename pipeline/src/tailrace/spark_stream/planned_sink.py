@@ -138,6 +138,7 @@ class ExactlyOnce:
                 return plan
             if plan.code != printed or others:
                 raise _shuffles_changed(plan, f"another {others[0]}" if others else "other shuffles")
+        assign(plan, now.slices)  # may refuse this query, and then the plan must not name its code
         if plan.code == printed and not others:  # the functions were not noted: they are taken for the same
             if plan.version >= VERSION:  # its markers name the code
                 return plan

@@ -284,6 +284,7 @@ def test_driver_that_asks_in_vain_whether_it_leads_can_write_the_next_plan(
     with Ledger(line.pipeline, topic, kafka, 1, 1) as ledger:
         ledger.take()
         ledger.positions({(line.sink, 0): 0})  # brokers without any group yet would need longer for the first one
+        assert not ledger.overtaken()  # nor does the question wait for a group that is new
         ledger.write(plan, {(line.sink, 0): 0})
         with monkeypatch.context() as patched:
             patched.setattr("tailrace.progress.ledger._OFFSETS_LIMIT", 0.5)
@@ -312,6 +313,7 @@ def test_question_that_expires_unanswered_is_not_taken_for_a_newer_driver(
     with Ledger(line.pipeline, topic, kafka, 1, 1) as ledger:
         ledger.take()
         ledger.positions({(line.sink, 0): 0})  # brokers without any group yet would need longer for the first one
+        assert not ledger.overtaken()  # nor does the question wait for a group that is new
         ledger.write(plan, {(line.sink, 0): 0})
         ledger.positions({(line.sink, 0): 0})  # its marker has come, and is not taken for the one that aborts
         monkeypatch.setattr("tailrace.progress.ledger._OFFSETS_LIMIT", 0.5)

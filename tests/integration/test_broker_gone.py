@@ -1,4 +1,4 @@
-"""One of three brokers that is killed or suspended around a sink partition's transaction: the one its client asks."""
+"""Brokers that are killed or paused while a client waits for their answer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from support.transactions import Line, rows
+from tailrace import errors
 from tailrace.config import Kafka
 from tailrace.gateway import producers
 from tailrace.kafka.cluster import Cluster, OffsetSpec
 from tailrace.progress.marker import Marker, markers_group
 from tailrace.progress.plan import SinkPartition
-from tailrace.testing import wait_until
+from tailrace.testing import Topics, wait_until
 from tailrace.testing.broker import Broker
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
@@ -137,3 +138,51 @@ def test_client_gets_offsets_after_a_leader_was_killed(kafka: EmbeddedKafka) -> 
         assert cluster.offsets(place, OffsetSpec.latest()) == before  # type: ignore[no-untyped-call]
     finally:
         one.close()
+
+
+def test_client_of_a_paused_broker_is_replaced_once_and_gets_offsets_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The new client asks for no offsets before the broker has listed the topics, so requests do not pile up."""
+    limits: list[float] = []
+    made: list[AdminClient] = []
+
+    class Spy(AdminClient):
+        """Notes each client, and the limits of its requests for offsets."""
+
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+        def list_offsets(self, *given: Any, **more: Any) -> Any:
+            """Note the limit."""
+            limits.append(more["request_timeout"])
+            return super().list_offsets(*given, **more)
+
+    monkeypatch.setattr("tailrace.kafka.cluster.AdminClient", Spy)
+    monkeypatch.setattr("tailrace.kafka.cluster.SHORT_TRY", 1.0)
+    with EmbeddedKafka() as kafka:
+        place = [(Topics(kafka.bootstrap_servers)(), 0)]
+        cluster = Cluster(Kafka(bootstrap_servers=kafka.bootstrap_servers))
+        before = cluster.latest(place)
+
+        def silent() -> bool:
+            try:
+                cluster.latest(place)
+            except errors.BrokerUnreachable:
+                return True
+            return False
+
+        with monkeypatch.context() as impatient:
+            impatient.setattr("tailrace.kafka.cluster.ANSWER_LIMIT", 2.0)
+            kafka.brokers[0].pause()
+            try:
+                wait_until(silent, "the broker to halt", 60)
+                sent = len(limits)
+                assert [silent() for _ in range(4)] == [True] * 4
+            finally:
+                kafka.brokers[0].resume()
+        assert len(limits) == sent + 1
+        assert set(limits) == {3600}
+        assert cluster.latest(place) == before
+        assert len(made) == 2

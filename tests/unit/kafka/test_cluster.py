@@ -1,14 +1,16 @@
-"""Offsets of topics that a broker does not know yet, or no longer."""
+"""Offsets of topics that a broker does not know yet, or no longer, and requests that no broker answers."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tailrace import errors
 from tailrace.config import Kafka
@@ -90,6 +92,75 @@ def test_topic_is_created_although_the_client_replaces_its_connection_meanwhile(
     monkeypatch.setattr(cluster, "hides", lambda topic: False)
     assert cluster.ensure("ledger", 8, -1, {}) == 8
     assert answers == []
+
+
+class Clients:
+    """Makes clients that list topics at once, and of which the first few never answer for offsets."""
+
+    def __init__(self, silent: int) -> None:
+        self.silent, self.made = silent, 0
+        self.asked: list[str] = []  # a number of a client, and its request
+        self.limits: list[float] = []
+
+    def __call__(self, _: object) -> Any:
+        """Make one."""
+        self.made += 1
+        number = self.made
+
+        def topics(timeout: float) -> SimpleNamespace:
+            self.asked.append(f"{number} topics")
+            return SimpleNamespace(topics={"in": SimpleNamespace(partitions={0: None}, error=None)})
+
+        def offsets(asked: dict[TopicPartition, object], request_timeout: float, **_: object) -> dict[Any, Future[Any]]:
+            self.asked.append(f"{number} offsets")
+            self.limits.append(request_timeout)
+            answer: Future[Any] = Future()
+            if number > self.silent:
+                answer.set_result(SimpleNamespace(offset=7))
+            return dict.fromkeys(asked, answer)
+
+        return SimpleNamespace(list_topics=topics, list_offsets=offsets, poll=lambda _: None)
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], tuple[Cluster, Clients]]:
+    """Return a factory of a cluster of which so many clients stay silent, and of these clients."""
+
+    def make(silent: int) -> tuple[Cluster, Clients]:
+        made = Clients(silent)
+        monkeypatch.setattr("tailrace.kafka.cluster.AdminClient", made)
+        monkeypatch.setattr("tailrace.kafka.cluster.SHORT_TRY", 0.05)
+        return Cluster(Kafka(bootstrap_servers="127.0.0.1:1")), made
+
+    return make
+
+
+def test_client_that_is_suspended_during_a_request_for_offsets_has_an_hour_before_it_expires(
+    clients: Callable[[int], tuple[Cluster, Clients]],
+) -> None:
+    """If it expires while the caller is still in librdkafka, the same memory is freed twice."""
+    cluster, made = clients(0)
+    assert cluster.latest([PLACE]) == {PLACE: 7}
+    assert made.limits == [3600]
+
+
+def test_client_that_twice_gives_no_offsets_is_replaced(clients: Callable[[int], tuple[Cluster, Clients]]) -> None:
+    """A single miss may be a broker that is slow."""
+    cluster, made = clients(1)
+    assert cluster.latest([PLACE]) == {PLACE: 7}
+    assert made.asked == ["1 offsets", "1 topics", "1 offsets", "2 topics", "2 offsets"]
+
+
+def test_new_client_lists_topics_before_offsets_although_the_request_of_the_former_has_failed(
+    clients: Callable[[int], tuple[Cluster, Clients]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise an answer to another thread may free the request for offsets while librdkafka still makes it."""
+    monkeypatch.setattr("tailrace.kafka.cluster.ANSWER_LIMIT", 0.0)
+    cluster, made = clients(1)
+    for _ in range(3):
+        with suppress(errors.BrokerUnreachable):
+            cluster.latest([PLACE])
+    assert [each for each in made.asked if each.startswith("2")] == ["2 topics", "2 offsets"]
 
 
 def unanswered(*_: object, **__: object) -> dict[str, Future[Any]]:

@@ -28,6 +28,8 @@ from tailrace.kafka.errors import STRANGER, UNKNOWN_TOPIC, code_of, denied, is_d
 from tailrace.kafka.rights import Operation, on_group, on_topic
 
 _SPREAD = 3.0  # seconds within which every broker learns of a new topic
+_LONGEST = 3600  # seconds; librdkafka's maximum for a request
+_MISSES = 2  # unanswered requests for offsets in a row, after which the client is replaced
 
 
 def _listener(refusals: list[KafkaError]) -> Callable[[KafkaError], None]:
@@ -44,6 +46,7 @@ class Cluster:
     def __init__(self, kafka: Kafka) -> None:
         self._kafka = kafka
         self._refusals: list[KafkaError] = []
+        self._missed = 0  # requests for offsets since the last one that was answered
         self._admin = self._client()
 
     def _client(self) -> AdminClient:
@@ -190,6 +193,10 @@ class Cluster:
         if not asked:
             return {}
         begun = time.monotonic()
+        if self._missed >= _MISSES:
+            # The client is new and must know the leaders: while it looks them up, another thread's answer may free the
+            # request too early. And while no broker answers, requests do not pile up in it.
+            self.topics()
         while True:
             try:
                 return self._offsets(asked, level)
@@ -213,17 +220,16 @@ class Cluster:
         return is_retriable(error) or code_of(error) == KafkaError._NOENT
 
     def _offsets(self, asked: dict[TopicPartition, OffsetSpec], level: IsolationLevel) -> TopicPartitions:
-        end = time.monotonic() + SHORT_TRY
-        futures = self._admin.list_offsets(asked, isolation_level=level, request_timeout=SHORT_TRY)
-        try:
-            found = {
-                (place.topic, place.partition): future.result(end + 1 - time.monotonic()).offset
-                for place, future in futures.items()
-            }
-        except concurrent.futures.TimeoutError:
-            # librdkafka may wait beyond its own limit for a broker that has gone; a new client does not know it.
-            self._admin = self._client()
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer, beyond the client's limit")) from None
+        # librdkafka 2.16 looks up leaders in this thread. If the request expires meanwhile, as in a suspended process,
+        # its own thread frees the request too, and the process aborts. So the limit is long and only our wait is short.
+        futures = self._admin.list_offsets(asked, isolation_level=level, request_timeout=_LONGEST)
+        if concurrent.futures.wait(futures.values(), SHORT_TRY).not_done:
+            self._missed += 1
+            if self._missed % _MISSES == 0:
+                self._admin = self._client()  # this one may wait for a broker that has gone; a new one does not know it
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer within {SHORT_TRY:.0f} s"))
+        self._missed = 0
+        found = {(place.topic, place.partition): future.result().offset for place, future in futures.items()}
         if OFFSET_INVALID in found.values():  # a leader was killed during the request: reported without an error
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE, "a leader is away"))
         return found

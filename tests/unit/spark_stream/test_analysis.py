@@ -168,3 +168,78 @@ def test_shuffle_by_chance_is_refused(spark: SparkSession, name: str) -> None:
 def test_shuffle_by_the_records_is_allowed(spark: SparkSession, name: str) -> None:
     """Chance may decide what decides no sink partition."""
     check_shuffles(BY_RECORD[name](spark.readStream.format("rate").load()))
+
+
+def split(rows: DataFrame, odd: Any, other: DataFrame | None = None) -> DataFrame:
+    """Take records into one branch or the other, as a condition says."""
+    return rows.where(odd).union((rows if other is None else other).where(~odd))
+
+
+def by_table(rows: DataFrame, how: str = "left_anti") -> DataFrame:
+    """Take records into one branch or the other, as a table says."""
+    table = F.broadcast(large(rows).withColumnRenamed("salt", "value").select("value"))
+    return rows.select("value").join(table, "value").union(rows.select("value").join(table, "value", how))
+
+
+def enriched(rows: DataFrame) -> DataFrame:
+    """Keep every record, with what a table knows of it."""
+    return rows.join(F.broadcast(large(rows)), F.col("value") == F.col("half"), "left")
+
+
+ODD = "value % 2 = 1"
+UNCERTAIN: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "a condition by chance": (lambda rows: split(rows, F.rand(3) < 0.5), "rand"),
+    "a condition on a column by chance": (lambda rows: split(salted(rows), F.col("salt") == 0), "rand"),
+    "a condition by time": (lambda rows: split(rows, F.col("timestamp") < F.current_timestamp()), "current_timestamp"),
+    "a sample": (lambda rows: rows.union(rows.sample(0.5)), "a sample"),
+    "a join": (by_table, "another table"),
+    "a subquery": (lambda rows: split(rows, F.expr("value IN (SELECT id FROM range(3))")), "a subquery"),
+    "a left join and a condition": (
+        lambda rows: split(enriched(rows), F.isnull("salt")),
+        "another table",
+    ),
+    "a generator": (
+        lambda rows: rows.union(enriched(rows).select(
+            "timestamp", F.explode(F.when(F.col("salt") > 0, F.array("value")))
+        )),
+        "another table",
+    ),
+    "a repartition by what differs": (
+        lambda rows: rows.where(F.rand() < 0.5).withColumn("topic", F.lit("a")).union(
+            rows.where(F.rand() < 0.5).withColumn("topic", F.lit("b"))
+        ).repartition(2, "topic"),
+        "rand",
+    ),
+    "a repartition by a branch's chance": (
+        lambda rows: rows.select((F.lit(1) + 1).alias("k")).union(salted(rows).select("salt")).repartition(2, "k"),
+        "rand",
+    ),
+}  # fmt: skip
+CERTAIN: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "conditions on the records": lambda rows: split(rows, F.expr(ODD)),
+    "every record twice": lambda rows: rows.union(rows),
+    "a random value": lambda rows: split(salted(rows), F.expr(ODD)),
+    "a left join": lambda rows: split(enriched(rows), F.expr(ODD)),
+    "a branch without rows": lambda rows: rows.where(F.rand() < 0.5).union(rows.where("false")),
+    "a table": lambda rows: rows.where(F.rand() < 0.5).select("value").union(rows.sparkSession.range(3)),
+    "a single task": lambda rows: split(rows, F.rand() < 0.5).coalesce(1),
+    "a repartition by the records": lambda rows: split(rows, F.rand() < 0.5).repartition(2, "value"),
+    "a grouping by the records": lambda rows: by_table(rows).groupBy("value").count(),
+    "a constant table": lambda rows: rows.select("value").join(rows.sparkSession.range(3).toDF("value"), "value").union(
+        rows.select("value").join(rows.sparkSession.range(3).toDF("value"), "value", "left_anti")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNCERTAIN)
+def test_union_whose_branches_may_exchange_records_is_refused(spark: SparkSession, name: str) -> None:
+    """A record that a replay finds in a branch that is delivered would be lost."""
+    change, words = UNCERTAIN[name]
+    with pytest.raises(FunctionInvalid, match=words):
+        check_shuffles(change(spark.readStream.format("rate").load()))
+
+
+@pytest.mark.parametrize("name", CERTAIN)
+def test_union_whose_branches_keep_their_records_is_allowed(spark: SparkSession, name: str) -> None:
+    """A branch that depends on the records alone has the same ones on a replay."""
+    check_shuffles(CERTAIN[name](spark.readStream.format("rate").load()))

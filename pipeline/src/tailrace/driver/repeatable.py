@@ -3,6 +3,7 @@
 A sink partition that was delivered is skipped on a replay, so every row has to reach the task that it reached before.
 Round robin depends on order, and ranges depend on samples. A key is refused if any step below it may compute another
 value on a replay: a random number, a user's non-deterministic function, the time, or a table that may have changed.
+Branches of a union are written by different tasks, so what decides a record's branch counts as a key.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from tailrace.driver.branches import Choice, choices, records_of, same_columns, streams, unions
 from tailrace.driver.catalyst import Node, Patterns, called, clocks, items, parts, references, tree
 from tailrace.driver.dealing import Keys, dealt
 from tailrace.errors import FunctionInvalid
@@ -21,11 +23,14 @@ _COGROUPED = ("FlatMapCoGroupsInPandas", "FlatMapCoGroupsInArrow")
 # Operators whose rows are the same for as long as the plan is.
 CONSTANT = frozenset({"LocalRelation", "LocalTableScan", "OneRowRelation", "Range"})
 _BATCH = "LogicalRDD"
+BY_COLUMNS = "use process.partitions, or repartition(n, column) by columns of the records"
+_ONE_PASS = (
+    "read the records once: in a left join with the table no record changes its task, and F.when(…) computes what "
+    "differs, such as the column topic; or put coalesce(1) behind the union"
+)
 
 
-def unrepeatable(
-    why: str, then: str = "use process.partitions, or repartition(n, column) by columns of the records"
-) -> FunctionInvalid:
+def unrepeatable(why: str, then: str = BY_COLUMNS) -> FunctionInvalid:
     """Return the error for rows that a replay would deal out differently."""
     return FunctionInvalid(
         f"the function's rows cannot be cut the same way again: {why}",
@@ -60,10 +65,12 @@ class Doubts:
         *,
         clock: bool,
         known: dict[int, str] | None = None,
+        has_records: Callable[[Node], bool] = lambda node: False,
     ) -> None:
         self._patterns = patterns
         self._origin = origin
         self._clock = clock
+        self._has_records = has_records
         self.all: dict[int, str] = dict(known or {})
         self._done: dict[Node, dict[int, str]] = {}
 
@@ -84,6 +91,8 @@ class Doubts:
             pairs = zip(outputs, node.children[0].outputs, strict=True)
             return {mine: below[theirs] for mine, theirs in pairs if theirs in below}
         below = {each: why for child in node.children for each, why in self.of(child).items()}
+        if node.name == "Union":
+            return self._of_union(node, below)
         passed = {each for child in node.children for each in child.outputs}
         found = {each: below[each] for each in outputs if each in below}
         made = [each for each in outputs if each not in passed]
@@ -102,6 +111,32 @@ class Doubts:
             if why:
                 found[each] = why
         return found
+
+    def _of_union(self, node: Node, below: dict[int, str]) -> dict[int, str]:
+        """A column may differ if a branch's does, or if it depends on the branch, and a record may be in another."""
+        found: dict[int, str] = {}
+        moves = next(filter(None, map(self.decides, choices(node, self._has_records))), None)
+        for mine, theirs in zip(node.outputs, zip(*(each.outputs for each in node.children), strict=True), strict=True):
+            why = next((below[each] for each in theirs if each in below), None)
+            if why is None and moves is not None and not same_columns(node, theirs):
+                why = moves
+            if why is not None:
+                found[mine] = why
+        return found
+
+    def decides(self, choice: Choice) -> str | None:
+        """Return why other records may come out of an operator on a replay; None if they stay the same."""
+        if choice.why:
+            return choice.why
+        for table in choice.tables:
+            self.of(table)
+            for each in table:
+                why = None if each.children else self._origin(each)
+                if why:
+                    return why
+        for child in choice.node.children:
+            self.of(child)
+        return next(filter(None, map(self.why, choice.expressions)), None)
 
     def why(self, expression: Any, below: dict[int, str] | None = None) -> str | None:
         """Return what makes a value differ on a replay; None if it stays the same."""
@@ -150,17 +185,31 @@ def _check_dealt(node: Node, doubts: Doubts, has_records: Callable[[Node], bool]
                 _check_dealt(child, doubts, has_records)
 
 
+def _check_branches(root: Node, doubts: Doubts, has_records: Callable[[Node], bool]) -> None:
+    """Refuse a union of branches if a replay may find a record in another one."""
+    for union in unions(root, has_records):
+        for choice in choices(union, has_records):
+            why = doubts.decides(choice)
+            if why:
+                raise unrepeatable(f"the branch of a union that a record is in depends on {why}", _ONE_PASS)
+
+
 def check_stream(rows: Any, patterns: Patterns, *, clock: bool) -> Node:
     """Return a stream's plan, as Spark has analysed it, as a tree; refuse shuffles that cannot be repeated."""
     root = tree(rows)
-    doubts = Doubts(patterns, lambda node: None if node.plan.isStreaming() else other_table(node), clock=clock)
+    doubts = Doubts(
+        patterns,
+        lambda node: None if node.plan.isStreaming() else other_table(node),
+        clock=clock,
+        has_records=streams,
+    )
     for node in root:
         if node.plan.isStreaming():
             check(node, doubts)
     # A table that joins and groupings use may change: to enrich the records and count them is what streams are for.
     # The batch's time is in Spark's checkpoint.
-    chance = Doubts(patterns, lambda node: None, clock=False)
-    _check_dealt(root, chance, lambda node: bool(node.plan.isStreaming()))
+    _check_dealt(root, Doubts(patterns, lambda node: None, clock=False, has_records=streams), streams)
+    _check_branches(root, doubts, streams)
     return root
 
 
@@ -170,15 +219,17 @@ def check_batch(rows: Any, patterns: Patterns, batch: int) -> None:
     Spark passes the batch as an RDD, whose id is `batch`. Another RDD may hold anything, even chance that was computed.
     """
     root = tree(rows)
+    has_records = records_of(batch)
 
     def origin(node: Node) -> str | None:
         return None if node.name == _BATCH and node.plan.rdd().id() == batch else other_table(node)
 
-    doubts = Doubts(patterns, origin, clock=True)
+    doubts = Doubts(patterns, origin, clock=True, has_records=has_records)
     for node in root:
         if _of_batch(node):
             check(node, doubts)
-    _check_dealt(root, Doubts(patterns, lambda node: None, clock=True), _of_batch)
+    _check_dealt(root, Doubts(patterns, lambda node: None, clock=True, has_records=has_records), _of_batch)
+    _check_branches(root, doubts, has_records)
 
 
 def _of_batch(node: Node) -> bool:

@@ -48,7 +48,7 @@ class StreamPlan:
     rules: str = ""  # what decides which branch a record takes: format, schema, conditions
     code: str = ""  # the function's files and arguments
     settings: Settings = None  # what the session's settings were that may decide what an expression gives
-    mixes: bool = False  # the function shuffles
+    mixes: bool = False  # the function shuffles, or unions branches of the records
     spread: bool = False  # the only shuffle is Tailrace's own, by the records' keys or places in the source
     done: bool = False  # every sink partition is written
     reads: tuple[Range, ...] = ()  # what each task reads whose rejected records have their own sink partition
@@ -182,12 +182,13 @@ class StreamPlan:
     def check_repeatable(self, rules: str, code: str, settings: Settings = None, *, mixes: bool = False) -> None:
         """Raise CutChanged if a partly delivered batch could now distribute its records in another way.
 
-        `mixes` is whether the function shuffles now.
+        `mixes` is whether the function shuffles now, or unions branches of the records.
         """
         changed = "source.format, its schema or process.validate" if rules != self.rules else ""
         if not changed and (self.cut_by_code or mixes) and code != self.code:
             changed = (
-                "process.function or its arguments: the function shuffles, so it decides what a sink partition gets"
+                "process.function or its arguments: the function shuffles or unions branches of the records, so it "
+                "decides what a sink partition gets"
             )
         changed = changed or ", ".join(self.unlike(settings, mixes=mixes))
         if changed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame
 
+from tailrace.driver.branches import streams, unions
 from tailrace.driver.catalyst import Patterns, tree
 from tailrace.driver.repeatable import check_stream
 from tailrace.errors import ConfigInvalid
@@ -62,6 +63,11 @@ _SHUFFLES = frozenset(_STATEFUL) - {"EventTimeWatermark"} | {
     "Sort",
     "Window",
 }
+
+
+def branched(rows: DataFrame) -> bool:
+    """Return whether a union lets tasks of their own write branches of the stream."""
+    return any(unions(tree(rows._jdf.queryExecution().analyzed()), streams))
 
 
 def check_shuffles(rows: DataFrame) -> int:

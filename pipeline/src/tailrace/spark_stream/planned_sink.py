@@ -69,6 +69,8 @@ class ExactlyOnce:
         shuffles = any("#" in each for each in slices)
         planning = _query(spark).lastExecution(), frame._jdf.queryExecution()
         keys = shuffle_keys.digest(*planning) if shuffles else shuffle_keys.NONE
+        logical = _query(spark).logicalPlan(), planning[1].analyzed()
+        keys = shuffle_keys.with_branches(keys, *logical, planning[0].toRdd().id())
         plan, known = self._plan, self._plan.batch if self._plan else -1
         if number < known:
             raise errors.CheckpointMismatch(
@@ -137,7 +139,7 @@ class ExactlyOnce:
             if sum(written) == plan.sinks:
                 return plan
             if plan.code != printed or others:
-                raise _shuffles_changed(plan, f"another {others[0]}" if others else "other shuffles")
+                raise _shuffles_changed(plan, f"another {others[0]}" if others else "other shuffles or branches")
         assign(plan, now.slices)  # may refuse this query, and then the plan must not name its code
         if plan.code == printed and not others:  # the functions were not noted: they are taken for the same
             if plan.version >= VERSION:  # its markers name the code
@@ -239,7 +241,8 @@ def _check_sink(known: StreamPlan, now: StreamPlan) -> None:
 def _shuffles_changed(plan: StreamPlan, what: str) -> errors.CutChanged:
     return errors.CutChanged(
         f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and was begun with {what}: the keys of the "
-        "shuffles, and the Python functions that compute them, decide what a sink partition gets",
+        "shuffles, the conditions of a union's branches, and the Python functions that compute them, decide what a "
+        "sink partition gets",
         kept="nothing more of the batch was delivered; what was, is not delivered again",
         then="finish the batch with the query as it was, with the trigger availableNow, then change it",
     )
@@ -258,7 +261,7 @@ def _check_cut(frame: DataFrame, *, known: bool) -> None:
         raise errors.FunctionInvalid(
             refused.what.replace("the function's rows", "the query's rows", 1),
             kept="nothing was written",
-            then="use repartition(n, column) by columns of the records",
+            then=refused.then.replace("use process.partitions, or ", "use ", 1),
         ) from None
     if shuffle_keys.sized(_query(spark).lastExecution().executedPlan(), frame._jdf.queryExecution().executedPlan()):
         raise errors.FunctionInvalid(

@@ -1,8 +1,9 @@
-"""What deals the rows of an `exactly_once` batch out to its sink partitions: the keys of the shuffles.
+"""What deals the rows of an `exactly_once` batch out to its sink partitions: shuffles, and the branches of unions.
 
 A job that uses only the drop-in has no function whose files could be compared. So the keys are written down as Spark
-has planned them, each with the expressions that its columns come from, and without the ids of this session. Spark
-prints only the name of a Python function, so a digest of its code is added.
+has planned them, and the conditions of branches as Spark has analysed them, each with the expressions that its columns
+come from, and without the ids of this session. Spark prints only the name of a Python function, so a digest of its code
+is added.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tailrace.driver.branches import Choice, choices, records_of, streams, unions
 from tailrace.driver.catalyst import Node, items, references, tree
+from tailrace.driver.dealing import join_type
 from tailrace.spark_stream import function_digest
 
 # The ids that Spark gives to columns, and the numbers by which it tells generated names apart.
@@ -25,10 +28,10 @@ _SINGLE = "SinglePartition$"
 
 @dataclass(frozen=True)
 class ShuffleKeys:
-    """Digests of the shuffles in what Spark executes; empty if there are none."""
+    """Digests of the shuffles in what Spark executes, and of the branches of unions; empty if there are none."""
 
     code: str
-    printed: str  # of what Spark prints alone, which is all that earlier versions noted
+    printed: str  # of what Spark prints of the shuffles alone, which is all that earlier versions noted
 
 
 NONE = ShuffleKeys("", "")
@@ -44,6 +47,23 @@ def digest(query: Any, batch: Any) -> ShuffleKeys:
     printed = _digest(found) if found else ""
     functions = columns.functions
     return ShuffleKeys(_digest([printed, *functions]) if any(functions) else printed, printed)
+
+
+def with_branches(keys: ShuffleKeys, query: Any, batch: Any, number: int) -> ShuffleKeys:
+    """Add what decides the branch of a record; the plans are logical, and `number` is the RDD of the batch."""
+    below, above = tree(query), tree(batch)
+    found = [
+        list(choices(union, has_records))
+        for root, has_records in ((below, streams), (above, records_of(number)))
+        for union in unions(root, has_records)
+    ]
+    if not found:
+        return keys
+    columns = _Columns()
+    columns.add(below)
+    columns.add(above, below)
+    texts = [[columns.choice(each) for each in union] for union in found]
+    return ShuffleKeys(_digest([keys.code, texts, *columns.functions]), keys.printed)
 
 
 def sized(*plans: Any) -> bool:
@@ -92,7 +112,7 @@ class _Columns:
             own = [each.exprId().id() for each in outputs if each.exprId().id() not in passed]
             if not node.children:
                 theirs = items(before.plan.output()) if before is not None else []
-                if "ExistingRDD" in node.name and len(theirs) == len(outputs):
+                if ("ExistingRDD" in node.name or node.name == "LogicalRDD") and len(theirs) == len(outputs):
                     self._note({mine: [each] for mine, each in zip(own, theirs, strict=True)})
                 continue
             named = {each.exprId().id(): [each.child()] for each in node.expressions if _is(each, "Alias")}
@@ -108,6 +128,12 @@ class _Columns:
         keys = [] if kind == _SINGLE else items(exchange.plan.outputPartitioning().children())
         return [kind, *(self._text(each) for each in keys)]
 
+    def choice(self, choice: Choice) -> list[Any]:
+        """Describe what decides which records come out of an operator of a branch."""
+        kind = [choice.node.name, join_type(choice.node) if choice.node.name == "Join" else ""]
+        tables = [_constant(each) for table in choice.tables for each in table if table is not choice.node]
+        return [*kind, *(self._text(each) for each in choice.expressions), *tables]
+
     def _text(self, expression: Any) -> list[Any]:
         self.functions += [function_digest.digest(each) for each in _commands(expression)]
         return [_IDS.sub("", expression.toString()), *(self._origin(each) for each in references(expression))]
@@ -119,6 +145,13 @@ class _Columns:
             name = self.names.get(column, "")
             self._known[column] = [name] if made is None else [self._text(each) for each in made]
         return self._known[column]
+
+
+def _constant(node: Node) -> str:
+    """Describe an operator of a table that cannot change, with its rows if the plan holds them."""
+    if node.name == "LocalRelation" and not node.plan.data().isEmpty():
+        return str(node.plan.toSQL("t"))
+    return _IDS.sub("", node.plan.simpleString(25))
 
 
 def _commands(expression: Any) -> Iterator[bytes]:

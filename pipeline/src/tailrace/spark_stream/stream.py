@@ -132,7 +132,7 @@ def _from(
 def _check_open(
     plan: StreamPlan, markers: Mapping[SinkPartition, Marker], assembly: Assembly, *, mixes: bool = False
 ) -> None:
-    """Refuse a changed function or schema while a batch is partly delivered; `mixes`: the function shuffles now."""
+    """Refuse a changed function or schema while a batch is partly delivered; `mixes` is that of the function now."""
     done = _written(plan, markers)
     if any(done) and not all(done) and not plan.done:
         plan.check_repeatable(assembly.rules, assembly.code, assembly.settings, mixes=mixes)

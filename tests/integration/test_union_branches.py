@@ -1,0 +1,173 @@
+"""Unions of branches of the same records: a replay must find each record in the branch that it was in before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import tailrace
+from support.pipelines import Bench, numbered
+from tailrace import errors
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+Change = Callable[[DataFrame], DataFrame]
+
+
+def deliver(spark: SparkSession, one: Bench, then: Change, every: Change = lambda rows: rows) -> None:
+    """Deliver what the source contains with `exactly_once`: what `then` makes of each batch of the query `every`."""
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
+    rows = reader.option("subscribe", one.source).option("startingOffsets", "earliest").load().select("value")
+    sink = tailrace.exactly_once(
+        **{"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger"}
+    )
+    writer = every(rows).writeStream.foreachBatch(lambda frame, number: sink(then(frame), number))
+    writer = writer.option("checkpointLocation", str(one.folder / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def users(one: Bench, *names: bytes) -> str:
+    """Add users to a table; return its folder."""
+    folder = str(one.folder / "users")
+    rows = one.spark.createDataFrame([(name,) for name in names], "value binary")
+    rows.coalesce(1).write.mode("append").parquet(folder)
+    return folder
+
+
+def failing(one: Bench, rows: DataFrame, least: int = 0) -> DataFrame:
+    """Fail from the number `least` on while the file `broken` exists, late enough for the other tasks to commit."""
+    flag = str(one.folder / "broken")
+
+    def check(value):  # type: ignore[no-untyped-def]  # PySpark reads hints as another kind of function
+        import time
+        from pathlib import Path
+
+        if int(bytes(value)) >= least and Path(flag).exists():
+            time.sleep(4)
+            raise ValueError("the fault of the test")
+        return bytes(value)
+
+    return rows.withColumn("value", F.udf(check, "binary")("value"))
+
+
+def fail_in_part(one: Bench, spark: SparkSession, then: Change) -> list[bytes | None]:
+    """Deliver a batch whose failing rows stay behind; return what the sink holds."""
+    (one.folder / "broken").touch()
+    with pytest.raises(Exception, match="the fault of the test"):
+        deliver(spark, one, then)
+    (one.folder / "broken").unlink()
+    one.settle()
+    found = one.values()
+    assert 0 < len(found) < 20
+    return found
+
+
+def by_time(frame: DataFrame) -> DataFrame:
+    """Split the records by the second in which Spark plans the batch."""
+    odd = F.second(F.current_timestamp()) % 2 == F.length("value") % 2
+    return frame.where(odd).union(frame.where(~odd))
+
+
+def by_chance(frame: DataFrame) -> DataFrame:
+    """Split the records at random."""
+    first, second = frame.randomSplit([0.5, 0.5], seed=7)
+    return first.union(second)
+
+
+def by_table(frame: DataFrame, table: DataFrame) -> DataFrame:
+    """Split the records into those of known users and the others."""
+    known = frame.join(F.broadcast(table), "value")
+    return known.union(frame.join(F.broadcast(table), "value", "left_anti"))
+
+
+@pytest.mark.takes(6)
+@pytest.mark.parametrize("place", ["batch", "query"])
+def test_union_of_branches_by_a_table_is_refused(bench: MakeBench, spark: SparkSession, place: str) -> None:
+    """A user that is added before a replay would move a record into the branch that is delivered: it would be lost."""
+    one = bench()
+    one.send(numbered(0, 20))
+    table = spark.read.parquet(users(one, *filter(None, numbered(0, 10))))
+    split: Change = lambda frame: by_table(frame, table)  # noqa: E731
+    same: Change = lambda frame: frame  # noqa: E731
+    with pytest.raises(Exception, match=r"(?s)TR-103.*branch of a union.*another table.*read the records once"):
+        deliver(spark, one, *((split, same) if place == "batch" else (same, split)))
+    assert one.values() == []
+
+
+@pytest.mark.takes(6)
+@pytest.mark.parametrize(("split", "words"), [(by_time, "later on a replay"), (by_chance, "sample")])
+def test_union_of_branches_by_time_or_chance_is_refused(
+    bench: MakeBench, spark: SparkSession, split: Change, words: str
+) -> None:
+    """A replay would draw other branches."""
+    one = bench()
+    one.send(numbered(0, 20))
+    with pytest.raises(Exception, match=rf"(?s)TR-103.*branch of a union.*{words}"):
+        deliver(spark, one, split)
+    assert one.values() == []
+
+
+@pytest.mark.takes(12)
+def test_one_pass_over_the_records_delivers_each_whatever_the_table_gains(
+    bench: MakeBench, spark: SparkSession
+) -> None:
+    """A left join keeps every record where it was read; only a value says whether its user is known."""
+    one = bench(partitions=2)
+    for partition in range(2):
+        one.send(numbered(10 * partition, 10 * partition + 10), partition)
+    folder = users(one, b"000003")
+
+    def split(frame: DataFrame) -> DataFrame:
+        table = spark.read.parquet(folder).withColumn("known", F.expr("true"))
+        rows = failing(one, frame, 10).join(F.broadcast(table), "value", "left")
+        return rows.select("value", F.when(F.col("known"), F.lit(one.sink)).otherwise(F.lit(one.sink)).alias("topic"))
+
+    assert fail_in_part(one, spark, split) == numbered(0, 10)
+    users(one, b"000004", b"000014")
+    deliver(spark, one, split)
+    assert one.values() == numbered(0, 20)
+
+
+@pytest.mark.takes(15)
+def test_branches_by_the_records_are_finished_only_by_the_same_conditions(
+    bench: MakeBench, spark: SparkSession
+) -> None:
+    """With another border, a record would move into the branch that is delivered, and be lost."""
+    one = bench()
+    one.send(numbered(0, 20))
+
+    def by(border: int) -> Change:
+        number = F.col("value").cast("string").cast("int")
+        return lambda frame: frame.where(number < border).union(failing(one, frame.where(number >= border)))
+
+    assert fail_in_part(one, spark, by(5)) == numbered(0, 5)
+    with pytest.raises(Exception, match=r"(?s)TR-302.*conditions"):
+        deliver(spark, one, by(15))
+    assert one.values() == numbered(0, 5)
+    deliver(spark, one, by(5))
+    assert one.values() == numbered(0, 20)
+
+
+FUNCTION = """
+    from pyspark.sql import functions as F
+    def split(frame, folder):
+        table = F.broadcast(frame.sparkSession.read.parquet(folder))
+        known, unknown = frame.join(table, "value"), frame.join(table, "value", "left_anti")
+        return known.select("value").union(unknown.select("value"))
+"""
+
+
+@pytest.mark.takes(6)
+def test_stateful_pipeline_with_a_union_of_branches_by_a_table_is_refused(bench: MakeBench) -> None:
+    """Its replays read the table again, too."""
+    one = bench()
+    one.send(numbered(0, 20))
+    one.write("split.py", FUNCTION)
+    function = {"function": "split.py:split", "arguments": {"folder": users(one, b"1")}}
+    with pytest.raises(errors.FunctionInvalid, match=r"branch of a union.*another table"):
+        one.run(process=function, checkpoint=str(one.folder / "state"))
+    assert one.values() == []

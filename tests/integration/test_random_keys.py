@@ -1,4 +1,4 @@
-"""Joins and groupings by random keys: they are refused before anything is written, as a replay cannot repeat them."""
+"""Shuffles by random keys, or by rows picked at random: refused before a write, as a replay cannot repeat them."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ FUNCTION = """
         return frame.withColumn("salt", (F.rand() * 4).cast("int")).join(salts, "salt").select("value")
     def distinct(frame):
         return frame.withColumn("salt", (F.rand() * 4).cast("int")).dropDuplicates(["value", "salt"]).select("value")
+    def first(frame, keys):
+        return frame.dropDuplicates(keys).repartition(2, "page")
 """
 
 
@@ -35,6 +37,30 @@ def test_stateful_pipeline_with_a_random_key_is_refused(bench: Callable[..., Ben
     with pytest.raises(errors.FunctionInvalid, match="which may give a different value on a replay"):
         one.run(process={"function": f"salt.py:{function}"}, checkpoint=str(one.folder / "state"))
     assert one.values() == []
+
+
+@pytest.mark.takes(8)
+def test_shuffle_by_a_column_that_a_deduplication_picks_is_refused(bench: Callable[..., Bench]) -> None:
+    """Duplicates arrive in another order on a replay; with the column among the keys all of them are kept."""
+    one = bench(partitions=2)
+    one.write("salt.py", FUNCTION)
+    for partition in range(2):
+        one.send([b'{"id":%d,"page":"page%d"}' % (number, number + partition) for number in range(20)], partition)
+
+    def run(*keys: str) -> None:
+        one.run(
+            source={"format": "json", "schema": "id BIGINT, page STRING", "partitions": None},
+            process={"function": "salt.py:first", "arguments": {"keys": list(keys)}},
+            sink={"format": "json"},
+            checkpoint=str(one.folder / "-".join(keys)),
+        )
+
+    with pytest.raises(errors.FunctionInvalid, match="repartition by page depends on which of several rows") as refused:
+        run("id")
+    assert "dropDuplicates(['id', 'page'])" in refused.value.then
+    assert one.values() == []
+    run("id", "page")
+    assert len(set(one.values())) == len(one.values()) == 40
 
 
 @pytest.mark.takes(6)

@@ -2,7 +2,8 @@
 
 A sink partition that was delivered is skipped on a replay, so every row has to reach the task that it reached before.
 Round robin depends on order, and ranges depend on samples. A key is refused if any step below it may compute another
-value on a replay: a random number, a user's non-deterministic function, the time, or a table that may have changed.
+value on a replay: a random number, a user's non-deterministic function, the time, a table that may have changed, or a
+choice among rows by their order of arrival.
 Branches of a union are written by different tasks, so what decides a record's branch counts as a key.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 from tailrace.driver.branches import Choice, choices, records_of, same_columns, streams, unions
 from tailrace.driver.catalyst import Node, Patterns, called, clocks, items, parts, references, tree
 from tailrace.driver.dealing import Keys, dealt
+from tailrace.driver.picks import ADVICE, ORDERED, by_order, picked, ranks
 from tailrace.errors import FunctionInvalid
 
 # Python functions over groups of rows, and over the groups of two tables.
@@ -73,13 +75,31 @@ class Doubts:
         self._has_records = has_records
         self.all: dict[int, str] = dict(known or {})
         self._done: dict[Node, dict[int, str]] = {}
+        self._ranks: dict[int, frozenset[int]] = {}  # columns that a filter may pick rows by; what the rows share
 
     def of(self, node: Node) -> dict[int, str]:
         """Return the doubtful columns that an operator outputs."""
         if node not in self._done:
-            self._done[node] = self._of(node)
+            self._done[node] = self._of(node) | self._picked(node)
             self.all |= self._done[node]
         return self._done[node]
+
+    def below(self, node: Node) -> dict[int, str]:
+        """Return the doubtful columns that an operator gets."""
+        return {each: why for child in node.children for each, why in self.of(child).items()}
+
+    def _picked(self, node: Node) -> dict[int, str]:
+        """Return the columns that depend on which of several rows an operator keeps."""
+        self._ranks |= ranks(node)
+        found = picked(node) | by_order(node)
+        for expression in node.expressions if self._ranks else ():
+            used = [self._ranks[each] for each in references(expression) if each in self._ranks]
+            if used and node.name == "Filter":
+                shared = frozenset.intersection(*used)
+                found |= {each: ORDERED for each in node.outputs if each not in shared}
+            elif used and expression.getClass().getSimpleName() == "Alias":
+                self._ranks[expression.exprId().id()] = frozenset.intersection(*used)
+        return found
 
     def _of(self, node: Node) -> dict[int, str]:
         outputs = node.outputs
@@ -90,7 +110,7 @@ class Doubts:
             below = self.of(node.children[0])
             pairs = zip(outputs, node.children[0].outputs, strict=True)
             return {mine: below[theirs] for mine, theirs in pairs if theirs in below}
-        below = {each: why for child in node.children for each, why in self.of(child).items()}
+        below = self.below(node)
         if node.name == "Union":
             return self._of_union(node, below)
         passed = {each for child in node.children for each in child.outputs}
@@ -134,9 +154,8 @@ class Doubts:
                 why = None if each.children else self._origin(each)
                 if why:
                     return why
-        for child in choice.node.children:
-            self.of(child)
-        return next(filter(None, map(self.why, choice.expressions)), None)
+        below = self.below(choice.node)
+        return next(filter(None, (self.why(each, below) for each in choice.expressions)), None)
 
     def why(self, expression: Any, below: dict[int, str] | None = None) -> str | None:
         """Return what makes a value differ on a replay; None if it stays the same."""
@@ -160,24 +179,24 @@ def check(node: Node, doubts: Doubts) -> None:
     for what, key in _keys(node):
         if key.getClass().getSimpleName() == "SortOrder":
             raise unrepeatable(f"{what} by ranges depends on a sample of the rows")
-        for child in node.children:
-            doubts.of(child)
-        why = doubts.why(key)
+        why = doubts.why(key, doubts.below(node))
         if why:
-            raise unrepeatable(f"{what} by {key.sql()} depends on {why}")
+            raise unrepeatable(f"{what} by {key.sql()} depends on {why}", ADVICE.get(why, BY_COLUMNS))
 
 
 def _check_dealt(node: Node, doubts: Doubts, has_records: Callable[[Node], bool]) -> None:
     """Refuse a join or a grouping by chance, unless an operator above it deals its rows out by good keys."""
     keys = dealt(node, has_records)
-    for child in node.children:
-        doubts.of(child)
+    below = doubts.below(node)
     for what, key in keys or ():
-        why = doubts.why(key)
+        why = doubts.why(key, below)
         if why:
             raise unrepeatable(
                 f"{what} by {key.sql()} depends on {why}",
-                "use keys that are computed from the records alone; or put broadcast(…) around the table in a join",
+                ADVICE.get(
+                    why,
+                    "use keys that are computed from the records alone; or put broadcast(…) around the table in a join",
+                ),
             )
     if keys is None:
         for child in node.children:

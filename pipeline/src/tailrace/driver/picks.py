@@ -1,0 +1,63 @@
+"""Operators that keep one of several rows, and which of the columns that come out depend on the choice.
+
+Rows reach a task in the order in which they arrive, which differs on a replay. So does the row that a deduplication, a
+limit or a window function picks. If a later shuffle deals the rows out by a column that depends on the choice, a replay
+may lose a row or deliver it twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tailrace.driver.catalyst import Node, items, references
+
+DEDUPLICATED = "which of several rows a deduplication keeps"
+LIMITED = "which rows a limit keeps"
+ORDERED = "the order in which rows arrive"
+# What to do about each.
+ADVICE = {
+    DEDUPLICATED: "name all columns that later shuffles use in the deduplication, as in dropDuplicates(['id', 'page'])",
+    LIMITED: "shuffle the rows before the limit",
+    ORDERED: "order the window by all columns that later shuffles use, or compute the keys from the records alone",
+}
+
+_BY_ORDER = frozenset({"Lag", "Lead", "NTile", "NthValue", "RowNumber"})
+_OF_TIES = frozenset({"MaxBy", "MinBy", "Mode"})  # one of the values with the same rank
+_LIMITS = frozenset({"GlobalLimit", "Offset", "Tail"})
+
+
+def picked(node: Node) -> dict[int, str]:
+    """Return the columns that depend on which rows an operator keeps, and what they depend on."""
+    outputs = node.outputs
+    if node.name in {"Deduplicate", "DeduplicateWithinWatermark"}:
+        keys = {each.exprId().id() for each in items(node.plan.keys())}
+        return {each: DEDUPLICATED for each in outputs if each not in keys}
+    return dict.fromkeys(outputs, LIMITED) if node.name in _LIMITS else {}
+
+
+def by_order(node: Node) -> dict[int, str]:
+    """Return the columns of a window or an aggregation whose values depend on the order of rows."""
+    if node.name not in {"Aggregate", "Window"}:
+        return {}
+    kinds = _OF_TIES | _BY_ORDER
+    named = [each for each in node.expressions if _kind(each) == "Alias" and _has(each, kinds)]
+    return {each.exprId().id(): ORDERED for each in named}
+
+
+def ranks(node: Node) -> dict[int, frozenset[int]]:
+    """Return, for the columns of a window that a filter may pick rows by, the columns that all candidates share."""
+    if node.name != "Window":
+        return {}
+    orders = [items(each.children())[0] for each in items(node.plan.orderSpec())]
+    shared = [each for each in (*items(node.plan.partitionSpec()), *orders) if _kind(each) == "AttributeReference"]
+    return dict.fromkeys(by_order(node), frozenset(each for column in shared for each in references(column)))
+
+
+def _has(expression: Any, kinds: frozenset[str]) -> bool:
+    if _kind(expression) in kinds:
+        return True
+    return any(_has(each, kinds) for each in items(expression.children()))
+
+
+def _kind(expression: Any) -> str:
+    return str(expression.getClass().getSimpleName())

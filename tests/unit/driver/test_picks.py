@@ -1,0 +1,106 @@
+"""Shuffles by columns that depend on which of several rows an operator keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812
+
+from tailrace.driver.catalyst import Patterns, tree
+from tailrace.driver.repeatable import check_batch
+from tailrace.errors import FunctionInvalid
+
+Change = Callable[[DataFrame], DataFrame]
+
+
+def check(frame: DataFrame, change: Change) -> None:
+    """Check what becomes of the frame of a batch."""
+    batch = next(iter(tree(frame._jdf.queryExecution().analyzed()))).plan.rdd().id()
+    plan = change(frame)._jdf.queryExecution().analyzed()
+    check_batch(plan, Patterns(frame.sparkSession._jvm), batch)
+
+
+@pytest.fixture(scope="module")
+def frame(spark: SparkSession) -> DataFrame:
+    """Return the frame of a batch, as Spark passes it."""
+    rows = spark.sparkContext.parallelize([(1, 2, "page")])
+    return spark.createDataFrame(rows, "id long, at long, page string")
+
+
+def first(frame: DataFrame, *order: str) -> DataFrame:
+    """Keep one row of each id."""
+    number = F.row_number().over(Window.partitionBy("id").orderBy(*order))
+    return frame.withColumn("n", number).select("*", F.col("n").alias("m")).where("m = 1")
+
+
+def table(frame: DataFrame) -> DataFrame:
+    """Return a table that is joined by a shuffle."""
+    return frame.sparkSession.range(3).selectExpr("cast(id as string) page", "id as x").hint("merge")
+
+
+CHOSEN: dict[str, tuple[Change, str]] = {
+    "a deduplication, then a repartition": (
+        lambda frame: frame.dropDuplicates(["id"]).repartition(2, "page"),
+        "which of several rows a deduplication keeps",
+    ),
+    "a deduplication, then an expression": (
+        lambda frame: frame.dropDuplicates(["id"]).withColumn("k", F.upper("page")).repartition(2, "k"),
+        "which of several rows a deduplication keeps",
+    ),
+    "a deduplication, then a join": (
+        lambda frame: frame.dropDuplicates(["id"]).join(table(frame), "page"),
+        "which of several rows a deduplication keeps",
+    ),
+    "a deduplication, then a grouping": (
+        lambda frame: frame.dropDuplicates(["id"]).groupBy("page").count(),
+        "which of several rows a deduplication keeps",
+    ),
+    "a deduplication, then branches": (
+        lambda frame: frame.dropDuplicates(["id"]).where("at > 1").union(frame.where("at <= 1")),
+        "which of several rows a deduplication keeps",
+    ),
+    "a limit": (lambda frame: frame.limit(3).repartition(2, "page"), "which rows a limit keeps"),
+    "a row number": (lambda frame: first(frame, "at").repartition(2, "page"), "the order in which rows arrive"),
+    "max_by": (
+        lambda frame: frame.groupBy("id").agg(F.max_by("page", "at").alias("page")).repartition(2, "page"),
+        "the order in which rows arrive",
+    ),
+}
+SAME: dict[str, Change] = {
+    "a deduplication alone": lambda frame: frame.dropDuplicates(["id"]),
+    "a deduplication by the later key too": lambda frame: frame.dropDuplicates(["id", "page"]).repartition(2, "page"),
+    "a deduplication by all columns": lambda frame: frame.dropDuplicates().groupBy("page").count(),
+    "a deduplication, then its key": lambda frame: frame.dropDuplicates(["id"]).repartition(2, "id"),
+    "a deduplication, then a broadcast": lambda frame: frame.dropDuplicates(["id"]).join(
+        F.broadcast(table(frame)), "page"
+    ),
+    "a shuffle, then a deduplication": lambda frame: (
+        frame.repartition(2, "page").dropDuplicates(["id"]).repartition("id")
+    ),
+    "a limit alone": lambda frame: frame.limit(3),
+    "a limit above a shuffle": lambda frame: frame.repartition(2, "page").limit(3),
+    "a row number by the later key too": lambda frame: first(frame, "at", "page").repartition(2, "page"),
+    "a row number without a filter": lambda frame: frame.withColumn(
+        "n", F.row_number().over(Window.partitionBy("id").orderBy("at"))
+    ).repartition(2, "page"),
+    "a rank, which rows of the same order share": lambda frame: frame.withColumn(
+        "n", F.rank().over(Window.partitionBy("id").orderBy("at"))
+    ).where("n = 1").repartition(2, "page"),
+    "max": lambda frame: frame.groupBy("id").agg(F.max("page").alias("page")).repartition(2, "page"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_shuffle_by_a_column_of_a_row_that_was_picked_is_refused(frame: DataFrame, name: str) -> None:
+    """A replay may pick another row, which the shuffle would move into another sink partition."""
+    change, words = CHOSEN[name]
+    with pytest.raises(FunctionInvalid, match=words):
+        check(frame, change)
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_shuffle_by_what_all_candidates_share_is_allowed(frame: DataFrame, name: str) -> None:
+    """Whichever row is picked, the shuffle moves it into the same sink partition."""
+    check(frame, SAME[name])

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -24,11 +25,18 @@ _IDS = re.compile(r"#\d+L?|plan_id=\d+")
 def fill_caches(frame: DataFrame, leaf: DataFrame) -> None:
     """Fill the caches of the tables that a frame uses; one of the records themselves is left for the analysis."""
     records = Leaf(leaf)
-    for node in tree(frame._jdf.queryExecution().withCachedData()):
+    fill_tables(
+        frame._jdf.queryExecution().withCachedData(), lambda cached: bool(records.among(tree(cached, records.ends)))
+    )
+
+
+def fill_tables(plan: Any, of_records: Callable[[Any], bool]) -> None:
+    """Fill the caches that a logical plan reads, unless `of_records` says that the cached plan reads the records."""
+    for node in tree(plan):
         if node.name != _CACHED:
             continue
         cache = node.plan.cacheBuilder()
-        if not (cache.isCachedColumnBuffersLoaded() or records.among(tree(cache.cachedPlan(), records.ends))):
+        if not (cache.isCachedColumnBuffersLoaded() or of_records(cache.cachedPlan())):
             cache.cachedColumnBuffers().count()
 
 

@@ -13,15 +13,16 @@ from pyspark.sql import DataFrame, SparkSession
 from tailrace import errors
 from tailrace.config import LEDGER_PARTITIONS
 from tailrace.driver import repeatable
-from tailrace.driver.catalyst import Patterns
+from tailrace.driver.catalyst import Patterns, tree
+from tailrace.driver.table_sizes import fill_tables
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker, check_not_behind
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, unlike
-from tailrace.progress.stream_plan import VERSION, StreamPlan, assign
+from tailrace.progress.stream_plan import VERSION, Slice, StreamPlan, assign
 from tailrace.spark_stream import shuffle_keys, spark_source
-from tailrace.spark_stream.sink import BatchWrite, deliver
+from tailrace.spark_stream.sink import BatchWrite, writing, written_by
 from tailrace.spark_stream.sink_calls import Call, Calls
 from tailrace.spark_stream.sink_options import Target, rows_of
 from tailrace.stages import session_settings
@@ -47,6 +48,7 @@ class ExactlyOnce:
         name = self.target.id or spark.sparkContext.getLocalProperty("sql.streaming.queryId")
         if name is None:
             raise errors.InvariantBroken("Spark does not say which query this is")
+        frame = _planned_anew(frame)
         _check_cut(frame, known=self._ledger is not None)
         query = _query(spark)
         key = (_servers(self.target.kafka.bootstrap_servers), name)
@@ -64,13 +66,11 @@ class ExactlyOnce:
                 f"one exactly_once(...) serves one query: it has written {self._name!r} and is now called by {name!r}",
                 then="make one for each query, or give each the option id",
             )
-        slices = spark_source.cut(frame, _query(spark).lastExecution().toRdd())[1]
+        slices, keys = _cut(frame)
         ranges = spark_source.read_from_kafka(frame)
-        shuffles = any("#" in each for each in slices)
-        planning = _query(spark).lastExecution(), frame._jdf.queryExecution()
-        keys = shuffle_keys.digest(*planning) if shuffles else shuffle_keys.NONE
-        logical = _query(spark).logicalPlan(), planning[1].analyzed()
-        keys = shuffle_keys.with_branches(keys, *logical, planning[0].toRdd().id())
+        batch = _query(spark).lastExecution().toRdd().id()
+        logical = _query(spark).logicalPlan(), frame._jdf.queryExecution().analyzed()
+        noted = shuffle_keys.with_branches(keys, *logical, batch)
         plan, known = self._plan, self._plan.batch if self._plan else -1
         if number < known:
             raise errors.CheckpointMismatch(
@@ -88,21 +88,25 @@ class ExactlyOnce:
             run=self.run,
             at=time.time(),
             delivery=self.target.delivery,
-            code=keys.code,
-            settings=session_settings.of_session(spark) if keys.code else None,
-            mixes=bool(keys.code),
+            code=noted.code,
+            settings=session_settings.of_session(spark) if noted.code else None,
+            mixes=bool(noted.code),
             sink=self.target.topic or "",
         )
         markers: Mapping[SinkPartition, Marker] = {}
-        if plan is None or number > known:
-            self._write_plan(planned)
-            self._plan = plan = planned
+        new = plan is None or number > known
+        if plan is None or new:
+            plan = planned
+            assigned = assign(plan, slices)
         else:
             markers = self._held.markers()
-            plan = self._replayed(plan, planned, markers, keys.printed)
+            _check_same(plan, planned)
+            _check_sink(plan, planned)
+            assigned = assign(plan, slices)
+            plan = self._replayed(plan, planned, markers, noted.printed)
         write = BatchWrite(
             plan=plan,
-            assigned=assign(plan, slices),
+            assigned=assigned,
             delivery=plan.delivery,
             ledger=self.target.ledger,
             topic=self.target.topic,
@@ -111,7 +115,13 @@ class ExactlyOnce:
             options=self.target.options,
             seen=frozenset(markers),
         )
-        deliver(frame, write, rows_of)
+        rows = writing(frame, write, rows_of)
+        if _cut(rows) != (slices, keys):
+            raise _planned_otherwise(plan)
+        if new:
+            self._write_plan(plan)
+            self._plan = plan
+        written_by(rows, write)
 
     def _replayed(
         self, plan: StreamPlan, now: StreamPlan, markers: Mapping[SinkPartition, Marker], printed: str
@@ -120,8 +130,6 @@ class ExactlyOnce:
 
         `printed` is what an earlier version would have noted of the shuffles.
         """
-        _check_same(plan, now)
-        _check_sink(plan, now)
         if expiry.missing(plan, markers):
             expiry.check(
                 plan,
@@ -246,6 +254,37 @@ def _shuffles_changed(plan: StreamPlan, what: str) -> errors.CutChanged:
         kept="nothing more of the batch was delivered; what was, is not delivered again",
         then="finish the batch with the query as it was, with the trigger availableNow, then change it",
     )
+
+
+def _planned_otherwise(plan: StreamPlan) -> errors.CutChanged:
+    return errors.CutChanged(
+        f"batch {plan.batch} of {plan.pipeline!r} was cut in one way, and in another when Spark planned its write: the "
+        "size of a table that it is joined with has become known, or has changed, between the two",
+        kept="nothing of this attempt was sent",
+        then="start the query again; if this repeats, put broadcast(…) around the table, or give it .hint('merge')",
+    )
+
+
+def _planned_anew(frame: DataFrame) -> DataFrame:
+    """Return the frame for a planning of its own, which knows the sizes of the cached tables.
+
+    Spark learns them when a cache is filled, and plans a join by them: left to the batch, the next planning differs.
+    """
+    stream = _query(frame.sparkSession).lastExecution().toRdd().id()
+
+    def of_batch(cached: Any) -> bool:
+        return any("ExistingRDD" in node.name and node.plan.rdd().id() == stream for node in tree(cached))
+
+    fill_tables(frame.select("*")._jdf.queryExecution().withCachedData(), of_batch)
+    return frame.select("*")
+
+
+def _cut(frame: DataFrame) -> tuple[tuple[Slice, ...], shuffle_keys.ShuffleKeys]:
+    """Return what each task of a frame gets: its slices, and the keys of the shuffles if there are any."""
+    query = _query(frame.sparkSession).lastExecution()
+    slices = spark_source.cut(frame, query.toRdd())[1]
+    shuffles = any("#" in each for each in slices)
+    return slices, shuffle_keys.digest(query, frame._jdf.queryExecution()) if shuffles else shuffle_keys.NONE
 
 
 def _check_cut(frame: DataFrame, *, known: bool) -> None:

@@ -74,10 +74,16 @@ class BatchWrite:
 
     def task(self, number: int) -> Assignment:
         """Return the assignment of the Spark task with this number."""
+        if number >= len(self.assigned):
+            raise InvariantBroken(
+                f"batch {self.plan.batch} has {len(self.assigned)} sink partitions for outputs, and Spark runs task "
+                f"{number}"
+            )
+        place = self.assigned[number]
         return Assignment(
             pipeline=self.plan.pipeline,
             batch=self.plan.batch,
-            partition=self.assigned[number],
+            partition=place,
             sinks=self.plan.sinks,
             digest=self.plan.digest,
             delivery=self.delivery,
@@ -86,8 +92,8 @@ class BatchWrite:
             topics=self.topics,
             rejected=self.rejected,
             run=self.run,
-            owner=self.owners.get(self.assigned[number], ""),
-            seen=self.assigned[number] in self.seen,
+            owner=self.owners.get(place, ""),
+            seen=place in self.seen,
             idle=self.idle,
             options=self.options,
         )
@@ -97,7 +103,19 @@ def deliver(
     rows: DataFrame, batch: BatchWrite, convert: Callable[[Batches], Batches] = lambda batches: batches
 ) -> list[Written]:
     """Write a batch; return what each sink partition wrote. `convert` turns other columns into rows.ROW."""
-    written = [written_of(bytes(row[0])) for row in rows.mapInArrow(_task(batch, convert), RESULT).collect()]
+    return written_by(writing(rows, batch, convert), batch)
+
+
+def writing(
+    rows: DataFrame, batch: BatchWrite, convert: Callable[[Batches], Batches] = lambda batches: batches
+) -> DataFrame:
+    """Return the frame whose tasks write a batch when it is collected; Spark plans it apart from `rows`."""
+    return rows.mapInArrow(_task(batch, convert), RESULT)
+
+
+def written_by(frame: DataFrame, batch: BatchWrite) -> list[Written]:
+    """Run the tasks of a writing frame; return what each sink partition wrote."""
+    written = [written_of(bytes(row[0])) for row in frame.collect()]
     if sorted(each.partition for each in written) != list(range(len(batch.plan.slices))):
         raise InvariantBroken(
             f"batch {batch.plan.batch} has {len(batch.plan.slices)} sink partitions for outputs, and "

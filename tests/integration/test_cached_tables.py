@@ -1,0 +1,117 @@
+"""Lookup tables in a cache: Spark learns their size when the cache is filled, and then plans another join."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import tailrace
+from support.pipelines import Bench
+from tailrace.spark_stream import planned_sink
+from tailrace.testing import Record, produce
+
+pytestmark = pytest.mark.integration
+
+MakeBench = Callable[..., Bench]
+SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.autoBroadcastJoinThreshold": "2000000",  # between the size of the files and that in memory
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+@pytest.fixture(autouse=True)
+def settings(spark: SparkSession) -> Iterator[None]:
+    """Set what decides the join until the test ends."""
+    before = {name: str(spark.conf.get(name)) for name in SETTINGS}
+    for name, value in SETTINGS.items():
+        spark.conf.set(name, value)
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, value)
+
+
+def table(spark: SparkSession, folder: Path) -> DataFrame:
+    """Return a table that is a hundred times larger in memory than in its file, in a cache that is not filled."""
+    path = folder / "table"
+    if not path.exists():
+        rows = spark.range(20000).select(F.col("id").cast("string").cast("binary").alias("value"))
+        rows.withColumn("pad", F.lit("x" * 400)).coalesce(1).write.parquet(str(path))
+    return spark.read.parquet(str(path)).cache()
+
+
+def fill(one: Bench) -> None:
+    """Write forty numbers, twenty to each partition of the source."""
+    produce(one.kafka, one.source, [Record(b"%d" % number, partition=number // 20) for number in range(40)])
+
+
+def numbers(one: Bench) -> list[int]:
+    """Return what the sink holds, sorted."""
+    return sorted(int(value or b"") for value in one.values())
+
+
+def deliver(one: Bench, users: DataFrame, folder: Path) -> None:
+    """Deliver what the source contains, joined with a table; fail late on a number if the file `broken` exists."""
+    flag = str(folder / "broken")
+
+    def check(value):  # type: ignore[no-untyped-def]  # PySpark reads hints as another kind of function
+        import time
+        from pathlib import Path
+
+        if Path(flag).exists() and int(bytes(value)) == 24:
+            time.sleep(4)
+            raise ValueError("the fault of the test")
+        return bytes(value)
+
+    def joined(frame: DataFrame) -> DataFrame:
+        return frame.join(users, "value").select(F.udf(check, "binary")("value").alias("value"))
+
+    sink = tailrace.exactly_once(
+        **{"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger"}
+    )
+    reader = one.spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
+    rows = reader.option("subscribe", one.source).option("startingOffsets", "earliest").load().select("value")
+    writer = rows.writeStream.foreachBatch(lambda frame, number: sink(joined(frame), number))
+    writer.option("checkpointLocation", str(folder / "c")).trigger(availableNow=True).start().awaitTermination()
+
+
+@pytest.mark.takes(30)
+def test_replay_delivers_the_rest_of_a_batch_joined_with_a_table_whose_cache_was_empty(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The plan names what each writing task gets, so both come from one planning, with the table's true size."""
+    one = bench(partitions=2)
+    fill(one)
+    users = table(spark, tmp_path)
+    (tmp_path / "broken").touch()
+    with pytest.raises(Exception, match="the fault of the test"):
+        deliver(one, users, tmp_path)
+    one.settle()
+    (tmp_path / "broken").unlink()
+    assert 0 < len(numbers(one)) < 40
+    users.unpersist(blocking=True)
+    again = table(spark, tmp_path)  # as another process begins
+    deliver(one, again, tmp_path)
+    again.unpersist()
+    assert numbers(one) == list(range(40))
+
+
+@pytest.mark.takes(20)
+def test_batch_that_spark_would_write_by_another_cut_than_planned_is_refused_before_a_row_is_sent(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache that fills between the planning and the write gives other rows to each task."""
+    one = bench(partitions=2)
+    fill(one)
+    users = table(spark, tmp_path)
+    monkeypatch.setattr(planned_sink, "fill_tables", lambda *_: None)
+    with pytest.raises(Exception, match=r"(?s)TR-302.*when Spark planned its write.*of this attempt was sent"):
+        deliver(one, users, tmp_path)
+    assert numbers(one) == []
+    deliver(one, users, tmp_path)
+    users.unpersist()
+    assert numbers(one) == list(range(40))

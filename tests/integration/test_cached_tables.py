@@ -11,6 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import tailrace
 from support.pipelines import Bench
+from tailrace import errors
 from tailrace.spark_stream import planned_sink
 from tailrace.testing import Record, produce
 
@@ -114,4 +115,73 @@ def test_batch_that_spark_would_write_by_another_cut_than_planned_is_refused_bef
     assert numbers(one) == []
     deliver(one, users, tmp_path)
     users.unpersist()
+    assert numbers(one) == list(range(40))
+
+
+FUNCTION = """
+    import time
+    from pathlib import Path
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import LongType
+    FOLDER = {folder!r}
+    TABLE = [(number, f"name{{number}}") for number in range(2000)]
+    def check(number):
+        if number == 34 and Path(FOLDER, "broken").exists():
+            time.sleep(4)
+            raise ValueError("the fault of the test")
+        return number
+    def enrich(frame):
+        users = frame.sparkSession.createDataFrame(TABLE, "user long, name string").cache()
+        rows = frame.dropDuplicates(["id"]).join(users, "user")
+        return rows.select(F.udf(check, LongType())("id").cast("string").cast("binary").alias("value"))
+"""
+
+
+def enrich(one: Bench) -> None:
+    """Run a pipeline that keeps state by id and joins a cached table by user, twenty records a batch."""
+    one.run(
+        source={"format": "json", "schema": "id BIGINT, user BIGINT", "partitions": None},
+        process={"function": "enrich.py:enrich"},
+        batch={"target": 0, "max_records": 20},
+        checkpoint=str(one.folder / "state"),
+    )
+
+
+def enrich_in_part(one: Bench) -> list[int]:
+    """Deliver the first batch and a part of the second; return what the sink holds."""
+    one.write("enrich.py", FUNCTION.format(folder=str(one.folder)))
+    for part in range(2):
+        one.send([b'{"id": %d, "user": %d}' % (n, 1999 - 7 * n) for n in range(20 * part, 20 * part + 20)], part)
+    (one.folder / "broken").touch()
+    with pytest.raises(errors.FunctionFailed):
+        enrich(one)
+    one.settle()
+    (one.folder / "broken").unlink()
+    before = numbers(one)
+    assert 20 < len(before) < 40
+    return before
+
+
+@pytest.mark.takes(40)
+def test_stateful_pipeline_with_a_cached_lookup_table_delivers_each_record_once(bench: MakeBench) -> None:
+    """A start has an empty cache, and the batch that it finishes may have been joined with a full one."""
+    one = bench(partitions=2)
+    enrich_in_part(one)
+    enrich(one)
+    assert numbers(one) == list(range(40))
+
+
+@pytest.mark.takes(40)
+def test_stateful_batch_that_would_be_joined_in_another_way_is_refused_once_a_part_is_delivered(
+    bench: MakeBench, spark: SparkSession
+) -> None:
+    """A shuffle's partitions have the same numbers whatever its key is, so the keys are compared too."""
+    one = bench(partitions=2)
+    before = enrich_in_part(one)
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    with pytest.raises(errors.CutChanged, match=r"hashpartitioning\(user, 2\)"):
+        enrich(one)
+    assert numbers(one) == before
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", SETTINGS["spark.sql.autoBroadcastJoinThreshold"])
+    enrich(one)
     assert numbers(one) == list(range(40))

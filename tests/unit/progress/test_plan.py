@@ -216,6 +216,27 @@ def test_plan_of_an_earlier_version_keeps_its_digest_under_the_same_code() -> No
     assert begun.delivered_by("r", "d", None, mixes=True).digest != begun.digest
 
 
+def test_plan_names_the_shuffles_that_its_batch_was_begun_with() -> None:
+    """The numbers of a shuffle's partitions are the same whatever its keys are, so a marker names the keys too."""
+    by_id = dataclasses.replace(plan_of("#0", "#1"), mixes=True, cut=("hashpartitioning(id, 2)",))
+    assert StreamPlan.of(json.loads(by_id.to_bytes()), "here") == by_id
+    by_user = by_id.delivered_by("", "", None, mixes=True, cut=("hashpartitioning(user, 2)",))
+    assert by_user.digest != by_id.digest
+    by_id.check_cut(by_id.cut)
+    with pytest.raises(CutChanged, match=r"with the shuffles hashpartitioning\(id, 2\);.*hashpartitioning\(user, 2\)"):
+        by_id.check_cut(by_user.cut)
+
+
+def test_plan_that_names_no_shuffles_is_finished_and_keeps_its_digest() -> None:
+    """An earlier version did not note them, and tasks of its driver may still run."""
+    begun = dataclasses.replace(plan_of("#0", "#1"), mixes=True)
+    assert "cut" not in json.loads(begun.to_bytes())
+    begun.check_cut(("hashpartitioning(user, 2)",))
+    assert begun.delivered_by("", "", None, mixes=True, cut=("hashpartitioning(user, 2)",)) == begun
+    changed = begun.delivered_by("", "new", None, mixes=True, cut=("hashpartitioning(user, 2)",))
+    assert changed.cut == ("hashpartitioning(user, 2)",)
+
+
 def two_parts(*, shuffles: bool) -> Plan:
     """Return the plan of a batch of two parts and two sink partitions."""
     parts = ((Range("a", 0, 0, 5),), (Range("b", 0, 3, 9),))

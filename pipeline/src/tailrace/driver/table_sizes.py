@@ -40,6 +40,13 @@ def fill_tables(plan: Any, of_records: Callable[[Any], bool]) -> None:
             cache.cachedColumnBuffers().count()
 
 
+def fill_caches_of_stream(rows: DataFrame) -> None:
+    """Fill the caches of the tables that a stream uses; Spark plans a stream with its caches only as a query."""
+    caches = rows.sparkSession._jsparkSession.sharedState().cacheManager()
+    every = getattr(caches, "useCachedData$default$2")()  # as Scala names the default of an argument
+    fill_tables(caches.useCachedData(rows._jdf.queryExecution().normalized(), every), lambda cached: False)
+
+
 class PlannedCut:
     """How a frame is cut each time that it is planned.
 

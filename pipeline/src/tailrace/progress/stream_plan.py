@@ -53,6 +53,7 @@ class StreamPlan:
     done: bool = False  # every sink partition is written
     reads: tuple[Range, ...] = ()  # what each task reads whose rejected records have their own sink partition
     sink: str | None = None  # the topic of `exactly_once`; empty where each row names its own, None if nobody noted it
+    cut: tuple[str, ...] | None = None  # the shuffles, as Spark printed them; None if nobody noted them
     version: int = VERSION
 
     @property
@@ -68,7 +69,8 @@ class StreamPlan:
             named.append(list(map(str, self.reads)))
         if self.version >= VERSION and (self.reads or self.mixes):
             by = {"code": self.code, "settings": sorted((self.settings or {}).items())} if self.mixes else {}
-            named.append({"rules": self.rules, **by})
+            cut = {"cut": list(self.cut)} if self.mixes and self.cut is not None else {}
+            named.append({"rules": self.rules, **by, **cut})
         text = json.dumps(named)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -115,6 +117,7 @@ class StreamPlan:
                 "digest": self.digest,
                 **({} if self.settings is None else {"settings": dict(self.settings)}),
                 **({} if self.sink is None else {"sink": self.sink}),
+                **({} if self.cut is None else {"cut": list(self.cut)}),
             }
         )
         return text.encode()
@@ -142,6 +145,7 @@ class StreamPlan:
                 done=data["done"],
                 reads=tuple(Range.parse(each) for each in data.get("reads", ())),
                 sink=data.get("sink"),
+                cut=tuple(map(str, data["cut"])) if "cut" in data else None,
                 version=data["version"],
             )
             digest = data["digest"]
@@ -156,7 +160,14 @@ class StreamPlan:
         return replace(self, done=True, entry=self.entry if ends is None else replace_offsets(self.entry, ends))
 
     def delivered_by(
-        self, rules: str, code: str, settings: Settings, *, mixes: bool, spread: bool = False
+        self,
+        rules: str,
+        code: str,
+        settings: Settings,
+        *,
+        mixes: bool,
+        spread: bool = False,
+        cut: tuple[str, ...] | None = None,
     ) -> StreamPlan:
         """Return the plan for this code; nothing of the batch may be delivered. Its markers then name the code.
 
@@ -164,6 +175,8 @@ class StreamPlan:
         """
         now = replace(self, rules=rules, code=code, settings=settings, mixes=mixes, spread=spread)
         differs = (rules, code) != (self.rules, self.code) or unlike(self.settings, settings)
+        if differs or self.cut is not None:
+            now = replace(now, cut=cut)
         return replace(now, version=VERSION) if differs and self.version == UNNAMED else now
 
     def unlike(self, settings: Settings, *, mixes: bool = False) -> list[str]:
@@ -178,6 +191,19 @@ class StreamPlan:
             {ISOLATION: each[ISOLATION]} if each and ISOLATION in each else None for each in (self.settings, settings)
         )
         return unlike(then, now) if self.reads else []
+
+    def check_cut(self, cut: tuple[str, ...] | None) -> None:
+        """Raise CutChanged if Spark has planned other shuffles for a partly delivered batch than it was begun with."""
+        if self.cut is None or cut is None or self.cut == cut:
+            return
+        was, now = (", ".join(each) or "none" for each in (self.cut, cut))
+        raise CutChanged(
+            f"batch {self.batch} of {self.pipeline!r} is delivered in part, and was begun with the shuffles {was}; "
+            f"Spark would now plan {now}: it joins a table by its size, and that or a setting has changed",
+            kept="nothing more of the batch was delivered; what was, is not delivered again",
+            then="finish the batch with the table and the settings of the last run (`tailrace run FILE --batch`); "
+            "spark.sql.autoBroadcastJoinThreshold, -1 or larger than the table, gives the other join",
+        )
 
     def check_repeatable(self, rules: str, code: str, settings: Settings = None, *, mixes: bool = False) -> None:
         """Raise CutChanged if a partly delivered batch could now distribute its records in another way.

@@ -314,21 +314,15 @@ def _check_cut(frame: DataFrame, *, known: bool) -> None:
 def _query(spark: SparkSession) -> Any:
     """Return Spark's object of the query that this batch belongs to, whose session is not the batch's."""
     number = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
-    query = _active(spark, number) if number else None
+    query = spark_source.active_query(spark, number) if number else None
     if query is None:
         raise errors.InvariantBroken(f"Spark has no active query {number!r}")
     return query
 
 
-def _active(spark: SparkSession, number: str) -> Any:
-    """Return Spark's object of an active query; None if none has this id."""
-    jvm: Any = spark._jvm
-    return spark._jsparkSession.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(number))
-
-
 def _runs(spark: SparkSession, call: Call) -> bool:
     """Return whether the run of the query that made this call is still active."""
-    query = _active(spark, call.query)
+    query = spark_source.active_query(spark, call.query)
     return query is not None and query.runId().toString() == call.run
 
 

@@ -22,7 +22,7 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.progress.positions import begins
 from tailrace.progress.stream_plan import StreamPlan, assign, offsets_of
-from tailrace.spark_stream import spark_source
+from tailrace.spark_stream import shuffle_keys, spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
 from tailrace.spark_stream.frame import Cut
 from tailrace.spark_stream.gate import Gate
@@ -52,7 +52,7 @@ class Runner:
         self._log: Checkpoint | None = None
         self._query = ""
         self._cut: Cut | None = None
-        self._touched = False
+        self._touched = self._in_part = False
         self._seen: Parts = frozenset()
         self._delivered = -1
         self._owners: dict[SinkPartition, str] = {}
@@ -89,15 +89,17 @@ class Runner:
         cut: Cut,
         *,
         touched: bool = False,
+        in_part: bool = False,
         seen: Parts = frozenset(),
     ) -> None:
         """Set where the stream continues: after this plan, at these positions.
 
-        `cut` says who shuffles its rows; `touched`: the plan's batch is delivered, or a part of it is; `seen`: the sink
-        partitions of which the start has read a marker. An open batch that Spark has not noted comes again.
+        `cut` says who shuffles its rows; `touched`: the plan's batch is delivered, or a part of it is; `in_part`: not
+        all of it is; `seen`: the sink partitions of which the start has read a marker. An open batch that Spark has not
+        noted comes again.
         """
         self._plan, self.positions, self._log, self._cut = plan, dict(positions), log, cut
-        self._touched, self._seen = touched, seen
+        self._touched, self._in_part, self._seen = touched, in_part, seen
         self._delivered = plan.batch if plan is not None and log.noted(plan.batch) else -1
 
     # -- the stream -------------------------------------------------------------------------------
@@ -129,11 +131,14 @@ class Runner:
         if self._log is None or self._cut is None:
             raise errors.InvariantBroken(f"batch {number} came before the runner's begin()")
         entry = self._log.entry(number)
+        shuffles = self._shuffles(rows) if self._cut.mixes else None
         known = self._plan
         if known is not None and known.batch == number:  # only with a Spark checkpoint
             check_reads(known, reads)
+            if self._in_part:
+                known.check_cut(shuffles)
             assigned = assign(known, slices)  # may refuse this code, and then the plan must not name it
-            replay, plan = True, self._delivered_now(known, self._cut)
+            replay, plan = True, self._delivered_now(known, self._cut, shuffles)
         else:
             replay = False
             plan = StreamPlan(
@@ -153,6 +158,7 @@ class Runner:
                 settings=self._context.assembly.settings,
                 mixes=self._cut.mixes,
                 spread=self._cut.spread,
+                cut=shuffles,
             )
             assigned = assign(plan, slices)
             if number != self.last + 1:
@@ -174,14 +180,21 @@ class Runner:
         self._context.watcher.finished(self._finished(plan, written, replay))
         crash_points.at(Point.BATCH_RETURNED, number)
 
-    def _delivered_now(self, plan: StreamPlan, cut: Cut) -> StreamPlan:
+    def _shuffles(self, rows: DataFrame) -> tuple[str, ...]:
+        query = spark_source.active_query(rows.sparkSession, self._query_id(rows))
+        if query is None:
+            raise errors.InvariantBroken(f"Spark has no active query {self._query_id(rows)!r}")
+        return shuffle_keys.of_stream(query.lastExecution())
+
+    def _delivered_now(self, plan: StreamPlan, cut: Cut, shuffles: tuple[str, ...] | None) -> StreamPlan:
         """Return the plan with the code that delivers it from here on, which the next start compares with its own.
 
         If a part is delivered, the plan stays: the start has checked that the parts do not depend on what has changed,
         and their markers name this plan.
         """
         assembly = self._context.assembly
-        now = plan.delivered_by(assembly.rules, assembly.code, assembly.settings, mixes=cut.mixes, spread=cut.spread)
+        by = assembly.rules, assembly.code, assembly.settings
+        now = plan.delivered_by(*by, mixes=cut.mixes, spread=cut.spread, cut=shuffles)
         if plan.done or self._touched or now == plan:
             return plan
         self._context.ledger.write(now, begins(now, now.ends))

@@ -1,4 +1,4 @@
-"""What deals the rows of an `exactly_once` batch out to its sink partitions: shuffles, and the branches of unions.
+"""What deals the rows of a batch that Spark planned out to its sink partitions: shuffles, and the branches of unions.
 
 A job that uses only the drop-in has no function whose files could be compared. So the keys are written down as Spark
 has planned them, and the conditions of branches as Spark has analysed them, each with the expressions that its columns
@@ -64,6 +64,15 @@ def with_branches(keys: ShuffleKeys, query: Any, batch: Any, number: int) -> Shu
     columns.add(above, below)
     texts = [[columns.choice(each) for each in union] for union in found]
     return ShuffleKeys(_digest([keys.code, texts, *columns.functions]), keys.printed)
+
+
+def of_stream(query: Any) -> tuple[str, ...]:
+    """Return the shuffles between a query's source and its sink, as Spark prints them, without this session's ids."""
+    return tuple(
+        _IDS.sub("", node.plan.outputPartitioning().toString())
+        for node in _nodes(tree(query.executedPlan()))
+        if node.name == "Exchange" and any(each.name.startswith("MicroBatchScan") for each in node)
+    )
 
 
 def sized(*plans: Any) -> bool:

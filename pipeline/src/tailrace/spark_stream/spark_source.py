@@ -57,6 +57,12 @@ def stream(spark: SparkSession, pipeline: Pipeline, start: TopicPartitions | Non
     return reader.load()
 
 
+def active_query(spark: SparkSession, number: str) -> Any:
+    """Return Spark's object of an active query; None if none has this id."""
+    jvm: Any = spark._jvm
+    return spark._jsparkSession.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(number))
+
+
 def cut(frame: DataFrame, stream: Any) -> tuple[tuple[Range, ...], tuple[Slice, ...]]:
     """Return what Spark has planned for a batch: the source ranges in its order, and what each task reads.
 

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace import errors
+from tailrace.config import Pipeline
 from tailrace.driver import open_transactions, recovery
 from tailrace.driver.brokers import Brokers
 from tailrace.driver.context import Context
@@ -19,6 +20,7 @@ from tailrace.driver.lead import Renewal, overtaken, require_lead
 from tailrace.driver.recovery import Recovered
 from tailrace.driver.shutdown import unfinished
 from tailrace.driver.spark_errors import failure
+from tailrace.driver.table_sizes import fill_caches_of_stream
 from tailrace.driver.task_reports import reports
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
@@ -120,13 +122,23 @@ def _from(
             expiry.check_done(plan, markers, recovery.way_out(pipeline, expiry.THEN))
         if plan is not None and checkpoint.fit(leaves(cut.rows)):
             context.emit(Noted("the checkpoint was written by version 0.1, which read each record twice"))
-        touched = plan is not None and any(_written(plan, markers))
-        runner.begin(plan, positions, checkpoint, cut, touched=touched, seen=frozenset(markers))
+        done = _written(plan, markers) if plan is not None else []
+        touched, in_part = any(done), any(done) and not all(done)
+        runner.begin(plan, positions, checkpoint, cut, touched=touched, in_part=in_part, seen=frozenset(markers))
+        _fill(cut.rows, pipeline)
         context.watcher.reading(lambda: runner.positions)
         context.emit(Ready(pipeline.pipeline, context.run))
         _stream(context, runner, cut.rows, checkpoint.place, until_read)
     finally:
         checkpoint.close()
+
+
+def _fill(rows: DataFrame, pipeline: Pipeline) -> None:
+    """Fill the caches of lookup tables: Spark joins by their sizes, which are known only then."""
+    try:
+        fill_caches_of_stream(rows)
+    except Exception as error:
+        raise failure(error, pipeline) from error
 
 
 def _check_open(

@@ -132,13 +132,13 @@ FUNCTION = """
         return number
     def enrich(frame):
         users = frame.sparkSession.createDataFrame(TABLE, "user long, name string").cache()
-        rows = frame.dropDuplicates(["id"]).join(users, "user")
+        rows = frame.dropDuplicates(["id", "user"]).join(users, "user")
         return rows.select(F.udf(check, LongType())("id").cast("string").cast("binary").alias("value"))
 """
 
 
 def enrich(one: Bench) -> None:
-    """Run a pipeline that keeps state by id and joins a cached table by user, twenty records a batch."""
+    """Run a pipeline that keeps state by id and user, and joins a cached table by user, twenty records a batch."""
     one.run(
         source={"format": "json", "schema": "id BIGINT, user BIGINT", "partitions": None},
         process={"function": "enrich.py:enrich"},

@@ -19,7 +19,7 @@ from support.threads import Line, first_part_only
 from tailrace import errors
 from tailrace.driver import open_transactions
 from tailrace.progress.marker import markers_group
-from tailrace.spark_stream.sink import deliver
+from tailrace.spark_stream.sink import written_by
 
 pytestmark = pytest.mark.integration
 
@@ -136,9 +136,9 @@ def test_marker_deleted_before_a_batch_comes_again_stops_a_query_of_the_users(
 
     def delivers(*given: Any, **named: Any) -> Any:
         delete(one.kafka, one.name)
-        return deliver(*given, **named)
+        return written_by(*given, **named)
 
-    monkeypatch.setattr("tailrace.spark_stream.planned_sink.deliver", delivers)
+    monkeypatch.setattr("tailrace.spark_stream.planned_sink.written_by", delivers)
     with pytest.raises(Exception, match="TR-306"):
         job()
     one.settle()

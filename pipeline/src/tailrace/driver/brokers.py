@@ -10,12 +10,24 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cache, partial
 
 from tailrace import errors
+from tailrace.config import Kafka
 from tailrace.kafka.clients import in_thread
+from tailrace.kafka.cluster import Cluster
 from tailrace.status.events import BrokersAway, BrokersBack, Emit
 
 _EVERY = 5.0  # seconds into a batch, and between two questions
+
+
+def asking(kafka: Kafka) -> Callable[[], object]:
+    """Return the question whether brokers answer, with a client of its own, which is made when it is first asked.
+
+    If another thread's client asked, an answer might free a request for offsets that still looks up a leader.
+    """
+    made = cache(partial(Cluster, kafka))
+    return lambda: made().topics()
 
 
 @dataclass

@@ -17,7 +17,7 @@ from typing import TypeVar
 from tailrace import crash_points, errors
 from tailrace.config import Delivery, OnDataLoss
 from tailrace.crash_points import Point
-from tailrace.driver.brokers import Brokers
+from tailrace.driver.brokers import Brokers, asking
 from tailrace.driver.choose import choose, reached
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine, Parts
@@ -76,9 +76,7 @@ class Loop:
         self._ticked = 0.0
         self._settled: TopicPartitions | None = None  # where the last plan was noted as done
         self._idle: TopicPartitions | None = None  # where it was reported
-        # No reference to the loop: in a cycle the cluster's client would be freed late, and may wait there for ever.
-        cluster = self.context.cluster
-        self._brokers = Brokers(self.context.emit, lambda: cluster.topics())
+        self._brokers = Brokers(self.context.emit, asking(self.context.pipeline.kafka))
         self._written: list[Written] = []
         ledger = self.context.ledger
         self._renewal = Renewal(ledger, self.context.pipeline, self.context.renew_every)

@@ -1,4 +1,5 @@
-"""Functions of librdkafka's C interface, with their types: what its queues and events need, and how to bind others.
+"""Functions of librdkafka's C interface, with their types: what its queues and events need, how to make an
+administration request, and how to bind others.
 
 The library is the one that confluent-kafka links, found through its extension module. OSError or AttributeError mean
 that it is not there, or lacks a function.
@@ -7,14 +8,18 @@ that it is not there, or lacks a function.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Final
 
-from confluent_kafka import cimpl
+from confluent_kafka import KafkaError, KafkaException, cimpl
 
 POINTER: Final = ctypes.c_void_p
 TEXT: Final = ctypes.c_char_p
 NUMBER: Final = ctypes.c_int
 SIZE: Final = ctypes.c_size_t
+_GRACE = 1.0  # librdkafka itself answers at the end of its limit
+_REASON = 512
 
 
 class Bindings:
@@ -36,6 +41,48 @@ class Bindings:
     def held(self, name: str, result: Any, *arguments: Any) -> Any:
         """Bind a function that returns at once."""
         return _typed(self._held, name, result, arguments)
+
+
+class Requests(Bindings):
+    """What every administration request needs; a subclass adds the functions of one request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue_new = self.free("queue_new", POINTER, POINTER)
+        self.options_new = self.free("AdminOptions_new", POINTER, POINTER, NUMBER)
+        self.options_limit = self.free("AdminOptions_set_request_timeout", NUMBER, POINTER, NUMBER, TEXT, SIZE)
+        self.options_destroy = self.free("AdminOptions_destroy", None, POINTER)
+        self.error_code = self.held("error_code", NUMBER, POINTER)
+
+    def options(self, instance: int, kind: int, limit: float, made: ExitStack) -> int:
+        """Return the options of a request of this kind (rd_kafka_admin_op_t); they live as long as `made`."""
+        options: int = self.options_new(instance, kind)
+        made.callback(self.options_destroy, options)
+        reason = ctypes.create_string_buffer(_REASON)
+        if code := self.options_limit(options, int(limit * 1000), reason, _REASON):
+            raise KafkaException(KafkaError(code, text(reason.value)))
+        return options
+
+    def answer(self, instance: int, limit: float, send: Callable[[int], object], absent: str, made: ExitStack) -> int:
+        """Send a request to a queue, wait, and return its event, which lives as long as `made`.
+
+        Raise what the brokers refuse, or that after the limit there is `absent`.
+        """
+        queue = self.queue_new(instance)
+        made.callback(self.queue_destroy, queue)
+        send(queue)
+        event: int | None = self.queue_poll(queue, int((limit + _GRACE) * 1000))
+        if not event:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"{absent} within {limit:.0f} s"))
+        made.callback(self.event_destroy, event)
+        if code := self.event_error(event):
+            raise KafkaException(KafkaError(code, text(self.event_error_string(event))))
+        return event
+
+
+def text(found: bytes | None) -> str:
+    """Return a text of librdkafka's as Python's, empty if there is none."""
+    return (found or b"").decode(errors="replace")
 
 
 def _typed(library: ctypes.CDLL, name: str, result: Any, arguments: tuple[Any, ...]) -> Any:

@@ -14,15 +14,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from tailrace.kafka.bindings import NUMBER, POINTER, SIZE, TEXT, Bindings
+from tailrace.kafka.bindings import POINTER, SIZE, TEXT, Requests
 from tailrace.kafka.handles import handle
 
 _DESCRIBE_TOPICS: Final = 19  # rd_kafka_admin_op_t
-_GRACE = 1.0  # librdkafka itself answers at the end of its limit
-_REASON = 512
+_GRACE = 1.0  # the request itself ends at its limit
 
 
 @dataclass(frozen=True)
@@ -35,17 +34,13 @@ class Described:
     error: int = 0
 
 
-class _Library(Bindings):
+class _Library(Requests):
     """librdkafka's functions for this request, with their types."""
 
     def __init__(self) -> None:
         super().__init__()
         free, held = self.free, self.held
         counted, texts = ctypes.POINTER(SIZE), ctypes.POINTER(TEXT)
-        self.queue_new = free("queue_new", POINTER, POINTER)
-        self.options_new = free("AdminOptions_new", POINTER, POINTER, NUMBER)
-        self.options_limit = free("AdminOptions_set_request_timeout", NUMBER, POINTER, NUMBER, TEXT, SIZE)
-        self.options_destroy = free("AdminOptions_destroy", None, POINTER)
         self.collection_new = free("TopicCollection_of_topic_names", POINTER, texts, SIZE)
         self.collection_destroy = free("TopicCollection_destroy", None, POINTER)
         self.describe = free("DescribeTopics", None, POINTER, POINTER, POINTER, POINTER)
@@ -55,7 +50,6 @@ class _Library(Bindings):
         self.topic_error = held("TopicDescription_error", POINTER, POINTER)
         self.topic_id = held("TopicDescription_topic_id", POINTER, POINTER)
         self.topic_partitions = held("TopicDescription_partitions", POINTER, POINTER, counted)
-        self.error_code = held("error_code", NUMBER, POINTER)
         self.uuid_text = held("Uuid_base64str", TEXT, POINTER)
 
 
@@ -73,25 +67,16 @@ def described(admin: AdminClient, names: Sequence[str], limit: float) -> list[De
     if library is None or instance is None:
         return list(_by_confluent_kafka(admin, names, limit))
     with ExitStack() as made:
-        queue = library.queue_new(instance)
-        made.callback(library.queue_destroy, queue)
-        options = library.options_new(instance, _DESCRIBE_TOPICS)
-        made.callback(library.options_destroy, options)
-        reason = ctypes.create_string_buffer(_REASON)
-        code = library.options_limit(options, int(limit * 1000), reason, _REASON)
-        if code:
-            raise KafkaException(KafkaError(code, reason.value.decode(errors="replace")))
+        options = library.options(instance, _DESCRIBE_TOPICS, limit, made)
         collection = library.collection_new((ctypes.c_char_p * len(names))(*map(str.encode, names)), len(names))
         made.callback(library.collection_destroy, collection)
-        library.describe(instance, collection, options, queue)
-        event = library.queue_poll(queue, int((limit + _GRACE) * 1000))
-        if not event:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no description of topics within {limit:.0f} s"))
-        made.callback(library.event_destroy, event)
-        code = library.event_error(event)
-        if code:
-            why = (library.event_error_string(event) or b"").decode(errors="replace")
-            raise KafkaException(KafkaError(code, why))
+        event = library.answer(
+            instance,
+            limit,
+            lambda queue: library.describe(instance, collection, options, queue),
+            "no description of topics",
+            made,
+        )
         count = ctypes.c_size_t()
         topics = library.topics(library.event_result(event), ctypes.byref(count))
         return [_read(library, topics[place]) for place in range(count.value)]

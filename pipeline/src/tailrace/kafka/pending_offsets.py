@@ -16,12 +16,10 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from tailrace.kafka.bindings import NUMBER, POINTER, SIZE, TEXT, Bindings
+from tailrace.kafka.bindings import NUMBER, POINTER, SIZE, TEXT, Requests, text
 from tailrace.kafka.handles import handle
 
 _LIST_OFFSETS_OF_GROUP: Final = 14  # rd_kafka_admin_op_t
-_GRACE = 1.0  # librdkafka itself answers at the end of its limit
-_REASON = 512
 
 
 @dataclass(frozen=True)
@@ -61,18 +59,14 @@ class _Partitions(ctypes.Structure):
     _fields_ = (("count", ctypes.c_int), ("size", ctypes.c_int), ("elements", ctypes.POINTER(_Partition)))
 
 
-class _Library(Bindings):
+class _Library(Requests):
     """librdkafka's functions for this request, with their types."""
 
     def __init__(self) -> None:
         super().__init__()
         free, held = self.free, self.held
         listed, pointers = ctypes.POINTER(_Partitions), ctypes.POINTER(POINTER)
-        self.queue_new = free("queue_new", POINTER, POINTER)
-        self.options_new = free("AdminOptions_new", POINTER, POINTER, NUMBER)
-        self.options_limit = free("AdminOptions_set_request_timeout", NUMBER, POINTER, NUMBER, TEXT, SIZE)
         self.options_stable = free("AdminOptions_set_require_stable_offsets", POINTER, POINTER, NUMBER)
-        self.options_destroy = free("AdminOptions_destroy", None, POINTER)
         self.partitions_new = held("topic_partition_list_new", listed, NUMBER)
         self.partitions_add = held("topic_partition_list_add", POINTER, listed, TEXT, ctypes.c_int32)
         self.partitions_destroy = held("topic_partition_list_destroy", None, listed)
@@ -83,7 +77,6 @@ class _Library(Bindings):
         self.groups = held("ListConsumerGroupOffsets_result_groups", pointers, POINTER, ctypes.POINTER(SIZE))
         self.group_error = held("group_result_error", POINTER, POINTER)
         self.group_partitions = held("group_result_partitions", listed, POINTER)
-        self.error_code = held("error_code", NUMBER, POINTER)
         self.error_text = held("error_string", TEXT, POINTER)
         self.error_destroy = held("error_destroy", None, POINTER)
 
@@ -107,29 +100,24 @@ def stored(consumer: Consumer, group: str, places: Sequence[TopicPartition], lim
     if library is None or instance is None:
         raise KafkaException(KafkaError(KafkaError._NOT_IMPLEMENTED, "the consumer's handle is not known"))
     with ExitStack() as made:
-        queue = library.queue_new(instance)
-        made.callback(library.queue_destroy, queue)
-        options = library.options_new(instance, _LIST_OFFSETS_OF_GROUP)
-        made.callback(library.options_destroy, options)
-        reason = ctypes.create_string_buffer(_REASON)
-        if code := library.options_limit(options, int(limit * 1000), reason, _REASON):
-            raise KafkaException(KafkaError(code, reason.value.decode(errors="replace")))
+        options = library.options(instance, _LIST_OFFSETS_OF_GROUP, limit, made)
         if refused := library.options_stable(options, 1):
             made.callback(library.error_destroy, refused)
-            raise KafkaException(KafkaError(library.error_code(refused), _text(library.error_text(refused))))
+            raise KafkaException(KafkaError(library.error_code(refused), text(library.error_text(refused))))
         partitions = library.partitions_new(len(places))
         made.callback(library.partitions_destroy, partitions)
         for each in places:
             library.partitions_add(partitions, each.topic.encode(), each.partition)
         request = library.request_new(group.encode(), partitions)
         made.callback(library.request_destroy, request)
-        library.ask(instance, (ctypes.c_void_p * 1)(request), 1, options, queue)
-        event = library.queue_poll(queue, int((limit + _GRACE) * 1000))
-        if not event:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no offsets of {group} within {limit:.0f} s"))
-        made.callback(library.event_destroy, event)
-        if code := library.event_error(event):
-            raise KafkaException(KafkaError(code, _text(library.event_error_string(event))))
+        asked = (ctypes.c_void_p * 1)(request)
+        event = library.answer(
+            instance,
+            limit,
+            lambda queue: library.ask(instance, asked, 1, options, queue),
+            f"no offsets of {group}",
+            made,
+        )
         count = ctypes.c_size_t()
         groups = library.groups(library.event_result(event), ctypes.byref(count))
         return [each for number in range(count.value) for each in _read(library, groups[number])]
@@ -138,13 +126,9 @@ def stored(consumer: Consumer, group: str, places: Sequence[TopicPartition], lim
 def _read(library: _Library, group: int) -> Iterator[Stored]:
     error = library.group_error(group)
     if error and (code := library.error_code(error)):
-        raise KafkaException(KafkaError(code, _text(library.error_text(error))))
+        raise KafkaException(KafkaError(code, text(library.error_text(error))))
     listed = library.group_partitions(group)
     for number in range(listed.contents.count if listed else 0):
         each = listed.contents.elements[number]
         note = ctypes.string_at(each.metadata, each.metadata_size).decode(errors="replace") if each.metadata else None
         yield Stored(each.topic.decode(), each.partition, each.offset, note, each.error)
-
-
-def _text(found: bytes | None) -> str:
-    return (found or b"").decode(errors="replace")

@@ -102,7 +102,7 @@ class ExactlyOnce:
             markers = self._held.markers()
             _check_same(plan, planned)
             _check_sink(plan, planned)
-            assigned = assign(plan, slices)
+            assigned = assign(plan, slices)  # may refuse this query, and then the plan must not name its code
             plan = self._replayed(plan, planned, markers, noted.printed)
         write = BatchWrite(
             plan=plan,
@@ -148,7 +148,6 @@ class ExactlyOnce:
                 return plan
             if plan.code != printed or others:
                 raise _shuffles_changed(plan, f"another {others[0]}" if others else "other shuffles or branches")
-        assign(plan, now.slices)  # may refuse this query, and then the plan must not name its code
         if plan.code == printed and not others:  # the functions were not noted: they are taken for the same
             if plan.version >= VERSION:  # its markers name the code
                 return plan

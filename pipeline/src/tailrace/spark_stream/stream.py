@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.driver import open_transactions, recovery
-from tailrace.driver.brokers import Brokers
+from tailrace.driver.brokers import Brokers, asking
 from tailrace.driver.context import Context
 from tailrace.driver.lead import Renewal, overtaken, require_lead
 from tailrace.driver.recovery import Recovered
@@ -185,7 +185,7 @@ def _watch(context: Context, runner: Runner, query: StreamingQuery, batch: bool)
     Raise DriverFenced if a newer driver takes over while a batch takes long.
     """
     reported: TopicPartitions | None = None
-    brokers, asked, watched = Brokers(context.emit, context.cluster.topics), 0.0, ""
+    brokers, asked, watched = Brokers(context.emit, asking(context.pipeline.kafka)), 0.0, ""
     renewal = Renewal(context.ledger, context.pipeline, context.renew_every)
     while query.isActive and not context.stop.event.wait(0.2):
         if runner.error is not None:

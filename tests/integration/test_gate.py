@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from support import early, strict
 from support.expiry import expire
@@ -188,3 +189,40 @@ def test_gate_commits_nothing_of_an_input_that_was_cut_off(bench: MakeBench, kin
     one.run(**sections, process={**process, "validate": {"good": "id % 1000 <> 1"}})
     assert len(one.values()) == 25_000 - 25
     assert len(one.rejected()) == 25
+
+
+WIDE = """
+    from pyspark.sql import functions as F
+
+    def wide(frame):
+        rows = frame.select("id", *(frame["id"].alias(f"c{number}") for number in range(9)))
+        none = frame.sparkSession.range(9).where("id % 10 = 9")
+        joined = rows.join(none.hint("broadcast"), "id")
+        return joined.select(F.greatest(*joined.columns).alias("most"))
+"""
+FIELDS = "spark.sql.codegen.maxFields"  # 100 by default
+
+
+@pytest.mark.takes(15)
+def test_join_of_many_columns_with_an_empty_table_ends_with_the_setting_that_lets_it_run(
+    bench: MakeBench, spark: SparkSession
+) -> None:
+    """Without generated code, Spark reads no row for it, and the rejected records among them would be lost."""
+    one = bench(partitions=2)
+    one.write("wide.py", WIDE)
+    sections: dict[str, Any] = {
+        "source": {"format": "json", "schema": "id LONG"},
+        "process": {"function": "wide.py:wide"},
+        "sink": {"format": "json"},
+    }
+    one.send([b'{"id": 1}', b"no JSON"])
+    spark.conf.set(FIELDS, "5")
+    try:
+        with pytest.raises(errors.InputUnread) as caught:
+            one.run(**sections)
+    finally:
+        spark.conf.unset(FIELDS)
+    assert f"set {FIELDS}" in caught.value.then
+    assert (one.values(), one.rejected()) == ([], [])
+    one.run(**sections)
+    assert (one.values(), [value for value, _ in one.rejected()]) == ([], [b"no JSON"])

@@ -207,6 +207,11 @@ class InputUnread(DeliveryError):
     would be lost. The transaction was aborted. A function that takes an iterator of Arrow batches must exhaust it; to
     drop records, filter them.
 
+    Spark itself reads no row for an inner join with an empty table that it broadcasts, but only if it runs the join
+    without generated code: if the rows have more columns than `spark.sql.codegen.maxFields` (100), or the code would be
+    too large. In the first case raise the setting, under `spark` in the pipeline's file. In the second, give the table
+    `.hint("merge")`.
+
     The same error ends a task attempt whose rejected records the gateway had forgotten: no conversation touched it for
     a day, or the run has begun a later batch meanwhile.
     """

@@ -213,6 +213,8 @@ def completed(attempt: Attempt, task: Assignment) -> Attempt:
         raise errors.InputUnread(
             f"{task}: the function ended before it had read all of its rows",
             kept="its transaction was aborted; nothing of this attempt is visible to a read_committed reader",
-            then="let the function read its input to the end; to drop records, filter them",
+            then="let the function read its input to the end; to drop records, filter them; if it joins an "
+            "empty table, set spark.sql.codegen.maxFields to more than the rows' columns: without generated code, "
+            "Spark reads nothing then",
         )
     return attempt

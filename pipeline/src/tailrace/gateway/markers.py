@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tailrace.gateway import Assignment
 from tailrace.kafka.clients import connection, persist
-from tailrace.kafka.informed_reader import InformedReader
+from tailrace.kafka.informed_reader import Informed, InformedReader
 from tailrace.kafka.rights import Operation, on_groups, on_topic
 from tailrace.progress.marker import Marker, markers_group
 
@@ -36,7 +36,7 @@ class MarkerReader:
         """The metadata that a transaction needs to commit offsets for the group."""
         return self._reader.metadata
 
-    def inform(self, producer: Producer, partition: int, who: str, limit: float = LIMIT) -> Consumer:
+    def inform(self, producer: Producer, partition: int, who: str, limit: float = LIMIT) -> Informed:
         """Return a client that is told all markers that were committed before `producer` fenced.
 
         Its transaction is left open, and must be aborted.

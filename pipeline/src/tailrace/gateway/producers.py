@@ -23,6 +23,7 @@ from tailrace.gateway.sender import KEPT, TRANSACTIONAL, Sender
 from tailrace.gateway.statistics import Listener
 from tailrace.kafka.clients import add_offsets, broken, fatal, persist, told
 from tailrace.kafka.errors import INVALID, code_of, is_fenced, translate
+from tailrace.kafka.informed_reader import Informed
 from tailrace.kafka.rights import Operation, on_groups, on_topic, on_transactions
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import BatchId
@@ -62,7 +63,8 @@ class SinkProducer(Sender):
         marking = on_groups(task.pipeline), on_topic(Operation.READ, task.ledger)
         self._rights = (on_transactions(task.pipeline), *marking)
         self.ledger = ledger  # may differ between tasks
-        self._informed: Consumer | None = None  # between fencing and reading the marker
+        self.decided: BatchId | None = None  # the last batch for which it has decided whether to write
+        self.informed: Consumer | None = None  # between fencing and reading the marker
         self._handover = Handover(self.producer) if available() else None
 
     def offer(self, topic: str, messages: Any) -> None:
@@ -108,10 +110,10 @@ class SinkProducer(Sender):
         persist(lambda: self.producer.init_transactions(_INIT_LIMIT), doing, 120, self._rights)
         self._step(Event.FENCE)
 
-    def inform(self) -> bool:
+    def inform(self) -> tuple[Informed, str]:
         """Find a broker that knows what older owners of the transactional id have committed; right after `fence`.
 
-        Return False if that was in doubt: then the next transaction may not use the same epoch.
+        Return also why the next transaction may not use the same epoch; empty if it may.
         """
         doing = "asking for its marker"
         informed = self._attempt(doing, lambda: self.ledger.inform(self.producer, self._place.partition, self._who))
@@ -119,8 +121,7 @@ class SinkProducer(Sender):
         self._attempt(doing, lambda: self.producer.abort_transaction(_COMMIT_LIMIT))
         self.listen()
         self._heard.doubt = self._heard.doubt or self._slow((time.perf_counter() - started) * 1000)
-        self._informed = None if self._heard.doubt else informed
-        return self._informed is not None
+        return informed, self._heard.doubt
 
     def marker(self) -> Marker | None:
         """Read the marker from the ledger; only a producer that has just fenced waits for open transactions."""
@@ -128,7 +129,7 @@ class SinkProducer(Sender):
         self._require_informed()
         try:
             limit = LIMIT if fenced else _GLANCE
-            found = self.ledger.markers([self._place.partition], self._who, limit, self._informed)
+            found = self.ledger.markers([self._place.partition], self._who, limit, self.informed)
         except errors.KafkaError as error:
             if fenced:
                 raise
@@ -137,22 +138,25 @@ class SinkProducer(Sender):
                 f"{self._who}: its marker could not be read within {_GLANCE:.0f} s: another attempt may hold it open",
                 kept=KEPT,
             ) from error
-        self._informed = None
+        self.informed = None
         self._step(Event.READ)
         return found.get(self._place.partition)
 
     def markers(self) -> dict[int, Marker]:
         """Read the markers of all sink partitions."""
         self._require_informed()
-        found = self.ledger.all(self._who, self._informed)
-        self._informed = None
+        found = self.ledger.all(self._who, self.informed)
+        self.informed = None
         self._step(Event.READ)
         return found
 
     def _require_informed(self) -> None:
-        if self.state is State.FENCED and self._informed is None and not self.inform():
-            self._step(Event.DOUBT)
-            raise errors.Contested(f"{self._who}: asking for its marker: {self._heard.doubt}", kept=KEPT)
+        if self.state is State.FENCED and self.informed is None:
+            informed, doubt = self.inform()
+            if doubt:
+                self._step(Event.DOUBT)
+                raise errors.Contested(f"{self._who}: asking for its marker: {doubt}", kept=KEPT)
+            self.informed = informed.consumer
 
     @staticmethod
     def _slow(took: float) -> str:

@@ -23,13 +23,14 @@ from tailrace.gateway.send import Counts, send
 from tailrace.gateway.sender import AT_LEAST_ONCE, Sender
 from tailrace.gateway.statistics import Listener, Statistics
 from tailrace.gateway.verdicts import Verdicts
+from tailrace.kafka.informed_reader import Informed
 from tailrace.progress.marker import Decision, Marker, decide
 from tailrace.progress.plan import Range
-from tailrace.progress.states import overtaken, remembers
+from tailrace.progress.states import overtaken, remembers, repeated
 from tailrace.telemetry import metrics
 from tailrace.telemetry.measure import Measures
 
-_INFORMED = 5  # producers in a row that may be in doubt after they fenced, before a task fails
+_INFORMED = 3  # producers in a row that may ask for a marker anew
 _FLUSH_STEP = 5.0
 _FLUSH_LIMIT = 120.0  # seconds without any acknowledgement
 
@@ -95,6 +96,7 @@ class Deliveries:
     # -- exactly once ----------------------------------------------------------------------------
 
     def _exactly_once(self, task: Assignment, batches: Iterator[Any], ledger: MarkerReader) -> Written:
+        told: Informed | None = None
         for left in reversed(range(_INFORMED)):
             with self.sinks.borrow(
                 (task.pipeline, int(task.partition)),
@@ -107,13 +109,17 @@ class Deliveries:
                 if fresh:
                     sink.fence()
                     crash_points.at(Point.SINK_FENCED, task.batch, task.partition)
-                    if left and not sink.inform():
-                        continue  # its doubt replaces it
+                    if told is None or (left and not told.recent):
+                        told, doubt = sink.inform()
+                        if doubt:
+                            continue  # the next producer ends what is in doubt: it fences this one
+                    sink.informed = told.consumer
                 return self._decided(sink, task, batches, fresh)
         raise errors.InvariantBroken(f"{task}: the last of several producers was not used")
 
     def _decided(self, sink: SinkProducer, task: Assignment, batches: Iterator[Any], fresh: bool) -> Written:
         """Write the sink partition, or skip it, as its marker says."""
+        sink.decided = task.batch
         # With no doubt since the previous batch, no other producer can have written: no need to read the marker.
         known = remembers(sink.last, task.batch)
         if task.by_content:
@@ -175,7 +181,7 @@ class Deliveries:
         return self._statistics.listener(task.pipeline) if self._statistics is not None else None
 
     def _doubt(self, sink: SinkProducer, task: Assignment) -> str:
-        return overtaken(sink.run, task.run, task.owner, self.name) or sink.doubt
+        return overtaken(sink.run, task.run, task.owner, self.name) or repeated(sink.decided, task.batch) or sink.doubt
 
     def _by_content(
         self, sink: SinkProducer, task: Assignment, batches: Iterator[Any], fresh: bool, markers: dict[int, Marker]

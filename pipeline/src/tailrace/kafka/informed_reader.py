@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -25,6 +26,20 @@ from tailrace.kafka.rights import Right
 _NEVER = 2**62
 _NOTE = "this transaction is aborted"
 _PAUSE, _STALE_PAUSE = 0.02, 0.25
+_RECENT = 5.0  # seconds; brokers miss one of theirs for 9 s before they move its groups (broker.session.timeout.ms)
+
+
+@dataclass(frozen=True)
+class Informed:
+    """A client whose broker knew all that was committed when it was asked."""
+
+    consumer: Consumer
+    asked: float  # time.monotonic()
+
+    @property
+    def recent(self) -> bool:
+        """Whether its broker has the group still: who fences now need not ask again."""
+        return time.monotonic() - self.asked < _RECENT
 
 
 class InformedReader:
@@ -49,7 +64,7 @@ class InformedReader:
         """What a transaction needs to commit offsets for the group."""
         return self.consumer.consumer_group_metadata()
 
-    def inform(self, producer: Producer, place: TopicPartition, limit: float, doing: str) -> Consumer:
+    def inform(self, producer: Producer, place: TopicPartition, limit: float, doing: str) -> Informed:
         """Return a client whose broker knows all that was committed until now.
 
         The producer has taken its transactional id, and nobody else commits at this place. Its transaction is left
@@ -62,10 +77,11 @@ class InformedReader:
         pending = TopicPartition(place.topic, place.partition, _NEVER, _NOTE)
         add_offsets(producer, [pending], self.metadata, limit, doing)
         while available(consumer := self.consumer):
+            asked = time.monotonic()
             try:
                 [found] = stored(consumer, self._group, [place], min(SHORT_TRY, limit))
                 if found.pending:
-                    return consumer
+                    return Informed(consumer, asked)
                 why = KafkaException(KafkaError(found.error or KafkaError.NOT_COORDINATOR, _stale(found)))
             except KafkaException as error:
                 why = error
@@ -75,9 +91,11 @@ class InformedReader:
             if code in {KafkaError.NOT_COORDINATOR, KafkaError._TIMED_OUT}:
                 self._replace(consumer)
                 time.sleep(_STALE_PAUSE)
+                # Once more, because a producer that was fenced meanwhile has nothing pending at any broker.
+                add_offsets(producer, [pending], self.metadata, max(_PAUSE, end - time.monotonic()), doing)
             else:
                 time.sleep(_PAUSE)
-        return consumer
+        return Informed(consumer, time.monotonic())
 
     def read(
         self,

@@ -23,6 +23,7 @@ from tailrace.progress.plan import SinkPartition
 
 _AT_ONCE = 16  # sink partitions; each may wait half a second for an abort
 _LIMIT = 30.0
+_TRIES = 3  # to end a transaction soon after its question was answered
 
 
 def fence(options: Mapping[str, Any], pipeline: str, parts: Iterable[int]) -> None:
@@ -53,14 +54,19 @@ def give_up(
     def one(number: SinkPartition) -> None:
         doing = f"giving up sink partition {number} of {pipeline!r}"
         place = TopicPartition(ledger, number)
-        first = _taken(options, pipeline, number)
-        try:
-            informed = reader.inform(first, place, _LIMIT, doing)
-        except KafkaException as error:
-            raise translate(error, doing, kept="the offsets were not changed", rights=rights) from error
-        # This ends the open transaction of the first. Nobody else commits under this id without fencing it first.
         producer = _taken(options, pipeline, number)
-        [found] = reader.read([place], doing, rights, _LIMIT, informed)
+        for _ in range(_TRIES):
+            try:
+                informed = reader.inform(producer, place, _LIMIT, doing)
+            except KafkaException as error:
+                if is_fenced(error):
+                    raise written_meanwhile(pipeline) from error
+                raise translate(error, doing, kept="the offsets were not changed", rights=rights) from error
+            # The next one ends its open transaction. Nobody else commits under this id without fencing it first.
+            producer = _taken(options, pipeline, number)
+            if informed.recent:
+                break
+        [found] = reader.read([place], doing, rights, _LIMIT, informed.consumer)
         if Marker.read(found.offset, found.metadata) != known.get(number):
             raise written_meanwhile(pipeline)
         try:

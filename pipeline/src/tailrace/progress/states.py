@@ -72,6 +72,15 @@ def overtaken(made_in: str, run: str, owner: str, here: str) -> str:
     return ""
 
 
+def repeated(decided: BatchId | None, batch: BatchId) -> str:
+    """Return why a cached producer may not decide on a batch again; empty if it may decide on this one.
+
+    Whoever wrote since must have fenced it. But a broker that has lost the markers' group may not know what it wrote
+    itself, and only a fresh producer asks one that does.
+    """
+    return "repeated: it has decided on this batch" if decided is not None and decided >= batch else ""
+
+
 def remembers(last: BatchId | None, batch: BatchId) -> bool:
     """Return whether the marker need not be read: this same producer wrote the previous batch."""
     return last is not None and last == batch - 1

@@ -52,7 +52,7 @@ OTHER: Final = "other"
 # Why a producer is retired: the part of the cache's reason before the colon.
 RETIREMENTS: Final = (
     "idle", "exit", "failed", "earlier run", "moved", "another attempt", "not delivered", "fatal", "connection",
-    "slow commit", "state",
+    "slow commit", "state", "repeated",
 )  # fmt: skip
 
 LABELS: Final = {

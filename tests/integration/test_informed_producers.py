@@ -1,0 +1,110 @@
+"""A fresh producer's question for a broker that knows its marker: where answers are slow, and where it is overtaken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from support.kafkaproxy import ProxiedKafka, proxied
+from support.transactions import Line
+from tailrace import errors
+from tailrace.config import Kafka
+from tailrace.kafka import informed_reader
+from tailrace.kafka.clients import client_options
+from tailrace.kafka.pending_offsets import Stored, stored
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.marker import GIVEN_UP, Marker
+from tailrace.progress.plan import BatchId, SinkPartition
+
+pytestmark = [pytest.mark.integration, pytest.mark.takes(20)]
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[ProxiedKafka]:
+    """Start one broker behind a proxy."""
+    with proxied() as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def line(network: ProxiedKafka) -> Iterator[Line]:
+    """Return a sink partition whose gateway connects through the proxy."""
+    one = Line.on(network)
+    yield one
+    network.proxy.heal()
+    one.close()
+
+
+def written(line: Line, batches: int) -> list[bytes]:
+    """Return what must come out, in this order."""
+    return [value for batch in range(batches) for value in line.values(batch)]
+
+
+@pytest.mark.takes(45)
+def test_brokers_that_take_long_for_each_answer_get_every_batch(line: Line) -> None:
+    """Each end of a transaction is in doubt there, also of the one that asks for the marker."""
+    line.kafka.proxy.late = {broker.node_id: 0.45 for broker in line.kafka.brokers}
+    for batch in range(2):
+        assert not line.write(batch).skipped
+    assert line.failures == []
+    line.kafka.proxy.heal()
+    assert line.read() == written(line, 2)
+
+
+def test_batch_that_comes_again_is_decided_by_a_producer_that_asks_anew(line: Line) -> None:
+    """What a warm one wrote itself, a broker that has lost the markers' group may not know."""
+    line.write(0)
+    line.write(1)
+    again = line.write(1)
+    assert (again.skipped, again.fresh) == (True, True)
+    after = line.write(2)
+    assert (after.skipped, after.fresh) == (False, False)
+    assert line.read() == written(line, 3)
+
+
+class Thief:
+    """Takes the transactional id away once, between the addition of the offset and the question for it."""
+
+    def __init__(self, line: Line) -> None:
+        self.asked = 0
+        self._id = {"transactional.id": line.transaction}
+        self._servers = line.kafka.bootstrap_servers
+
+    def stored(self, consumer: Consumer, group: str, places: Sequence[TopicPartition], limit: float) -> list[Stored]:
+        """Answer as always."""
+        self.asked += 1
+        if self.asked == 1:
+            Producer(client_options(Kafka(bootstrap_servers=self._servers)) | self._id).init_transactions(30)
+        return stored(consumer, group, places, limit)
+
+
+def test_task_that_is_overtaken_while_it_asks_for_its_marker_tells_so_at_once(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is pending any more at any broker, and more questions would not change that."""
+    thief = Thief(line)
+    monkeypatch.setattr(informed_reader, "stored", thief.stored)
+    with pytest.raises(errors.Contested, match="another attempt has taken the transactional id"):
+        line.once(0)
+    assert thief.asked < 3
+    line.write(0)
+    assert line.read() == written(line, 1)
+
+
+def test_command_that_is_overtaken_while_it_asks_for_a_marker_says_that_it_may_be_repeated(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task has written the sink partition that the command was about to give up."""
+    line.write(0)
+    given_up: Any = (SinkPartition(0),), Marker.of(BatchId(1), GIVEN_UP, 1), {}
+    with Ledger(line.pipeline, line.ledger, Kafka(bootstrap_servers=line.kafka.bootstrap_servers), 4, 1) as ledger:
+        ledger.take()
+        thief = Thief(line)
+        with monkeypatch.context() as stolen:
+            stolen.setattr(informed_reader, "stored", thief.stored)
+            with pytest.raises(errors.PipelineRunning, match="was written while this command"):
+                ledger.give_up(*given_up)
+    assert thief.asked < 3

@@ -6,12 +6,8 @@ pipeline's JSON, and written by the code that writes a sink's Avro.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import fastavro
 
 from tailrace.config import Registry
 from tailrace.errors import ConfigInvalid, SchemaInvalid
@@ -79,13 +75,10 @@ def _newest(settings: Registry, subject: str) -> tuple[AvroSchema, int] | None:
         return None
     text, number = found
     try:
-        raw = json.loads(text)
-        parsed: Any = fastavro.parse_schema(raw)
-        expanded: Any = fastavro.parse_schema(raw, expand=True)
+        return AvroSchema.of(text), number
     except Exception as error:  # fastavro also lets KeyError and TypeError through
         raise SchemaInvalid(
             f"the schema of {subject} cannot be used here: {error}",
             kept=_KEPT,
             then="name a file with the schema: --value-schema FILE",
         ) from None
-    return AvroSchema(text, parsed, expanded), number

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -75,12 +76,22 @@ _NARROWER: Mapping[type[DataType], tuple[type[DataType], ...]] = {
 class AvroSchema:
     """The schema of one record type.
 
-    fastavro reads and writes with `parsed`; `expanded` has each named type written out where it is used.
+    fastavro reads and writes with `parsed`, whose defaults are values; `expanded` has each named type written out where
+    it is used.
     """
 
     text: str
     parsed: Any
     expanded: dict[str, Any]
+
+    @classmethod
+    def of(cls, text: str) -> AvroSchema:
+        """Parse a schema; ValueError for text that is not JSON or an impossible default, and fastavro's own errors."""
+        raw, names = json.loads(text), dict[str, Any]()
+        parsed: Any = fastavro.parse_schema(raw, named_schemas=names)
+        expanded: Any = fastavro.parse_schema(raw, expand=True)
+        _decode_defaults(names)
+        return cls(text, parsed, expanded)
 
 
 def read_avro(reference: str, folder: Path) -> AvroSchema:
@@ -93,14 +104,75 @@ def read_avro(reference: str, folder: Path) -> AvroSchema:
     except ValueError as error:
         raise SchemaInvalid(f"{path} is not JSON: {error}", kept=KEPT, then=f"fix {path}") from None
     try:
-        parsed: Any = fastavro.parse_schema(raw)
-        expanded: Any = fastavro.parse_schema(raw, expand=True)
+        schema = AvroSchema.of(json.dumps(raw))
     except Exception as error:  # fastavro also lets KeyError and TypeError through
         why = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
         raise SchemaInvalid(f"{path} is not an Avro schema: {why}", kept=KEPT, then=f"fix {path}") from None
-    if not isinstance(expanded, dict) or expanded.get("type") != "record":
+    if not isinstance(schema.expanded, dict) or schema.expanded.get("type") != "record":
         raise SchemaInvalid(f"{path} does not define a record", kept=KEPT, then="let its outermost type be a record")
-    return AvroSchema(json.dumps(raw), parsed, expanded)
+    return schema
+
+
+def _decode_defaults(names: Mapping[str, Any]) -> None:
+    """Replace each default with the value that it means; fastavro takes it from the JSON as it is.
+
+    There, bytes and decimals are text, and a record may lack the fields that have a default of their own.
+    """
+    records = [each for each in names.values() if "fields" in each]
+    found = [
+        (field, _default(field["type"], field["default"], names, f"{each['name']}.{field['name']}"))
+        for each in records
+        for field in each["fields"]
+        if "default" in field
+    ]
+    for field, value in found:
+        field["default"] = value
+
+
+def _default(avro: Avro, value: Any, names: Mapping[str, Any], field: str) -> Any:
+    plain = optional(avro)
+    if plain is None or (value is None and isinstance(avro, list)):
+        return value
+    if isinstance(plain, str):
+        plain = names.get(plain, plain)
+    match kind(plain), definition(plain), value:
+        case "bytes" | "fixed", parts, str():
+            return _default_bytes(parts, value, field)
+        case "array", {"items": items}, list():
+            return [_default(items, each, names, field) for each in value]
+        case "map", {"values": of}, dict():
+            return {name: _default(of, each, names, field) for name, each in value.items()}
+        case "record", {"fields": fields}, dict():
+            needed = {each["name"] for each in fields if "default" not in each and not _nullable(each["type"])}
+            lacking = sorted(needed - set(value))
+            if lacking:
+                raise ValueError(f"the default of {field} lacks {', '.join(lacking)}")
+            given = [(each, value.get(each["name"], each.get("default"))) for each in fields]
+            return {each["name"]: _default(each["type"], own, names, field) for each, own in given}
+        case ("bytes" | "fixed" | "array" | "map" | "record") as expected, _, _:
+            raise ValueError(f"the default of {field} has {value!r} for {expected}")
+    return value
+
+
+def _nullable(avro: Avro) -> bool:
+    return isinstance(avro, list) and any(kind(each) == "null" for each in avro)
+
+
+def _default_bytes(avro: dict[str, Any], text: str, field: str) -> bytes | Decimal:
+    """Return what a text stands for, a byte per character: bytes, or the decimal that they hold."""
+    try:
+        value = text.encode("latin-1")
+    except UnicodeEncodeError:
+        raise ValueError(f"the default of {field} has {text!r}, with characters that stand for no byte") from None
+    if len(value) != avro.get("size", len(value)):
+        raise ValueError(f"the default of {field} has {len(value)} bytes; the type has {avro['size']}")
+    match avro:
+        case {"logicalType": "decimal", "precision": int(digits)}:
+            unscaled = int.from_bytes(value, "big", signed=True)
+            if abs(unscaled) >= 10**digits:
+                raise ValueError(f"the default of {field} has more than {digits} digits")
+            return Decimal(f"{unscaled}E-{avro.get('scale', 0)}")
+    return value
 
 
 def kind(avro: Avro) -> str:

@@ -149,7 +149,7 @@ def _type(hint: Any, path: str, above: tuple[type[BaseModel], ...], info: FieldI
         if issubclass(hint, Enum):
             return _common([type(each.value) for each in hint], path)
         if issubclass(hint, Decimal):
-            return _decimal(info)
+            return _decimal(info, path)
         if hint in _LEAVES:
             return _LEAVES[hint]
     raise _unsupported(path, _name(hint))
@@ -161,13 +161,24 @@ def _common(kinds: list[type], path: str) -> DataType:
     return _LEAVES[kinds[0]]
 
 
-def _decimal(info: FieldInfo | None) -> DecimalType:
+def _decimal(info: FieldInfo | None, path: str) -> DecimalType:
+    """Return a type for all values that the limits permit; raise SchemaInvalid if the place of the point is open."""
     limits = info.metadata if info is not None else []
     digits = next((each.max_digits for each in limits if getattr(each, "max_digits", None) is not None), None)
     places = next((each.decimal_places for each in limits if getattr(each, "decimal_places", None) is not None), None)
-    if digits is None or digits > _DECIMAL.precision:
-        return _DECIMAL
-    return DecimalType(digits, digits if places is None else places)
+    most = _DECIMAL.precision
+    if places is None:
+        if digits is None:
+            return _DECIMAL
+        # All digits may come before the point, or all after it.
+        if 2 * digits > most:
+            raise _too_long(path, f"a Decimal of {digits} digits without decimal_places")
+        return DecimalType(2 * digits, digits)
+    if digits is not None:
+        places = min(places, digits)  # pydantic counts the zeros after the point as digits
+    if places > most:
+        raise _too_long(path, f"a Decimal of {places} decimal_places")
+    return DecimalType(most if digits is None else min(digits, most), places)
 
 
 def decoder(model: Model) -> Decoder:
@@ -229,6 +240,14 @@ def _name(hint: Any) -> str:
 
 def _invalid(reference: str, what: str) -> SchemaInvalid:
     return SchemaInvalid(f"schema {reference!r}: {what}", kept=KEPT, then="name a pydantic model, as file.py:Model")
+
+
+def _too_long(path: str, what: str) -> SchemaInvalid:
+    return SchemaInvalid(
+        f"the model's field {path} is {what}; a column has {_DECIMAL.precision} digits, before and after the point",
+        kept=KEPT,
+        then=f"give the field max_digits and decimal_places, of at most {_DECIMAL.precision}",
+    )
 
 
 def _unsupported(path: str, what: str) -> SchemaInvalid:

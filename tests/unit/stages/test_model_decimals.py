@@ -90,3 +90,84 @@ def test_decimal_that_no_column_holds_is_refused(tmp_path: Path, limits: str, wo
         schema_of(load_model(read_model("m.py:M", tmp_path)))
     assert words in str(raised.value)
     assert "decimal_places" in str(raised.value.then)
+
+
+NUMBERS = """
+class Part(BaseModel):
+    d: Decimal
+
+class M(BaseModel):
+    d: Decimal | None = None
+    price: Annotated[Decimal, Field(max_digits=6, decimal_places=2)] | None = None
+    below: Annotated[Decimal, Field(lt=1)] | None = None
+    many: list[Decimal] = []
+    by: dict[str, Decimal] = {}
+    part: Part | None = None
+    alias: Decimal | None = Field(None, alias="a.b")
+    checked: Decimal | None = None
+    f: float | None = None
+    i: int | None = None
+    s: str | None = None
+
+    @field_validator("checked")
+    @classmethod
+    def _doubled(cls, value):
+        return value * 2
+"""
+STRICT = "\n    model_config = ConfigDict(strict=True)\n"
+
+
+@pytest.mark.parametrize("model", [NUMBERS, NUMBERS.replace("class M(BaseModel):\n", f"class M(BaseModel):{STRICT}")])
+def test_number_for_a_decimal_keeps_its_digits(spark: SparkSession, tmp_path: Path, model: str) -> None:
+    """pydantic reads a number as a double; all its digits arrive nevertheless, wherever the decimal is."""
+    exact: dict[bytes, dict[str, Any]] = {
+        b'{"d":1.123456789012345678}': {"d": Decimal("1.123456789012345678")},
+        b'{"d":-852845085374252.2}': {"d": Decimal("-852845085374252.2")},
+        b'{"d":-12345678901234567.89}': {"d": Decimal("-12345678901234567.89")},
+        b'{"d":1234567890123456789.5e-2}': {"d": Decimal("12345678901234567.895")},
+        b'{"d":"1.123456789012345678"}': {"d": Decimal("1.123456789012345678")},
+        b'{"d":12345678901234567890}': {"d": Decimal(12345678901234567890)},
+        b'{"d":0.1}': {"d": Decimal("0.1")},
+        b'{"d":0.5,"more":' + b"1" * 4000 + b"}": {"d": Decimal("0.5")},
+        b'{"many":[1,0.123456789012345678,2.5]}': {"many": [1, Decimal("0.123456789012345678"), Decimal("2.5")]},
+        b'{"by":{"1.123456789012345678":1.123456789012345678}}': {
+            "by": {"1.123456789012345678": Decimal("1.123456789012345678")},
+        },
+        b'{"part":{"d":1.123456789012345678}}': {"part": {"d": Decimal("1.123456789012345678")}},
+        b'{"a.b":1.123456789012345678}': {"alias": Decimal("1.123456789012345678")},
+        b'{"checked":1.123456789012345678}': {"checked": Decimal("2.246913578024691356")},
+        b'{"s":"a \\" 1.123456789012345678 \\\\","d":1.123456789012345678}': {
+            "s": 'a " 1.123456789012345678 \\', "d": Decimal("1.123456789012345678"),
+        },
+        b'{"d":1.5,"more":[1.123456789012345678]}': {"d": Decimal("1.5")},
+        b'{"f":0.1000000000000000055,"d":0.123456789012345678}': {"f": 0.1, "d": Decimal("0.123456789012345678")},
+    }  # fmt: skip
+    rows = judged(spark, tmp_path, model, list(exact))
+    for row, (value, expected) in zip(rows, exact.items(), strict=True):
+        assert row["_reason"] is None, (value, row["_detail"])
+        assert {name: row[name] for name in expected} == expected, value
+
+
+@pytest.mark.parametrize("model", [NUMBERS, NUMBERS.replace("class M(BaseModel):\n", f"class M(BaseModel):{STRICT}")])
+def test_number_with_more_digits_than_a_decimal_holds_is_rejected(
+    spark: SparkSession, tmp_path: Path, model: str
+) -> None:
+    """A double would hide digits that the column or the field's limits do not take; other fields judge as before."""
+    values = [
+        b'{"d":1.1234567890123456789}', b'{"d":1e-400}', b'{"d":1e400}', b'{"d":1e-9999999999999999999999}',
+        b'{"price":1.0000000000000000000001}', b'{"below":1.00000000000000000000001}', b'{"s":0.1000000000000000055}',
+    ]  # fmt: skip
+    rows = judged(spark, tmp_path, model, values)
+    assert [row["_reason"] for row in rows] == ["does not fit the model"] * len(values), rows
+
+
+def test_number_of_a_strict_float_that_a_decimal_shares_is_not_rounded(spark: SparkSession, tmp_path: Path) -> None:
+    """A strict float takes no text, so a record that has the same number for a decimal is rejected, not rounded."""
+    model = f"class M(BaseModel):{STRICT}    f: float\n    g: float = 0.0\n    d: Decimal = Decimal(0)\n"
+    values = [
+        b'{"f":0.1000000000000000055,"g":0.1000000000000000055,"d":0.123456789012345678}',
+        b'{"f":0.123456789012345678,"d":0.123456789012345678}',
+    ]
+    one, other = judged(spark, tmp_path, model, values)
+    assert (one["f"], one["g"], one["d"], one["_reason"]) == (0.1, 0.1, Decimal("0.123456789012345678"), None)
+    assert other["_reason"] == "does not fit the model"

@@ -10,17 +10,18 @@ import hashlib
 import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pyspark.sql.types import (
     ArrayType,
@@ -54,6 +55,9 @@ _LEAVES: dict[Any, DataType] = {
     datetime: TimestampType(), date: DateType(),
 }  # fmt: skip
 _DECIMAL = DecimalType(38, 18)
+_AS_PYDANTIC = TypeAdapter(Decimal)
+# A string of JSON, or a number, which is the group.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|(-?\d++(?:\.\d+)?(?:[eE][+-]?\d+)?)', re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -184,11 +188,13 @@ def _decimal(info: FieldInfo | None, path: str) -> DecimalType:
 def decoder(model: Model) -> Decoder:
     """Validates one record; runs in a worker."""
     kind = load_model(model)
-    plain = {name: _plain(schema.dataType) for name, schema in zip(*_fields(schema_of(kind)), strict=True)}
+    columns = schema_of(kind)
+    plain = {name: _plain(schema.dataType) for name, schema in zip(*_fields(columns), strict=True)}
+    validate = partial(_validate_exactly, kind) if _has_decimal(columns) else kind.model_validate_json
 
     def decode(record: bytes) -> dict[str, Any]:
         try:
-            row = kind.model_validate_json(record)
+            row = validate(record)
             return {name: None if (value := getattr(row, name)) is None else plain[name](value) for name in plain}
         except ValidationError as error:
             raise _misfit(record, error) from None
@@ -196,6 +202,52 @@ def decoder(model: Model) -> Decoder:
             raise Misfit(MISFIT, f"{type(error).__name__}: {error}") from None
 
     return decode
+
+
+def _has_decimal(kind: DataType) -> bool:
+    match kind:
+        case StructType():
+            return any(_has_decimal(field.dataType) for field in kind)
+        case ArrayType():
+            return _has_decimal(kind.elementType)
+        case MapType():
+            return _has_decimal(kind.valueType)
+    return isinstance(kind, DecimalType)
+
+
+def _validate_exactly(kind: type[BaseModel], record: bytes) -> BaseModel:
+    """Validate a record whose decimals keep all digits; raise ValidationError for one that would be rounded.
+
+    pydantic reads a number as a double, and a text for a Decimal exactly, in strict mode too. So a record with numbers
+    that a double rounds is validated again with these as texts.
+    """
+    row = kind.model_validate_json(record)
+    rounded = Counter(found for each in _TOKEN.findall(record) if each and _is_rounded(found := each.decode()))
+    if not rounded:
+        return row
+    try:
+        return kind.model_validate_json(_with_texts(record, rounded))
+    except ValidationError as error:
+        faults = error.errors(include_url=False, include_context=False)
+        floats = Counter(str(each["input"]) for each in faults if each["type"] == "float_type")
+        # A strict float takes no text. Its number may stay if no other field has the same.
+        if floats.total() < len(faults) or any(rounded[text] != count for text, count in floats.items()):
+            raise
+        return kind.model_validate_json(_with_texts(record, rounded.keys() - floats.keys()))
+
+
+def _is_rounded(number: str) -> bool:
+    """Return whether pydantic makes another Decimal of a number; its digits are not always those that Python prints."""
+    try:
+        return _AS_PYDANTIC.validate_json(number) != Decimal(number)
+    except (ValidationError, InvalidOperation):  # too large a number, or too large an exponent
+        return True
+
+
+def _with_texts(record: bytes, numbers: Collection[str]) -> bytes:
+    return _TOKEN.sub(
+        lambda found: b'"%b"' % found[1] if found[1] and found[1].decode() in numbers else found[0], record
+    )
 
 
 def _fields(schema: StructType) -> tuple[list[str], list[StructField]]:

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from typer.testing import CliRunner
 
+from support.threads import Line
 from tailrace.admin.replay import Home, Replay, Selection, select
 from tailrace.cli.rejected import app
 from tailrace.errors import KafkaFailed, OptionRefused, RecordTooLarge
@@ -26,9 +27,18 @@ from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 pytestmark = pytest.mark.integration
 
 
-def rejected(number: int, source: str | None, *, pipeline: str, reason: str = "undecodable", **fields: Any) -> Record:
+def rejected(
+    number: int,
+    source: str | None,
+    *,
+    pipeline: str,
+    reason: str = "undecodable",
+    stage: str = "decode",
+    **fields: Any,
+) -> Record:
     """Return a rejected record as the sink writes it."""
-    ours = {"reason": reason, "detail": f"detail {number}", "pipeline": pipeline, "at": "1700000000000"}
+    ours = {"stage": stage, "reason": reason, "detail": f"detail {number}"}
+    ours |= {"pipeline": pipeline, "at": "1700000000000"}
     if source is not None:
         ours |= {"source.topic": source, "source.partition": "1", "source.offset": str(number)}
     headers = (("own", b"kept"), *((f"tailrace.{name}", value.encode()) for name, value in ours.items()))
@@ -344,8 +354,56 @@ def test_records_that_expire_during_a_replay_are_an_error_that_says_what_was_sen
 def test_record_without_its_source_needs_a_topic(setup: Setup) -> None:
     """It is counted and stays where it is until --to names a topic."""
     produce(setup.bootstrap, setup.topic, [rejected(0, None, pipeline=setup.pipeline, partition=0)])
-    assert setup.replay("--all") == {"replayed": 0, "to": {}, "before": 0, "without_source": 1}
+    assert setup.replay("--all") == {"replayed": 0, "to": {}, "before": 0, "without_source": 1, "outputs": 0}
+    assert "1 do not name their source, and need --to TOPIC" in setup.text("replay", "--all", "--yes")
     assert setup.replay("--all", "--to", setup.source)["replayed"] == 1
+
+
+FANNED = """
+import pyarrow as pa
+
+def fanned(batches):
+    for batch in batches:
+        for value in batch.column("value").to_pylist():
+            values = [value + b"-good", value + b"-early", value + b"-beyond"]
+            times = pa.array([1, -1, 1], pa.timestamp("ms", "UTC"))
+            partitions = pa.array([0, 0, 7], pa.int32())
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(values), times, partitions, batch.column("kafka").take(pa.array([0, 0, 0]))],
+                names=["value", "timestamp", "partition", "kafka"],
+            )
+"""
+
+
+def test_output_that_was_rejected_does_not_go_to_the_source_topic(line: Callable[..., Line]) -> None:
+    """Its value is none of that topic's; a rejected source record of the same replay goes back."""
+    one = line(1)
+    (one.folder / "fanned.py").write_text(FANNED)
+    sections: dict[str, Any] = {"process": {"arrow": "fanned.py:fanned", "validate": {"filled": "value IS NOT NULL"}}}
+    one.send([b"a", None])
+    one.run(**sections)
+    assert one.values() == [b"a-good"]
+    assert one.rejected() == [b"", b"a-beyond", b"a-early"]
+    file = one.folder / "pipeline.yaml"
+    file.write_text(one.pipeline(**sections).model_dump_json(by_alias=True, exclude_unset=True))
+    line_ = ["replay", str(file), "--all", "--yes"]
+    done = CliRunner().invoke(app, line_, catch_exceptions=False)
+    assert [each.value for each in consume(one.kafka, one.source)] == [b"a", None, None]
+    assert "replayed: 1 records" in done.stdout
+    assert "2 are outputs, which the source topic does not take" in done.stdout
+    assert f"tailrace backfill {file}" in done.stdout
+    again = CliRunner().invoke(app, [*line_, "--output", "json"], catch_exceptions=False)
+    assert json.loads(again.stdout) == {"replayed": 0, "to": {}, "before": 1, "without_source": 0, "outputs": 2}
+
+
+@pytest.mark.parametrize("stage", ["encode", "sink"])
+def test_output_that_was_rejected_is_sent_where_a_person_says(setup: Setup, stage: str) -> None:
+    """Its partition is that of its source record, and decides nothing in another topic or this one."""
+    setup.reject(0, stage=stage)
+    with_places = setup.replay("0:0")
+    assert (with_places["replayed"], with_places["outputs"]) == (0, 1)
+    assert setup.replay("--all", "--to", setup.source)["replayed"] == 1
+    assert setup.arrived() == [b"value-0"]
 
 
 def test_topic_of_two_pipelines_is_not_replayed_without_a_name(setup: Setup) -> None:

@@ -24,6 +24,7 @@ from tailrace.kafka.rejected_headers import (
 )
 
 NO_REASON = "–"
+_OF_THE_SOURCE = frozenset({"decode", "process"})  # stages whose rejected value is the source record itself
 _PLACE = re.compile(r"(\d+):(\d+)")
 
 
@@ -79,6 +80,12 @@ def when(message: Message) -> str:
 def reason(message: Message) -> str:
     """Return why the record was rejected."""
     return message.text(HEADER_REASON) or NO_REASON
+
+
+def is_output(message: Message) -> bool:
+    """Return whether the record is an output that could not be written; the source topic does not take it."""
+    stage = message.text(HEADER_STAGE)
+    return stage is not None and stage not in _OF_THE_SOURCE
 
 
 def described(message: Message) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as RawMessage
 
-from tailrace.admin.rejected import Place, number
+from tailrace.admin.rejected import Place, is_output, number
 from tailrace.config import Kafka
 from tailrace.errors import CommitInDoubt, KafkaFailed, OptionRefused
 from tailrace.kafka.clients import add_offsets, client_options, committed, ended_by, fatal, persist, told
@@ -105,7 +105,7 @@ class Selection:
     """The records of a rejected topic to replay, and all offsets in the topic, which the marks need."""
 
     wanted: Mapping[Place, Home]
-    homeless: frozenset[Place]  # wanted too, but with neither a source in the headers nor --to
+    homeless: Mapping[Place, bool]  # wanted too, but without --to: outputs (true), and records without a source
     offsets: Mapping[int, list[int]]
     pipelines: frozenset[str]
 
@@ -156,7 +156,7 @@ class Selection:
 def select(records: Iterable[Message], wanted: Callable[[Message], bool], to: str | None) -> Selection:
     """Choose the records to replay, without keeping their bytes, which may be large."""
     chosen: dict[Place, Home] = {}
-    homeless: set[Place] = set()
+    homeless: dict[Place, bool] = {}
     offsets: dict[int, list[int]] = {}
     pipelines: set[str] = set()
     for message in records:
@@ -164,14 +164,14 @@ def select(records: Iterable[Message], wanted: Callable[[Message], bool], to: st
         offsets.setdefault(place.partition, []).append(place.offset)
         pipelines.update(filter(None, [message.text(HEADER_PIPELINE)]))
         if wanted(message):
-            source = message.text(HEADER_TOPIC)
+            source = None if is_output(message) else message.text(HEADER_TOPIC)
             topic = to or source
             if topic is None:
-                homeless.add(place)
+                homeless[place] = is_output(message)
             else:
                 partition = number(message.text(HEADER_PARTITION)) if topic == source else None
                 chosen[place] = Home(topic, partition)
-    return Selection(chosen, frozenset(homeless), offsets, frozenset(pipelines))
+    return Selection(chosen, homeless, offsets, frozenset(pipelines))
 
 
 def group(pipeline: str) -> str:

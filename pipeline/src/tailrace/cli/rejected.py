@@ -152,12 +152,15 @@ def replay(
     option: KafkaOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Send rejected records back to their source topic, each exactly once.
+    """Send rejected source records back to their topic, each exactly once.
 
     They keep their own key, value and headers. The transaction that sends them also marks them as replayed, so a
     repeated replay sends no record twice, and completes one that was interrupted. A replay of more than 30 s has
     several transactions. The marks are offsets of the group tailrace.NAME.replay, and last as long as the broker keeps
     them (offsets.retention.minutes).
+
+    Rows that were rejected at the stage encode or sink are outputs, not source records: they are sent only with --to.
+    To deliver them, correct what rejects them and read their source records again, for example with tailrace backfill.
     """
     file, places = split(what)
     target = _target(file, topic, bootstrap, properties, option)
@@ -186,7 +189,7 @@ def replay(
         if place not in found.wanted and place not in found.homeless:
             raise _no_record(f"there is no record at {place} of {target.topic}", target)
     if not found.wanted:
-        _replayed(found, 0, output, target)
+        _replayed(found, 0, output, target, file)
         return
     known = cluster.require(found.topics, "topic")
     with Replay(target.kafka, target.pipeline or found.pipeline(), target.topic, partitions) as sending:
@@ -198,18 +201,25 @@ def replay(
             raise typer.Exit(1)
         if new.wanted:
             sending.send(new.outgoing(target.records(), known), new, marks)
-    _replayed(new, len(found.wanted) - len(new.wanted), output, target)
+    _replayed(new, len(found.wanted) - len(new.wanted), output, target, file)
 
 
-def _replayed(sent: Selection, before: int, output: Output, target: Target) -> None:
+def _replayed(sent: Selection, before: int, output: Output, target: Target, file: Path | None) -> None:
     counts = Counter(each.topic for each in sent.wanted.values())
+    outputs = sum(sent.homeless.values())
+    unnamed = len(sent.homeless) - outputs
     if output is Output.JSON:
-        emit({"replayed": counts.total(), "to": counts, "before": before, "without_source": len(sent.homeless)})
+        left = {"without_source": unnamed, "outputs": outputs}
+        emit({"replayed": counts.total(), "to": counts, "before": before, **left})
         return
     where = f" to {', '.join(f'{topic} ({count})' for topic, count in counts.items())}" if counts else ""
     line = f"replayed: {counts.total()} records of {target.topic}{where}"
     if before:
         line += f"; {before} were replayed before"
-    if sent.homeless:
-        line += f"; {len(sent.homeless)} do not name their source, and need --to TOPIC"
+    if unnamed:
+        line += f"; {unnamed} do not name their source, and need --to TOPIC"
+    if outputs:
+        line += f"; {outputs} are outputs, which the source topic does not take: correct what rejects them"
+        line += f", then read their source records again, for example with tailrace backfill {file or 'FILE'}"
+        line += "; --to TOPIC sends them elsewhere"
     done(line)

@@ -70,6 +70,34 @@ def test_row_goes_to_a_partition_that_was_added_to_its_topic(line: MakeLine) -> 
     assert one.rejected() == [b"1"]
 
 
+EARLY = """
+import pyarrow as pa
+
+def early(batches):
+    for batch in batches:
+        moments = pa.array([int(value) for value in batch.column("value").to_pylist()], pa.timestamp("us", "UTC"))
+        yield pa.RecordBatch.from_arrays([batch.column("value"), moments], names=["value", "timestamp"])
+"""
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+def test_timestamp_of_zero_is_written_as_one_millisecond(line: MakeLine, delivery: str) -> None:
+    """The producer takes 0 for the time of writing, which is another one in each replay."""
+    one = line(1)
+    (one.folder / "early.py").write_text(EARLY)
+    one.send([b"0", b"999", b"1000", b"2000"])
+    one.run(process={"arrow": "early.py:early"}, sink={"delivery": delivery})
+    found = {each.value: each.timestamp for each in consume(one.kafka, one.sink)}
+    assert found == {b"0": 1, b"999": 1, b"1000": 1, b"2000": 2}
+
+
+def test_timestamp_of_zero_is_produced_by_a_test_as_one_millisecond(line: MakeLine) -> None:
+    """A test would not find the record at the time that it says."""
+    one = line(1)
+    produce(one.kafka, one.source, [Record(b"a", timestamp=0), Record(b"b", timestamp=2)])
+    assert [each.timestamp for each in consume(one.kafka, one.source)] == [1, 2]
+
+
 HOUR = 3_600_000  # milliseconds
 ANY = 2**63 - 1
 

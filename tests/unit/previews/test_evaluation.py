@@ -51,6 +51,11 @@ def elsewhere(batches):
     for records in batches:
         columns = {"value": records.column("value"), "topic": ["other"] * records.num_rows}
         yield pa.RecordBatch.from_pydict(columns)
+
+def early(batches):
+    for records in batches:
+        moments = pa.array(map(int, records.column("value").to_pylist()), pa.timestamp("ms", "UTC"))
+        yield pa.RecordBatch.from_arrays([records.column("value"), moments], names=["value", "timestamp"])
 '''
 JSON = {"format": "json", "schema": "id LONG NOT NULL"}
 
@@ -94,6 +99,13 @@ def test_each_output_is_matched_with_its_source(pipeline: Pipeline) -> None:
     assert [[each.value for each in outcome.written] for outcome in found.outcomes] == [[b"1"], [b"2", b"2"], []]
     assert found.summary == "p: 3 records of records.txt: 3 would be written, 0 rejected, 1 dropped by the function"
     assert found.good
+
+
+def test_timestamp_of_zero_is_shown_as_it_would_be_written(pipeline: Pipeline) -> None:
+    """Kafka's client cannot write 0."""
+    pipeline.write("early")
+    found = pipeline.of("0", "2")
+    assert [each.written[0].timestamp for each in found.outcomes] == [1, 2]
 
 
 def test_undecodable_record_is_shown_with_its_reason(pipeline: Pipeline) -> None:

@@ -21,6 +21,7 @@ from tailrace.gateway import Assignment
 from tailrace.gateway.librdkafka import messages
 from tailrace.gateway.producers import SinkProducer
 from tailrace.gateway.sender import Sender
+from tailrace.kafka.clients import sendable
 from tailrace.kafka.rejected_headers import (
     HEADER_AT,
     HEADER_BATCH,
@@ -146,7 +147,7 @@ def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) ->
             if partition is not None:
                 record["partition"] = partition
             if timestamp is not None:
-                record["timestamp"] = timestamp
+                record["timestamp"] = sendable(timestamp)
             counts.out += 1
         if listed:
             record["headers"] = listed

@@ -53,6 +53,11 @@ def client_options(kafka: Kafka) -> dict[str, Any]:
     }
 
 
+def sendable(timestamp: int) -> int:
+    """Return a timestamp in milliseconds as librdkafka can send it: 1 for 0, which it takes for the current time."""
+    return timestamp or 1
+
+
 def committed(
     consumer: Consumer,
     places: Sequence[TopicPartition],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.config import Pipeline
 from tailrace.gateway.send import refusal
+from tailrace.kafka.clients import sendable
 from tailrace.kafka.reader import Message
 from tailrace.kafka.rejected_headers import (
     HEADER_DETAIL,
@@ -171,7 +172,8 @@ def verdict(row: Row, pipeline: Pipeline) -> Written | Rejected:
     if row.reason is None:
         why = refusal(topic, pipeline.sink.allowed)
         if why is None and topic is not None:
-            return Written(topic, row.partition, row.key, row.value, row.headers, row.timestamp)
+            at = None if row.timestamp is None else sendable(row.timestamp)
+            return Written(topic, row.partition, row.key, row.value, row.headers, at)
         return Rejected("sink", why or "", "", row.key, row.value, row.headers, None, topic)
     ours = {name: value.decode("utf-8", "replace") for name, value in row.headers if value and name.startswith(PREFIX)}
     source = None

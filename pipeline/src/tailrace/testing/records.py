@@ -32,7 +32,7 @@ class Record:
     key: bytes | None = None
     headers: Headers = ()
     partition: int | None = None
-    timestamp: int | None = None  # milliseconds
+    timestamp: int | None = None  # milliseconds; 0 is written as 1
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,8 @@ def produce(bootstrap: str, topic: str, records: Iterable[Record], *, options: M
 
     `options` are connection options, as librdkafka names them.
     """
+    from tailrace.kafka.clients import sendable
+
     failed: list[str] = []
 
     def delivered(error: object, _message: Message) -> None:
@@ -93,7 +95,7 @@ def produce(bootstrap: str, topic: str, records: Iterable[Record], *, options: M
         if record.partition is not None:
             arguments["partition"] = record.partition
         if record.timestamp is not None:
-            arguments["timestamp"] = record.timestamp
+            arguments["timestamp"] = sendable(record.timestamp)
         while True:
             try:
                 producer.produce(topic, record.value, **arguments)

@@ -69,3 +69,14 @@ def test_missing_partition_of_the_same_topic_keeps_its_position() -> None:
     found = changes(positions, IDS, Seen({A: 12}, {"a": "id-a"}, 0.0))
     assert not found.any
     assert after(found, positions) == positions
+
+
+def test_topic_without_positions_is_noted_unless_it_was_created_again_or_a_bound_leaves_it_out() -> None:
+    """New partitions of a topic that is read are no news."""
+    ends = {A: 10, ("a", 1): 3, B: 20, ("b", 1): 4}
+    found = changes({A: 10}, IDS, Seen(ends, IDS, 0.0))
+    [note] = found.events({**dict.fromkeys(ends, 0), B: 5})
+    assert "'b' is new to this pipeline, and is read from its beginning (b-0 at 5, b-1 at 0)" in note.what
+    assert found.events(dict.fromkeys(ends, 0), bounded=True) == []
+    again = changes({A: 10}, IDS, Seen(ends, {**IDS, "b": "id-n"}, 0.0))
+    assert [each.event for each in again.events(dict.fromkeys(ends, 0))] == ["reset"]

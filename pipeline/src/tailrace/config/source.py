@@ -71,7 +71,8 @@ class Source(Section):
     auto_offset_reset: Reset = Field(
         default=Reset.EARLIEST,
         alias="auto.offset.reset",
-        description="Where to begin if no offset is stored, or the stored one is out of range: earliest or latest.",
+        description="Where a new pipeline begins if no offset is stored, and where to continue if the stored one is "
+        "out of range: earliest or latest. Topics and partitions that are added later are read from their beginning.",
     )
     on_data_loss: OnDataLoss = Field(
         default=OnDataLoss.STOP,

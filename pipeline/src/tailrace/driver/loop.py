@@ -221,7 +221,7 @@ class Loop:
         self._ids = {**self._ids, **seen.topics}
         if changed.any:
             earliest = self.context.cluster.earliest([*changed.new, *(short.place for short in changed.behind)])
-            for event in changed.events:
+            for event in changed.events(earliest, bounded=self._until is not None):
                 self.context.emit(event)
             self.positions, self.away = changed.moved(self.positions, earliest), changed.away
             if isinstance(self.plan, Plan):  # so that it is noted with the last batch

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tailrace.config import Pipeline
 from tailrace.errors import TailraceError
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
-from tailrace.progress.positions import Known, begins, differences, named
+from tailrace.progress.positions import Known, begins, differences, listed, named
 from tailrace.progress.stores import OffsetStore
 from tailrace.progress.stream_plan import AnyPlan, offsets_json
 from tailrace.status.events import Emit, OffsetsReset, OffsetStoreReport
 
 log = logging.getLogger(__name__)
 
-_SHOWN = 5
 _OPEN_EVERY = 30.0  # seconds between attempts to reach a store that could not be opened
 
 
@@ -51,9 +50,9 @@ class OffsetMirror:
         for note in notes:
             self._emit(OffsetsReset(note))
         others = [each for each in fallback if each not in here]
-        notice = f"starting from {place}: {_listed([f'{named(each)} at {here[each]}' for each in sorted(here)])}"
+        notice = f"starting from {place}: {listed([f'{named(each)} at {here[each]}' for each in sorted(here)])}"
         if others:
-            notice += f"; by auto.offset.reset: {_listed([f'{named(each)} at {fallback[each]}' for each in others])}"
+            notice += f"; by auto.offset.reset: {listed([f'{named(each)} at {fallback[each]}' for each in others])}"
         self._say(notice)
         return fallback | here
 
@@ -68,7 +67,7 @@ class OffsetMirror:
             self._fail(error)
             return
         if found:
-            self._say(f"{store.where} differs from the ledger: {_listed(found)}; the next batch overwrites it")
+            self._say(f"{store.where} differs from the ledger: {listed(found)}; the next batch overwrites it")
 
     def planned(self, plan: AnyPlan, positions: TopicPartitions, seconds: float) -> None:
         """Save where the batch begins, once the ledger has its plan."""
@@ -123,8 +122,3 @@ class OffsetMirror:
 
     def _say(self, what: str) -> None:
         self._emit(OffsetStoreReport(what))
-
-
-def _listed(texts: Sequence[str]) -> str:
-    more = f", and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return ", ".join(texts[:_SHOWN]) + more

@@ -16,6 +16,7 @@ from tailrace.driver.look import Seen
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.topics import recreation
 from tailrace.progress.plan import Away
+from tailrace.progress.positions import listed, named
 from tailrace.status.events import Noted, OffsetsReset
 
 _DELIVERED = "everything that was delivered; nothing more was read"
@@ -34,6 +35,7 @@ class Changes:
     """The difference between what a run has read and what a look has found."""
 
     new: tuple[tuple[str, int], ...] = ()  # partitions to read from their beginning
+    added: tuple[str, ...] = ()  # topics that the pipeline has not read before
     recreated: tuple[str, ...] = ()  # topics that have another id than before
     behind: tuple[Short, ...] = ()
     gone: tuple[tuple[str, int], ...] = ()
@@ -55,13 +57,21 @@ class Changes:
             lines.append(f"{what}; continuing at {end}")
         return lines + [f"{topic}-{number} no longer exists" for topic, number in self.gone]
 
-    @property
-    def events(self) -> list[OffsetsReset | Noted]:
-        """The events that report the changes."""
+    def events(self, earliest: TopicPartitions, *, bounded: bool = False) -> list[OffsetsReset | Noted]:
+        """Return the events that report the changes; a `bounded` run does not read new topics."""
         found: list[OffsetsReset | Noted] = [OffsetsReset(what) for what in self.reports]
         found += [hidden(topic) for topic in _names(self.hidden)]
+        found += [] if bounded else [self._added(topic, earliest) for topic in self.added]
         seen = sorted({topic for topic, _ in self.back})
         return found + [Noted(f"the topic {topic!r} is seen again; reading continues at its offsets") for topic in seen]
+
+    def _added(self, topic: str, earliest: TopicPartitions) -> Noted:
+        places = sorted(place for place in self.new if place[0] == topic)
+        return Noted(
+            f"the topic {topic!r} is new to this pipeline, and is read from its beginning "
+            f"({listed([f'{named(place)} at {earliest[place]}' for place in places])}): "
+            "auto.offset.reset is for first starts"
+        )
 
     def refuse_loss(self) -> None:
         """Raise an error if records that were not read may be lost."""
@@ -96,6 +106,8 @@ def changes(positions: TopicPartitions, ids: Mapping[str, str], seen: Seen, away
     returned = set(seen.topics.values()) & before.keys()
     back = {place: offset for name in sorted(returned) for place, offset in before[name].items()}
     new = tuple(place for place in seen.ends if place[0] in again or place not in positions.keys() | back.keys())
+    read = again | {topic for topic, _ in [*positions, *back]}
+    read |= {topic for places in before.values() for topic, _ in places}
     behind = tuple(
         Short(place, positions[place], end)
         for place, end in seen.ends.items()
@@ -114,7 +126,8 @@ def changes(positions: TopicPartitions, ids: Mapping[str, str], seen: Seen, away
     }
     gone = {place for place in absent if place[0] in lost or place[0] not in ids}
     gone |= {place for places in before.values() for place in places if place[0] in seen.deleted}
-    return Changes(new, tuple(sorted(again)), behind, tuple(sorted(gone)), left, back, kept | left)
+    added = tuple(sorted({topic for topic, _ in new} - read))
+    return Changes(new, added, tuple(sorted(again)), behind, tuple(sorted(gone)), left, back, kept | left)
 
 
 def hidden(topic: str) -> Noted:

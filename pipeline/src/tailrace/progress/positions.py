@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tailrace.errors import OffsetStoreUnusable
@@ -20,6 +20,7 @@ Positions = dict[Place, int]
 
 VERSION = 1
 LARGEST = 2**63 - 1
+_SHOWN = 5
 _NODE = re.compile(r"\d+:\d+(,\d+:\d+)*")
 _KEPT = "nothing was read or written"
 
@@ -27,6 +28,12 @@ _KEPT = "nothing was read or written"
 def named(place: Place) -> str:
     """Format a topic partition for messages."""
     return f"{place[0]}-{place[1]}"
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Join the first texts, and say how many are left out."""
+    more = f", and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return ", ".join(texts[:_SHOWN]) + more
 
 
 def bounded(ends: Mapping[Place, int], until: Mapping[Place, int]) -> Positions:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from support.header_names import produce_named
 from support.readers import Reading
 from tailrace import errors
 from tailrace.gateway import ReadDone, columns
@@ -80,6 +81,26 @@ def test_headers_of_any_form_are_those_that_librdkafka_parses(
     ]
     monkeypatch.setattr(columns, "parsed", lambda *_: None)
     assert reading.read(Range(topic, 0, 0, 60)) == gathered
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_header_with_nul_in_its_name_is_read_whole_wherever_its_record_is(
+    reading: Reading, tailrace_topics: Topics, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """The name was cut in the first and last record of a batch, and then in all of them."""
+    topic, count = tailrace_topics(), 2 * before + 1
+    sent = [("a", b"0")] * before
+    produce(reading.bootstrap, topic, [Record(b"v", headers=(each,)) for each in sent])
+    produce_named(reading.bootstrap, topic, b"v", ((b"a\0b", b"1"), (b"a\0", None), (b"", b"")))
+    produce(reading.bootstrap, topic, [Record(b"v", headers=(each,)) for each in sent])
+    rows = reading.read(Range(topic, 0, 0, count))
+    assert [(each["key"], each["value"]) for each in rows[before]["headers"]] == [
+        ("a\0b", b"1"),
+        ("a\0", None),
+        ("", b""),
+    ]
+    monkeypatch.setattr(columns, "parsed", lambda *_: None)
+    assert reading.read(Range(topic, 0, 0, count)) == rows
 
 
 def test_wrong_layout_is_noticed(reading: Reading, tailrace_topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewPartitions,
 )
 
+from support.header_names import produce_named
 from support.threads import Line
 from tailrace import errors
 from tailrace.testing import Record, consume, produce, wait_until
@@ -89,6 +90,20 @@ def test_timestamp_of_zero_is_written_as_one_millisecond(line: MakeLine, deliver
     one.run(process={"arrow": "early.py:early"}, sink={"delivery": delivery})
     found = {each.value: each.timestamp for each in consume(one.kafka, one.sink)}
     assert found == {b"0": 1, b"999": 1, b"1000": 1, b"2000": 2}
+
+
+def test_record_whose_header_has_nul_in_its_name_is_rejected(line: MakeLine) -> None:
+    """The producer cut the name silently; the other records come out, and no two read a name differently."""
+    one = line(1)
+    one.send([b"a"])
+    produce_named(one.kafka, one.source, b"x", ((b"h\0i", b"1"), (b"j", b"2")))
+    one.send([b"b"])
+    one.run()
+    assert one.values() == [b"a", b"b"]
+    [found] = consume(one.kafka, f"{one.name}.rejected")
+    headers = dict(found.headers)
+    assert (found.value, headers["tailrace.reason"]) == (b"x", b"header key with NUL")
+    assert (headers["h\\0i"], headers["j"], headers["tailrace.stage"]) == (b"1", b"2", b"encode")
 
 
 def test_timestamp_of_zero_is_produced_by_a_test_as_one_millisecond(line: MakeLine) -> None:

@@ -358,6 +358,7 @@ def test_invalid_columns_are_refused_as_on_spark(folder: Path) -> None:
         ("partition", pa.array([-2], pa.int32()), "negative partition"),
         ("timestamp", pa.array([-1], pa.timestamp("us", "UTC")), "negative timestamp"),
         ("headers", pa.array([[{"key": None, "value": b"x"}]], RECORD.field("headers").type), "header without a key"),
+        ("headers", pa.array([[{"key": "a\0", "value": b"x"}]], RECORD.field("headers").type), "header key with NUL"),
         ("headers", pa.array([[None]], RECORD.field("headers").type), "header without a key"),
         ("topic", pa.array([None], pa.string()), "no topic"),
     ],

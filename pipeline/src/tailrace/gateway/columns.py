@@ -147,10 +147,11 @@ class _Details:
         found = parsed(self.headed, *self.unparsed) if self.unparsed is not None else None
         if found is not None:
             first, last = np.flatnonzero(self.headed)[[0, -1]].tolist()
-            if all(found[place].as_py() == listed(int(pointers[place])) for place in (first, last)):
+            if all(found[place].as_py() == listed(int(pointers[place]), known=True) for place in (first, last)):
                 return found
             _warn()
-        texts = [listed(int(each)) if headed else None for each, headed in zip(pointers, self.headed, strict=True)]
+        known, pairs = library().version() in _PRIVATE_VERSIONS, zip(pointers.tolist(), self.headed, strict=True)
+        texts = [listed(pointer, known=known) if headed else None for pointer, headed in pairs]
         return pa.array(texts, HEADERS)
 
     @classmethod
@@ -166,7 +167,8 @@ class _Details:
         places = range(kinds.ctypes.data, kinds.ctypes.data + kinds.nbytes, kinds.itemsize)
         each = pointers.tolist()
         times = np.fromiter(map(library().message_timestamp, each, places), np.int64, len(each))
-        return cls(times, kinds, np.fromiter((listed(pointer) is not None for pointer in each), bool, len(each)))
+        headed = (listed(pointer, known=False) is not None for pointer in each)
+        return cls(times, kinds, np.fromiter(headed, bool, len(each)))
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from tailrace.gateway.schemas import HEADERS
 
 _NONE: int = KafkaError._NOENT
 _LONGEST = 5  # bytes of a varint of 32 bits
+_NAME_SIZE = -16  # where librdkafka keeps the size of a header's name, from the name
 
 
 def parsed(headed: np.ndarray, addresses: np.ndarray, sizes: np.ndarray) -> Any | None:
@@ -68,18 +69,23 @@ def _varint(cursor: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray
     return (value >> 1) ^ -(value & 1), cursor
 
 
-def listed(pointer: int) -> list[dict[str, Any]] | None:
-    """Let librdkafka parse the headers of one message; None if it has none."""
+def listed(pointer: int, *, known: bool) -> list[dict[str, Any]] | None:
+    """Let librdkafka parse the headers of one message; None if it has none.
+
+    It returns names as texts that end at a NUL; with a `known` layout, they are read whole.
+    """
     headers = ctypes.c_void_p()
     code = library().message_headers(pointer, ctypes.byref(headers))
     if code == _NONE:
         return None
     if code:
         raise KafkaException(KafkaError(code, "the headers of a record cannot be read"))
-    name, value, size = ctypes.c_char_p(), ctypes.c_void_p(), ctypes.c_size_t()
+    name, value, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
     arguments = ctypes.byref(name), ctypes.byref(value), ctypes.byref(size)
     found: list[dict[str, Any]] = []
     while library().header_get_all(headers, len(found), *arguments) == 0:
-        text = (name.value or b"").decode(errors="replace")
+        place = name.value or 0
+        length = ctypes.c_size_t.from_address(place + _NAME_SIZE).value if known else -1
+        text = ctypes.string_at(place, length).decode(errors="replace")
         found.append({"key": text, "value": ctypes.string_at(value.value, size.value) if value.value else None})
     return found

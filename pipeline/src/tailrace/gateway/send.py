@@ -30,6 +30,7 @@ from tailrace.kafka.rejected_headers import (
     HEADER_REASON,
     HEADER_SINK_TOPIC,
     HEADER_STAGE,
+    NUL_IN_HEADER,
 )
 
 NO_TOPIC = "no topic"
@@ -130,6 +131,8 @@ def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) ->
             if count is not None:
                 asked.add(place)
                 why, detail = NO_PARTITION, f"partition {partition} of the topic {place!r}, which has {count}"
+        if why is None and any("\0" in (each["key"] or "") for each in headers or ()):
+            why = NUL_IN_HEADER
         record: dict[str, Any] = {"topic": place, "key": key, "value": value}
         listed = [(each["key"], each["value"]) for each in headers] if headers else []
         if why is not None:
@@ -138,9 +141,11 @@ def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) ->
                 raise errors.SinkColumnsInvalid(
                     f"{task}: a row has {why} and no topic of rejected records is set",
                     kept="the batch's transaction was aborted; nothing of it was delivered",
-                    then="give every row a topic, and a partition that it has; or set the option rejected.topic",
+                    then="give every row a topic, a partition that it has, and header keys without NUL; or set the "
+                    "option rejected.topic",
                 )
-            listed += _where(task, why, place, detail)
+            listed = [(key.replace("\0", "\\0"), content) for key, content in listed]
+            listed += _where(task, why, place, detail, judged=reason is None)
             counts.rejected += 1
             counts.reasons[why] = counts.reasons.get(why, 0) + 1
         else:
@@ -157,14 +162,16 @@ def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) ->
             sender.poll()
 
 
-def _where(task: Assignment, reason: str, topic: str | None, detail: str | None) -> list[tuple[str, bytes]]:
-    """Return the headers of a rejected record that only the sink knows."""
+def _where(
+    task: Assignment, reason: str, topic: str | None, detail: str | None, *, judged: bool
+) -> list[tuple[str, bytes]]:
+    """Return the headers of a rejected record that only the sink knows, which may have `judged` it."""
     known = {
         HEADER_PIPELINE: task.pipeline,
         HEADER_BATCH: str(task.batch),
         HEADER_AT: str(int(time.time() * 1000)),
     }
-    if reason in {NO_TOPIC, BAD_TOPIC, OTHER_TOPIC, NO_PARTITION}:
+    if judged or reason in {NO_TOPIC, BAD_TOPIC, OTHER_TOPIC, NO_PARTITION}:
         known |= {HEADER_REASON: reason, HEADER_STAGE: "sink"}
         known |= {HEADER_DETAIL: detail} if detail is not None else {}
         known |= {HEADER_SINK_TOPIC: topic} if topic is not None else {}

@@ -24,5 +24,8 @@ HEADER_PIPELINE = "tailrace.pipeline"
 HEADER_BATCH = "tailrace.batch"
 HEADER_AT = "tailrace.at"
 
+# The reason of a row whose header the producer would write with a truncated key.
+NUL_IN_HEADER = "header key with NUL"
+
 # A detail is truncated to this many characters: it is a hint to a reader, not a log.
 DETAIL_LENGTH = 1000

@@ -23,6 +23,7 @@ from tailrace.kafka.rejected_headers import (
     HEADER_STAGE,
     HEADER_TIMESTAMP,
     HEADER_TOPIC,
+    NUL_IN_HEADER,
 )
 from tailrace.stages.encode import BAD_HEADER, BAD_PARTITION, BAD_TIMESTAMP, NO_TOPIC
 
@@ -147,6 +148,9 @@ def _unaddressed(address: Mapping[str, pa.Array]) -> Iterable[tuple[str, pa.Arra
         if each.null_count or each.field("key").null_count:
             keyless = [any(one is None or one["key"] is None for one in row or []) for row in headers.to_pylist()]
             yield BAD_HEADER, pa.array(keyless)
+        if pc.any(pc.match_substring(each.field("key"), "\0")).as_py():
+            keys = [[one["key"] for one in row or [] if one is not None] for row in headers.to_pylist()]
+            yield NUL_IN_HEADER, pa.array([any("\0" in key for key in row if key is not None) for row in keys])
 
 
 def _without(values: pa.Array, mask: pa.Array) -> pa.Array:

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from tailrace.config import Sink
-from tailrace.kafka.rejected_headers import HEADER_SINK_TOPIC
+from tailrace.kafka.rejected_headers import HEADER_SINK_TOPIC, NUL_IN_HEADER
 from tailrace.stages.formats.base import SinkFormat, invalid, wrong
 from tailrace.stages.formats.json_format import OPTIONS as JSON_OPTIONS
 from tailrace.stages.formats.known import sink_format
@@ -111,12 +111,14 @@ def _finished(encoded: DataFrame, *, headed: bool) -> DataFrame:
     """Give rows that cannot be addressed a reason, and all rejected rows their headers."""
     # Without a column `headers` no row can have a bad one, but Spark does not know that.
     keyless = F.exists("headers", lambda each: each.isNull() | each["key"].isNull()) if headed else F.lit(False)
+    nul = F.exists("headers", lambda each: each["key"].contains("\0")) if headed else F.lit(False)
     reason = (
         F.when(F.col(REASON).isNotNull(), F.col(REASON))
         .when(F.col("topic").isNull(), NO_TOPIC)
         .when(F.col("partition") < 0, BAD_PARTITION)
         .when(F.col("timestamp") < 0, BAD_TIMESTAMP)
         .when(keyless, BAD_HEADER)
+        .when(nul, NUL_IN_HEADER)
     )
     judged = encoded.withColumn(REASON, reason)
     origin = F.col(KAFKA) if KAFKA in encoded.columns else None

@@ -22,7 +22,7 @@ from tailrace.progress.marker import Marker, check_not_behind
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, unlike
 from tailrace.progress.stream_plan import VERSION, Slice, StreamPlan, assign
 from tailrace.spark_stream import shuffle_keys, spark_source
-from tailrace.spark_stream.sink import BatchWrite, writing, written_by
+from tailrace.spark_stream.sink import BatchWrite, planned_as_written, writing, written_by
 from tailrace.spark_stream.sink_calls import Call, Calls
 from tailrace.spark_stream.sink_options import Target, rows_of
 from tailrace.stages import session_settings
@@ -49,15 +49,17 @@ class ExactlyOnce:
         if name is None:
             raise errors.InvariantBroken("Spark does not say which query this is")
         frame = _planned_anew(frame)
-        _check_cut(frame, known=self._ledger is not None)
+        shown = planned_as_written(frame)
+        _check_cut(shown, known=self._ledger is not None)
         query = _query(spark)
         key = (_servers(self.target.kafka.bootstrap_servers), name)
         call = Call(self.run, query.id().toString(), query.runId().toString(), number)
         _CALLS.begin(key, call, lambda last: _runs(spark, last))
-        self._write(frame, number, name)
+        self._write(frame, shown, number, name)
         _CALLS.end(key, call)
 
-    def _write(self, frame: DataFrame, number: int, name: str) -> None:
+    def _write(self, frame: DataFrame, shown: DataFrame, number: int, name: str) -> None:
+        """Write a batch, cut as Spark plans `shown`, which has all of the writing frame but the task's arguments."""
         spark = frame.sparkSession
         if self._ledger is None:
             self._take(name)
@@ -66,10 +68,10 @@ class ExactlyOnce:
                 f"one exactly_once(...) serves one query: it has written {self._name!r} and is now called by {name!r}",
                 then="make one for each query, or give each the option id",
             )
-        slices, keys = _cut(frame)
-        ranges = spark_source.read_from_kafka(frame)
+        slices, keys = _cut(shown)
+        ranges = spark_source.read_from_kafka(shown)
         batch = _query(spark).lastExecution().toRdd().id()
-        logical = _query(spark).logicalPlan(), frame._jdf.queryExecution().analyzed()
+        logical = _query(spark).logicalPlan(), shown._jdf.queryExecution().analyzed()
         noted = shuffle_keys.with_branches(keys, *logical, batch)
         plan, known = self._plan, self._plan.batch if self._plan else -1
         if number < known:
@@ -102,7 +104,8 @@ class ExactlyOnce:
             markers = self._held.markers()
             _check_same(plan, planned)
             _check_sink(plan, planned)
-            assigned = assign(plan, slices)  # may refuse this query, and then the plan must not name its code
+            # This may refuse the query, and then the plan must not name its code.
+            assigned = assign(plan, plan.slices if _same_single(plan, planned) else slices)
             plan = self._replayed(plan, planned, markers, noted.printed)
         write = BatchWrite(
             plan=plan,
@@ -243,6 +246,12 @@ def _check_sink(known: StreamPlan, now: StreamPlan) -> None:
         then="if another sink has this name, give one of them another id; if you changed the topic, finish the batch "
         "with the query as it was, with the trigger availableNow, then change it",
     )
+
+
+def _same_single(known: StreamPlan, now: StreamPlan) -> bool:
+    """Return whether the only sink partition of a batch is a limit's, which earlier versions named by what it reads."""
+    single = len(known.slices) == 1 and now.slices == ("#0",)
+    return single and sorted(known.slices[0].split("+")) == sorted(map(str, now.ranges))
 
 
 def _shuffles_changed(plan: StreamPlan, what: str) -> errors.CutChanged:

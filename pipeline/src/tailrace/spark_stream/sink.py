@@ -113,6 +113,11 @@ def writing(
     return rows.mapInArrow(_task(batch, convert), RESULT)
 
 
+def planned_as_written(rows: DataFrame) -> DataFrame:
+    """Return a frame that Spark plans like a writing one: at the root, a limit would have another operator."""
+    return rows.mapInArrow(_unchanged, RESULT)
+
+
 def written_by(frame: DataFrame, batch: BatchWrite) -> list[Written]:
     """Run the tasks of a writing frame; return what each sink partition wrote."""
     written = [written_of(bytes(row[0])) for row in frame.collect()]
@@ -122,6 +127,10 @@ def written_by(frame: DataFrame, batch: BatchWrite) -> list[Written]:
             f"{sorted(each.partition for each in written)} answered"
         )
     return written
+
+
+def _unchanged(batches: Batches) -> Batches:
+    return batches
 
 
 def _task(batch: BatchWrite, convert: Callable[[Batches], Batches]) -> Callable[[Batches], Batches]:

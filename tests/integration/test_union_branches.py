@@ -18,10 +18,15 @@ MakeBench = Callable[..., Bench]
 Change = Callable[[DataFrame], DataFrame]
 
 
+def read(spark: SparkSession, one: Bench, **topics: str) -> DataFrame:
+    """Read topics with Spark's own source."""
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
+    return reader.options(**topics).option("startingOffsets", "earliest").load().select("value")
+
+
 def deliver(spark: SparkSession, one: Bench, then: Change, every: Change = lambda rows: rows) -> None:
     """Deliver what the source contains with `exactly_once`: what `then` makes of each batch of the query `every`."""
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
-    rows = reader.option("subscribe", one.source).option("startingOffsets", "earliest").load().select("value")
+    rows = read(spark, one, subscribe=one.source)
     sink = tailrace.exactly_once(
         **{"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger"}
     )
@@ -54,11 +59,13 @@ def failing(one: Bench, rows: DataFrame, least: int = 0) -> DataFrame:
     return rows.withColumn("value", F.udf(check, "binary")("value"))
 
 
-def fail_in_part(one: Bench, spark: SparkSession, then: Change) -> list[bytes | None]:
+def fail_in_part(
+    one: Bench, spark: SparkSession, then: Change, every: Change = lambda rows: rows
+) -> list[bytes | None]:
     """Deliver a batch whose failing rows stay behind; return what the sink holds."""
     (one.folder / "broken").touch()
     with pytest.raises(Exception, match="the fault of the test"):
-        deliver(spark, one, then)
+        deliver(spark, one, then, every)
     (one.folder / "broken").unlink()
     one.settle()
     found = one.values()
@@ -150,6 +157,68 @@ def test_branches_by_the_records_are_finished_only_by_the_same_conditions(
     assert one.values() == numbered(0, 5)
     deliver(spark, one, by(5))
     assert one.values() == numbered(0, 20)
+
+
+@pytest.mark.takes(12)
+def test_union_of_two_topics_is_delivered_once_whatever_a_table_gains(bench: MakeBench, spark: SparkSession) -> None:
+    """No record of one topic is in the other, so each stays in its branch."""
+    one, other = bench(), bench()
+    one.send(numbered(0, 10))
+    other.send(numbered(10, 20))
+    folder = users(one, *filter(None, numbered(0, 5)))
+
+    def both(rows: DataFrame) -> DataFrame:
+        known = rows.join(F.broadcast(spark.read.parquet(folder)), "value")
+        return known.union(failing(one, read(spark, other, subscribe=other.source)))
+
+    def same(frame: DataFrame) -> DataFrame:
+        return frame
+
+    assert fail_in_part(one, spark, same, both) == numbered(0, 5)
+    users(one, *filter(None, numbered(5, 20)))
+    deliver(spark, one, same, both)
+    assert sorted(filter(None, one.values())) == [*numbered(0, 5), *numbered(10, 20)]
+
+
+@pytest.mark.takes(6)
+def test_shuffle_by_what_differs_between_two_topics_is_delivered(bench: MakeBench, spark: SparkSession) -> None:
+    """A record has the same key on a replay although a table decides which records of its topic are delivered."""
+    one, other = bench(), bench()
+    one.send(numbered(0, 10))
+    other.send(numbered(10, 20))
+    table = F.broadcast(spark.read.parquet(users(one, *filter(None, numbered(0, 5)))))
+
+    def both(rows: DataFrame) -> DataFrame:
+        known = rows.join(table, "value").withColumn("from", F.lit("one"))
+        others = read(spark, other, subscribe=other.source).withColumn("from", F.lit("other"))
+        return known.union(others).repartition(2, "from").select("value")
+
+    deliver(spark, one, lambda frame: frame, both)
+    assert sorted(filter(None, one.values())) == [*numbered(0, 5), *numbered(10, 20)]
+
+
+@pytest.mark.takes(6)
+@pytest.mark.parametrize("option", ["subscribe", "subscribePattern", "assign"])
+def test_union_of_two_readers_of_a_topic_by_a_table_is_refused(
+    bench: MakeBench, spark: SparkSession, option: str
+) -> None:
+    """Both read the same records, however the second one names the topic."""
+    one, other = bench(), bench()
+    one.send(numbered(0, 20))
+    table = spark.read.parquet(users(one, *filter(None, numbered(0, 10))))
+    topics = {
+        "subscribe": f"{other.source}, {one.source}",
+        "subscribePattern": f"{one.source}|none",
+        "assign": f'{{"{one.source}": [0]}}',
+    }
+
+    def split(rows: DataFrame) -> DataFrame:
+        again = read(spark, one, **{option: topics[option]})
+        return rows.join(F.broadcast(table), "value").union(again.join(F.broadcast(table), "value", "left_anti"))
+
+    with pytest.raises(Exception, match=r"(?s)TR-103.*branch of a union.*another table"):
+        deliver(spark, one, lambda frame: frame, split)
+    assert one.values() == []
 
 
 FUNCTION = """

@@ -1,12 +1,14 @@
 """What decides which branch of a union a record is in.
 
 Each branch of a union is written by tasks of its own, so a record that a replay finds in another branch may be lost:
-the branch that it enters is delivered, and the one that it leaves no longer has it. An operator above the union that
-deals the rows out by good keys makes up for this, and so does one that puts all rows into a single task.
+the branch that it enters is delivered, and the one that it leaves no longer has it. Branches of different topics have
+no records in common, so they exchange none. An operator above the union that deals the rows out by good keys makes up
+for this, and so does one that puts all rows into a single task.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +17,9 @@ from tailrace.driver.catalyst import Node, items
 from tailrace.driver.dealing import dealt, join_type
 
 HasRecords = Callable[[Node], bool]
+Topics = frozenset[str] | None
+
+_KAFKA = "org.apache.spark.sql.kafka010.KafkaSourceProvider$KafkaTable"
 
 # Join types that keep every record of a side (left, right).
 _KEEPING = (
@@ -66,21 +71,20 @@ def records_of(batch: int) -> HasRecords:
 
 
 def unions(node: Node, has_records: HasRecords) -> Iterator[Node]:
-    """Yield the unions of several branches with records that decide which task writes a row."""
+    """Yield the unions that decide which task writes a row, of branches that may have records in common."""
     if dealt(node, has_records) is not None:
         return
     if node.name == "Repartition" and not node.plan.shuffle() and node.plan.numPartitions() == 1:
         return
-    if len(_branches(node, has_records)) > 1:
+    if _branches(node, has_records):
         yield node
     for each in node.children:
         yield from unions(each, has_records)
 
 
 def choices(union: Node, has_records: HasRecords) -> Iterator[Choice]:
-    """Yield what decides the branch of a record; nothing if only one branch has records."""
-    found = _branches(union, has_records)
-    for each in found if len(found) > 1 else ():
+    """Yield what decides the branch of a record that may be in another one."""
+    for each in _branches(union, has_records):
         yield from _choices(each, has_records)
 
 
@@ -107,9 +111,42 @@ def _origin(node: Node, column: int) -> tuple[object, ...]:
 
 
 def _branches(node: Node, has_records: HasRecords) -> list[Node]:
+    """Return the branches of a union that may have records in common with another one."""
     if node.name != "Union":
         return []
-    return [each for each in node.children if has_records(each) and not _empty(each)]
+    found = [each for each in node.children if has_records(each) and not _empty(each)]
+    reads = [_topics(each, has_records) for each in found]
+    return [
+        each
+        for place, each in enumerate(found)
+        if any(_meet(reads[place], other) for other in reads[:place] + reads[place + 1 :])
+    ]
+
+
+def _meet(mine: Topics, theirs: Topics) -> bool:
+    """Return whether two branches may have records in common."""
+    return mine is None or theirs is None or bool(mine & theirs)
+
+
+def _topics(node: Node, has_records: HasRecords) -> Topics:
+    """Return the topics whose records a branch has; None if it may have others."""
+    reads = [_read_by(each) for each in node if not each.children and has_records(each)]
+    return frozenset().union(*map(frozenset, reads)) if reads and all(reads) else None
+
+
+def _read_by(leaf: Node) -> list[str]:
+    """Return the topics that a stream's reader names; nothing for a pattern, another source, or a batch of a stream."""
+    if leaf.name == "StreamingRelationV2":  # as analysed
+        table, options = leaf.plan.table(), leaf.plan.extraOptions()
+    elif leaf.name == "StreamingDataSourceV2ScanRelation":  # as executed
+        table, options = leaf.plan.relation().table(), leaf.plan.relation().options()
+    else:
+        return []
+    if table.getClass().getName() != _KAFKA:
+        return []
+    if options.get("assign"):
+        return list(json.loads(options.get("assign")))
+    return [each.strip() for each in (options.get("subscribe") or "").split(",") if each.strip()]
 
 
 def _choices(node: Node, has_records: HasRecords) -> Iterator[Choice]:

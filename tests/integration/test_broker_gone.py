@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -122,6 +124,52 @@ def test_delivered_sink_partition_is_skipped_although_a_resumed_broker_has_lost_
         broker.resume()
         one.close()
         other.close()
+
+
+ASKING = """
+import sys
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from tailrace.config import Kafka
+from tailrace.kafka.clients import client_options
+from tailrace.kafka.pending_offsets import stored
+
+kafka = Kafka(bootstrap_servers=sys.argv[1])
+consumer = Consumer(client_options(kafka) | {"group.id": "asked"})
+
+def ask():
+    try:
+        return len(stored(consumer, "asked", [TopicPartition(sys.argv[2], 0)], 1.0))
+    except KafkaException as error:
+        return error.args[0].name()
+
+while ask() != 1:
+    pass
+print("asked", flush=True)
+sys.stdin.readline()
+print(ask(), flush=True)
+sys.stdin.readline()
+while ask() != 1:
+    pass
+print("asked again", flush=True)
+"""
+
+
+def test_process_survives_that_a_coordinator_returns_for_which_a_request_has_not_waited() -> None:
+    """librdkafka aborts the process if the request itself has expired by then."""
+    with EmbeddedKafka() as kafka:
+        given = [sys.executable, "-c", ASKING, kafka.bootstrap_servers, Topics(kafka.bootstrap_servers)()]
+        with subprocess.Popen(given, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as asking:
+            to, said = cast("IO[str]", asking.stdin), cast("IO[str]", asking.stdout)
+            try:
+                assert said.readline() == "asked\n"
+                kafka.brokers[0].kill()
+                print(file=to)
+                assert said.readline() in {"_TIMED_OUT\n", "_TRANSPORT\n"}
+                kafka.brokers[0].start()
+                print(file=to)
+                assert said.readline() == "asked again\n"
+            finally:
+                asking.kill()
 
 
 def test_client_gets_offsets_after_a_leader_was_killed(kafka: EmbeddedKafka) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from faults.worlds.world import (
     BROKER_STRIKES,
     DELETIONS,
+    GROWTH,
     LOSSES,
     OF_ITS_LIFE,
     TAKE_OFFSETS,
@@ -49,11 +50,11 @@ def draw(seed: int, place: Place | None = None) -> World:
     per_batch = chance.choice((200, 1000, 5000, 20_000, *([50_000] if where is Place.THREADS else [])))
     batches = chance.randint(4, 10)
     dropin = where is Place.DROPIN
-    if dropin:  # such a job has a sink partition for each source partition, and its ledger has no more than these
-        partitions = min(partitions, LEDGER_PARTITIONS)
     encoding = Encoding.RAW if dropin else chance.choice(tuple(Encoding))
     work = chance.choice(_works(where, encoding))
     strikes = _strikes(chance, where, encoding, work)
+    if dropin:  # such a job has a sink partition for each source partition, and its ledger has no more than these
+        partitions = min(partitions, LEDGER_PARTITIONS - GROWTH * strikes.count(Strike.GROW))
     crashes = _crashes(chance, batches, 1 if strikes else chance.choice((1, 2, 3)), dropin)
     # A batch cannot be written in part if it has no more sink partitions than are written at once.
     partly = not dropin and any(each.at in _PARTLY for each in crashes)

@@ -13,7 +13,7 @@ from faults.reading import exists
 from faults.worlds.oracle import Gap
 from faults.worlds.pipeline import LIMIT, Driven, Stuck
 from faults.worlds.records import ABORTED, aborted, key_of
-from faults.worlds.world import Strike
+from faults.worlds.world import GROWTH, Strike
 from tailrace.config import Kafka
 from tailrace.errors import KafkaFailed
 from tailrace.kafka.clients import persist
@@ -26,11 +26,11 @@ _NOTICED = 3.0  # seconds
 
 
 def _grow(one: Driven) -> None:
-    count = len(one.counts) + 2
+    count = len(one.counts) + GROWTH
     admin = AdminClient({"bootstrap.servers": one.context.bootstrap})
     admin.create_partitions([NewPartitions(one.source, count)])[one.source].result(30)
     one.wait(1.0)
-    one.write(dict.fromkeys(range(count - 2, count), one.world.max_records))
+    one.write(dict.fromkeys(range(count - GROWTH, count), one.world.max_records))
 
 
 def _hang(one: Driven) -> None:

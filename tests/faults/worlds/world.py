@@ -95,6 +95,7 @@ class Strike(StrEnum):
 NETWORK_STRIKES = frozenset({Strike.CUT, Strike.OUTAGE, Strike.SILENCE})
 LOSSES = frozenset({Strike.LOSE, Strike.RECREATE, Strike.SWAP, Strike.MOVE})
 DELETIONS = LOSSES | {Strike.TRIM}
+GROWTH = 2  # partitions that the input gets at once
 # A supervisor restarts a driver that ends because a broker is away.
 BROKER_STRIKES = NETWORK_STRIKES | {
     Strike.BROKER, Strike.FREEZE, Strike.FULL, Strike.ROLLING, Strike.SLOW, Strike.SPLIT, Strike.FEW,

@@ -18,7 +18,7 @@ POINTER: Final = ctypes.c_void_p
 TEXT: Final = ctypes.c_char_p
 NUMBER: Final = ctypes.c_int
 SIZE: Final = ctypes.c_size_t
-_GRACE = 1.0  # librdkafka itself answers at the end of its limit
+_GRACE = 1.0  # a request that expires answers a moment later
 _REASON = 512
 
 

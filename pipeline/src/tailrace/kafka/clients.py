@@ -21,6 +21,7 @@ T = TypeVar("T")
 TopicPartitions = dict[tuple[str, int], int]
 
 ANSWER_LIMIT = 15.0  # seconds without an answer until a broker counts as unreachable
+LONGEST_REQUEST = 3600  # seconds; librdkafka's maximum
 SHORT_TRY = 5.0
 OFFSETS_BYTES = 200_000  # of one request; __consumer_offsets takes batches of 1 MB, if its max.message.bytes is default
 _OFFSET_BYTES = 200  # of a stored offset besides its topic and its note: the group's name, and numbers

@@ -23,12 +23,19 @@ from confluent_kafka.admin import OffsetSpec as OffsetSpec  # type: ignore[attr-
 from tailrace import errors
 from tailrace.config import Kafka
 from tailrace.kafka import reach
-from tailrace.kafka.clients import ANSWER_LIMIT, SHORT_TRY, TopicPartitions, answered, client_options, persist
+from tailrace.kafka.clients import (
+    ANSWER_LIMIT,
+    LONGEST_REQUEST,
+    SHORT_TRY,
+    TopicPartitions,
+    answered,
+    client_options,
+    persist,
+)
 from tailrace.kafka.errors import STRANGER, UNKNOWN_TOPIC, code_of, denied, is_denied, is_retriable, stranger, translate
 from tailrace.kafka.rights import Operation, on_group, on_topic
 
 _SPREAD = 3.0  # seconds within which every broker learns of a new topic
-_LONGEST = 3600  # seconds; librdkafka's maximum for a request
 _MISSES = 2  # unanswered requests for offsets in a row, after which the client is replaced
 
 
@@ -171,9 +178,10 @@ class Cluster:
 
         def ask() -> list[tuple[str, str]]:
             # In short tries: brokers that never had a group first create its topic, and answer only the next request.
-            asked = self._admin.describe_consumer_groups([group], request_timeout=SHORT_TRY)
+            # If one expires while librdkafka looks for the coordinator, the process aborts when that is found.
+            asked = self._admin.describe_consumer_groups([group], request_timeout=LONGEST_REQUEST)
             try:
-                found = answered(asked[group], ANSWER_LIMIT, f"describing {group!r}")
+                found = answered(asked[group], SHORT_TRY, f"describing {group!r}")
             except KafkaException as error:
                 if code_of(error) == KafkaError.GROUP_ID_NOT_FOUND:
                     return []
@@ -222,7 +230,7 @@ class Cluster:
     def _offsets(self, asked: dict[TopicPartition, OffsetSpec], level: IsolationLevel) -> TopicPartitions:
         # librdkafka 2.16 looks up leaders in this thread. If the request expires meanwhile, as in a suspended process,
         # its own thread frees the request too, and the process aborts. So the limit is long and only our wait is short.
-        futures = self._admin.list_offsets(asked, isolation_level=level, request_timeout=_LONGEST)
+        futures = self._admin.list_offsets(asked, isolation_level=level, request_timeout=LONGEST_REQUEST)
         if concurrent.futures.wait(futures.values(), SHORT_TRY).not_done:
             self._missed += 1
             if self._missed % _MISSES == 0:

@@ -17,6 +17,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tailrace.kafka.bindings import NUMBER, POINTER, SIZE, TEXT, Requests, text
+from tailrace.kafka.clients import LONGEST_REQUEST
 from tailrace.kafka.handles import handle
 
 _LIST_OFFSETS_OF_GROUP: Final = 14  # rd_kafka_admin_op_t
@@ -100,7 +101,9 @@ def stored(consumer: Consumer, group: str, places: Sequence[TopicPartition], lim
     if library is None or instance is None:
         raise KafkaException(KafkaError(KafkaError._NOT_IMPLEMENTED, "the consumer's handle is not known"))
     with ExitStack() as made:
-        options = library.options(instance, _LIST_OFFSETS_OF_GROUP, limit, made)
+        # librdkafka 2.16 frees a request that expires while it looks for the group's coordinator, and aborts the
+        # process when that is found. So the request's own limit is long, and only our wait is short.
+        options = library.options(instance, _LIST_OFFSETS_OF_GROUP, LONGEST_REQUEST, made)
         if refused := library.options_stable(options, 1):
             made.callback(library.error_destroy, refused)
             raise KafkaException(KafkaError(library.error_code(refused), text(library.error_text(refused))))

@@ -57,13 +57,13 @@ def watched(monkeypatch: pytest.MonkeyPatch, *ticks: tuple[float, int | errors.T
     """Return a run that was watched through these ticks."""
     script: Any = Script(*ticks)
     monkeypatch.setattr(source, "lag", script.lag)
-    cluster = SimpleNamespace(topics=dict)
+    monkeypatch.setattr(stream, "asking", lambda kafka: dict)
     context: Any = SimpleNamespace(
         stop=script.stop,
         watcher=script,
         emit=script.said.append,
-        pipeline=None,
-        cluster=cluster,
+        pipeline=SimpleNamespace(kafka=None),
+        cluster=None,
         ledger=None,
         run="r",
         renew_every=RENEW_EVERY,

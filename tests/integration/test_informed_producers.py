@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from support.kafkaproxy import ProxiedKafka, proxied
-from support.transactions import Line
+from support.transactions import Line, connected
 from tailrace import errors
 from tailrace.config import Kafka
 from tailrace.kafka import informed_reader
@@ -32,10 +32,8 @@ def network() -> Iterator[ProxiedKafka]:
 @pytest.fixture
 def line(network: ProxiedKafka) -> Iterator[Line]:
     """Return a sink partition whose gateway connects through the proxy."""
-    one = Line.on(network)
-    yield one
-    network.proxy.heal()
-    one.close()
+    with connected(network) as one:
+        yield one
 
 
 def written(line: Line, batches: int) -> list[bytes]:

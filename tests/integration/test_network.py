@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from support.kafkaproxy import Fault, Judge, ProxiedKafka, nth, proxied
-from support.transactions import Line, Older, rows
+from support.transactions import Line, Older, connected, rows
 from support.wire import Api
 from tailrace.config import Kafka
 from tailrace.errors import BrokerUnreachable, DriverFenced, KafkaFailed, RecordTooLarge, TailraceError
@@ -42,10 +42,8 @@ def network() -> Iterator[ProxiedKafka]:
 @pytest.fixture
 def line(network: ProxiedKafka) -> Iterator[Line]:
     """Return a sink partition whose gateway connects through the proxy."""
-    one = Line.on(network)
-    yield one
-    network.proxy.heal()
-    one.close()
+    with connected(network) as one:
+        yield one
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,6 +127,15 @@ class Line:
         """Close the gateway's producers."""
         for cache in self.gateway.caches().values():
             cache.close()
+
+
+@contextmanager
+def connected(network: ProxiedKafka) -> Iterator[Line]:
+    """Give a sink partition whose gateway connects through the proxy; at the end, nothing is held back any more."""
+    one = Line.on(network)
+    yield one
+    network.proxy.heal()
+    one.close()
 
 
 class Older(Line):

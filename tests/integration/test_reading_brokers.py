@@ -53,12 +53,12 @@ def test_wrong_password_is_reported(tailrace_secured_kafka: EmbeddedKafka) -> No
         reading.reader.close()
 
 
-@pytest.mark.takes(19)
+@pytest.mark.takes(27)
 def test_reader_waits_for_unreachable_brokers() -> None:
     """It raises after its deadline, and continues if brokers come back earlier."""
     with EmbeddedKafka() as kafka:
         topic = Topics(kafka.bootstrap_servers)()
-        reading = Reading(kafka.bootstrap_servers, request_for(kafka.bootstrap_servers), limit=4.0)
+        reading = Reading(kafka.bootstrap_servers, request_for(kafka.bootstrap_servers), limit=12.0)
         patient = Reading(kafka.bootstrap_servers, request_for(kafka.bootstrap_servers), limit=60.0)
         reading.fill(topic, 10)
         assert reading.offsets(Range(topic, 0, 0, 5)) == patient.offsets(Range(topic, 0, 0, 5)) == [0, 1, 2, 3, 4]

@@ -43,7 +43,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=float, default=0.0, help="draw no world after so many minutes; 0: no limit")
     parser.add_argument("--world", nargs="+", metavar="LINE", help="the lines of worlds to run again")
     parser.add_argument("--found", action="store_true", help="run those that have found a defect")
-    parser.add_argument("--mutants", nargs="*", metavar="NAME", help="break the product, and count the worlds it takes")
+    parser.add_argument(
+        "--mutants", nargs="*", metavar="NAME", choices=[each.name for each in MUTANTS],
+        help="break the product, and count the worlds it takes",
+    )  # fmt: skip
     parser.add_argument("--json", type=Path, help="append a line for each world to this file")
     chosen = parser.parse_args(arguments)
     archive.use()

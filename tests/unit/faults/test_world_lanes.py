@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from faults.worlds.__main__ import main
 from faults.worlds.drawing import draw
 from faults.worlds.lanes import FRESH, Tally, groups
 
@@ -17,3 +20,11 @@ def test_every_world_runs_on_a_kafka_that_few_others_used() -> None:
 def test_tallies_add_up() -> None:
     """The last line of a run counts all lanes."""
     assert str(Tally(2, 1500, 0) + Tally(1, 500, 1)) == "3 worlds, 2,000 records, 1 of them broke a promise"
+
+
+def test_mutant_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A campaign without mutants would have caught them all."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--mutants", "marker-ignored,plan-after-the-job"])
+    assert ended.value.code == 2
+    assert "invalid choice: 'marker-ignored,plan-after-the-job'" in capsys.readouterr().err

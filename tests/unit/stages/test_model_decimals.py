@@ -99,6 +99,7 @@ class Part(BaseModel):
 class M(BaseModel):
     d: Decimal | None = None
     price: Annotated[Decimal, Field(max_digits=6, decimal_places=2)] | None = None
+    wide: Annotated[Decimal, Field(max_digits=19, decimal_places=2)] | None = None
     below: Annotated[Decimal, Field(lt=1)] | None = None
     many: list[Decimal] = []
     by: dict[str, Decimal] = {}
@@ -128,6 +129,8 @@ def test_number_for_a_decimal_keeps_its_digits(spark: SparkSession, tmp_path: Pa
         b'{"d":"1.123456789012345678"}': {"d": Decimal("1.123456789012345678")},
         b'{"d":12345678901234567890}': {"d": Decimal(12345678901234567890)},
         b'{"d":0.1}': {"d": Decimal("0.1")},
+        b'{"wide":99999999999999999.99}': {"wide": Decimal("99999999999999999.99")},  # rounded, it has a digit more
+        b'{"below":0.999999999999999999}': {"below": Decimal("0.999999999999999999")},  # and this is 1
         b'{"d":0.5,"more":' + b"1" * 4000 + b"}": {"d": Decimal("0.5")},
         b'{"many":[1,0.123456789012345678,2.5]}': {"many": [1, Decimal("0.123456789012345678"), Decimal("2.5")]},
         b'{"by":{"1.123456789012345678":1.123456789012345678}}': {
@@ -156,6 +159,7 @@ def test_number_with_more_digits_than_a_decimal_holds_is_rejected(
     values = [
         b'{"d":1.1234567890123456789}', b'{"d":1e-400}', b'{"d":1e400}', b'{"d":1e-9999999999999999999999}',
         b'{"price":1.0000000000000000000001}', b'{"below":1.00000000000000000000001}', b'{"s":0.1000000000000000055}',
+        b'{"below":1.5}', b'{"below":2,"s":0.1000000000000000055}', b'{"below":0.1,"i":1.0000000000000000000001e99}',
     ]  # fmt: skip
     rows = judged(spark, tmp_path, model, values)
     assert [row["_reason"] for row in rows] == ["does not fit the model"] * len(values), rows

@@ -56,6 +56,13 @@ _LEAVES: dict[Any, DataType] = {
 }  # fmt: skip
 _DECIMAL = DecimalType(38, 18)
 _AS_PYDANTIC = TypeAdapter(Decimal)
+# Faults of a number that is beyond a field's limits; it may be so only because it was rounded.
+_LIMITS = frozenset(
+    {
+        "decimal_max_digits", "decimal_max_places", "decimal_whole_digits", "greater_than", "greater_than_equal",
+        "less_than", "less_than_equal", "multiple_of",
+    }
+)  # fmt: skip
 # A string of JSON, or a number, which is the group.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|(-?\d++(?:\.\d+)?(?:[eE][+-]?\d+)?)', re.DOTALL)
 
@@ -219,11 +226,19 @@ def _validate_exactly(kind: type[BaseModel], record: bytes) -> BaseModel:
     """Validate a record whose decimals keep all digits; raise ValidationError for one that would be rounded.
 
     pydantic reads a number as a double, and a text for a Decimal exactly, in strict mode too. So a record with numbers
-    that a double rounds is validated again with these as texts.
+    that a double rounds is validated again with these as texts, also if what was rounded is outside of the limits.
     """
-    row = kind.model_validate_json(record)
+    refused: ValidationError | None = None
+    try:
+        row = kind.model_validate_json(record)
+    except ValidationError as error:
+        if any(each["type"] not in _LIMITS for each in error.errors(include_url=False, include_context=False)):
+            raise
+        refused = error
     rounded = Counter(found for each in _TOKEN.findall(record) if each and _is_rounded(found := each.decode()))
     if not rounded:
+        if refused is not None:
+            raise refused
         return row
     try:
         return kind.model_validate_json(_with_texts(record, rounded))

@@ -9,11 +9,13 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from support.kafkaproxy import ProxiedKafka, proxied
-from support.transactions import Line, connected
+from support.transactions import Line, Older, connected, rows
 from tailrace import errors
 from tailrace.config import Kafka
+from tailrace.gateway.producers import SinkProducer
 from tailrace.kafka import informed_reader
 from tailrace.kafka.clients import client_options
+from tailrace.kafka.informed_reader import Informed
 from tailrace.kafka.pending_offsets import Stored, stored
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import GIVEN_UP, Marker
@@ -41,15 +43,21 @@ def written(line: Line, batches: int) -> list[bytes]:
     return [value for batch in range(batches) for value in line.values(batch)]
 
 
-@pytest.mark.takes(45)
-def test_brokers_that_take_long_for_each_answer_get_every_batch(line: Line) -> None:
+@pytest.mark.parametrize(
+    ("late", "batches"),
+    [
+        pytest.param(0.45, 2, marks=pytest.mark.takes(45)),
+        pytest.param(2.0, 1, marks=[pytest.mark.takes(130), pytest.mark.slow]),
+    ],
+)
+def test_brokers_that_take_long_for_each_answer_get_every_batch(line: Line, late: float, batches: int) -> None:
     """Each end of a transaction is in doubt there, also of the one that asks for the marker."""
-    line.kafka.proxy.late = {broker.node_id: 0.45 for broker in line.kafka.brokers}
-    for batch in range(2):
+    line.kafka.proxy.late = {broker.node_id: late for broker in line.kafka.brokers}
+    for batch in range(batches):
         assert not line.write(batch).skipped
     assert line.failures == []
     line.kafka.proxy.heal()
-    assert line.read() == written(line, 2)
+    assert line.read() == written(line, batches)
 
 
 def test_batch_that_comes_again_is_decided_by_a_producer_that_asks_anew(line: Line) -> None:
@@ -106,3 +114,43 @@ def test_command_that_is_overtaken_while_it_asks_for_a_marker_says_that_it_may_b
             with pytest.raises(errors.PipelineRunning, match="was written while this command"):
                 ledger.give_up(*given_up)
     assert thief.asked < 3
+
+
+class Former:
+    """A broker that loses the markers' group once it has answered; another executor writes before the next fence."""
+
+    def __init__(self, line: Line) -> None:
+        self._line, self._inform = line, SinkProducer.inform
+        self._client: Consumer | None = None
+
+    def stored(self, consumer: Consumer, group: str, places: Sequence[TopicPartition], limit: float) -> list[Stored]:
+        """Answer the first client, from then on, as if nothing had been written."""
+        if consumer is self._client:
+            return [Stored(each.topic, each.partition, -1, None) for each in places]
+        return stored(consumer, group, places, limit)
+
+    def inform(self, sink: SinkProducer) -> tuple[Informed, str]:
+        """Ask as always; after the first question the other one writes."""
+        informed, doubt = self._inform(sink)
+        if self._client is None:
+            self._client = informed.consumer
+            with Older(self._line) as other:
+                other.gateway.write(other.task(0, direct=True), iter([rows(other.values(0))]))
+        return informed, doubt
+
+
+@pytest.mark.takes(45)
+def test_marker_that_an_earlier_producer_was_told_is_not_used_once_its_broker_has_lost_the_group(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written between that answer and the next fence would come out twice."""
+    line.kafka.proxy.late = {broker.node_id: 0.45 for broker in line.kafka.brokers}
+    monkeypatch.setattr(informed_reader, "_RECENT", 60.0)  # the other one's write takes some seconds
+    former = Former(line)
+    monkeypatch.setattr(informed_reader, "stored", former.stored)
+    monkeypatch.setattr(SinkProducer, "inform", lambda sink: former.inform(sink))
+    assert line.write(0).skipped
+    assert len(line.failures) == 1
+    assert "may have lost the markers' group" in line.failures[0]
+    line.kafka.proxy.heal()
+    assert line.read() == written(line, 1)

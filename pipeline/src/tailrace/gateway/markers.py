@@ -45,6 +45,10 @@ class MarkerReader:
             producer, TopicPartition(self._topic, partition), limit, f"{who}: asking for its marker"
         )
 
+    def knows(self, consumer: Consumer, partition: int) -> bool:
+        """Return whether the broker of this client knows of the marker in an open transaction."""
+        return self._reader.knows(consumer, TopicPartition(self._topic, partition), LIMIT)
+
     def markers(
         self, partitions: Iterable[int], who: str, limit: float = LIMIT, informed: Consumer | None = None
     ) -> dict[int, Marker]:

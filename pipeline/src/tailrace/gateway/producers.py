@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 _INIT_LIMIT = 60.0
 _COMMIT_LIMIT = 60.0
-_MARKER_LIMIT = 20.0  # longer than the brokers need to replace one that was killed
+_MARKER_LIMIT = 60.0  # longer than the brokers need to replace one that was killed, or to answer where they are slow
 _SLOW_COMMIT_MS = 400.0  # below librdkafka's wait for a new coordinator, which is 500 ms
 _GLANCE = 2.0
 _QUEUE_WAIT = 0.05
@@ -65,6 +65,7 @@ class SinkProducer(Sender):
         self.ledger = ledger  # may differ between tasks
         self.decided: BatchId | None = None  # the last batch for which it has decided whether to write
         self.informed: Consumer | None = None  # between fencing and reading the marker
+        self.hearsay: Consumer | None = None  # the same, if it was told so before this producer fenced
         self._handover = Handover(self.producer) if available() else None
 
     def offer(self, topic: str, messages: Any) -> None:
@@ -180,6 +181,11 @@ class SinkProducer(Sender):
         adding = functools.partial(add_offsets, producer, [place], group, _MARKER_LIMIT, "the brokers")
         self._attempt("adding its marker", adding)
         self._step(Event.SEAL)
+        hearsay, self.hearsay = self.hearsay, None
+        if hearsay is not None and not self.ledger.knows(hearsay, self._place.partition):
+            raise errors.CommitInDoubt(
+                f"{self._who}: the broker that told its marker may have lost the markers' group before", kept=KEPT
+            )
 
     def commit(self, batch: BatchId) -> float:
         """Commit, trusting the result only if nothing is in doubt; return the milliseconds it took."""

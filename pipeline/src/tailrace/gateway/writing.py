@@ -113,6 +113,8 @@ class Deliveries:
                         told, doubt = sink.inform()
                         if doubt:
                             continue  # the next producer ends what is in doubt: it fences this one
+                    else:
+                        sink.hearsay = told.consumer
                     sink.informed = told.consumer
                 return self._decided(sink, task, batches, fresh)
         raise errors.InvariantBroken(f"{task}: the last of several producers was not used")

@@ -38,7 +38,7 @@ class Informed:
 
     @property
     def recent(self) -> bool:
-        """Whether its broker has the group still: who fences now need not ask again."""
+        """Whether its broker probably has the group still: who fences now need not ask again."""
         return time.monotonic() - self.asked < _RECENT
 
 
@@ -96,6 +96,15 @@ class InformedReader:
             else:
                 time.sleep(_PAUSE)
         return Informed(consumer, time.monotonic())
+
+    def knows(self, consumer: Consumer, place: TopicPartition, limit: float) -> bool:
+        """Return whether the broker of this client knows that an open transaction has added an offset at this place."""
+        if not available(consumer):
+            return True
+        try:
+            return all(each.pending for each in stored(consumer, self._group, [place], min(SHORT_TRY, limit)))
+        except KafkaException:  # nobody knows; the broker may have learned that it has lost the group
+            return False
 
     def read(
         self,

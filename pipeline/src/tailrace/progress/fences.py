@@ -73,6 +73,8 @@ def give_up(
             producer.begin_transaction()
             place = TopicPartition(ledger, number, marker.next, marker.metadata)
             add_offsets(producer, [place], reader.metadata, _LIMIT, doing)
+            if not reader.knows(informed.consumer, place, _LIMIT):  # it has lost the group since it told the marker
+                raise written_meanwhile(pipeline)
             told(producer, lambda: producer.commit_transaction(_LIMIT))
         except KafkaException as error:
             if is_fenced(error):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import tailrace
@@ -55,8 +55,11 @@ def numbers(one: Bench) -> list[int]:
     return sorted(int(value or b"") for value in one.values())
 
 
-def deliver(one: Bench, users: DataFrame, folder: Path) -> None:
-    """Deliver what the source contains, joined with a table; fail late on a number if the file `broken` exists."""
+def deliver(one: Bench, users: DataFrame, folder: Path, **keys: Column) -> None:
+    """Deliver what the source contains, joined with a table by its value and these keys.
+
+    Fail late on a number if the file `broken` exists.
+    """
     flag = str(folder / "broken")
 
     def check(value):  # type: ignore[no-untyped-def]  # PySpark reads hints as another kind of function
@@ -69,7 +72,8 @@ def deliver(one: Bench, users: DataFrame, folder: Path) -> None:
         return bytes(value)
 
     def joined(frame: DataFrame) -> DataFrame:
-        return frame.join(users, "value").select(F.udf(check, "binary")("value").alias("value"))
+        keyed = frame.withColumns(keys).join(users.withColumns(dict.fromkeys(keys, F.lit(0))), ["value", *keys])
+        return keyed.select(F.udf(check, "binary")("value").alias("value"))
 
     sink = tailrace.exactly_once(
         **{"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger"}
@@ -98,6 +102,22 @@ def test_replay_delivers_the_rest_of_a_batch_joined_with_a_table_whose_cache_was
     again = table(spark, tmp_path)  # as another process begins
     deliver(one, again, tmp_path)
     again.unpersist()
+    assert numbers(one) == list(range(40))
+
+
+@pytest.mark.takes(10)
+def test_random_key_of_a_join_with_a_cached_table_is_refused_only_if_spark_shuffles(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Before its cache is filled, the table looks small enough for a broadcast."""
+    one = bench(partitions=2)
+    fill(one)
+    users, salt = table(spark, tmp_path), F.floor(F.rand(7) * 1)
+    with pytest.raises(Exception, match=r"TR-103.*join by salt.*rand"):
+        deliver(one, users, tmp_path, salt=salt)
+    users.unpersist()
+    assert numbers(one) == []
+    deliver(one, spark.read.parquet(str(tmp_path / "table")), tmp_path, salt=salt)
     assert numbers(one) == list(range(40))
 
 
@@ -134,14 +154,19 @@ FUNCTION = """
         users = frame.sparkSession.createDataFrame(TABLE, "user long, name string").cache()
         rows = frame.dropDuplicates(["id", "user"]).join(users, "user")
         return rows.select(F.udf(check, LongType())("id").cast("string").cast("binary").alias("value"))
+    def salted(frame):
+        table = frame.sparkSession.createDataFrame(TABLE, "user long, name string").cache()
+        table = table.withColumn("salt", F.lit(0))
+        rows = frame.dropDuplicates(["id", "user"]).withColumn("salt", F.floor(F.rand(7)))
+        return rows.join(table, ["user", "salt"]).select(F.col("id").cast("string").cast("binary").alias("value"))
 """
 
 
-def enrich(one: Bench) -> None:
+def enrich(one: Bench, function: str = "enrich") -> None:
     """Run a pipeline that keeps state by id and user, and joins a cached table by user, twenty records a batch."""
     one.run(
         source={"format": "json", "schema": "id BIGINT, user BIGINT", "partitions": None},
-        process={"function": "enrich.py:enrich"},
+        process={"function": f"enrich.py:{function}"},
         batch={"target": 0, "max_records": 20},
         checkpoint=str(one.folder / "state"),
     )
@@ -168,6 +193,23 @@ def test_stateful_pipeline_with_a_cached_lookup_table_delivers_each_record_once(
     one = bench(partitions=2)
     enrich_in_part(one)
     enrich(one)
+    assert numbers(one) == list(range(40))
+
+
+@pytest.mark.takes(20)
+def test_stateful_pipeline_with_a_random_key_of_a_join_is_refused_only_if_spark_shuffles(
+    bench: MakeBench, spark: SparkSession
+) -> None:
+    """How it joins is known only when it plans a batch, of which nothing is written then."""
+    one = bench(partitions=2)
+    one.write("enrich.py", FUNCTION.format(folder=str(one.folder)))
+    one.send([b'{"id": %d, "user": %d}' % (number, number) for number in range(40)])
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    with pytest.raises(errors.FunctionInvalid, match=r"the join by salt depends on rand"):
+        enrich(one, "salted")
+    assert numbers(one) == []
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", SETTINGS["spark.sql.autoBroadcastJoinThreshold"])
+    enrich(one, "salted")
     assert numbers(one) == list(range(40))
 
 

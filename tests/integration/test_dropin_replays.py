@@ -380,3 +380,29 @@ def test_query_that_is_refused_with_other_sink_partitions_leaves_the_plan_to_the
     assert numbers(one) == before
     job(5)
     assert numbers(one) == list(range(40))
+
+
+@pytest.mark.takes(15)
+def test_key_that_a_python_function_computes_next_to_one_of_the_time_is_delivered_once(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark computes both in one operator, and only the first decides where a record goes."""
+    one = bench(partitions=2)
+    fill(one, 0, 40)
+
+    def job(divisor: int) -> None:
+        key = F.udf(lambda value: int(value) % divisor, "int")
+        second = F.udf(lambda now, chance: f"{now} {chance}", "string")
+        rows = read(spark, one)
+
+        def then(frame: DataFrame) -> DataFrame:
+            keyed = frame.withColumn("k", key("value")).withColumn("at", second(F.current_timestamp(), F.rand()))
+            return faulty(keyed.repartition(2, "k").where("at is not null"), tmp_path)
+
+        deliver(rows, one, tmp_path / "c", then)
+
+    fail_in_part(one, tmp_path, lambda: job(5))
+    with pytest.raises(Exception, match=r"TR-302.*other shuffles"):
+        job(7)
+    job(5)
+    assert numbers(one) == list(range(40))

@@ -19,7 +19,7 @@ def check(frame: DataFrame, change: Change) -> None:
     """Check what becomes of the frame of a batch."""
     batch = next(iter(tree(frame._jdf.queryExecution().analyzed()))).plan.rdd().id()
     plan = change(frame)._jdf.queryExecution().analyzed()
-    check_batch(plan, Patterns(frame.sparkSession._jvm), batch)
+    check_batch(plan, Patterns(frame.sparkSession._jvm), batch, joins=True)
 
 
 @pytest.fixture(scope="module")

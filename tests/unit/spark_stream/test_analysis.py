@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tailrace.errors import FunctionInvalid
-from tailrace.spark_stream.analysis import check_shuffles
+from tailrace.spark_stream.analysis import check_joins, check_shuffles
 
 Tables = Iterator[pd.DataFrame]
 
@@ -121,7 +121,6 @@ BY_CHANCE: dict[str, Callable[[DataFrame], DataFrame]] = {
     "state by key": lambda rows: with_processor(salted(rows), "salt"),
     "join by hint": lambda rows: salted(rows).join(salts(rows, "merge"), "salt"),
     "join on the right": lambda rows: salts(rows, "shuffle_hash").join(salted(rows), "salt"),
-    "join with a table of unknown size": lambda rows: salted(rows).join(large(rows), "salt"),
     "join of streams": lambda rows: salted(rows).join(salted(other(rows)).select("salt"), "salt"),
     "join by an expression": lambda rows: salted(rows).join(
         salts(rows, "merge").drop("salt"), F.expr("salt % 2 = half")
@@ -151,8 +150,13 @@ BY_RECORD: dict[str, Callable[[DataFrame], DataFrame]] = {
         salted(rows.sparkSession.range(4)).hint("merge"), "salt"
     ),
     "join that broadcasts by hint": lambda rows: salted(rows).join(F.broadcast(large(rows)), "salt"),
-    "join that broadcasts by size": lambda rows: salted(rows).join(salts(rows), "salt"),
     "join of streams": lambda rows: rows.join(other(rows).select("value"), "value"),
+}
+# Spark broadcasts the table or shuffles, by its size.
+BY_CHOICE: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "a table of unknown size": lambda rows: salted(rows).join(large(rows), "salt"),
+    "a small table": lambda rows: salted(rows).join(salts(rows), "salt"),
+    "a table on the left": lambda rows: salts(rows).join(salted(rows), "salt"),
 }
 
 
@@ -167,7 +171,18 @@ def test_shuffle_by_chance_is_refused(spark: SparkSession, name: str) -> None:
 @pytest.mark.parametrize("name", BY_RECORD)
 def test_shuffle_by_the_records_is_allowed(spark: SparkSession, name: str) -> None:
     """Chance may decide what decides no sink partition."""
-    check_shuffles(BY_RECORD[name](spark.readStream.format("rate").load()))
+    rows = BY_RECORD[name](spark.readStream.format("rate").load())
+    check_shuffles(rows)
+    check_joins(rows)
+
+
+@pytest.mark.parametrize("name", BY_CHOICE)
+def test_join_by_chance_with_a_table_is_refused_once_spark_shuffles_for_it(spark: SparkSession, name: str) -> None:
+    """The plan that is analysed does not show it."""
+    rows = BY_CHOICE[name](spark.readStream.format("rate").load())
+    check_shuffles(rows)
+    with pytest.raises(FunctionInvalid, match=r"the join by .* may give a different value on a replay"):
+        check_joins(rows)
 
 
 def split(rows: DataFrame, odd: Any, other: DataFrame | None = None) -> DataFrame:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailrace.driver.catalyst import Node, items
-from tailrace.driver.dealing import dealt, join_type
+from tailrace.driver.dealing import join_type, makes_up
 
 HasRecords = Callable[[Node], bool]
 Topics = frozenset[str] | None
@@ -72,7 +72,7 @@ def records_of(batch: int) -> HasRecords:
 
 def unions(node: Node, has_records: HasRecords) -> Iterator[Node]:
     """Yield the unions that decide which task writes a row, of branches that may have records in common."""
-    if dealt(node, has_records) is not None:
+    if makes_up(node, has_records):
         return
     if node.name == "Repartition" and not node.plan.shuffle() and node.plan.numPartitions() == 1:
         return
@@ -84,8 +84,10 @@ def unions(node: Node, has_records: HasRecords) -> Iterator[Node]:
 
 def choices(union: Node, has_records: HasRecords) -> Iterator[Choice]:
     """Yield what decides the branch of a record that may be in another one."""
-    for each in _branches(union, has_records):
-        yield from _choices(each, has_records)
+    found = _branches(union, has_records)
+    for place, each in enumerate(found):
+        others = [_topics(other, has_records) for other in (*found[:place], *found[place + 1 :])]
+        yield from _choices(each, has_records, others)
 
 
 def same_columns(union: Node, columns: tuple[int, ...]) -> bool:
@@ -149,8 +151,8 @@ def _read_by(leaf: Node) -> list[str]:
     return [each.strip() for each in (options.get("subscribe") or "").split(",") if each.strip()]
 
 
-def _choices(node: Node, has_records: HasRecords) -> Iterator[Choice]:
-    """Yield what decides which records come out of a plan."""
+def _choices(node: Node, has_records: HasRecords, others: list[Topics]) -> Iterator[Choice]:
+    """Yield what decides which records come out of a plan, of those that the `others` may have too."""
     if not node.children:
         yield Choice(node, tables=(node,))
     elif node.name in _BY_ORDER:
@@ -164,8 +166,8 @@ def _choices(node: Node, has_records: HasRecords) -> Iterator[Choice]:
     elif node.name in _CHOOSING and not (node.name == "Generate" and node.plan.outer()):
         yield Choice(node, tuple(node.expressions), node.subqueries)
     for each in node.children:
-        if has_records(each):
-            yield from _choices(each, has_records)
+        if has_records(each) and (node.name != "Union" or any(_meet(_topics(each, has_records), it) for it in others)):
+            yield from _choices(each, has_records, others)
 
 
 def _of_join(node: Node, has_records: HasRecords) -> Iterator[Choice]:

@@ -77,6 +77,17 @@ def references(expression: Any) -> list[int]:
     return [each.exprId().id() for each in items(expression.references().toSeq())]
 
 
+_EVALUATING = frozenset({"ArrowEvalPython", "BatchEvalPython"})
+
+
+def evaluated(node: Node) -> dict[int, Any]:
+    """Return the columns that an operator computes by Python functions, each with its own call."""
+    if node.name not in _EVALUATING:
+        return {}
+    made = [each.exprId().id() for each in items(node.plan.resultAttrs())]
+    return dict(zip(made, items(node.plan.udfs()), strict=True))
+
+
 def called(expression: Any) -> str:
     """Name an expression as a user would recognise it: `rand()`, or the name of a Python function."""
     python = expression.getClass().getSimpleName() == "PythonUDF"

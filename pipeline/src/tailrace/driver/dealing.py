@@ -1,12 +1,15 @@
 """How joins and groupings deal rows out to tasks: by which keys, unless a table is broadcast.
 
-An operator that deals its rows out by good keys makes up for all below it: where a row is then depends on these keys
-alone. So a salted aggregation below one by the records' columns is repeatable.
+A grouping that deals its rows out by good keys makes up for all below it: where a row is then depends on these keys
+alone. So a salted aggregation below one by the records' columns is repeatable. A join makes up for nothing: Spark
+chooses whether it deals out any rows, and by which of the keys. The size of a table does not tell, as the plan that is
+analysed knows neither what is cached nor which columns are read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from enum import Enum, auto
 from typing import Any
 
 from tailrace.driver.catalyst import Node, items, references
@@ -28,8 +31,24 @@ _CHECKED = frozenset(
 )  # fmt: skip
 
 
-def dealt(node: Node, has_records: Callable[[Node], bool]) -> Keys | None:
-    """Return the keys by which an operator deals out the records' rows; None if they stay where they are."""
+class _Way(Enum):
+    """How Spark brings the rows of a join together."""
+
+    BROADCAST = auto()
+    SHUFFLE = auto()
+    CHOSEN = auto()  # by the size of a table, each time that the join is planned
+
+
+def makes_up(node: Node, has_records: Callable[[Node], bool]) -> bool:
+    """Return whether the rows behind an operator are where its keys say, wherever they were before."""
+    return node.name != "Join" and dealt(node, has_records, joins=True) is not None
+
+
+def dealt(node: Node, has_records: Callable[[Node], bool], *, joins: bool) -> Keys | None:
+    """Return the keys by which an operator deals out the records' rows; None if they stay where they are.
+
+    `joins` is whether a join deals them out if Spark may choose.
+    """
     match node.name:
         case "Aggregate":
             return [("the grouping", each) for each in items(node.plan.groupingExpressions())]
@@ -40,7 +59,7 @@ def dealt(node: Node, has_records: Callable[[Node], bool]) -> Keys | None:
         case "TransformWithStateInPySpark":
             return [("the grouping", each) for each in items(node.plan.leftAttributes())]
         case "Join":
-            return _joined(node, has_records)
+            return _joined(node, has_records, joins=joins)
         case name if name in _STATE:
             return [("the grouping", each) for each in items(node.plan.groupingAttributes())]
         case name if name in _BY_ALL_COLUMNS:
@@ -66,27 +85,24 @@ def join_type(node: Node) -> str:
     return str(node.plan.joinType().toString()).partition("(")[0]
 
 
-def _joined(node: Node, has_records: Callable[[Node], bool]) -> Keys | None:
-    condition = node.plan.condition()
-    if condition.isEmpty() or _broadcasts(node):
+def _joined(node: Node, has_records: Callable[[Node], bool], *, joins: bool) -> Keys | None:
+    condition, way = node.plan.condition(), _way(node, has_records)
+    if condition.isEmpty() or way is _Way.BROADCAST or (way is _Way.CHOSEN and not joins):
         return None
     keys = [(each, set(references(each))) for each in equated(condition.get())]
     sides = [set(each.outputs) for each in node.children if has_records(each)]
     return [("the join", key) for side in sides for key, used in keys if used and used <= side] or None
 
 
-def _broadcasts(node: Node) -> bool:
-    """Return whether Spark gives each task all of one table: because of a hint, or of its size before any filter."""
+def _way(node: Node, has_records: Callable[[Node], bool]) -> _Way:
     tables = [
         each
         for each, kinds in zip(node.children, reversed(JOINS), strict=True)
         if join_type(node) in kinds and not each.plan.isStreaming()
     ]
     if "BROADCAST$" in map(_hint, tables):
-        return True
-    if any(map(_hint, node.children)):
-        return False
-    return any(_size(each) <= node.plan.conf().autoBroadcastJoinThreshold() for each in tables)
+        return _Way.BROADCAST
+    return _Way.SHUFFLE if any(map(_hint, node.children)) or all(map(has_records, node.children)) else _Way.CHOSEN
 
 
 def _hint(side: Node) -> str:
@@ -96,7 +112,3 @@ def _hint(side: Node) -> str:
             return ""
         side = side.children[0]
     return str(side.plan.hints().strategy().get().getClass().getSimpleName())
-
-
-def _size(table: Node) -> int:
-    return int(str(table.plan.stats().sizeInBytes()))

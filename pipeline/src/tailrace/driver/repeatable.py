@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tailrace.driver.branches import Choice, choices, records_of, same_columns, streams, unions
-from tailrace.driver.catalyst import Node, Patterns, called, clocks, items, parts, references, tree
-from tailrace.driver.dealing import Keys, dealt
+from tailrace.driver.catalyst import Node, Patterns, called, clocks, evaluated, items, parts, references, tree
+from tailrace.driver.dealing import Keys, dealt, makes_up
 from tailrace.driver.picks import ADVICE, ORDERED, by_order, picked, ranks
 from tailrace.errors import FunctionInvalid
 
@@ -120,7 +120,9 @@ class Doubts:
             return found
         named: dict[int, str | None] = {}
         general: str | None = None  # an expression without a name may be the source of any column
-        for expression in node.expressions:
+        calls = evaluated(node)
+        named |= {column: self.why(call, below) for column, call in calls.items()}
+        for expression in () if calls else node.expressions:
             why = self.why(expression, below)
             if expression.getClass().getSimpleName() == "Alias":
                 named[expression.exprId().id()] = why
@@ -184,9 +186,9 @@ def check(node: Node, doubts: Doubts) -> None:
             raise unrepeatable(f"{what} by {key.sql()} depends on {why}", ADVICE.get(why, BY_COLUMNS))
 
 
-def _check_dealt(node: Node, doubts: Doubts, has_records: Callable[[Node], bool]) -> None:
-    """Refuse a join or a grouping by chance, unless an operator above it deals its rows out by good keys."""
-    keys = dealt(node, has_records)
+def _check_dealt(node: Node, doubts: Doubts, has_records: Callable[[Node], bool], *, joins: bool) -> None:
+    """Refuse a join or a grouping by chance, unless a grouping above it deals its rows out by good keys."""
+    keys = dealt(node, has_records, joins=joins)
     below = doubts.below(node)
     for what, key in keys or ():
         why = doubts.why(key, below)
@@ -198,10 +200,10 @@ def _check_dealt(node: Node, doubts: Doubts, has_records: Callable[[Node], bool]
                     "use keys that are computed from the records alone; or put broadcast(…) around the table in a join",
                 ),
             )
-    if keys is None:
+    if not makes_up(node, has_records):
         for child in node.children:
             if has_records(child):
-                _check_dealt(child, doubts, has_records)
+                _check_dealt(child, doubts, has_records, joins=joins)
 
 
 def _check_branches(root: Node, doubts: Doubts, has_records: Callable[[Node], bool]) -> None:
@@ -213,8 +215,11 @@ def _check_branches(root: Node, doubts: Doubts, has_records: Callable[[Node], bo
                 raise unrepeatable(f"the branch of a union that a record is in depends on {why}", _ONE_PASS)
 
 
-def check_stream(rows: Any, patterns: Patterns, *, clock: bool) -> Node:
-    """Return a stream's plan, as Spark has analysed it, as a tree; refuse shuffles that cannot be repeated."""
+def check_stream(rows: Any, patterns: Patterns, *, clock: bool, joins: bool) -> Node:
+    """Return a stream's plan, as Spark has analysed it, as a tree; refuse shuffles that cannot be repeated.
+
+    `joins` is whether Spark shuffles for a join with a table although no hint asks for it.
+    """
     root = tree(rows)
     doubts = Doubts(
         patterns,
@@ -227,15 +232,16 @@ def check_stream(rows: Any, patterns: Patterns, *, clock: bool) -> Node:
             check(node, doubts)
     # A table that joins and groupings use may change: to enrich the records and count them is what streams are for.
     # The batch's time is in Spark's checkpoint.
-    _check_dealt(root, Doubts(patterns, lambda node: None, clock=False, has_records=streams), streams)
+    _check_dealt(root, Doubts(patterns, lambda node: None, clock=False, has_records=streams), streams, joins=joins)
     _check_branches(root, doubts, streams)
     return root
 
 
-def check_batch(rows: Any, patterns: Patterns, batch: int) -> None:
+def check_batch(rows: Any, patterns: Patterns, batch: int, *, joins: bool) -> None:
     """Refuse a `foreachBatch` function's frame if its shuffles cannot be repeated.
 
     Spark passes the batch as an RDD, whose id is `batch`. Another RDD may hold anything, even chance that was computed.
+    `joins` is as for a stream.
     """
     root = tree(rows)
     has_records = records_of(batch)
@@ -247,7 +253,8 @@ def check_batch(rows: Any, patterns: Patterns, batch: int) -> None:
     for node in root:
         if _of_batch(node):
             check(node, doubts)
-    _check_dealt(root, Doubts(patterns, lambda node: None, clock=True, has_records=has_records), _of_batch)
+    known = Doubts(patterns, lambda node: None, clock=True, has_records=has_records)
+    _check_dealt(root, known, _of_batch, joins=joins)
     _check_branches(root, doubts, has_records)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 
 from tailrace.driver.branches import streams, unions
-from tailrace.driver.catalyst import Patterns, tree
+from tailrace.driver.catalyst import Node, Patterns, tree
 from tailrace.driver.repeatable import check_stream
 from tailrace.errors import ConfigInvalid
 
@@ -72,5 +72,14 @@ def branched(rows: DataFrame) -> bool:
 
 def check_shuffles(rows: DataFrame) -> int:
     """Count the shuffles that the stream may have; refuse one that a replay could not repeat."""
-    root = check_stream(rows._jdf.queryExecution().analyzed(), Patterns(rows.sparkSession._jvm), clock=True)
-    return sum(node.name in _SHUFFLES for node in root)
+    return sum(node.name in _SHUFFLES for node in _checked(rows, joins=False))
+
+
+def check_joins(rows: DataFrame) -> None:
+    """Refuse joins with tables that a replay could not repeat; Spark shuffles for them."""
+    _checked(rows, joins=True)
+
+
+def _checked(rows: DataFrame, *, joins: bool) -> Node:
+    analysed, patterns = rows._jdf.queryExecution().analyzed(), Patterns(rows.sparkSession._jvm)
+    return check_stream(analysed, patterns, clock=True, joins=joins)

@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace import errors
 from tailrace.config import LEDGER_PARTITIONS
-from tailrace.driver import repeatable
-from tailrace.driver.catalyst import Patterns, tree
+from tailrace.driver.catalyst import tree
 from tailrace.driver.table_sizes import fill_tables
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
@@ -22,6 +21,7 @@ from tailrace.progress.marker import Marker, check_not_behind
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, unlike
 from tailrace.progress.stream_plan import VERSION, Slice, StreamPlan, assign
 from tailrace.spark_stream import shuffle_keys, spark_source
+from tailrace.spark_stream.cut_checks import CutChecks
 from tailrace.spark_stream.sink import BatchWrite, planned_as_written, writing, written_by
 from tailrace.spark_stream.sink_calls import Call, Calls
 from tailrace.spark_stream.sink_options import Target, rows_of
@@ -40,6 +40,7 @@ class ExactlyOnce:
     _plan: StreamPlan | None = None
     _fenced: errors.DriverFenced | None = None
     _name: str = ""
+    _checks: CutChecks = field(default_factory=CutChecks)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Write one batch."""
@@ -50,8 +51,8 @@ class ExactlyOnce:
             raise errors.InvariantBroken("Spark does not say which query this is")
         frame = _planned_anew(frame)
         shown = planned_as_written(frame)
-        _check_cut(shown, known=self._ledger is not None)
         query = _query(spark)
+        self._checks(shown, query)
         key = (_servers(self.target.kafka.bootstrap_servers), name)
         call = Call(self.run, query.id().toString(), query.runId().toString(), number)
         _CALLS.begin(key, call, lambda last: _runs(spark, last))
@@ -293,30 +294,6 @@ def _cut(frame: DataFrame) -> tuple[tuple[Slice, ...], shuffle_keys.ShuffleKeys]
     slices = spark_source.cut(frame, query.toRdd())[1]
     shuffles = any("#" in each for each in slices)
     return slices, shuffle_keys.digest(query, frame._jdf.queryExecution()) if shuffles else shuffle_keys.NONE
-
-
-def _check_cut(frame: DataFrame, *, known: bool) -> None:
-    """Refuse rows that a replay would distribute differently, by the batch's plan and, unless `known`, the query's."""
-    spark = frame.sparkSession
-    patterns = Patterns(spark._jvm)
-    try:
-        if not known:
-            repeatable.check_stream(_query(spark).logicalPlan(), patterns, clock=False)
-        stream = _query(spark).lastExecution().toRdd().id()
-        repeatable.check_batch(frame._jdf.queryExecution().analyzed(), patterns, stream)
-    except errors.FunctionInvalid as refused:
-        raise errors.FunctionInvalid(
-            refused.what.replace("the function's rows", "the query's rows", 1),
-            kept="nothing was written",
-            then=refused.then.replace("use process.partitions, or ", "use ", 1),
-        ) from None
-    if shuffle_keys.sized(_query(spark).lastExecution().executedPlan(), frame._jdf.queryExecution().executedPlan()):
-        raise errors.FunctionInvalid(
-            "the query's rows cannot be cut the same way again: spark.sql.adaptive.enabled is true, and adaptive "
-            "execution merges and splits the partitions of a shuffle by their sizes",
-            kept="nothing was written",
-            then="set spark.sql.adaptive.enabled to false in the session before the query starts",
-        )
 
 
 def _query(spark: SparkSession) -> Any:

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace import crash_points, errors
 from tailrace.crash_points import Point
+from tailrace.driver.catalyst import tree
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Parts
 from tailrace.driver.lead import overtaken
@@ -22,7 +23,7 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.progress.positions import begins
 from tailrace.progress.stream_plan import StreamPlan, assign, offsets_of
-from tailrace.spark_stream import shuffle_keys, spark_source
+from tailrace.spark_stream import analysis, shuffle_keys, spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
 from tailrace.spark_stream.frame import Cut
 from tailrace.spark_stream.gate import Gate
@@ -53,6 +54,7 @@ class Runner:
         self._query = ""
         self._cut: Cut | None = None
         self._touched = self._in_part = False
+        self._joins = False  # whether joins that shuffle were checked
         self._seen: Parts = frozenset()
         self._delivered = -1
         self._owners: dict[SinkPartition, str] = {}
@@ -131,7 +133,7 @@ class Runner:
         if self._log is None or self._cut is None:
             raise errors.InvariantBroken(f"batch {number} came before the runner's begin()")
         entry = self._log.entry(number)
-        shuffles = self._shuffles(rows) if self._cut.mixes else None
+        shuffles = self._shuffles(rows, self._cut.rows) if self._cut.mixes else None
         known = self._plan
         if known is not None and known.batch == number:  # only with a Spark checkpoint
             check_reads(known, reads)
@@ -180,11 +182,15 @@ class Runner:
         self._context.watcher.finished(self._finished(plan, written, replay))
         crash_points.at(Point.BATCH_RETURNED, number)
 
-    def _shuffles(self, rows: DataFrame) -> tuple[str, ...]:
+    def _shuffles(self, rows: DataFrame, stream: DataFrame) -> tuple[str, ...]:
         query = spark_source.active_query(rows.sparkSession, self._query_id(rows))
         if query is None:
             raise errors.InvariantBroken(f"Spark has no active query {self._query_id(rows)!r}")
-        return shuffle_keys.of_stream(query.lastExecution())
+        executed = tree(query.lastExecution().executedPlan())
+        if not self._joins and shuffle_keys.joined(executed):
+            analysis.check_joins(stream)
+            self._joins = True
+        return shuffle_keys.of_stream(executed)
 
     def _delivered_now(self, plan: StreamPlan, cut: Cut, shuffles: tuple[str, ...] | None) -> StreamPlan:
         """Return the plan with the code that delivers it from here on, which the next start compares with its own.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.driver.branches import Choice, choices, records_of, streams, unions
-from tailrace.driver.catalyst import Node, items, references, tree
+from tailrace.driver.catalyst import Node, evaluated, items, references, tree
 from tailrace.driver.dealing import join_type
 from tailrace.spark_stream import function_digest
 
@@ -24,6 +24,7 @@ from tailrace.spark_stream import function_digest
 _IDS = re.compile(r"(_\d+)?#\d+L?")
 
 _SINGLE = "SinglePartition$"
+_SHUFFLING = frozenset({"ShuffledHashJoin", "SortMergeJoin"})
 
 
 @dataclass(frozen=True)
@@ -66,19 +67,24 @@ def with_branches(keys: ShuffleKeys, query: Any, batch: Any, number: int) -> Shu
     return ShuffleKeys(_digest([keys.code, texts, *columns.functions]), keys.printed)
 
 
-def of_stream(query: Any) -> tuple[str, ...]:
+def of_stream(executed: Node) -> tuple[str, ...]:
     """Return the shuffles between a query's source and its sink, as Spark prints them, without this session's ids."""
     return tuple(
         _IDS.sub("", node.plan.outputPartitioning().toString())
-        for node in _nodes(tree(query.executedPlan()))
+        for node in _nodes(executed)
         if node.name == "Exchange" and any(each.name.startswith("MicroBatchScan") for each in node)
     )
 
 
-def sized(*plans: Any) -> bool:
-    """Return whether adaptive execution may merge or split a shuffle's partitions in one of these executed plans."""
-    adaptive = (node for plan in plans for node in _nodes(tree(plan)) if node.name.startswith("AdaptiveSparkPlan"))
-    below = (each for node in adaptive for each in _nodes(tree(node.plan.initialPlan())))
+def joined(executed: Node) -> bool:
+    """Return whether Spark shuffles for a join with a table in this plan."""
+    return any(node.name.partition("(")[0] in _SHUFFLING for node in _dealt(executed))
+
+
+def sized(*executed: Node) -> bool:
+    """Return whether adaptive execution may merge or split a shuffle's partitions in one of these plans."""
+    adaptive = (node for plan in executed for node in _dealt(plan) if node.name.startswith("AdaptiveSparkPlan"))
+    below = (each for node in adaptive for each in _dealt(tree(node.plan.initialPlan())))
     return any(each.name == "Exchange" and _dealing(each) != _SINGLE for each in below)
 
 
@@ -94,10 +100,25 @@ def _nodes(root: Node) -> Iterator[Node]:
     """Yield the operators of a plan, and those inside the ones that hold a plan of their own."""
     for node in root:
         yield node
-        if node.name.startswith("InMemoryTableScan"):
-            yield from _nodes(tree(node.plan.relation().cachedPlan()))
-        elif node.name.startswith("AdaptiveSparkPlan"):
-            yield from _nodes(tree(node.plan.initialPlan()))
+        if (held := _held(node)) is not None:
+            yield from _nodes(held)
+
+
+def _dealt(node: Node) -> Iterator[Node]:
+    """Yield the same, but for what computes a table that each task gets, or a single value: no row is dealt out."""
+    if node.name == "BroadcastExchange":
+        return
+    yield node
+    held = _held(node)
+    for each in (*node.children, *([held] if held is not None else [])):
+        yield from _dealt(each)
+
+
+def _held(node: Node) -> Node | None:
+    """Return the plan that an operator holds: of a cache, or of adaptive execution."""
+    if node.name.startswith("InMemoryTableScan"):
+        return tree(node.plan.relation().cachedPlan())
+    return tree(node.plan.initialPlan()) if node.name.startswith("AdaptiveSparkPlan") else None
 
 
 _PYTHON = frozenset({"PythonUDF", "PythonUDAF", "PythonUDTF"})
@@ -125,6 +146,7 @@ class _Columns:
                     self._note({mine: [each] for mine, each in zip(own, theirs, strict=True)})
                 continue
             named = {each.exprId().id(): [each.child()] for each in node.expressions if _is(each, "Alias")}
+            named |= {column: [call] for column, call in evaluated(node).items()}
             unnamed = [each for each in node.expressions if not (_is(each, "Alias") or _is(each, "AttributeReference"))]
             self._note({each: named.get(each, unnamed) for each in own})
 

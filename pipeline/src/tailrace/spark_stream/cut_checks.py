@@ -1,0 +1,51 @@
+"""What `exactly_once` refuses before it writes a batch: rows that a replay would deal out differently.
+
+What the user asked for is checked in the plans that Spark has analysed. How Spark joins tables shows only in what it
+executes, and may change from one batch to the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from tailrace import errors
+from tailrace.driver import repeatable
+from tailrace.driver.catalyst import Patterns, tree
+from tailrace.spark_stream import shuffle_keys
+
+
+@dataclass
+class CutChecks:
+    """The checks of one query and its batches."""
+
+    _query: bool = False  # whether the query was checked
+    _joins: bool = False  # whether that was with joins that shuffle
+
+    def __call__(self, frame: DataFrame, query: Any) -> None:
+        """Refuse a batch; `query` is Spark's object of the query."""
+        stream, batch = query.lastExecution(), frame._jdf.queryExecution()
+        below, above = tree(stream.executedPlan()), tree(batch.executedPlan())
+        patterns = Patterns(frame.sparkSession._jvm)
+        try:
+            joins = shuffle_keys.joined(below)
+            if not self._query or joins > self._joins:
+                repeatable.check_stream(query.logicalPlan(), patterns, clock=False, joins=joins)
+                self._query, self._joins = True, joins
+            joins = shuffle_keys.joined(above)
+            repeatable.check_batch(batch.analyzed(), patterns, stream.toRdd().id(), joins=joins)
+        except errors.FunctionInvalid as refused:
+            raise errors.FunctionInvalid(
+                refused.what.replace("the function's rows", "the query's rows", 1),
+                kept="nothing was written",
+                then=refused.then.replace("use process.partitions, or ", "use ", 1),
+            ) from None
+        if shuffle_keys.sized(below, above):
+            raise errors.FunctionInvalid(
+                "the query's rows cannot be cut the same way again: spark.sql.adaptive.enabled is true, and adaptive "
+                "execution merges and splits the partitions of a shuffle by their sizes",
+                kept="nothing was written",
+                then="set spark.sql.adaptive.enabled to false in the session before the query starts",
+            )

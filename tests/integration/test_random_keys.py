@@ -15,8 +15,13 @@ from tailrace import errors
 
 pytestmark = pytest.mark.integration
 
+Change = Callable[[DataFrame], DataFrame]
+
 FUNCTION = """
     from pyspark.sql import functions as F
+    def sent(frame):
+        sizes = frame.sparkSession.range(0, 40, 1, 4).selectExpr("cast(id as int) size")
+        return F.broadcast(frame.withColumn("size", F.length("value"))).join(sizes, "size").select("value")
     def salted(frame):
         salts = frame.sparkSession.createDataFrame([(each,) for each in range(4)], "salt int").hint("merge")
         return frame.withColumn("salt", (F.rand() * 4).cast("int")).join(salts, "salt").select("value")
@@ -63,6 +68,17 @@ def test_shuffle_by_a_column_that_a_deduplication_picks_is_refused(bench: Callab
     assert len(set(one.values())) == len(one.values()) == 40
 
 
+def deliver(one: Bench, folder: Path, then: Change, query: Change = lambda rows: rows) -> None:
+    """Deliver what the source contains with `exactly_once`: what `then` makes of each batch of the query."""
+    sink = tailrace.exactly_once(
+        **{"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger"}
+    )
+    records = one.spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
+    rows = records.option("subscribe", one.source).option("startingOffsets", "earliest").load().select("value")
+    writer = query(rows).writeStream.foreachBatch(lambda frame, number: sink(then(frame), number))
+    writer.option("checkpointLocation", str(folder / "c")).trigger(availableNow=True).start().awaitTermination()
+
+
 @pytest.mark.takes(6)
 def test_batch_of_the_drop_in_sink_with_a_seeded_random_key_is_refused(
     bench: Callable[..., Bench], spark: SparkSession, tmp_path: Path
@@ -70,18 +86,60 @@ def test_batch_of_the_drop_in_sink_with_a_seeded_random_key_is_refused(
     """The seed is the same on a replay, and the order in which the rows come is not."""
     one = bench(partitions=2)
     one.send(numbered(0, 40), 0)
-    sink = tailrace.exactly_once(
-        **{"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger"}
-    )
     salts = spark.createDataFrame([(each,) for each in range(4)], "salt int").hint("merge")
 
-    def deliver(frame: DataFrame, number: int) -> None:
-        salted = frame.withColumn("salt", (F.rand(42) * 4).cast("int"))
-        sink(salted.join(salts, "salt").select("value"), number)
+    def salted(frame: DataFrame) -> DataFrame:
+        return frame.withColumn("salt", (F.rand(42) * 4).cast("int")).join(salts, "salt").select("value")
 
-    records = spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
-    rows = records.option("subscribe", one.source).option("startingOffsets", "earliest").load().select("value")
-    writer = rows.writeStream.foreachBatch(deliver).option("checkpointLocation", str(tmp_path / "checkpoint"))
     with pytest.raises(Exception, match=r"TR-103.*join by salt"):
-        writer.trigger(availableNow=True).start().awaitTermination()
+        deliver(one, tmp_path, salted)
+    assert one.values() == []
+
+
+@pytest.mark.takes(10)
+@pytest.mark.parametrize("place", ["query", "batch", "limit"])
+def test_records_that_spark_sends_to_the_tasks_of_another_table_are_refused(
+    bench: Callable[..., Bench], spark: SparkSession, tmp_path: Path, place: str
+) -> None:
+    """The other table decides then which task writes a record, and may have changed; a join the other way is fine."""
+    one = bench(partitions=2)
+    for partition in range(2):
+        one.send(numbered(20 * partition, 20 * partition + 20), partition)
+    numbers = F.format_string("%06d", "id").cast("binary").alias("value")
+    table = spark.range(0, 4000, 1, 4).select(numbers)
+    same: Change = lambda rows: rows  # noqa: E731
+    to_table: Change = lambda rows: table.join(F.broadcast(rows), "value")  # noqa: E731
+    limited: Change = lambda rows: table.join(rows.limit(40), "value")  # noqa: E731
+    then, query = {"query": (same, to_table), "batch": (to_table, same), "limit": (limited, same)}[place]
+    with pytest.raises(Exception, match=r"TR-103.*send the records to the tasks that read another table"):
+        deliver(one, tmp_path, then, query)
+    assert one.values() == []
+    deliver(one, tmp_path, lambda rows: F.broadcast(table).join(rows, "value"))
+    assert sorted(filter(None, one.values())) == numbered(0, 40)
+
+
+@pytest.mark.takes(10)
+def test_batch_that_is_joined_with_a_broadcast_of_what_it_counts_is_delivered(
+    bench: Callable[..., Bench], tmp_path: Path
+) -> None:
+    """Each task reads its own records and gets all counts."""
+    one = bench(partitions=2)
+    for partition in range(2):
+        one.send(numbered(20 * partition, 20 * partition + 20), partition)
+
+    def counted(frame: DataFrame) -> DataFrame:
+        return frame.join(F.broadcast(frame.groupBy("value").count()), "value").select("value")
+
+    deliver(one, tmp_path, counted)
+    assert sorted(filter(None, one.values())) == numbered(0, 40)
+
+
+@pytest.mark.takes(6)
+def test_stateful_pipeline_that_sends_its_records_to_a_table_is_refused(bench: Callable[..., Bench]) -> None:
+    """How Spark joins shows when it has planned the first batch, of which nothing is written then."""
+    one = bench(partitions=2)
+    one.write("salt.py", FUNCTION)
+    one.send(numbered(0, 40), 0)
+    with pytest.raises(errors.FunctionInvalid, match="send the records to the tasks that read another table"):
+        one.run(process={"function": "salt.py:sent"}, checkpoint=str(one.folder / "state"))
     assert one.values() == []

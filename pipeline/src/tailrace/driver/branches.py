@@ -58,8 +58,8 @@ def streams(node: Node) -> bool:
     return bool(node.plan.isStreaming())
 
 
-def records_of(batch: int) -> HasRecords:
-    """Return whether a plan has records of a batch: of the RDD with this id, or of one that was made from it."""
+def made_from(batch: int) -> Callable[[Any], bool]:
+    """Return whether an RDD is the one with this id, or was made from it."""
     known: dict[int, bool] = {batch: True}
 
     def comes_from(rdd: Any) -> bool:
@@ -67,6 +67,12 @@ def records_of(batch: int) -> HasRecords:
             known[rdd.id()] = any(comes_from(each.rdd()) for each in items(rdd.dependencies()))
         return known[rdd.id()]
 
+    return comes_from
+
+
+def records_of(batch: int) -> HasRecords:
+    """Return whether a plan has records of a batch: of the RDD with this id, or of one that was made from it."""
+    comes_from = made_from(batch)
     return lambda node: any(each.name == "LogicalRDD" and comes_from(each.plan.rdd()) for each in node)
 
 

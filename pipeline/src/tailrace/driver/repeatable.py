@@ -254,7 +254,7 @@ def check_batch(rows: Any, patterns: Patterns, batch: int, *, joins: bool) -> No
         if _of_batch(node):
             check(node, doubts)
     known = Doubts(patterns, lambda node: None, clock=True, has_records=has_records)
-    _check_dealt(root, known, _of_batch, joins=joins)
+    _check_dealt(root, known, has_records, joins=joins)
     _check_branches(root, doubts, has_records)
 
 

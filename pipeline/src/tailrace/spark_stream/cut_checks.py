@@ -34,8 +34,10 @@ class CutChecks:
             if not self._query or joins > self._joins:
                 repeatable.check_stream(query.logicalPlan(), patterns, clock=False, joins=joins)
                 self._query, self._joins = True, joins
-            joins = shuffle_keys.joined(above)
-            repeatable.check_batch(batch.analyzed(), patterns, stream.toRdd().id(), joins=joins)
+            joins, number = shuffle_keys.joined(above), stream.toRdd().id()
+            repeatable.check_batch(batch.analyzed(), patterns, number, joins=joins)
+            for each in (below, above):
+                shuffle_keys.check_sent(each, number)
         except errors.FunctionInvalid as refused:
             raise errors.FunctionInvalid(
                 refused.what.replace("the function's rows", "the query's rows", 1),

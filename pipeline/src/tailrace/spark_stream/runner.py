@@ -187,6 +187,7 @@ class Runner:
         if query is None:
             raise errors.InvariantBroken(f"Spark has no active query {self._query_id(rows)!r}")
         executed = tree(query.lastExecution().executedPlan())
+        shuffle_keys.check_sent(executed, rows._jdf.queryExecution().toRdd().id())
         if not self._joins and shuffle_keys.joined(executed):
             analysis.check_joins(stream)
             self._joins = True

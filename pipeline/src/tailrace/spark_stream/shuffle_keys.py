@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailrace.driver.branches import Choice, choices, records_of, streams, unions
+from tailrace.driver.branches import Choice, choices, made_from, records_of, streams, unions
 from tailrace.driver.catalyst import Node, evaluated, items, references, tree
 from tailrace.driver.dealing import join_type
+from tailrace.driver.repeatable import unrepeatable
 from tailrace.spark_stream import function_digest
 
 # The ids that Spark gives to columns, and the numbers by which it tells generated names apart.
@@ -25,6 +26,7 @@ _IDS = re.compile(r"(_\d+)?#\d+L?")
 
 _SINGLE = "SinglePartition$"
 _SHUFFLING = frozenset({"ShuffledHashJoin", "SortMergeJoin"})
+_BROADCASTING = frozenset({"BroadcastHashJoin", "BroadcastNestedLoopJoin"})
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,32 @@ def of_stream(executed: Node) -> tuple[str, ...]:
 def joined(executed: Node) -> bool:
     """Return whether Spark shuffles for a join with a table in this plan."""
     return any(node.name.partition("(")[0] in _SHUFFLING for node in _dealt(executed))
+
+
+def check_sent(executed: Node, batch: int) -> None:
+    """Refuse a plan that sends the records to the tasks of another table, which would decide where they are.
+
+    `batch` is the RDD of a batch.
+    """
+    ours = made_from(batch)
+
+    def has_records(side: Node) -> bool:
+        return any(
+            each.name.startswith("MicroBatchScan")
+            or ("ExistingRDD" in each.name and ours(each.plan.rdd()))
+            or (each.name == "ReusedExchange" and has_records(tree(each.plan.child())))
+            for each in _nodes(side)
+        )
+
+    for node in _nodes(executed):
+        if node.name.partition("(")[0] in _BROADCASTING:
+            left, right = node.children
+            built, other = (left, right) if node.plan.buildSide().toString() == "BuildLeft" else (right, left)
+            if has_records(built) and not has_records(other) and other.plan.outputPartitioning().numPartitions() != 1:
+                raise unrepeatable(
+                    "Spark would send the records to the tasks that read another table",
+                    "put broadcast(…) around the other table, not around the records",
+                )
 
 
 def sized(*executed: Node) -> bool:

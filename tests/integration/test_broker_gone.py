@@ -179,11 +179,13 @@ def test_client_gets_offsets_after_a_leader_was_killed(kafka: EmbeddedKafka) -> 
     one.write(0)
     one.ended()  # its control record counts too
     place = [(one.sink, 0)]
-    before = cluster.latest(place)
+    before = cluster.latest(place)[place[0]]
     leader = cluster.admin.list_topics(one.sink, timeout=30).topics[one.sink].partitions[0].leader
     next(each for each in kafka.brokers if each.node_id == leader).kill()
     try:
-        assert cluster.offsets(place, OffsetSpec.latest()) == before  # type: ignore[no-untyped-call]
+        after = cluster.offsets(place, OffsetSpec.latest())[place[0]]  # type: ignore[no-untyped-call]
+        # If the transaction's coordinator was killed before it noted the end, the next one writes it again.
+        assert after - before in {0, 1}
     finally:
         one.close()
 

@@ -35,6 +35,16 @@ def first(frame: DataFrame, *order: str) -> DataFrame:
     return frame.withColumn("n", number).select("*", F.col("n").alias("m")).where("m = 1")
 
 
+def recent(frame: DataFrame) -> DataFrame:
+    """Keep the rows of the last hour."""
+    return frame.where(F.timestamp_seconds("at") > F.current_timestamp() - F.expr("interval 1 hour"))
+
+
+def known(frame: DataFrame) -> DataFrame:
+    """Keep the rows whose pages a table has."""
+    return frame.join(F.broadcast(frame.sparkSession.createDataFrame([("page",)], "page string")), "page")
+
+
 def table(frame: DataFrame) -> DataFrame:
     """Return a table that is joined by a shuffle."""
     return frame.sparkSession.range(3).selectExpr("cast(id as string) page", "id as x").hint("merge")
@@ -67,6 +77,34 @@ CHOSEN: dict[str, tuple[Change, str]] = {
         lambda frame: frame.groupBy("id").agg(F.max_by("page", "at").alias("page")).repartition(2, "page"),
         "the order in which rows arrive",
     ),
+    "a sum of doubles": (
+        lambda frame: frame.groupBy("id").agg(F.sum(F.sqrt("at")).alias("s")).repartition(2, "s"),
+        "the order in which rows arrive",
+    ),
+    "a deviation": (
+        lambda frame: frame.groupBy("page").agg(F.stddev("at").alias("s")).repartition(2, "s"),
+        "the order in which rows arrive",
+    ),
+    "a count of recent rows": (
+        lambda frame: recent(frame).groupBy("id").count().repartition(2, "count"),
+        "later on a replay",
+    ),
+    "a grouping by a count of recent rows": (
+        lambda frame: recent(frame).groupBy("id").count().groupBy("count").agg(F.max("id")),
+        "later on a replay",
+    ),
+    "a count of recent rows in a window": (
+        lambda frame: recent(frame).withColumn("n", F.count("*").over(Window.partitionBy("id"))).repartition(2, "n"),
+        "later on a replay",
+    ),
+    "a count of a sample": (
+        lambda frame: frame.sample(0.5).groupBy("id").count().repartition(2, "count"),
+        "a sample",
+    ),
+    "a count of rows that a table has": (
+        lambda frame: known(frame).groupBy("id").count().repartition(2, "count"),
+        "another table",
+    ),
 }
 SAME: dict[str, Change] = {
     "a deduplication alone": lambda frame: frame.dropDuplicates(["id"]),
@@ -88,6 +126,17 @@ SAME: dict[str, Change] = {
     "a rank, which rows of the same order share": lambda frame: frame.withColumn(
         "n", F.rank().over(Window.partitionBy("id").orderBy("at"))
     ).where("n = 1").repartition(2, "page"),
+    "a count": lambda frame: frame.where("at > 1").groupBy("id").count().repartition(2, "count"),
+    "a group of recent rows": lambda frame: recent(frame).groupBy(F.col("id").alias("k")).count().repartition(2, "k"),
+    "a count of what a table may have": lambda frame: frame.join(
+        F.broadcast(table(frame)), "page", "left"
+    ).groupBy("id").count().repartition(2, "count"),
+    "a grouping by a count of rows that a table has": lambda frame: (
+        known(frame).groupBy("id").count().groupBy("count").agg(F.max("id"))
+    ),
+    "a sum of integers": lambda frame: (
+        frame.groupBy("id").agg(F.sum("at").alias("s"), F.avg("at").alias("a")).repartition(2, "s", "a")
+    ),
     "max": lambda frame: frame.groupBy("id").agg(F.max("page").alias("page")).repartition(2, "page"),
 }  # fmt: skip
 

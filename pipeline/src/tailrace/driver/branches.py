@@ -96,6 +96,13 @@ def choices(union: Node, has_records: HasRecords) -> Iterator[Choice]:
         yield from _choices(each, has_records, others)
 
 
+def members(node: Node, has_records: HasRecords) -> Iterator[Choice]:
+    """Yield what decides which records an operator gets."""
+    for each in node.children:
+        if has_records(each):
+            yield from _choices(each, has_records, [None])
+
+
 def same_columns(union: Node, columns: tuple[int, ...]) -> bool:
     """Return whether columns of the branches, one of each, are the same column of the same records."""
     return len({_origin(branch, each) for branch, each in zip(union.children, columns, strict=True)}) == 1

@@ -1,8 +1,8 @@
 """Operators that keep one of several rows, and which of the columns that come out depend on the choice.
 
 Rows reach a task in the order in which they arrive, which differs on a replay. So does the row that a deduplication, a
-limit or a window function picks. If a later shuffle deals the rows out by a column that depends on the choice, a replay
-may lose a row or deliver it twice.
+limit or a window function picks, and the last digits of a sum of doubles. If a later shuffle deals the rows out by a
+column that depends on the choice, a replay may lose a row or deliver it twice.
 """
 
 from __future__ import annotations
@@ -23,6 +23,14 @@ ADVICE = {
 
 _BY_ORDER = frozenset({"Lag", "Lead", "NTile", "NthValue", "RowNumber"})
 _OF_TIES = frozenset({"MaxBy", "MinBy", "Mode"})  # one of the values with the same rank
+_SUMMING = frozenset({"Average", "Sum"})
+_ROUNDING = frozenset(
+    {
+        "ApproximatePercentile", "Corr", "CovPopulation", "CovSample", "HistogramNumeric", "Kurtosis",
+        "PearsonCorrelation", "Skewness", "StddevPop", "StddevSamp", "VariancePop", "VarianceSamp",
+    }
+)  # fmt: skip
+_OVER_ROWS = frozenset({"AggregateExpression", "PythonUDAF", "WindowExpression"})
 _LIMITS = frozenset({"GlobalLimit", "Offset", "Tail"})
 
 
@@ -39,9 +47,16 @@ def by_order(node: Node) -> dict[int, str]:
     """Return the columns of a window or an aggregation whose values depend on the order of rows."""
     if node.name not in {"Aggregate", "Window"}:
         return {}
-    kinds = _OF_TIES | _BY_ORDER
-    named = [each for each in node.expressions if _kind(each) == "Alias" and _has(each, kinds)]
+    kinds = _OF_TIES | _BY_ORDER | _ROUNDING
+    named = [each for each in node.expressions if _kind(each) == "Alias" and (_has(each, kinds) or _sums(each))]
     return {each.exprId().id(): ORDERED for each in named}
+
+
+def over_rows(node: Node) -> list[int]:
+    """Return the columns of a window or an aggregation whose values depend on which rows it gets."""
+    if node.name not in {"Aggregate", "Window"}:
+        return []
+    return [each.exprId().id() for each in node.expressions if _kind(each) == "Alias" and _has(each, _OVER_ROWS)]
 
 
 def ranks(node: Node) -> dict[int, frozenset[int]]:
@@ -57,6 +72,14 @@ def _has(expression: Any, kinds: frozenset[str]) -> bool:
     if _kind(expression) in kinds:
         return True
     return any(_has(each, kinds) for each in items(expression.children()))
+
+
+def _sums(expression: Any) -> bool:
+    """Return whether it adds up doubles, which is exact only in one order."""
+    below = items(expression.children())
+    if _kind(expression) in _SUMMING and below[0].dataType().simpleString() in {"double", "float"}:
+        return True
+    return any(map(_sums, below))
 
 
 def _kind(expression: Any) -> str:

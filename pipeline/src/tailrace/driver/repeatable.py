@@ -13,10 +13,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from tailrace.driver.branches import Choice, choices, records_of, same_columns, streams, unions
+from tailrace.driver.branches import Choice, choices, members, records_of, same_columns, streams, unions
 from tailrace.driver.catalyst import Node, Patterns, called, clocks, evaluated, items, parts, references, tree
 from tailrace.driver.dealing import Keys, dealt, makes_up
-from tailrace.driver.picks import ADVICE, ORDERED, by_order, picked, ranks
+from tailrace.driver.picks import ADVICE, ORDERED, by_order, over_rows, picked, ranks
 from tailrace.errors import FunctionInvalid
 
 # Python functions over groups of rows, and over the groups of two tables.
@@ -132,7 +132,13 @@ class Doubts:
             why = self.all.get(each) or named.get(each, general)
             if why:
                 found[each] = why
-        return found
+        return self._over_rows(node) | found
+
+    def _over_rows(self, node: Node) -> dict[int, str]:
+        """Return the columns that are computed over several rows, if a replay may find others there."""
+        columns = over_rows(node)
+        why = next(filter(None, map(self.decides, members(node, self._has_records) if columns else ())), None)
+        return dict.fromkeys(columns, why) if why else {}
 
     def _of_union(self, node: Node, below: dict[int, str]) -> dict[int, str]:
         """A column may differ if a branch's does, or if it depends on the branch, and a record may be in another."""

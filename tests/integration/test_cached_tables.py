@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-import tailrace
+from support import dropin
 from support.pipelines import Bench
 from tailrace import errors
 from tailrace.spark_stream import planned_sink
@@ -75,13 +75,7 @@ def deliver(one: Bench, users: DataFrame, folder: Path, **keys: Column) -> None:
         keyed = frame.withColumns(keys).join(users.withColumns(dict.fromkeys(keys, F.lit(0))), ["value", *keys])
         return keyed.select(F.udf(check, "binary")("value").alias("value"))
 
-    sink = tailrace.exactly_once(
-        **{"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger"}
-    )
-    reader = one.spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
-    rows = reader.option("subscribe", one.source).option("startingOffsets", "earliest").load().select("value")
-    writer = rows.writeStream.foreachBatch(lambda frame, number: sink(joined(frame), number))
-    writer.option("checkpointLocation", str(folder / "c")).trigger(availableNow=True).start().awaitTermination()
+    dropin.deliver(dropin.read(one), one, folder / "c", joined)
 
 
 @pytest.mark.takes(30)

@@ -10,14 +10,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-import tailrace
+from support.dropin import Change, deliver, read
 from support.pipelines import Bench
 from tailrace.testing import Record, produce
 
 pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
-Change = Callable[[DataFrame], DataFrame]
 ADAPTIVE = "spark.sql.adaptive.enabled"
 
 
@@ -33,21 +32,6 @@ def fill(one: Bench, start: int, end: int) -> None:
 def numbers(one: Bench) -> list[int]:
     """Return what the sink holds, sorted."""
     return sorted(int(value or b"") for value in one.values())
-
-
-def read(spark: SparkSession, one: Bench) -> DataFrame:
-    """Read the source topic with Spark's own source."""
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
-    return reader.option("subscribe", one.source).option("startingOffsets", "earliest").load().select("value")
-
-
-def deliver(rows: DataFrame, one: Bench, folder: Path, then: Change = lambda frame: frame) -> None:
-    """Deliver what the source contains with `exactly_once`, which gets what `then` makes of each batch."""
-    sink = tailrace.exactly_once(
-        **{"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger"}
-    )
-    writer = rows.writeStream.foreachBatch(lambda frame, number: sink(then(frame), number))
-    writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start().awaitTermination()
 
 
 def failing(rows: DataFrame, folder: Path) -> DataFrame:
@@ -99,15 +83,15 @@ def by_hidden_chance(frame: DataFrame) -> DataFrame:
     ids=["localCheckpoint", "list", "pandas", "union", "rdd", "coalesced-union", "cartesian", "hidden-chance"],
 )
 def test_frame_that_hides_what_its_tasks_read_is_refused(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path, change: Change, words: str
+    bench: MakeBench, tmp_path: Path, change: Change, words: str
 ) -> None:
     """Spark's order of reading would decide what a sink partition gets, and differs on a replay."""
     one = bench(partitions=2)
     fill(one, 0, 40)
     with pytest.raises(Exception, match=rf"(?s)TR-103.*the query's rows cannot be cut the same way again.*{words}"):
-        deliver(read(spark, one), one, tmp_path / "c", change)
+        deliver(read(one), one, tmp_path / "c", change)
     assert numbers(one) == []
-    deliver(read(spark, one), one, tmp_path / "c")
+    deliver(read(one), one, tmp_path / "c")
     assert numbers(one) == list(range(40))
 
 
@@ -166,12 +150,12 @@ def limited(frame: DataFrame) -> DataFrame:
     ],
 )
 def test_frame_that_shows_what_its_tasks_read_is_delivered(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path, change: Change, end: int
+    bench: MakeBench, tmp_path: Path, change: Change, end: int
 ) -> None:
     """So is one with a single sink partition, which gets all of the batch however its rows are ordered."""
     one = bench(partitions=2)
     fill(one, 0, 40)
-    deliver(read(spark, one), one, tmp_path / "c", change)
+    deliver(read(one), one, tmp_path / "c", change)
     assert numbers(one) == list(range(end))
 
 
@@ -192,27 +176,25 @@ def test_shuffle_that_adaptive_execution_may_merge_is_refused(
     one = bench(partitions=2)
     fill(one, 0, 40)
     changes: dict[str, tuple[DataFrame, Change]] = {
-        "query": (read(spark, one).repartition("value"), lambda frame: frame),
-        "batch": (read(spark, one), lambda frame: frame.repartition("value")),
-        "cached": (read(spark, one), lambda frame: frame.repartition("value").cache()),
+        "query": (read(one).repartition("value"), lambda frame: frame),
+        "batch": (read(one), lambda frame: frame.repartition("value")),
+        "cached": (read(one), lambda frame: frame.repartition("value").cache()),
     }
     with pytest.raises(Exception, match=rf"(?s)TR-103.*cut the same way again.*{ADAPTIVE}"):
         deliver(changes[place][0], one, tmp_path / "c", changes[place][1])
     assert numbers(one) == []
     table = spark.range(50).select(F.col("id").cast("string").cast("binary").alias("value")).dropDuplicates()
-    deliver(read(spark, one), one, tmp_path / "d", lambda frame: frame.join(F.broadcast(table), "value"))
+    deliver(read(one), one, tmp_path / "d", lambda frame: frame.join(F.broadcast(table), "value"))
     assert numbers(one) == list(range(40))
 
 
 @pytest.mark.usefixtures("adaptive")
-def test_shuffle_into_one_partition_is_delivered_under_adaptive_execution(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_shuffle_into_one_partition_is_delivered_under_adaptive_execution(bench: MakeBench, tmp_path: Path) -> None:
     """Adaptive execution has nothing to merge or split there."""
     one = bench(partitions=2)
     fill(one, 0, 40)
     last = F.max(F.col("value").cast("string").cast("int")).cast("string").cast("binary").alias("value")
-    deliver(read(spark, one), one, tmp_path / "c", lambda frame: frame.groupBy().agg(last))
+    deliver(read(one), one, tmp_path / "c", lambda frame: frame.groupBy().agg(last))
     assert numbers(one) == [39]
 
 
@@ -228,18 +210,16 @@ def order(rows: DataFrame) -> list[int]:
     return found
 
 
-def test_coalesced_batch_is_finished_whatever_order_spark_reads_in(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_coalesced_batch_is_finished_whatever_order_spark_reads_in(bench: MakeBench, tmp_path: Path) -> None:
     """A replay lists few partitions in their order; the first run in one that depends on the topic's name."""
     for _ in range(20):
         one = bench(partitions=3)
         fill(one, 0, 40)
-        if order(read(spark, one)) != [0, 1, 2]:
+        if order(read(one)) != [0, 1, 2]:
             break
 
     def job() -> None:
-        deliver(read(spark, one), one, tmp_path / "c", lambda frame: failing(frame.coalesce(1), tmp_path))
+        deliver(read(one), one, tmp_path / "c", lambda frame: failing(frame.coalesce(1), tmp_path))
 
     (tmp_path / "broken").write_text("39")
     with pytest.raises(Exception, match="the fault of the test"):
@@ -283,7 +263,7 @@ def test_hidden_frame_in_a_coalesced_union_is_refused(bench: MakeBench, spark: S
         return hidden.union(none).coalesce(2)
 
     with pytest.raises(Exception, match=r"(?s)TR-103.*no longer shows what its tasks read"):
-        deliver(read(spark, one), one, tmp_path / "c", change)
+        deliver(read(one), one, tmp_path / "c", change)
     assert numbers(one) == []
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-import tailrace
+from support import dropin
+from support.dropin import Change, read
 from support.pipelines import Bench
 from tailrace.progress.plan import SinkPartition
 from tailrace.progress.stream_plan import UNNAMED, Slice, StreamPlan
@@ -21,7 +22,6 @@ from tailrace.testing import Record, produce
 pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
-Change = Callable[[DataFrame], DataFrame]
 LIMITS: dict[str, tuple[Change, int]] = {
     "limit": (lambda frame: frame.limit(10), 10),
     "offset": (lambda frame: frame.offset(30), 10),
@@ -35,7 +35,7 @@ def fill(one: Bench, start: int, end: int) -> None:
     produce(one.kafka, one.source, [Record(b"%d" % n, partition=n % one.partitions) for n in range(start, end)])
 
 
-def deliver(spark: SparkSession, one: Bench, folder: Path, then: Change) -> None:
+def deliver(one: Bench, folder: Path, then: Change) -> None:
     """Deliver what `then` makes of each batch; fail on every number while the file `broken` exists."""
     flag = str(folder / "broken")
 
@@ -46,31 +46,25 @@ def deliver(spark: SparkSession, one: Bench, folder: Path, then: Change) -> None
             raise ValueError("the fault of the test")
         return bytes(value)
 
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
-    rows = reader.option("subscribe", one.source).option("startingOffsets", "earliest").load()
-    rows = rows.select(F.udf(check, "binary")("value").alias("value"))
-    sink = tailrace.exactly_once(
-        **{"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger"}
-    )
-    writer = rows.writeStream.foreachBatch(lambda frame, number: sink(then(frame), number))
-    writer.option("checkpointLocation", str(folder / "c")).trigger(availableNow=True).start().awaitTermination()
+    rows = read(one).select(F.udf(check, "binary")("value").alias("value"))
+    dropin.deliver(rows, one, folder / "c", then)
 
 
-def fail(spark: SparkSession, one: Bench, folder: Path, then: Change) -> None:
+def fail(one: Bench, folder: Path, then: Change) -> None:
     """Fail in the first batch, after it was planned."""
     (folder / "broken").touch()
     with pytest.raises(Exception, match="the fault of the test"):
-        deliver(spark, one, folder, then)
+        deliver(one, folder, then)
     one.settle()
     (folder / "broken").unlink()
     assert one.values() == []
 
 
-def repeat(spark: SparkSession, one: Bench, folder: Path, then: Change) -> None:
+def repeat(one: Bench, folder: Path, then: Change) -> None:
     """Run again as if Spark had ended before it noted that the last batch is done."""
     for each in (folder / "c" / "commits").iterdir():
         each.unlink()
-    deliver(spark, one, folder, then)
+    deliver(one, folder, then)
 
 
 @pytest.mark.takes(12)
@@ -79,18 +73,18 @@ def repeat(spark: SparkSession, one: Bench, folder: Path, then: Change) -> None:
     [("limit", 1), ("limit", 3), ("offset", 3), ("offset and limit", 1), ("column of limited rows", 3)],
 )
 def test_frame_that_ends_in_a_limit_is_delivered_once(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path, name: str, partitions: int
+    bench: MakeBench, tmp_path: Path, name: str, partitions: int
 ) -> None:
     """A single task writes the limited rows of a batch, in the first attempt or in a later one."""
     one, (change, count) = bench(partitions=partitions), LIMITS[name]
     fill(one, 0, 40)
-    fail(spark, one, tmp_path, change)
-    deliver(spark, one, tmp_path, change)
+    fail(one, tmp_path, change)
+    deliver(one, tmp_path, change)
     assert len(set(one.values())) == len(one.values()) == count
-    repeat(spark, one, tmp_path, change)
+    repeat(one, tmp_path, change)
     assert len(one.values()) == count
     fill(one, 40, 80)
-    deliver(spark, one, tmp_path, change)
+    deliver(one, tmp_path, change)
     assert len(set(one.values())) == len(one.values()) == 2 * count
 
 
@@ -117,12 +111,12 @@ def test_limited_batch_of_an_earlier_version_is_finished(
     with monkeypatch.context() as earlier:
         earlier.setattr(planned_sink, "StreamPlan", noted_formerly)
         earlier.setattr(planned_sink, "assign", lambda plan, slices: (SinkPartition(0),))
-        (deliver if finished else fail)(spark, one, tmp_path, change)
+        (deliver if finished else fail)(one, tmp_path, change)
     if finished:
-        repeat(spark, one, tmp_path, change)
+        repeat(one, tmp_path, change)
     else:
-        deliver(spark, one, tmp_path, change)
+        deliver(one, tmp_path, change)
     assert len(one.values()) == count
     fill(one, 40, 80)
-    deliver(spark, one, tmp_path, change)
+    deliver(one, tmp_path, change)
     assert len(set(one.values())) == len(one.values()) == 2 * count

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-import tailrace
+from support.dropin import deliver, read
 from support.pipelines import Bench
 from tailrace.progress.stream_plan import UNNAMED, StreamPlan
 from tailrace.spark_stream import function_digest, planned_sink, spark_source
@@ -43,20 +43,6 @@ def fill(one: Bench, start: int, end: int) -> None:
 def numbers(one: Bench) -> list[int]:
     """Return what the sink holds, sorted."""
     return sorted(int(value or b"") for value in one.values())
-
-
-def deliver(rows: DataFrame, one: Bench, folder: Path, then: Shuffle = as_read, **options: str) -> None:
-    """Deliver what the source contains with `exactly_once`, which gets what `then` makes of each batch."""
-    target = {"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger", **options}
-    sink = tailrace.exactly_once(**target)
-    writer = rows.writeStream.foreachBatch(lambda frame, number: sink(then(frame), number))
-    writer.option("checkpointLocation", str(folder)).trigger(availableNow=True).start().awaitTermination()
-
-
-def read(spark: SparkSession, one: Bench) -> DataFrame:
-    """Read the source topic with Spark's own source."""
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
-    return reader.option("subscribe", one.source).option("startingOffsets", "earliest").load().select("value")
 
 
 def faulty(rows: DataFrame, folder: Path) -> DataFrame:
@@ -94,49 +80,49 @@ def forget(folder: Path) -> None:
 
 @pytest.mark.parametrize("shuffle", [by_value, as_read], ids=["shuffled", "as-read"])
 def test_batch_that_an_older_checkpoint_plans_with_other_records_is_refused(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path, shuffle: Shuffle
+    bench: MakeBench, tmp_path: Path, shuffle: Shuffle
 ) -> None:
     """Behind a shuffle too, where the sink partitions look the same: skipping them would lose the new records."""
     one = bench(partitions=2)
     fill(one, 0, 10)
-    deliver(shuffle(read(spark, one)), one, tmp_path / "c")
+    deliver(shuffle(read(one)), one, tmp_path / "c")
     shutil.copytree(tmp_path / "c", tmp_path / "backup")
     fill(one, 10, 20)
-    deliver(shuffle(read(spark, one)), one, tmp_path / "c")
+    deliver(shuffle(read(one)), one, tmp_path / "c")
     fill(one, 20, 30)
     with pytest.raises(Exception, match="TR-307"):
-        deliver(shuffle(read(spark, one)), one, tmp_path / "backup")
+        deliver(shuffle(read(one)), one, tmp_path / "backup")
     assert numbers(one) == list(range(20))
-    deliver(shuffle(read(spark, one)), one, tmp_path / "c")
+    deliver(shuffle(read(one)), one, tmp_path / "c")
     assert numbers(one) == list(range(30))
 
 
 def test_batch_that_an_older_checkpoint_plans_with_the_same_records_is_skipped(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path
+    bench: MakeBench, tmp_path: Path
 ) -> None:
     """It is the batch that was delivered, so the query continues behind it."""
     one = bench(partitions=2)
     fill(one, 0, 10)
-    deliver(by_value(read(spark, one)), one, tmp_path / "c")
+    deliver(by_value(read(one)), one, tmp_path / "c")
     shutil.copytree(tmp_path / "c", tmp_path / "backup")
     fill(one, 10, 20)
-    deliver(by_value(read(spark, one)), one, tmp_path / "c")
-    deliver(by_value(read(spark, one)), one, tmp_path / "backup")
+    deliver(by_value(read(one)), one, tmp_path / "c")
+    deliver(by_value(read(one)), one, tmp_path / "backup")
     fill(one, 20, 30)
-    deliver(by_value(read(spark, one)), one, tmp_path / "backup")
+    deliver(by_value(read(one)), one, tmp_path / "backup")
     assert numbers(one) == list(range(30))
 
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_batch_of_an_earlier_version_behind_a_shuffle_is_finished(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
+    bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool
 ) -> None:
     """Its plan does not say what it reads, so it is taken for the batch that Spark brings again."""
     one = bench(partitions=2)
     fill(one, 0, 40)
 
     def job() -> None:
-        deliver(faulty(by_value(read(spark, one)), tmp_path), one, tmp_path / "c", id=one.name)
+        deliver(faulty(by_value(read(one)), tmp_path), one, tmp_path / "c", id=one.name)
 
     with monkeypatch.context() as earlier:
         earlier.setattr(planned_sink, "_planned_by", lambda spark: one.name)
@@ -152,16 +138,16 @@ def test_batch_of_an_earlier_version_behind_a_shuffle_is_finished(
 
 
 def test_first_batch_of_another_checkpoint_with_the_same_id_is_not_taken_for_the_old_one(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path
+    bench: MakeBench, tmp_path: Path
 ) -> None:
     """The id names the same ledger entry, whose batch 0 has read less."""
     one = bench(partitions=2)
     fill(one, 0, 10)
-    deliver(by_value(read(spark, one)), one, tmp_path / "c", id=one.name)
+    deliver(by_value(read(one)), one, tmp_path / "c", id=one.name)
     fill(one, 10, 20)
     with pytest.raises(Exception, match="TR-307"):
-        deliver(by_value(read(spark, one)), one, tmp_path / "other", id=one.name)
-    deliver(by_value(read(spark, one)), one, tmp_path / "c", id=one.name)
+        deliver(by_value(read(one)), one, tmp_path / "other", id=one.name)
+    deliver(by_value(read(one)), one, tmp_path / "c", id=one.name)
     assert numbers(one) == list(range(20))
 
 
@@ -214,7 +200,7 @@ def by_text(rows: DataFrame) -> DataFrame:
 @pytest.mark.parametrize("place", ["query", "batch"])
 @pytest.mark.parametrize("other", [by_text, by_another_hash])
 def test_changed_shuffle_of_a_partly_delivered_batch_is_refused(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path, place: str, other: Shuffle
+    bench: MakeBench, tmp_path: Path, place: str, other: Shuffle
 ) -> None:
     """It would move rows between a sink partition that is delivered and one that is not; the old one finishes."""
     one = bench(partitions=2)
@@ -222,9 +208,9 @@ def test_changed_shuffle_of_a_partly_delivered_batch_is_refused(
 
     def job(shuffle: Shuffle) -> None:
         if place == "query":
-            deliver(faulty(shuffle(read(spark, one)), tmp_path), one, tmp_path / "c")
+            deliver(faulty(shuffle(read(one)), tmp_path), one, tmp_path / "c")
         else:
-            deliver(read(spark, one), one, tmp_path / "c", then=lambda rows: faulty(shuffle(rows), tmp_path))
+            deliver(read(one), one, tmp_path / "c", then=lambda rows: faulty(shuffle(rows), tmp_path))
 
     fail_in_part(one, tmp_path, lambda: job(by_hash))
     before = numbers(one)
@@ -244,7 +230,7 @@ def test_partly_delivered_batch_is_refused_in_a_session_with_another_policy(
 
     def job() -> None:
         day = F.timestamp_seconds(F.col("value").cast("string").cast("long") * 86_400 - 15_000_000_000)  # in 1494
-        rows = read(spark, one).repartition(2, F.date_format(day, "yyyy-MM-dd"))
+        rows = read(one).repartition(2, F.date_format(day, "yyyy-MM-dd"))
         deliver(faulty(rows, tmp_path), one, tmp_path / "c")
 
     fail_in_part(one, tmp_path, job)
@@ -261,15 +247,13 @@ def test_partly_delivered_batch_is_refused_in_a_session_with_another_policy(
 
 
 @pytest.mark.takes(12)
-def test_changed_shuffle_of_an_undelivered_batch_decides_from_then_on(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_changed_shuffle_of_an_undelivered_batch_decides_from_then_on(bench: MakeBench, tmp_path: Path) -> None:
     """No sink partition has rows yet. As soon as one has, the new shuffle must not change again."""
     one = bench(partitions=2)
     fill(one, 0, 40)
 
     def job(shuffle: Shuffle) -> None:
-        deliver(faulty(shuffle(read(spark, one)), tmp_path), one, tmp_path / "c")
+        deliver(faulty(shuffle(read(one)), tmp_path), one, tmp_path / "c")
 
     (tmp_path / "broken").write_text("01")
     with pytest.raises(Exception, match="the fault of the test"):
@@ -283,14 +267,14 @@ def test_changed_shuffle_of_an_undelivered_batch_decides_from_then_on(
     assert numbers(one) == list(range(40))
 
 
-def test_changed_shuffle_of_a_delivered_batch_is_allowed(bench: MakeBench, spark: SparkSession, tmp_path: Path) -> None:
+def test_changed_shuffle_of_a_delivered_batch_is_allowed(bench: MakeBench, tmp_path: Path) -> None:
     """Spark brings the batch again, and it is skipped; the next one is cut by the new shuffle."""
     one = bench(partitions=2)
     fill(one, 0, 40)
-    deliver(by_hash(read(spark, one)), one, tmp_path / "c")
+    deliver(by_hash(read(one)), one, tmp_path / "c")
     forget(tmp_path / "c")
     fill(one, 40, 50)
-    deliver(by_text(read(spark, one)), one, tmp_path / "c")
+    deliver(by_text(read(one)), one, tmp_path / "c")
     assert numbers(one) == list(range(50))
 
 
@@ -320,14 +304,14 @@ def in_python(kind: str, divisor: int, tasks: int = 2) -> Shuffle:
 @pytest.mark.takes(15)
 @pytest.mark.parametrize("kind", ["udf", "pandas", "map"])
 def test_changed_python_function_below_a_key_of_a_partly_delivered_batch_is_refused(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path, kind: str
+    bench: MakeBench, tmp_path: Path, kind: str
 ) -> None:
     """Spark prints only its name. The function as it was is recognised, although it was defined again."""
     one = bench(partitions=2)
     fill(one, 0, 40)
 
     def job(divisor: int) -> None:
-        deliver(faulty(in_python(kind, divisor)(read(spark, one)), tmp_path), one, tmp_path / "c")
+        deliver(faulty(in_python(kind, divisor)(read(one)), tmp_path), one, tmp_path / "c")
 
     fail_in_part(one, tmp_path, lambda: job(5))
     before = numbers(one)
@@ -339,14 +323,14 @@ def test_changed_python_function_below_a_key_of_a_partly_delivered_batch_is_refu
 
 
 def test_open_batch_of_an_earlier_version_that_noted_only_the_names_of_python_functions_is_finished(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the function has changed is unknown, so it is taken for the same; from then on its code is noted."""
     one = bench(partitions=2)
     fill(one, 0, 40)
 
     def job(divisor: int) -> None:
-        deliver(faulty(in_python("udf", divisor)(read(spark, one)), tmp_path), one, tmp_path / "c")
+        deliver(faulty(in_python("udf", divisor)(read(one)), tmp_path), one, tmp_path / "c")
 
     with monkeypatch.context() as earlier:
         earlier.setattr(function_digest, "digest", lambda command: "")
@@ -361,14 +345,14 @@ def test_open_batch_of_an_earlier_version_that_noted_only_the_names_of_python_fu
 
 @pytest.mark.takes(12)
 def test_query_that_is_refused_with_other_sink_partitions_leaves_the_plan_to_the_old_one(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan of an earlier version gets the code that delivers its rest. It must not name code that is refused."""
     one = bench(partitions=2)
     fill(one, 0, 40)
 
     def job(divisor: int, tasks: int = 2) -> None:
-        deliver(faulty(in_python("udf", divisor, tasks)(read(spark, one)), tmp_path), one, tmp_path / "c")
+        deliver(faulty(in_python("udf", divisor, tasks)(read(one)), tmp_path), one, tmp_path / "c")
 
     with monkeypatch.context() as earlier:
         earlier.setattr(function_digest, "digest", lambda command: "")
@@ -384,7 +368,7 @@ def test_query_that_is_refused_with_other_sink_partitions_leaves_the_plan_to_the
 
 @pytest.mark.takes(15)
 def test_key_that_a_python_function_computes_next_to_one_of_the_time_is_delivered_once(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path
+    bench: MakeBench, tmp_path: Path
 ) -> None:
     """Spark computes both in one operator, and only the first decides where a record goes."""
     one = bench(partitions=2)
@@ -393,7 +377,7 @@ def test_key_that_a_python_function_computes_next_to_one_of_the_time_is_delivere
     def job(divisor: int) -> None:
         key = F.udf(lambda value: int(value) % divisor, "int")
         second = F.udf(lambda now, chance: f"{now} {chance}", "string")
-        rows = read(spark, one)
+        rows = read(one)
 
         def then(frame: DataFrame) -> DataFrame:
             keyed = frame.withColumn("k", key("value")).withColumn("at", second(F.current_timestamp(), F.rand()))

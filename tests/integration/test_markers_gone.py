@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import SparkSession
 
-from integration import test_dropin_replays as dropin
+from integration import test_dropin_replays as replays
 from integration.test_delivery import break_in_the_middle, faulty
 from integration.test_stateful import fail_behind_the_state, prepared, refused
+from support.dropin import deliver, read
 from support.pipelines import Bench, numbered
 from support.threads import Line, first_part_only
 from tailrace import errors
@@ -123,16 +123,16 @@ def test_marker_deleted_while_a_start_waits_stops_a_batch_of_a_stateful_pipeline
 
 
 def test_marker_deleted_before_a_batch_comes_again_stops_a_query_of_the_users(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`exactly_once` has read it before it lets the tasks write."""
     one = bench(partitions=2)
-    dropin.fill(one, 0, 40)
+    replays.fill(one, 0, 40)
 
     def job() -> None:
-        dropin.deliver(dropin.faulty(dropin.read(spark, one), tmp_path), one, tmp_path / "c", id=one.name)
+        deliver(replays.faulty(read(one), tmp_path), one, tmp_path / "c", id=one.name)
 
-    dropin.fail_in_part(one, tmp_path, job)
+    replays.fail_in_part(one, tmp_path, job)
 
     def delivers(*given: Any, **named: Any) -> Any:
         delete(one.kafka, one.name)
@@ -142,5 +142,5 @@ def test_marker_deleted_before_a_batch_comes_again_stops_a_query_of_the_users(
     with pytest.raises(Exception, match="TR-306"):
         job()
     one.settle()
-    found = dropin.numbers(one)
+    found = replays.numbers(one)
     assert len(found) == len(set(found))

@@ -9,13 +9,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-import tailrace
+from support.dropin import Change, deliver, read
 from support.pipelines import Bench, numbered
 from tailrace import errors
 
 pytestmark = pytest.mark.integration
-
-Change = Callable[[DataFrame], DataFrame]
 
 FUNCTION = """
     from pyspark.sql import functions as F
@@ -68,17 +66,6 @@ def test_shuffle_by_a_column_that_a_deduplication_picks_is_refused(bench: Callab
     assert len(set(one.values())) == len(one.values()) == 40
 
 
-def deliver(one: Bench, folder: Path, then: Change, query: Change = lambda rows: rows) -> None:
-    """Deliver what the source contains with `exactly_once`: what `then` makes of each batch of the query."""
-    sink = tailrace.exactly_once(
-        **{"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger"}
-    )
-    records = one.spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
-    rows = records.option("subscribe", one.source).option("startingOffsets", "earliest").load().select("value")
-    writer = query(rows).writeStream.foreachBatch(lambda frame, number: sink(then(frame), number))
-    writer.option("checkpointLocation", str(folder / "c")).trigger(availableNow=True).start().awaitTermination()
-
-
 @pytest.mark.takes(6)
 def test_batch_of_the_drop_in_sink_with_a_seeded_random_key_is_refused(
     bench: Callable[..., Bench], spark: SparkSession, tmp_path: Path
@@ -92,7 +79,7 @@ def test_batch_of_the_drop_in_sink_with_a_seeded_random_key_is_refused(
         return frame.withColumn("salt", (F.rand(42) * 4).cast("int")).join(salts, "salt").select("value")
 
     with pytest.raises(Exception, match=r"TR-103.*join by salt"):
-        deliver(one, tmp_path, salted)
+        deliver(read(one), one, tmp_path, salted)
     assert one.values() == []
 
 
@@ -112,9 +99,9 @@ def test_records_that_spark_sends_to_the_tasks_of_another_table_are_refused(
     limited: Change = lambda rows: table.join(rows.limit(40), "value")  # noqa: E731
     then, query = {"query": (same, to_table), "batch": (to_table, same), "limit": (limited, same)}[place]
     with pytest.raises(Exception, match=r"TR-103.*send the records to the tasks that read another table"):
-        deliver(one, tmp_path, then, query)
+        deliver(query(read(one)), one, tmp_path, then)
     assert one.values() == []
-    deliver(one, tmp_path, lambda rows: F.broadcast(table).join(rows, "value"))
+    deliver(read(one), one, tmp_path, lambda rows: F.broadcast(table).join(rows, "value"))
     assert sorted(filter(None, one.values())) == numbered(0, 40)
 
 
@@ -130,7 +117,7 @@ def test_batch_that_is_joined_with_a_broadcast_of_what_it_counts_is_delivered(
     def counted(frame: DataFrame) -> DataFrame:
         return frame.join(F.broadcast(frame.groupBy("value").count()), "value").select("value")
 
-    deliver(one, tmp_path, counted)
+    deliver(read(one), one, tmp_path, counted)
     assert sorted(filter(None, one.values())) == numbered(0, 40)
 
 

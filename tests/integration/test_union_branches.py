@@ -8,31 +8,19 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-import tailrace
+from support import dropin
+from support.dropin import Change, read
 from support.pipelines import Bench, numbered
 from tailrace import errors
 
 pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
-Change = Callable[[DataFrame], DataFrame]
 
 
-def read(spark: SparkSession, one: Bench, **topics: str) -> DataFrame:
-    """Read topics with Spark's own source."""
-    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", one.kafka)
-    return reader.options(**topics).option("startingOffsets", "earliest").load().select("value")
-
-
-def deliver(spark: SparkSession, one: Bench, then: Change, every: Change = lambda rows: rows) -> None:
-    """Deliver what the source contains with `exactly_once`: what `then` makes of each batch of the query `every`."""
-    rows = read(spark, one, subscribe=one.source)
-    sink = tailrace.exactly_once(
-        **{"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger"}
-    )
-    writer = every(rows).writeStream.foreachBatch(lambda frame, number: sink(then(frame), number))
-    writer = writer.option("checkpointLocation", str(one.folder / "checkpoint"))
-    writer.trigger(availableNow=True).start().awaitTermination()
+def deliver(one: Bench, then: Change, every: Change = lambda rows: rows) -> None:
+    """Deliver what `then` makes of each batch of the query `every`."""
+    dropin.deliver(every(read(one)), one, one.folder / "checkpoint", then)
 
 
 def users(one: Bench, *names: bytes) -> str:
@@ -59,13 +47,11 @@ def failing(one: Bench, rows: DataFrame, least: int = 0) -> DataFrame:
     return rows.withColumn("value", F.udf(check, "binary")("value"))
 
 
-def fail_in_part(
-    one: Bench, spark: SparkSession, then: Change, every: Change = lambda rows: rows
-) -> list[bytes | None]:
+def fail_in_part(one: Bench, then: Change, every: Change = lambda rows: rows) -> list[bytes | None]:
     """Deliver a batch whose failing rows stay behind; return what the sink holds."""
     (one.folder / "broken").touch()
     with pytest.raises(Exception, match="the fault of the test"):
-        deliver(spark, one, then, every)
+        deliver(one, then, every)
     (one.folder / "broken").unlink()
     one.settle()
     found = one.values()
@@ -101,7 +87,7 @@ def test_union_of_branches_by_a_table_is_refused(bench: MakeBench, spark: SparkS
     split: Change = lambda frame: by_table(frame, table)  # noqa: E731
     same: Change = lambda frame: frame  # noqa: E731
     with pytest.raises(Exception, match=r"(?s)TR-103.*branch of a union.*another table.*read the records once"):
-        deliver(spark, one, *((split, same) if place == "batch" else (same, split)))
+        deliver(one, *((split, same) if place == "batch" else (same, split)))
     assert one.values() == []
 
 
@@ -124,21 +110,19 @@ def test_union_of_branches_by_a_table_is_refused_below_a_join(
         return by_table(frame, table).withColumn("page", F.length("value")).join(other, "page").select("value")
 
     with pytest.raises(Exception, match=r"(?s)TR-103.*branch of a union.*another table"):
-        deliver(spark, one, split)
+        deliver(one, split)
     pages.unpersist()
     assert one.values() == []
 
 
 @pytest.mark.takes(6)
 @pytest.mark.parametrize(("split", "words"), [(by_time, "later on a replay"), (by_chance, "sample")])
-def test_union_of_branches_by_time_or_chance_is_refused(
-    bench: MakeBench, spark: SparkSession, split: Change, words: str
-) -> None:
+def test_union_of_branches_by_time_or_chance_is_refused(bench: MakeBench, split: Change, words: str) -> None:
     """A replay would draw other branches."""
     one = bench()
     one.send(numbered(0, 20))
     with pytest.raises(Exception, match=rf"(?s)TR-103.*branch of a union.*{words}"):
-        deliver(spark, one, split)
+        deliver(one, split)
     assert one.values() == []
 
 
@@ -157,16 +141,14 @@ def test_one_pass_over_the_records_delivers_each_whatever_the_table_gains(
         rows = failing(one, frame, 10).join(F.broadcast(table), "value", "left")
         return rows.select("value", F.when(F.col("known"), F.lit(one.sink)).otherwise(F.lit(one.sink)).alias("topic"))
 
-    assert fail_in_part(one, spark, split) == numbered(0, 10)
+    assert fail_in_part(one, split) == numbered(0, 10)
     users(one, b"000004", b"000014")
-    deliver(spark, one, split)
+    deliver(one, split)
     assert one.values() == numbered(0, 20)
 
 
 @pytest.mark.takes(15)
-def test_branches_by_the_records_are_finished_only_by_the_same_conditions(
-    bench: MakeBench, spark: SparkSession
-) -> None:
+def test_branches_by_the_records_are_finished_only_by_the_same_conditions(bench: MakeBench) -> None:
     """With another border, a record would move into the branch that is delivered, and be lost."""
     one = bench()
     one.send(numbered(0, 20))
@@ -175,11 +157,11 @@ def test_branches_by_the_records_are_finished_only_by_the_same_conditions(
         number = F.col("value").cast("string").cast("int")
         return lambda frame: frame.where(number < border).union(failing(one, frame.where(number >= border)))
 
-    assert fail_in_part(one, spark, by(5)) == numbered(0, 5)
+    assert fail_in_part(one, by(5)) == numbered(0, 5)
     with pytest.raises(Exception, match=r"(?s)TR-302.*conditions"):
-        deliver(spark, one, by(15))
+        deliver(one, by(15))
     assert one.values() == numbered(0, 5)
-    deliver(spark, one, by(5))
+    deliver(one, by(5))
     assert one.values() == numbered(0, 20)
 
 
@@ -196,7 +178,7 @@ def test_union_of_two_topics_is_delivered_once_whatever_a_table_gains(
 
     def both(rows: DataFrame) -> DataFrame:
         known = rows.join(F.broadcast(spark.read.parquet(folder)), "value")
-        records = failing(one, read(spark, other, subscribe=other.source))
+        records = failing(one, read(other, subscribe=other.source))
         if not nested:
             return known.union(records)
         of_one = known.union(records.where(F.length("value") == 6)).withColumn("n", F.length("value")).where("n > 0")
@@ -205,9 +187,9 @@ def test_union_of_two_topics_is_delivered_once_whatever_a_table_gains(
     def same(frame: DataFrame) -> DataFrame:
         return frame
 
-    assert fail_in_part(one, spark, same, both) == numbered(0, 5)
+    assert fail_in_part(one, same, both) == numbered(0, 5)
     users(one, *filter(None, numbered(5, 20)))
-    deliver(spark, one, same, both)
+    deliver(one, same, both)
     assert sorted(filter(None, one.values())) == [*numbered(0, 5), *numbered(10, 20)]
 
 
@@ -221,10 +203,10 @@ def test_shuffle_by_what_differs_between_two_topics_is_delivered(bench: MakeBenc
 
     def both(rows: DataFrame) -> DataFrame:
         known = rows.join(table, "value").withColumn("from", F.lit("one"))
-        others = read(spark, other, subscribe=other.source).withColumn("from", F.lit("other"))
+        others = read(other, subscribe=other.source).withColumn("from", F.lit("other"))
         return known.union(others).repartition(2, "from").select("value")
 
-    deliver(spark, one, lambda frame: frame, both)
+    deliver(one, lambda frame: frame, both)
     assert sorted(filter(None, one.values())) == [*numbered(0, 5), *numbered(10, 20)]
 
 
@@ -244,11 +226,11 @@ def test_union_of_two_readers_of_a_topic_by_a_table_is_refused(
     }
 
     def split(rows: DataFrame) -> DataFrame:
-        again = read(spark, one, **{option: topics[option]})
+        again = read(one, **{option: topics[option]})
         return rows.join(F.broadcast(table), "value").union(again.join(F.broadcast(table), "value", "left_anti"))
 
     with pytest.raises(Exception, match=r"(?s)TR-103.*branch of a union.*another table"):
-        deliver(spark, one, lambda frame: frame, split)
+        deliver(one, lambda frame: frame, split)
     assert one.values() == []
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from support import dropin
@@ -99,7 +98,6 @@ def noted_formerly(*values: Any, **noted: Any) -> StreamPlan:
 @pytest.mark.parametrize(("partitions", "finished"), [(1, False), (1, True), (3, False)])
 def test_limited_batch_of_an_earlier_version_is_finished(
     bench: MakeBench,
-    spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     partitions: int,

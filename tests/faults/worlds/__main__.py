@@ -59,11 +59,12 @@ def main(arguments: Sequence[str]) -> int:
     sys.stdout.write(f"{len(worlds)} worlds from seed {worlds[0].seed}{told}\n")
     sys.stdout.flush()
     began = time.monotonic()
+    place = ["--place", chosen.place] if chosen.place else []
     if chosen.lanes > 1 and chosen.mutants is not None:
         names = chosen.mutants or [each.name for each in MUTANTS]
-        return int(not mutants_in_lanes(names, chosen.seed, chosen.count, chosen.lanes, chosen.json))
+        return int(not mutants_in_lanes(place, names, chosen.seed, chosen.count, chosen.lanes, chosen.json))
     if chosen.lanes > 1 and not again:
-        passed = ["--minutes", str(chosen.minutes), *(["--place", chosen.place] if chosen.place else [])]
+        passed = ["--minutes", str(chosen.minutes), *place]
         tally = in_lanes(passed, chosen.seed, chosen.count, chosen.lanes, chosen.json)
     else:
         folder = Path(tempfile.mkdtemp(prefix="tailrace-worlds-"))

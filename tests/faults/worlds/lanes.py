@@ -67,9 +67,11 @@ def in_lanes(arguments: Iterable[str], seed: int, count: int, lanes: int, file: 
     return tally + Tally(bad=int(any(codes) and not tally.bad))
 
 
-def mutants_in_lanes(names: Sequence[str], seed: int, count: int, lanes: int, file: Path | None) -> bool:
+def mutants_in_lanes(
+    arguments: Iterable[str], names: Sequence[str], seed: int, count: int, lanes: int, file: Path | None
+) -> bool:
     """Let each lane try every n-th mutant in the same worlds; return whether all were caught."""
-    given = ["--seed", str(seed), "--count", str(count)]
+    given = [*arguments, "--seed", str(seed), "--count", str(count)]
     codes, _ = _run([[*given, "--mutants", *names[lane::lanes]] for lane in range(min(lanes, len(names)))], file)
     return not any(codes)
 

@@ -117,7 +117,7 @@ MUTANTS = (
         "rows-sent-backwards",
         "gateway/send.py",
         _ROWS,
-        _ROWS.replace("in batches", "in (each.take(list(range(each.num_rows))[::-1]) for each in batches)"),
+        _ROWS.replace("in batches", "in (each[::-1] for each in batches)"),
     ),
     Mutant(
         "last-rows-of-a-large-task-dropped",

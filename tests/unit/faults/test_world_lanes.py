@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from faults.worlds import lanes as worlds_lanes
 from faults.worlds.__main__ import main
 from faults.worlds.drawing import draw
 from faults.worlds.lanes import FRESH, Tally, groups
@@ -28,3 +33,19 @@ def test_mutant_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str
         main(["--mutants", "marker-ignored,plan-after-the-job"])
     assert ended.value.code == 2
     assert "invalid choice: 'marker-ignored,plan-after-the-job'" in capsys.readouterr().err
+
+
+def test_lanes_try_each_mutant_once_in_the_place_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mutant that Spark's worlds take minutes to catch is caught by threads in seconds."""
+    started: list[list[str]] = []
+
+    def run(lanes: Sequence[Sequence[str]], file: Path | None) -> tuple[list[int], list[dict[str, Any]]]:
+        started.extend(list(each) for each in lanes)
+        return [0 for _ in lanes], []
+
+    monkeypatch.setattr(worlds_lanes, "_run", run)
+    names = ["marker-ignored", "plan-after-the-job", "open-transactions-read"]
+    asked = ["--place", "threads", "--seed", "7", "--count", "3", "--lanes", "2", "--mutants"]
+    assert main([*asked, *names]) == 0
+    common = ["--place", "threads", "--seed", "7", "--count", "3", "--mutants"]
+    assert started == [[*common, names[0], names[2]], [*common, names[1]]]

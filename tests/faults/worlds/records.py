@@ -27,6 +27,7 @@ _FILLERS = 5
 _UNTIL_FILLERS = 200
 # Records of a transaction in the input. A large world has larger ones: most of its time would go to its input.
 _PER_TRANSACTION, _TRANSACTIONS = 500, 100
+_LIMIT = 300.0  # seconds for the brokers to take the input, on a machine that does much besides
 _ABORTED = 50  # records of each partition in a transaction that is aborted
 PAD = "x" * 40
 # The records of source partition 0 at which a function raises that does so.
@@ -189,7 +190,7 @@ def feed(world: World, bootstrap: str, topic: str, counts: Mapping[int, int], be
                         write(partition, filler, framed(world, encoded(world, partition, filler, PAD)))
         if transactional:
             producer.commit_transaction(60)
-    wait_until(lambda: producer.flush(1) == 0, f"the input of {topic} to be acknowledged", 120)
+    wait_until(lambda: producer.flush(1) == 0, f"the input of {topic} to be acknowledged", _LIMIT)
     failed = [each for each in failed if "purge" not in each.lower()]
     if failed:
         raise RuntimeError(f"{len(failed)} records for {topic} were refused: {failed[0]}")

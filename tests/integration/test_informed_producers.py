@@ -6,16 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from support.kafkaproxy import ProxiedKafka, proxied
 from support.transactions import Line, Older, connected, rows
 from tailrace import errors
+from tailrace.admin.replay import Replay, group
+from tailrace.admin.selection import Marks
 from tailrace.config import Kafka
+from tailrace.gateway.markers import MarkerReader
 from tailrace.gateway.producers import SinkProducer
 from tailrace.kafka import informed_reader
 from tailrace.kafka.clients import client_options
-from tailrace.kafka.informed_reader import Informed
+from tailrace.kafka.informed_reader import Informed, InformedReader
 from tailrace.kafka.pending_offsets import Stored, stored
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import GIVEN_UP, Marker
@@ -79,12 +82,12 @@ class Thief:
         self._id = {"transactional.id": line.transaction}
         self._servers = line.kafka.bootstrap_servers
 
-    def stored(self, consumer: Consumer, group: str, places: Sequence[TopicPartition], limit: float) -> list[Stored]:
+    def stored(self, consumer: Consumer, *given: Any, **more: Any) -> list[Stored]:
         """Answer as always."""
         self.asked += 1
         if self.asked == 1:
             Producer(client_options(Kafka(bootstrap_servers=self._servers)) | self._id).init_transactions(30)
-        return stored(consumer, group, places, limit)
+        return stored(consumer, *given, **more)
 
 
 def test_task_that_is_overtaken_while_it_asks_for_its_marker_tells_so_at_once(
@@ -119,15 +122,18 @@ def test_command_that_is_overtaken_while_it_asks_for_a_marker_says_that_it_may_b
 class Former:
     """A broker that loses the markers' group once it has answered; another executor writes before the next fence."""
 
-    def __init__(self, line: Line) -> None:
-        self._line, self._inform = line, SinkProducer.inform
+    def __init__(self, line: Line, answers: int) -> None:
+        self._line, self._inform, self._answers = line, SinkProducer.inform, answers
         self._client: Consumer | None = None
 
-    def stored(self, consumer: Consumer, group: str, places: Sequence[TopicPartition], limit: float) -> list[Stored]:
-        """Answer the first client, from then on, as if nothing had been written."""
-        if consumer is self._client:
+    def stored(
+        self, consumer: Consumer, group: str, places: Sequence[TopicPartition], limit: float, *, beneath: bool = False
+    ) -> list[Stored]:
+        """Answer the first client so many times as if nothing had been written; then as another broker does."""
+        if consumer is self._client and self._answers:
+            self._answers -= 1
             return [Stored(each.topic, each.partition, -1, None) for each in places]
-        return stored(consumer, group, places, limit)
+        return stored(consumer, group, places, limit, beneath=beneath)
 
     def inform(self, sink: SinkProducer) -> tuple[Informed, str]:
         """Ask as always; after the first question the other one writes."""
@@ -140,13 +146,14 @@ class Former:
 
 
 @pytest.mark.takes(45)
+@pytest.mark.parametrize("answers", [1, 1000], ids=["until it is asked again", "for ever"])
 def test_marker_that_an_earlier_producer_was_told_is_not_used_once_its_broker_has_lost_the_group(
-    line: Line, monkeypatch: pytest.MonkeyPatch
+    line: Line, monkeypatch: pytest.MonkeyPatch, answers: int
 ) -> None:
     """What was written between that answer and the next fence would come out twice."""
     line.kafka.proxy.late = {broker.node_id: 0.45 for broker in line.kafka.brokers}
     monkeypatch.setattr(informed_reader, "_RECENT", 60.0)  # the other one's write takes some seconds
-    former = Former(line)
+    former = Former(line, answers)
     monkeypatch.setattr(informed_reader, "stored", former.stored)
     monkeypatch.setattr(SinkProducer, "inform", lambda sink: former.inform(sink))
     assert line.write(0).skipped
@@ -154,3 +161,78 @@ def test_marker_that_an_earlier_producer_was_told_is_not_used_once_its_broker_ha
     assert "may have lost the markers' group" in line.failures[0]
     line.kafka.proxy.heal()
     assert line.read() == written(line, 1)
+
+
+def test_command_does_not_give_up_by_a_marker_of_a_broker_that_has_lost_the_group(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task wrote the sink partition after the question, and the client has found the right broker since."""
+    line.write(0)
+    asked = []
+
+    def answered(
+        consumer: Consumer, group: str, places: Sequence[TopicPartition], limit: float, *, beneath: bool = False
+    ) -> list[Stored]:
+        asked.append(places)
+        if len(asked) == 2:
+            return [Stored(line.ledger, 0, known[0].next, known[0].metadata)]
+        found = stored(consumer, group, places, limit, beneath=beneath)
+        if len(asked) == 1:
+            assert found[0].pending
+            with Older(line) as other:
+                other.gateway.write(other.task(1, direct=True), iter([rows(other.values(1))]))
+        return found
+
+    monkeypatch.setattr(informed_reader, "_RECENT", 60.0)
+    with Ledger(line.pipeline, line.ledger, Kafka(bootstrap_servers=line.kafka.bootstrap_servers), 4, 1) as ledger:
+        ledger.take()
+        known = {int(number): marker for number, marker in ledger.markers().items()}
+        given_up: Any = (SinkPartition(0),), Marker.of(BatchId(2), GIVEN_UP, 1), known
+        with monkeypatch.context() as stale:
+            stale.setattr(informed_reader, "stored", answered)
+            with pytest.raises(errors.PipelineRunning, match="was written while this command"):
+                ledger.give_up(*given_up)
+    assert len(asked) > 2
+    assert line.marker() == Marker.of(BatchId(1), "digest of 1", 1)
+
+
+def test_reader_leaves_a_broker_that_is_no_longer_the_groups(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka would ask the same one until the limit."""
+    line.write(0)
+    reader = MarkerReader(line.task(0, direct=True))
+    first: list[Consumer] = []
+
+    def answered(consumer: Consumer, *given: Any, **more: Any) -> list[Stored]:
+        first[:] = first or [consumer]
+        if consumer is first[0]:
+            raise KafkaException(KafkaError(KafkaError.NOT_COORDINATOR))
+        return stored(consumer, *given, **more)
+
+    monkeypatch.setattr(informed_reader, "stored", answered)
+    assert reader.markers([0], "the test", 10.0)[0].next == 1
+    reader.close()
+
+
+def test_replay_is_told_its_marks_by_a_broker_that_knows_of_its_transaction(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has lost the group does not know what the last replay sent, and all of it would be sent again."""
+    stale: list[Consumer] = []
+
+    def answered(consumer: Consumer, group: str, places: Sequence[TopicPartition], limit: float) -> list[Stored]:
+        stale[:] = stale or [consumer]
+        if consumer is stale[0]:
+            return [Stored(each.topic, each.partition, -1, None) for each in places]
+        return stored(consumer, group, places, limit)
+
+    kafka, producer = Kafka(bootstrap_servers=line.kafka.bootstrap_servers), {"transactional.id": group(line.pipeline)}
+    sender = Producer(client_options(kafka) | producer)
+    sender.init_transactions(30)
+    sender.begin_transaction()
+    place, reader = TopicPartition(line.sink, 0, 7, "9-9"), InformedReader(client_options(kafka), group(line.pipeline))
+    sender.send_offsets_to_transaction([place], reader.metadata, 30)
+    sender.commit_transaction(30)
+    reader.close()
+    monkeypatch.setattr(informed_reader, "stored", answered)
+    with Replay(kafka, line.pipeline, line.sink, 1) as sending:
+        assert sending.marks() == {0: Marks(7, ((9, 9),))}

@@ -16,7 +16,8 @@ from confluent_kafka import Producer, TopicPartition
 from typer.testing import CliRunner
 
 from support.threads import Line
-from tailrace.admin.replay import Home, Replay, Selection, select
+from tailrace.admin.replay import Replay
+from tailrace.admin.selection import Home, Selection, select
 from tailrace.cli.rejected import app
 from tailrace.errors import KafkaFailed, OptionRefused, RecordTooLarge
 from tailrace.kafka.clients import add_offsets

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.admin.replay import Marks
+from tailrace.admin.selection import Marks
 from tailrace.cli.main import COMMANDS
 
 FAR = "pyspark", "confluent_kafka", "pandas", "pyarrow"

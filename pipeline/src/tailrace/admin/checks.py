@@ -27,7 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs d
 )
 
 from tailrace import jars
-from tailrace.config import Kafka, Pipeline
+from tailrace.config import TRANSACTION_TIMEOUT_MS, Delivery, Kafka, Pipeline
 from tailrace.errors import CertificateExpired, KafkaFailed, NotAuthenticated, NotAuthorized, TailraceError
 from tailrace.kafka import certificate
 from tailrace.kafka.clients import ANSWER_LIMIT, answered, client_options, committed, persist
@@ -43,6 +43,7 @@ from tailrace.kafka.rights import (
     on_topic,
     on_transactions,
 )
+from tailrace.progress import fences
 from tailrace.progress.marker import markers_group, offsets_group
 
 _GIBIBYTE = 1024**3
@@ -311,7 +312,10 @@ class Brokers:
 
     def _transaction(self) -> Check:
         name = f"tailrace.{self._name}.doctor" if self._name else "tailrace.doctor"
-        producer = Producer(self._base | {"transactional.id": name})
+        timeout = int(fences.TRANSACTION_TIMEOUT * 1000)
+        if self._pipeline is not None and self._pipeline.sink.delivery is Delivery.EXACTLY_ONCE:
+            timeout = int(self._pipeline.sink.options.get("transaction.timeout.ms", TRANSACTION_TIMEOUT_MS))
+        producer = Producer(self._base | {"transactional.id": name, "transaction.timeout.ms": timeout})
         persist(lambda: producer.init_transactions(ANSWER_LIMIT), f"starting transactions as {name}")
         producer.begin_transaction()
         producer.abort_transaction(ANSWER_LIMIT)

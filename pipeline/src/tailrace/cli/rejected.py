@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from tailrace.admin.rejected import Target, content, described, readable, reason, split, when
-from tailrace.admin.replay import Replay, Selection, select
+from tailrace.admin.replay import Replay
+from tailrace.admin.selection import Selection, select
 from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOption, connection
 from tailrace.cli.terminal import Output, OutputOption, confirm, done, emit, interactive, note, say, table
 from tailrace.config.file import load

@@ -45,9 +45,12 @@ class MarkerReader:
             producer, TopicPartition(self._topic, partition), limit, f"{who}: asking for its marker"
         )
 
-    def knows(self, consumer: Consumer, partition: int) -> bool:
-        """Return whether the broker of this client knows of the marker in an open transaction."""
-        return self._reader.knows(consumer, TopicPartition(self._topic, partition), LIMIT)
+    def confirms(self, consumer: Consumer, partition: int, told: Marker | None) -> bool:
+        """Return whether a broker that knows of the next marker, in an open transaction, has committed this one."""
+        place = TopicPartition(self._topic, partition)
+        return self._reader.confirms(
+            consumer, place, LIMIT, lambda found: Marker.read(found.offset, found.metadata) == told
+        )
 
     def markers(
         self, partitions: Iterable[int], who: str, limit: float = LIMIT, informed: Consumer | None = None

@@ -66,6 +66,7 @@ class SinkProducer(Sender):
         self.decided: BatchId | None = None  # the last batch for which it has decided whether to write
         self.informed: Consumer | None = None  # between fencing and reading the marker
         self.hearsay: Consumer | None = None  # the same, if it was told so before this producer fenced
+        self._told: Marker | None = None  # the marker that was read last
         self._handover = Handover(self.producer) if available() else None
 
     def offer(self, topic: str, messages: Any) -> None:
@@ -139,17 +140,20 @@ class SinkProducer(Sender):
                 f"{self._who}: its marker could not be read within {_GLANCE:.0f} s: another attempt may hold it open",
                 kept=KEPT,
             ) from error
-        self.informed = None
-        self._step(Event.READ)
-        return found.get(self._place.partition)
+        return self._read(found)
 
     def markers(self) -> dict[int, Marker]:
         """Read the markers of all sink partitions."""
         self._require_informed()
         found = self.ledger.all(self._who, self.informed)
+        self._read(found)
+        return found
+
+    def _read(self, found: dict[int, Marker]) -> Marker | None:
         self.informed = None
         self._step(Event.READ)
-        return found
+        self._told = found.get(self._place.partition)
+        return self._told
 
     def _require_informed(self) -> None:
         if self.state is State.FENCED and self.informed is None:
@@ -182,7 +186,7 @@ class SinkProducer(Sender):
         self._attempt("adding its marker", adding)
         self._step(Event.SEAL)
         hearsay, self.hearsay = self.hearsay, None
-        if hearsay is not None and not self.ledger.knows(hearsay, self._place.partition):
+        if hearsay is not None and not self.ledger.confirms(hearsay, self._place.partition, self._told):
             raise errors.CommitInDoubt(
                 f"{self._who}: the broker that told its marker may have lost the markers' group before", kept=KEPT
             )

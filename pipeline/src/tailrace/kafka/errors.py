@@ -49,6 +49,10 @@ _UNREACHABLE = frozenset(
 UNKNOWN_TOPIC = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 # Reports of records that the brokers refuse for what they hold, and of those that were sent together with them.
 INVALID = frozenset({KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD})
+_DURATION = (
+    "lower sink.options: transaction.timeout.ms to what the brokers allow, but not below 30000, which the driver's own "
+    "transactions need; or raise their transaction.max.timeout.ms"
+)
 _CLOCK = "correct the clock of this machine: the brokers refuse records from too far in the future or the past"
 _HOUR = 3_600_000  # milliseconds
 _NEAR = 600_000  # topics allow more than this difference from the brokers' clock
@@ -94,8 +98,9 @@ def translate(
         return errors.RecordTooLarge(what, kept=kept, then="raise message.max.bytes and the topic's max.message.bytes")
     if code in _UNREACHABLE:
         return errors.BrokerUnreachable(what, kept=kept, then="tailrace doctor FILE")
-    if code == KafkaError.INVALID_TIMESTAMP:
-        return errors.KafkaFailed(what, kept=kept, then=_CLOCK)
+    advice = {KafkaError.INVALID_TIMESTAMP: _CLOCK, KafkaError.INVALID_TRANSACTION_TIMEOUT: _DURATION}
+    if code in advice:
+        return errors.KafkaFailed(what, kept=kept, then=advice[code])
     return errors.KafkaFailed(what, kept=kept, then="tailrace doctor FILE")
 
 

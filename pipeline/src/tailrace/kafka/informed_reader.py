@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,14 +97,22 @@ class InformedReader:
                 time.sleep(_PAUSE)
         return Informed(consumer, time.monotonic())
 
-    def knows(self, consumer: Consumer, place: TopicPartition, limit: float) -> bool:
-        """Return whether the broker of this client knows that an open transaction has added an offset at this place."""
+    def confirms(self, consumer: Consumer, place: TopicPartition, limit: float, told: Callable[[Stored], bool]) -> bool:
+        """Return whether what was told of this place is what a broker has committed that knows of an open transaction.
+
+        The transaction is the asker's, and has added an offset there. The broker of this client may be another one than
+        when the place was told.
+        """
         if not available(consumer):
             return True
+        limit = min(SHORT_TRY, limit)
         try:
-            return all(each.pending for each in stored(consumer, self._group, [place], min(SHORT_TRY, limit)))
+            if not all(each.pending for each in stored(consumer, self._group, [place], limit)):
+                return False
+            found = stored(consumer, self._group, [place], limit, beneath=True)
         except KafkaException:  # nobody knows; the broker may have learned that it has lost the group
             return False
+        return [not each.error and told(each) for each in found] == [True]
 
     def read(
         self,
@@ -115,12 +123,22 @@ class InformedReader:
         informed: Consumer | None = None,
     ) -> Sequence[TopicPartition | Stored]:
         """Return the group's offsets, as the broker of this client knows them."""
-        consumer = informed or self.consumer
-        if not available(consumer):
-            return committed(consumer, list(places), doing, rights, limit)
+        if not available(informed or self.consumer):
+            return committed(informed or self.consumer, list(places), doing, rights, limit)
+        missed = 0
 
         def ask() -> list[Stored]:
-            found = stored(consumer, self._group, places, min(SHORT_TRY, limit))
+            nonlocal missed
+            consumer = informed or self.consumer
+            try:
+                found = stored(consumer, self._group, places, min(SHORT_TRY, limit))
+            except KafkaException as error:
+                missed += code_of(error) == KafkaError._TIMED_OUT
+                # librdkafka asks that broker again and again. One that does not answer may be slow at first.
+                if code_of(error) == KafkaError.NOT_COORDINATOR or missed > 1:
+                    missed = 0
+                    self._replace(consumer)
+                raise
             for each in found:
                 if each.error:
                     raise KafkaException(KafkaError(each.error))

@@ -95,8 +95,13 @@ def available(consumer: Consumer) -> bool:
     return _library() is not None and handle(consumer) is not None
 
 
-def stored(consumer: Consumer, group: str, places: Sequence[TopicPartition], limit: float) -> list[Stored]:
-    """Return a group's offsets, as one broker tells them in one answer."""
+def stored(
+    consumer: Consumer, group: str, places: Sequence[TopicPartition], limit: float, *, beneath: bool = False
+) -> list[Stored]:
+    """Return a group's offsets, as one broker tells them in one answer.
+
+    With `beneath`, these are the committed ones also where an open transaction is about to change them.
+    """
     library, instance = _library(), handle(consumer)
     if library is None or instance is None:
         raise KafkaException(KafkaError(KafkaError._NOT_IMPLEMENTED, "the consumer's handle is not known"))
@@ -104,7 +109,7 @@ def stored(consumer: Consumer, group: str, places: Sequence[TopicPartition], lim
         # librdkafka 2.16 frees a request that expires while it looks for the group's coordinator, and aborts the
         # process when that is found. So the request's own limit is long, and only our wait is short.
         options = library.options(instance, _LIST_OFFSETS_OF_GROUP, LONGEST_REQUEST, made)
-        if refused := library.options_stable(options, 1):
+        if refused := library.options_stable(options, int(not beneath)):
             made.callback(library.error_destroy, refused)
             raise KafkaException(KafkaError(library.error_code(refused), text(library.error_text(refused))))
         partitions = library.partitions_new(len(places))

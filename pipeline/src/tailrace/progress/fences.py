@@ -17,12 +17,15 @@ from tailrace import errors
 from tailrace.kafka.clients import add_offsets, persist, told
 from tailrace.kafka.errors import is_fenced, translate
 from tailrace.kafka.informed_reader import InformedReader
+from tailrace.kafka.pending_offsets import Stored
 from tailrace.kafka.rights import Operation, on_groups, on_topic, on_transactions
 from tailrace.progress.marker import Marker, transactional_id
 from tailrace.progress.plan import SinkPartition
 
 _AT_ONCE = 16  # sink partitions; each may wait half a second for an abort
 _LIMIT = 30.0
+# Of a driver's own transactions, which are short unless a broker is down. Brokers may allow no longer ones.
+TRANSACTION_TIMEOUT = 30.0
 _TRIES = 3  # to end a transaction soon after its question was answered
 
 
@@ -67,13 +70,14 @@ def give_up(
             if informed.recent:
                 break
         [found] = reader.read([place], doing, rights, _LIMIT, informed.consumer)
-        if Marker.read(found.offset, found.metadata) != known.get(number):
+        if _marker(found) != known.get(number):
             raise written_meanwhile(pipeline)
         try:
             producer.begin_transaction()
             place = TopicPartition(ledger, number, marker.next, marker.metadata)
             add_offsets(producer, [place], reader.metadata, _LIMIT, doing)
-            if not reader.knows(informed.consumer, place, _LIMIT):  # it has lost the group since it told the marker
+            # The broker that told the marker may have lost the group before.
+            if not reader.confirms(informed.consumer, place, _LIMIT, lambda told: _marker(told) == known.get(number)):
                 raise written_meanwhile(pipeline)
             told(producer, lambda: producer.commit_transaction(_LIMIT))
         except KafkaException as error:
@@ -83,6 +87,10 @@ def give_up(
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         collections.deque(threads.map(one, parts), maxlen=0)
+
+
+def _marker(found: TopicPartition | Stored) -> Marker | None:
+    return Marker.read(found.offset, found.metadata)
 
 
 def written_meanwhile(pipeline: str) -> errors.PipelineRunning:
@@ -96,7 +104,8 @@ def written_meanwhile(pipeline: str) -> errors.PipelineRunning:
 
 def _taken(options: Mapping[str, Any], pipeline: str, number: SinkPartition) -> Producer:
     name = transactional_id(pipeline, number)
-    producer = Producer({**options, "transactional.id": name, "retry.backoff.ms": 5})
+    timeout = {"transaction.timeout.ms": int(TRANSACTION_TIMEOUT * 1000)}
+    producer = Producer({**options, "transactional.id": name, "retry.backoff.ms": 5, **timeout})
     rights = [on_transactions(pipeline)]
     persist(lambda: producer.init_transactions(_LIMIT), f"fencing {name!r}", 60, rights)
     return producer

@@ -33,7 +33,6 @@ from tailrace.progress.stream_plan import AnyPlan
 
 # Small segments: only closed ones are compacted, and each start reads the others.
 LEDGER_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
-_TRANSACTION_TIMEOUT = 30.0  # of the driver's own transactions, which are short unless a broker is down
 _COMMIT_LIMIT = 30.0
 _SOON = 0.1  # seconds; 0 would mean without a limit
 _OFFSETS_LIMIT = 15.0  # longer than the brokers need to replace one that was killed
@@ -85,7 +84,7 @@ class Ledger:
                     "retry.backoff.ms": 5,
                     "linger.ms": 0,
                     "message.max.bytes": 100_000_000,  # the brokers limit the size of a plan
-                    "transaction.timeout.ms": int(_TRANSACTION_TIMEOUT * 1000),
+                    "transaction.timeout.ms": int(fences.TRANSACTION_TIMEOUT * 1000),
                     **self._ear.options,
                 }
             )
@@ -120,7 +119,7 @@ class Ledger:
         place, group = TopicPartition(self._topic, self._partition, 0), self._lead.consumer_group_metadata()
         lost = lost_id(producer, place, group, limit, commit=not self._planned)
         # Brokers abort a transaction that stays open for too long, and report that as a newer driver.
-        expired = time.monotonic() - began > _TRANSACTION_TIMEOUT
+        expired = time.monotonic() - began > fences.TRANSACTION_TIMEOUT
         open_ = lost is None or (lost and expired)
         self._asked, self._planned = began if open_ else None, self._planned and open_
         return bool(lost) and not expired
@@ -133,7 +132,7 @@ class Ledger:
         if began is not None and self._asked is not None:
             raise errors.KafkaFailed(
                 f"{doing}: no broker has ended an earlier transaction within {time.monotonic() - began:.0f} s; they "
-                f"abort one after {_TRANSACTION_TIMEOUT:.0f} s",
+                f"abort one after {fences.TRANSACTION_TIMEOUT:.0f} s",
                 kept="nothing of the batch was written",
                 then="start the pipeline again; if this repeats: tailrace doctor FILE",
             )
@@ -243,13 +242,13 @@ class Ledger:
                 told(producer, lambda: producer.commit_transaction(_COMMIT_LIMIT))
         except KafkaException as error:
             spent = time.monotonic() - began
-            if is_fenced(error) and spent <= _TRANSACTION_TIMEOUT:  # Kafka has one error for both
+            if is_fenced(error) and spent <= fences.TRANSACTION_TIMEOUT:  # Kafka has one error for both
                 raise self._fenced(doing) from error
             self._asked, self._planned = began, True
             if is_fenced(error):
                 raise errors.KafkaFailed(
                     f"{doing}: it took {spent:.0f} s, and the brokers abort a transaction after "
-                    f"{_TRANSACTION_TIMEOUT:.0f} s",
+                    f"{fences.TRANSACTION_TIMEOUT:.0f} s",
                     kept="nothing of the batch was written",
                     then="start the pipeline again; if this repeats: tailrace doctor FILE",
                 ) from error

@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from tailrace.driver.catalyst import Patterns, tree
-from tailrace.driver.repeatable import check_batch
+from tailrace.driver.column_doubts import Doubts
+from tailrace.driver.repeatable import Judged, check_batch
 from tailrace.errors import FunctionInvalid
 
 Change = Callable[[DataFrame], DataFrame]
@@ -17,9 +18,10 @@ Change = Callable[[DataFrame], DataFrame]
 
 def check(frame: DataFrame, change: Change) -> None:
     """Check what becomes of the frame of a batch."""
-    batch = next(iter(tree(frame._jdf.queryExecution().analyzed()))).plan.rdd().id()
+    patterns, query = Patterns(frame.sparkSession._jvm), tree(frame._jdf.queryExecution().analyzed())
+    sound = Doubts(patterns, lambda node: None, clock=False)
     plan = change(frame)._jdf.queryExecution().analyzed()
-    check_batch(plan, Patterns(frame.sparkSession._jvm), batch, joins=True)
+    check_batch(plan, patterns, query.plan.rdd().id(), Judged(query, sound, sound), joins=True)
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +87,28 @@ CHOSEN: dict[str, tuple[Change, str]] = {
         lambda frame: frame.groupBy("page").agg(F.stddev("at").alias("s")).repartition(2, "s"),
         "the order in which rows arrive",
     ),
+    "a running count of rows": (
+        lambda frame: (
+            frame.withColumn(
+                "n", F.count("*").over(Window.partitionBy("id").orderBy("at").rowsBetween(Window.unboundedPreceding, 0))
+            )
+            .where("n = 1")
+            .repartition(2, "page")
+        ),
+        "the order in which rows arrive",
+    ),
+    "a first value": (
+        lambda frame: frame.groupBy("id").agg(F.first("page").alias("page")).repartition(2, "page"),
+        "the order in which rows arrive",
+    ),
+    "a set": (
+        lambda frame: frame.groupBy("id").agg(F.collect_set("page").alias("pages")).repartition(2, "pages"),
+        "the order in which rows arrive",
+    ),
+    "a list": (
+        lambda frame: frame.groupBy("id").agg(F.listagg("page").alias("pages")).repartition(2, "pages"),
+        "the order in which rows arrive",
+    ),
     "a count of recent rows": (
         lambda frame: recent(frame).groupBy("id").count().repartition(2, "count"),
         "later on a replay",
@@ -117,6 +141,11 @@ SAME: dict[str, Change] = {
     "a shuffle, then a deduplication": lambda frame: (
         frame.repartition(2, "page").dropDuplicates(["id"]).repartition("id")
     ),
+    "the first rows": lambda frame: frame.orderBy(F.desc("at")).select("id", "page").limit(3),
+    "a sorted batch in one task": lambda frame: frame.orderBy("at").coalesce(1),
+    "a total of all rows of each": lambda frame: frame.withColumn(
+        "n", F.count("*").over(Window.partitionBy("id").rowsBetween(-(2**63), 2**63 - 1))
+    ).repartition(2, "n"),
     "a limit alone": lambda frame: frame.limit(3),
     "a limit above a shuffle": lambda frame: frame.repartition(2, "page").limit(3),
     "a row number by the later key too": lambda frame: first(frame, "at", "page").repartition(2, "page"),

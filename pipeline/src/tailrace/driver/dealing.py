@@ -20,8 +20,11 @@ JOINS = (
     frozenset({"Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti", "ExistenceJoin", "LeftSingle"}),
     frozenset({"Inner", "Cross", "RightOuter"}),
 )
+# The sides whose columns are null where a join of this type finds no row.
+OPTIONAL = {"FullOuter": (0, 1), "LeftOuter": (1,), "LeftSingle": (1,), "RightOuter": (0,)}
 _STATE = frozenset({"FlatMapGroupsInPandasWithState", "FlatMapGroupsWithState", "TransformWithState"})
 _BY_ALL_COLUMNS = frozenset({"Distinct", "Except", "Except All", "Intersect", "Intersect All"})
+_PASSING = frozenset({"LocalLimit", "Project", "SubqueryAlias", "View"})  # every row stays in its task
 # Their keys are checked wherever they are.
 _CHECKED = frozenset(
     {
@@ -68,6 +71,17 @@ def dealt(node: Node, has_records: Callable[[Node], bool], *, joins: bool) -> Ke
         case name if name in _CHECKED:
             return []
     return None
+
+
+def sorts_into_one(node: Node) -> Iterator[Node]:
+    """Yield the sort right below an operator that puts all rows into one task: how it deals them out is no matter."""
+    merges = node.name == "Repartition" and not node.plan.shuffle() and node.plan.numPartitions() == 1
+    if merges or node.name == "GlobalLimit":
+        below = node.children[0]
+        while below.name in _PASSING:
+            below = below.children[0]
+        if below.name == "Sort":
+            yield below
 
 
 def equated(condition: Any) -> Iterator[Any]:

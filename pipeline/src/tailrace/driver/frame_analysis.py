@@ -21,8 +21,9 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from tailrace.driver.catalyst import Node, Patterns, called, clocks, items, marked, references, tree
+from tailrace.driver.column_doubts import CONSTANT, Doubts, described, other_table
 from tailrace.driver.dealing import JOINS, equated, join_type
-from tailrace.driver.repeatable import CONSTANT, Doubts, check, described, other_table, unrepeatable
+from tailrace.driver.repeatable import check, unrepeatable
 from tailrace.errors import ConfigInvalid, FunctionInvalid, InvariantBroken
 
 KEPT = "nothing was read or written"

@@ -21,7 +21,10 @@ ADVICE = {
     ORDERED: "order the window by all columns that later shuffles use, or compute the keys from the records alone",
 }
 
-_BY_ORDER = frozenset({"Lag", "Lead", "NTile", "NthValue", "RowNumber"})
+EXECUTED = frozenset({"HashAggregate", "ObjectHashAggregate", "SortAggregate"})  # what Spark makes of an aggregation
+_BY_ORDER = frozenset(
+    {"AnyValue", "CollectList", "CollectSet", "First", "Lag", "Last", "Lead", "NTile", "NthValue", "RowNumber"}
+)
 _OF_TIES = frozenset({"MaxBy", "MinBy", "Mode"})  # one of the values with the same rank
 _SUMMING = frozenset({"Average", "Sum"})
 _ROUNDING = frozenset(
@@ -31,25 +34,42 @@ _ROUNDING = frozenset(
     }
 )  # fmt: skip
 _OVER_ROWS = frozenset({"AggregateExpression", "PythonUDAF", "WindowExpression"})
-_LIMITS = frozenset({"GlobalLimit", "Offset", "Tail"})
+_AGGREGATING = frozenset({"AggregateExpression", "PythonUDAF"})
+_ALL_ROWS = frozenset({"UnboundedFollowing$", "UnboundedPreceding$"})
+_LIMITS = frozenset({"CollectLimit", "GlobalLimit", "Offset", "StreamingGlobalLimit", "Tail", "TakeOrderedAndProject"})
 
 
 def picked(node: Node) -> dict[int, str]:
     """Return the columns that depend on which rows an operator keeps, and what they depend on."""
     outputs = node.outputs
+    keys: list[Any] | None = None
     if node.name in {"Deduplicate", "DeduplicateWithinWatermark"}:
-        keys = {each.exprId().id() for each in items(node.plan.keys())}
-        return {each: DEDUPLICATED for each in outputs if each not in keys}
+        keys = items(node.plan.keys())
+    elif node.name in {"StreamingDeduplicate", "StreamingDeduplicateWithinWatermark"}:
+        keys = items(node.plan.keyExpressions())
+    if keys is not None:
+        kept = {each.exprId().id() for each in keys}
+        return {each: DEDUPLICATED for each in outputs if each not in kept}
     return dict.fromkeys(outputs, LIMITED) if node.name in _LIMITS else {}
 
 
 def by_order(node: Node) -> dict[int, str]:
     """Return the columns of a window or an aggregation whose values depend on the order of rows."""
-    if node.name not in {"Aggregate", "Window"}:
+    if node.name in EXECUTED:
+        results = items(node.plan.aggregateAttributes())
+        made = zip(results, items(node.plan.aggregateExpressions()), strict=False)  # buffers may have more of them
+        chosen = {each.exprId().id() for each, how in made if _ordered(how)}
+        named = [each for each in items(node.plan.resultExpressions()) if chosen.intersection(references(each))]
+    elif node.name in {"Aggregate", "Window"}:
+        named = [each for each in node.expressions if _kind(each) == "Alias" and _ordered(each)]
+    else:
         return {}
-    kinds = _OF_TIES | _BY_ORDER | _ROUNDING
-    named = [each for each in node.expressions if _kind(each) == "Alias" and (_has(each, kinds) or _sums(each))]
     return {each.exprId().id(): ORDERED for each in named}
+
+
+def _ordered(expression: Any) -> bool:
+    kinds = _OF_TIES | _BY_ORDER | _ROUNDING
+    return _has(expression, kinds) or _sums(expression) or _counts_rows(expression) or _lists(expression)
 
 
 def over_rows(node: Node) -> list[int]:
@@ -80,6 +100,21 @@ def _sums(expression: Any) -> bool:
     if _kind(expression) in _SUMMING and below[0].dataType().simpleString() in {"double", "float"}:
         return True
     return any(map(_sums, below))
+
+
+def _counts_rows(expression: Any) -> bool:
+    """Return whether it aggregates the rows before or behind each row, of which some may have the same rank."""
+    if _kind(expression) == "WindowExpression" and _kind(expression.windowFunction()) in _AGGREGATING:
+        frame = expression.windowSpec().frameSpecification()
+        return _kind(frame.frameType()) == "RowFrame$" and not {_kind(frame.lower()), _kind(frame.upper())} <= _ALL_ROWS
+    return any(map(_counts_rows, items(expression.children())))
+
+
+def _lists(expression: Any) -> bool:
+    """Return whether it makes a list in an order that is not asked for."""
+    if _kind(expression) == "ListAgg" and not expression.orderExpressions().size():
+        return True
+    return any(map(_lists, items(expression.children())))
 
 
 def _kind(expression: Any) -> str:

@@ -2,28 +2,26 @@
 
 A sink partition that was delivered is skipped on a replay, so every row has to reach the task that it reached before.
 Round robin depends on order, and ranges depend on samples. A key is refused if any step below it may compute another
-value on a replay: a random number, a user's non-deterministic function, the time, a table that may have changed, or a
-choice among rows by their order of arrival.
+value on a replay (`column_doubts`). What a query has computed counts in its batches, which Spark passes as an RDD.
 Branches of a union are written by different tasks, so what decides a record's branch counts as a key.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from tailrace.driver.branches import Choice, choices, members, records_of, same_columns, streams, unions
-from tailrace.driver.catalyst import Node, Patterns, called, clocks, evaluated, items, parts, references, tree
-from tailrace.driver.dealing import Keys, dealt, makes_up
-from tailrace.driver.picks import ADVICE, ORDERED, by_order, over_rows, picked, ranks
-from tailrace.errors import FunctionInvalid
+from tailrace.driver.branches import choices, records_of, streams, unions
+from tailrace.driver.catalyst import Node, Patterns, items, tree
+from tailrace.driver.column_doubts import Doubts, other_table
+from tailrace.driver.dealing import Keys, dealt, makes_up, sorts_into_one
+from tailrace.driver.picks import ADVICE
+from tailrace.errors import FunctionInvalid, InvariantBroken
 
 # Python functions over groups of rows, and over the groups of two tables.
 _GROUPED = ("FlatMapGroupsInPandas", "FlatMapGroupsInArrow")
 _COGROUPED = ("FlatMapCoGroupsInPandas", "FlatMapCoGroupsInArrow")
-# Operators whose rows are the same for as long as the plan is.
-CONSTANT = frozenset({"LocalRelation", "LocalTableScan", "OneRowRelation", "Range"})
 _BATCH = "LogicalRDD"
 BY_COLUMNS = "use process.partitions, or repartition(n, column) by columns of the records"
 _ONE_PASS = (
@@ -39,147 +37,6 @@ def unrepeatable(why: str, then: str = BY_COLUMNS) -> FunctionInvalid:
         kept="nothing was read or written",
         then=then,
     )
-
-
-def described(node: Node) -> str:
-    """Describe a table for a message."""
-    if node.name == "LogicalRDD":
-        return "rows created in Python, or an RDD"
-    return re.sub(r"\s*\[[^\]]*\]|^Relation ", "", node.plan.simpleString(25)).strip() or node.name
-
-
-def other_table(node: Node) -> str | None:
-    """Return why the rows of a table may change; None for constants."""
-    return None if node.name in CONSTANT else f"another table ({described(node)}), which may have changed on a replay"
-
-
-class Doubts:
-    """The columns of a plan whose values may differ on a replay, and what they depend on.
-
-    `origin` returns why the rows of an operator without children may change; None if they do not. `clock` is whether
-    a replay sees another current time: Spark's streams keep a batch's time.
-    """
-
-    def __init__(
-        self,
-        patterns: Patterns,
-        origin: Callable[[Node], str | None],
-        *,
-        clock: bool,
-        known: dict[int, str] | None = None,
-        has_records: Callable[[Node], bool] = lambda node: False,
-    ) -> None:
-        self._patterns = patterns
-        self._origin = origin
-        self._clock = clock
-        self._has_records = has_records
-        self.all: dict[int, str] = dict(known or {})
-        self._done: dict[Node, dict[int, str]] = {}
-        self._ranks: dict[int, frozenset[int]] = {}  # columns that a filter may pick rows by; what the rows share
-
-    def of(self, node: Node) -> dict[int, str]:
-        """Return the doubtful columns that an operator outputs."""
-        if node not in self._done:
-            self._done[node] = self._of(node) | self._picked(node)
-            self.all |= self._done[node]
-        return self._done[node]
-
-    def below(self, node: Node) -> dict[int, str]:
-        """Return the doubtful columns that an operator gets."""
-        return {each: why for child in node.children for each, why in self.of(child).items()}
-
-    def _picked(self, node: Node) -> dict[int, str]:
-        """Return the columns that depend on which of several rows an operator keeps."""
-        self._ranks |= ranks(node)
-        found = picked(node) | by_order(node)
-        for expression in node.expressions if self._ranks else ():
-            used = [self._ranks[each] for each in references(expression) if each in self._ranks]
-            if used and node.name == "Filter":
-                shared = frozenset.intersection(*used)
-                found |= {each: ORDERED for each in node.outputs if each not in shared}
-            elif used and expression.getClass().getSimpleName() == "Alias":
-                self._ranks[expression.exprId().id()] = frozenset.intersection(*used)
-        return found
-
-    def _of(self, node: Node) -> dict[int, str]:
-        outputs = node.outputs
-        if not node.children:
-            why = self._origin(node)
-            return dict.fromkeys(outputs, why) if why else {}
-        if node.name == "CTERelationRef":
-            below = self.of(node.children[0])
-            pairs = zip(outputs, node.children[0].outputs, strict=True)
-            return {mine: below[theirs] for mine, theirs in pairs if theirs in below}
-        below = self.below(node)
-        if node.name == "Union":
-            return self._of_union(node, below)
-        passed = {each for child in node.children for each in child.outputs}
-        found = {each: below[each] for each in outputs if each in below}
-        made = [each for each in outputs if each not in passed]
-        if not made:
-            return found
-        named: dict[int, str | None] = {}
-        general: str | None = None  # an expression without a name may be the source of any column
-        calls = evaluated(node)
-        named |= {column: self.why(call, below) for column, call in calls.items()}
-        for expression in () if calls else node.expressions:
-            why = self.why(expression, below)
-            if expression.getClass().getSimpleName() == "Alias":
-                named[expression.exprId().id()] = why
-            else:
-                general = general or why
-        for each in made:
-            why = self.all.get(each) or named.get(each, general)
-            if why:
-                found[each] = why
-        return self._over_rows(node) | found
-
-    def _over_rows(self, node: Node) -> dict[int, str]:
-        """Return the columns that are computed over several rows, if a replay may find others there."""
-        columns = over_rows(node)
-        why = next(filter(None, map(self.decides, members(node, self._has_records) if columns else ())), None)
-        return dict.fromkeys(columns, why) if why else {}
-
-    def _of_union(self, node: Node, below: dict[int, str]) -> dict[int, str]:
-        """A column may differ if a branch's does, or if it depends on the branch, and a record may be in another."""
-        found: dict[int, str] = {}
-        moves = next(filter(None, map(self.decides, choices(node, self._has_records))), None)
-        for mine, theirs in zip(node.outputs, zip(*(each.outputs for each in node.children), strict=True), strict=True):
-            why = next((below[each] for each in theirs if each in below), None)
-            if why is None and moves is not None and not same_columns(node, theirs):
-                why = moves
-            if why is not None:
-                found[mine] = why
-        return found
-
-    def decides(self, choice: Choice) -> str | None:
-        """Return why other records may come out of an operator on a replay; None if they stay the same."""
-        if choice.why:
-            return choice.why
-        for table in choice.tables:
-            self.of(table)
-            for each in table:
-                why = None if each.children else self._origin(each)
-                if why:
-                    return why
-        below = self.below(choice.node)
-        return next(filter(None, (self.why(each, below) for each in choice.expressions)), None)
-
-    def why(self, expression: Any, below: dict[int, str] | None = None) -> str | None:
-        """Return what makes a value differ on a replay; None if it stays the same."""
-        below = self.all if below is None else below
-        for each in references(expression):
-            if each in below:
-                return below[each]
-        if not expression.deterministic():
-            chance = next(parts(expression, lambda each: not each.deterministic()))
-            return f"{called(chance)}, which may give a different value on a replay"
-        if self._clock:
-            for each in clocks(expression, self._patterns):
-                return f"{called(each)}, which is later on a replay"
-            if expression.containsPattern(self._patterns.subquery):
-                return "a subquery, whose table may have changed before a replay"
-        return None
 
 
 def check(node: Node, doubts: Doubts) -> None:
@@ -221,8 +78,37 @@ def _check_branches(root: Node, doubts: Doubts, has_records: Callable[[Node], bo
                 raise unrepeatable(f"the branch of a union that a record is in depends on {why}", _ONE_PASS)
 
 
-def check_stream(rows: Any, patterns: Patterns, *, clock: bool, joins: bool) -> Node:
-    """Return a stream's plan, as Spark has analysed it, as a tree; refuse shuffles that cannot be repeated.
+@dataclass(frozen=True)
+class Judged:
+    """A plan that was not refused, and which of its columns may differ on a replay.
+
+    A table that joins and groupings use may change: to enrich the records and count them is what streams are for. So
+    `known` leaves out what only tables may change.
+    """
+
+    root: Node
+    doubts: Doubts
+    known: Doubts
+    given: Sequence[str | None] = ()  # of `known`, for the columns of the batch that the plan begins with
+
+    def carried(self, doubts: Doubts) -> Sequence[str | None]:
+        """Return why each of the columns that come out may differ."""
+        rows = self.root
+        while rows.children and not rows.outputs:  # what writes them
+            rows = rows.children[0]
+        found = doubts.of(rows)
+        return [found.get(each) for each in rows.outputs]
+
+
+def of_columns(leaf: Node, reasons: Sequence[str | None]) -> dict[int, str]:
+    """Return the reasons by the columns of the operator that has the batch."""
+    if len(leaf.outputs) != len(reasons):
+        raise InvariantBroken(f"a batch has {len(leaf.outputs)} columns, and the query's rows {len(reasons)}")
+    return {column: why for column, why in zip(leaf.outputs, reasons, strict=True) if why}
+
+
+def check_stream(rows: Any, patterns: Patterns, *, clock: bool, joins: bool) -> Judged:
+    """Judge a stream's plan, as Spark has analysed it; refuse shuffles that cannot be repeated.
 
     `joins` is whether Spark shuffles for a join with a table although no hint asks for it.
     """
@@ -236,32 +122,44 @@ def check_stream(rows: Any, patterns: Patterns, *, clock: bool, joins: bool) -> 
     for node in root:
         if node.plan.isStreaming():
             check(node, doubts)
-    # A table that joins and groupings use may change: to enrich the records and count them is what streams are for.
     # The batch's time is in Spark's checkpoint.
-    _check_dealt(root, Doubts(patterns, lambda node: None, clock=False, has_records=streams), streams, joins=joins)
+    known = Doubts(patterns, lambda node: None, clock=False, has_records=streams, branches=doubts)
+    _check_dealt(root, known, streams, joins=joins)
     _check_branches(root, doubts, streams)
-    return root
+    return Judged(root, doubts, known)
 
 
-def check_batch(rows: Any, patterns: Patterns, batch: int, *, joins: bool) -> None:
-    """Refuse a `foreachBatch` function's frame if its shuffles cannot be repeated.
+def check_batch(rows: Any, patterns: Patterns, batch: int, query: Judged, *, joins: bool) -> Judged:
+    """Judge a `foreachBatch` function's frame; refuse it if its shuffles cannot be repeated.
 
-    Spark passes the batch as an RDD, whose id is `batch`. Another RDD may hold anything, even chance that was computed.
-    `joins` is as for a stream.
+    Spark passes the batch as an RDD, whose id is `batch`, with what the `query` makes. Another RDD may hold anything,
+    even chance that was computed. `joins` is as for a stream.
     """
     root = tree(rows)
     has_records = records_of(batch)
 
-    def origin(node: Node) -> str | None:
-        return None if node.name == _BATCH and node.plan.rdd().id() == batch else other_table(node)
+    def of_query(node: Node) -> bool:
+        return bool(node.name == _BATCH and node.plan.rdd().id() == batch)
 
-    doubts = Doubts(patterns, origin, clock=True, has_records=has_records)
+    def given(reasons: Sequence[str | None]) -> dict[int, str]:
+        return {each: why for node in root if of_query(node) for each, why in of_columns(node, reasons).items()}
+
+    made, kept = query.carried(query.doubts), query.carried(query.known)
+    doubts = Doubts(
+        patterns,
+        lambda node: None if of_query(node) else other_table(node),
+        clock=True,
+        given=given(made),
+        has_records=has_records,
+    )
+    bounded = {sort for node in root for sort in sorts_into_one(node)}
     for node in root:
-        if _of_batch(node):
+        if _of_batch(node) and node not in bounded:
             check(node, doubts)
-    known = Doubts(patterns, lambda node: None, clock=True, has_records=has_records)
+    known = Doubts(patterns, lambda node: None, clock=True, given=given(kept), has_records=has_records, branches=doubts)
     _check_dealt(root, known, has_records, joins=joins)
     _check_branches(root, doubts, has_records)
+    return Judged(root, doubts, known, kept)
 
 
 def _of_batch(node: Node) -> bool:

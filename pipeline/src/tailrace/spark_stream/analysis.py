@@ -10,8 +10,9 @@ from pyspark.sql import DataFrame
 
 from tailrace.driver.branches import streams, unions
 from tailrace.driver.catalyst import Node, Patterns, tree
-from tailrace.driver.repeatable import check_stream
+from tailrace.driver.repeatable import Judged, check_stream
 from tailrace.errors import ConfigInvalid
+from tailrace.spark_stream import executed
 
 _STATEFUL = {
     "Aggregate": "it aggregates",
@@ -72,7 +73,7 @@ def branched(rows: DataFrame) -> bool:
 
 def check_shuffles(rows: DataFrame) -> int:
     """Count the shuffles that the stream may have; refuse one that a replay could not repeat."""
-    return sum(node.name in _SHUFFLES for node in _checked(rows, joins=False))
+    return sum(node.name in _SHUFFLES for node in _checked(rows, joins=False).root)
 
 
 def check_joins(rows: DataFrame) -> None:
@@ -80,6 +81,11 @@ def check_joins(rows: DataFrame) -> None:
     _checked(rows, joins=True)
 
 
-def _checked(rows: DataFrame, *, joins: bool) -> Node:
+def check_keys(rows: DataFrame, plan: Node) -> None:
+    """Refuse shuffles that Spark executes, and that a replay could not repeat."""
+    executed.check_keys(plan, _checked(rows, joins=False))
+
+
+def _checked(rows: DataFrame, *, joins: bool) -> Judged:
     analysed, patterns = rows._jdf.queryExecution().analyzed(), Patterns(rows.sparkSession._jvm)
     return check_stream(analysed, patterns, clock=True, joins=joins)

@@ -14,15 +14,15 @@ from pyspark.sql import DataFrame
 from tailrace import errors
 from tailrace.driver import repeatable
 from tailrace.driver.catalyst import Patterns, tree
-from tailrace.spark_stream import shuffle_keys
+from tailrace.spark_stream import executed
 
 
 @dataclass
 class CutChecks:
     """The checks of one query and its batches."""
 
-    _query: bool = False  # whether the query was checked
-    _joins: bool = False  # whether that was with joins that shuffle
+    _query: repeatable.Judged | None = None
+    _joins: bool = False  # whether the query was judged with joins that shuffle
 
     def __call__(self, frame: DataFrame, query: Any) -> None:
         """Refuse a batch; `query` is Spark's object of the query."""
@@ -30,21 +30,23 @@ class CutChecks:
         below, above = tree(stream.executedPlan()), tree(batch.executedPlan())
         patterns = Patterns(frame.sparkSession._jvm)
         try:
-            joins = shuffle_keys.joined(below)
-            if not self._query or joins > self._joins:
-                repeatable.check_stream(query.logicalPlan(), patterns, clock=False, joins=joins)
-                self._query, self._joins = True, joins
-            joins, number = shuffle_keys.joined(above), stream.toRdd().id()
-            repeatable.check_batch(batch.analyzed(), patterns, number, joins=joins)
+            joins = executed.joined(below)
+            if self._query is None or joins > self._joins:
+                self._query = repeatable.check_stream(query.logicalPlan(), patterns, clock=False, joins=joins)
+                self._joins = joins
+            joins, number = executed.joined(above), stream.toRdd().id()
+            judged = repeatable.check_batch(batch.analyzed(), patterns, number, self._query, joins=joins)
             for each in (below, above):
-                shuffle_keys.check_sent(each, number)
+                executed.check_sent(each, number)
+            executed.check_keys(below, self._query)
+            executed.check_keys(above, judged, number)
         except errors.FunctionInvalid as refused:
             raise errors.FunctionInvalid(
                 refused.what.replace("the function's rows", "the query's rows", 1),
                 kept="nothing was written",
                 then=refused.then.replace("use process.partitions, or ", "use ", 1),
             ) from None
-        if shuffle_keys.sized(below, above):
+        if executed.sized(below, above):
             raise errors.FunctionInvalid(
                 "the query's rows cannot be cut the same way again: spark.sql.adaptive.enabled is true, and adaptive "
                 "execution merges and splits the partitions of a shuffle by their sizes",

@@ -23,7 +23,7 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.progress.positions import begins
 from tailrace.progress.stream_plan import StreamPlan, assign, offsets_of
-from tailrace.spark_stream import analysis, shuffle_keys, spark_source
+from tailrace.spark_stream import analysis, executed, shuffle_keys, spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
 from tailrace.spark_stream.frame import Cut
 from tailrace.spark_stream.gate import Gate
@@ -55,6 +55,7 @@ class Runner:
         self._cut: Cut | None = None
         self._touched = self._in_part = False
         self._joins = False  # whether joins that shuffle were checked
+        self._judged: tuple[str, ...] = ()  # the shuffles that were judged last
         self._seen: Parts = frozenset()
         self._delivered = -1
         self._owners: dict[SinkPartition, str] = {}
@@ -186,12 +187,16 @@ class Runner:
         query = spark_source.active_query(rows.sparkSession, self._query_id(rows))
         if query is None:
             raise errors.InvariantBroken(f"Spark has no active query {self._query_id(rows)!r}")
-        executed = tree(query.lastExecution().executedPlan())
-        shuffle_keys.check_sent(executed, rows._jdf.queryExecution().toRdd().id())
-        if not self._joins and shuffle_keys.joined(executed):
+        plan = tree(query.lastExecution().executedPlan())
+        executed.check_sent(plan, rows._jdf.queryExecution().toRdd().id())
+        if not self._joins and executed.joined(plan):
             analysis.check_joins(stream)
             self._joins = True
-        return shuffle_keys.of_stream(executed)
+        shuffles = shuffle_keys.of_stream(plan)
+        if shuffles != self._judged:
+            analysis.check_keys(stream, plan)
+            self._judged = shuffles
+        return shuffles
 
     def _delivered_now(self, plan: StreamPlan, cut: Cut, shuffles: tuple[str, ...] | None) -> StreamPlan:
         """Return the plan with the code that delivers it from here on, which the next start compares with its own.

@@ -15,18 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailrace.driver.branches import Choice, choices, made_from, records_of, streams, unions
+from tailrace.driver.branches import Choice, choices, records_of, streams, unions
 from tailrace.driver.catalyst import Node, evaluated, items, references, tree
 from tailrace.driver.dealing import join_type
-from tailrace.driver.repeatable import unrepeatable
 from tailrace.spark_stream import function_digest
+from tailrace.spark_stream.executed import SINGLE, nodes, partitioning
 
 # The ids that Spark gives to columns, and the numbers by which it tells generated names apart.
 _IDS = re.compile(r"(_\d+)?#\d+L?")
-
-_SINGLE = "SinglePartition$"
-_SHUFFLING = frozenset({"ShuffledHashJoin", "SortMergeJoin"})
-_BROADCASTING = frozenset({"BroadcastHashJoin", "BroadcastNestedLoopJoin"})
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ def digest(query: Any, batch: Any) -> ShuffleKeys:
     columns = _Columns()
     columns.add(below)
     columns.add(above, below)
-    found = [columns.partitioning(node) for root in (below, above) for node in _nodes(root) if node.name == "Exchange"]
+    found = [columns.partitioning(node) for root in (below, above) for node in nodes(root) if node.name == "Exchange"]
     printed = _digest(found) if found else ""
     functions = columns.functions
     return ShuffleKeys(_digest([printed, *functions]) if any(functions) else printed, printed)
@@ -73,80 +69,13 @@ def of_stream(executed: Node) -> tuple[str, ...]:
     """Return the shuffles between a query's source and its sink, as Spark prints them, without this session's ids."""
     return tuple(
         _IDS.sub("", node.plan.outputPartitioning().toString())
-        for node in _nodes(executed)
+        for node in nodes(executed)
         if node.name == "Exchange" and any(each.name.startswith("MicroBatchScan") for each in node)
     )
 
 
-def joined(executed: Node) -> bool:
-    """Return whether Spark shuffles for a join with a table in this plan."""
-    return any(node.name.partition("(")[0] in _SHUFFLING for node in _dealt(executed))
-
-
-def check_sent(executed: Node, batch: int) -> None:
-    """Refuse a plan that sends the records to the tasks of another table, which would decide where they are.
-
-    `batch` is the RDD of a batch.
-    """
-    ours = made_from(batch)
-
-    def has_records(side: Node) -> bool:
-        return any(
-            each.name.startswith("MicroBatchScan")
-            or ("ExistingRDD" in each.name and ours(each.plan.rdd()))
-            or (each.name == "ReusedExchange" and has_records(tree(each.plan.child())))
-            for each in _nodes(side)
-        )
-
-    for node in _nodes(executed):
-        if node.name.partition("(")[0] in _BROADCASTING:
-            left, right = node.children
-            built, other = (left, right) if node.plan.buildSide().toString() == "BuildLeft" else (right, left)
-            if has_records(built) and not has_records(other) and other.plan.outputPartitioning().numPartitions() != 1:
-                raise unrepeatable(
-                    "Spark would send the records to the tasks that read another table",
-                    "put broadcast(…) around the other table, not around the records",
-                )
-
-
-def sized(*executed: Node) -> bool:
-    """Return whether adaptive execution may merge or split a shuffle's partitions in one of these plans."""
-    adaptive = (node for plan in executed for node in _dealt(plan) if node.name.startswith("AdaptiveSparkPlan"))
-    below = (each for node in adaptive for each in _dealt(tree(node.plan.initialPlan())))
-    return any(each.name == "Exchange" and _dealing(each) != _SINGLE for each in below)
-
-
-def _dealing(exchange: Node) -> str:
-    return str(exchange.plan.outputPartitioning().getClass().getSimpleName())
-
-
 def _digest(found: list[Any]) -> str:
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:32]
-
-
-def _nodes(root: Node) -> Iterator[Node]:
-    """Yield the operators of a plan, and those inside the ones that hold a plan of their own."""
-    for node in root:
-        yield node
-        if (held := _held(node)) is not None:
-            yield from _nodes(held)
-
-
-def _dealt(node: Node) -> Iterator[Node]:
-    """Yield the same, but for what computes a table that each task gets, or a single value: no row is dealt out."""
-    if node.name == "BroadcastExchange":
-        return
-    yield node
-    held = _held(node)
-    for each in (*node.children, *([held] if held is not None else [])):
-        yield from _dealt(each)
-
-
-def _held(node: Node) -> Node | None:
-    """Return the plan that an operator holds: of a cache, or of adaptive execution."""
-    if node.name.startswith("InMemoryTableScan"):
-        return tree(node.plan.relation().cachedPlan())
-    return tree(node.plan.initialPlan()) if node.name.startswith("AdaptiveSparkPlan") else None
 
 
 _PYTHON = frozenset({"PythonUDF", "PythonUDAF", "PythonUDTF"})
@@ -163,7 +92,7 @@ class _Columns:
 
     def add(self, root: Node, before: Node | None = None) -> None:
         """Note what each operator makes; an RDD of the batch holds the columns of the query `before` it."""
-        for node in _nodes(root):
+        for node in nodes(root):
             outputs = items(node.plan.output())
             self.names |= {each.exprId().id(): each.name() for each in outputs}
             passed = {each for child in node.children for each in child.outputs}
@@ -183,8 +112,8 @@ class _Columns:
 
     def partitioning(self, exchange: Node) -> list[Any]:
         """Describe how a shuffle deals rows out."""
-        kind = _dealing(exchange)
-        keys = [] if kind == _SINGLE else items(exchange.plan.outputPartitioning().children())
+        kind = partitioning(exchange)
+        keys = [] if kind == SINGLE else items(exchange.plan.outputPartitioning().children())
         return [kind, *(self._text(each) for each in keys)]
 
     def choice(self, choice: Choice) -> list[Any]:

@@ -1,0 +1,183 @@
+"""Which columns of a plan may have other values when a batch is repeated, and what they depend on.
+
+A random number, a user's non-deterministic function, the time, a table that may have changed, or a choice among rows by
+their order of arrival: whatever is computed from one of them is as doubtful. The same rules read what Spark has
+analysed and what it executes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from tailrace.driver.branches import Choice, choices, members, same_columns
+from tailrace.driver.catalyst import Node, Patterns, called, clocks, evaluated, parts, references
+from tailrace.driver.dealing import OPTIONAL, join_type
+from tailrace.driver.picks import EXECUTED, ORDERED, by_order, over_rows, picked, ranks
+
+# Operators whose rows are the same for as long as the plan is.
+CONSTANT = frozenset({"LocalRelation", "LocalTableScan", "OneRowRelation", "Range"})
+
+
+def described(node: Node) -> str:
+    """Describe a table for a message."""
+    if node.name == "LogicalRDD":
+        return "rows created in Python, or an RDD"
+    return re.sub(r"\s*\[[^\]]*\]|^Relation ", "", node.plan.simpleString(25)).strip() or node.name
+
+
+def other_table(node: Node) -> str | None:
+    """Return why the rows of a table may change; None for constants."""
+    return None if node.name in CONSTANT else f"another table ({described(node)}), which may have changed on a replay"
+
+
+class Doubts:
+    """The columns of a plan whose values may differ on a replay, and what they depend on.
+
+    `origin` returns why the rows of an operator without children may change; None if they do not. `clock` is whether
+    a replay sees another current time: Spark's streams keep a batch's time. Columns that an operator makes may be
+    `known` as doubtful, and those of an operator without children be `given` as such. `branches` are the doubts about
+    what decides the branch of a union, unless they are the same.
+    """
+
+    def __init__(
+        self,
+        patterns: Patterns,
+        origin: Callable[[Node], str | None],
+        *,
+        clock: bool,
+        known: dict[int, str] | None = None,
+        given: dict[int, str] | None = None,
+        has_records: Callable[[Node], bool] = lambda node: False,
+        branches: Doubts | None = None,
+    ) -> None:
+        self._patterns = patterns
+        self._origin = origin
+        self._clock = clock
+        self._has_records = has_records
+        self._branches = branches or self
+        self._given = given or {}
+        self.all: dict[int, str] = dict(known or {})
+        self._done: dict[Node, dict[int, str]] = {}
+        self._ranks: dict[int, frozenset[int]] = {}  # columns that a filter may pick rows by; what the rows share
+
+    def of(self, node: Node) -> dict[int, str]:
+        """Return the doubtful columns that an operator outputs."""
+        if node not in self._done:
+            self._done[node] = self._of(node) | self._picked(node)
+            self.all |= self._done[node]
+        return self._done[node]
+
+    def below(self, node: Node) -> dict[int, str]:
+        """Return the doubtful columns that an operator gets."""
+        return {each: why for child in node.children for each, why in self.of(child).items()}
+
+    def _picked(self, node: Node) -> dict[int, str]:
+        """Return the columns that depend on which of several rows an operator keeps."""
+        self._ranks |= ranks(node)
+        found = picked(node) | by_order(node)
+        for expression in node.expressions if self._ranks else ():
+            used = [self._ranks[each] for each in references(expression) if each in self._ranks]
+            if used and node.name == "Filter":
+                shared = frozenset.intersection(*used)
+                found |= {each: ORDERED for each in node.outputs if each not in shared}
+            elif used and expression.getClass().getSimpleName() == "Alias":
+                self._ranks[expression.exprId().id()] = frozenset.intersection(*used)
+        return found
+
+    def _of(self, node: Node) -> dict[int, str]:
+        outputs = node.outputs
+        if not node.children:
+            why = self._origin(node)
+            given = {each: self._given[each] for each in outputs if each in self._given}
+            return dict.fromkeys(outputs, why) if why else given
+        if node.name == "CTERelationRef":
+            below = self.of(node.children[0])
+            pairs = zip(outputs, node.children[0].outputs, strict=True)
+            return {mine: below[theirs] for mine, theirs in pairs if theirs in below}
+        below = self.below(node)
+        if node.name == "Union":
+            return self._of_union(node, below)
+        passed = {each for child in node.children for each in child.outputs}
+        found = self._unmatched(node) | {each: below[each] for each in outputs if each in below}
+        made = [each for each in outputs if each not in passed]
+        if not made:
+            return found
+        named: dict[int, str | None] = {}
+        general: str | None = None  # an expression without a name may be the source of any column
+        calls = evaluated(node)
+        named |= {column: self.why(call, below) for column, call in calls.items()}
+        for expression in () if calls else node.expressions:
+            why = self.why(expression, below)
+            if expression.getClass().getSimpleName() == "Alias":
+                named[expression.exprId().id()] = why
+            else:
+                general = general or why
+        if node.name in EXECUTED:  # their results go by ids of their own
+            named = {each: why or general for each, why in named.items()}
+        for each in made:
+            why = self.all.get(each) or named.get(each, general)
+            if why:
+                found[each] = why
+        return self._over_rows(node) | found
+
+    def _unmatched(self, node: Node) -> dict[int, str]:
+        """Return the columns that are null where an outer join finds no row, if a replay may find one."""
+        sides = OPTIONAL.get(join_type(node), ()) if node.name == "Join" else ()
+        found: dict[int, str] = {}
+        for side in (node.children[each] for each in sides):
+            why = self.decides(Choice(node, tuple(node.expressions), (side,)))
+            found |= dict.fromkeys(side.outputs, why) if why else {}
+        return found
+
+    def _over_rows(self, node: Node) -> dict[int, str]:
+        """Return the columns that are computed over several rows, if a replay may find others there."""
+        columns = over_rows(node)
+        why = next(filter(None, map(self.decides, members(node, self._has_records) if columns else ())), None)
+        return dict.fromkeys(columns, why) if why else {}
+
+    def _of_union(self, node: Node, below: dict[int, str]) -> dict[int, str]:
+        """A column may differ if a branch's does, or if it depends on the branch, and a record may be in another."""
+        found: dict[int, str] = {}
+        moves = next(filter(None, map(self._branches.decides, choices(node, self._has_records))), None)
+        for mine, theirs in zip(node.outputs, zip(*(each.outputs for each in node.children), strict=True), strict=True):
+            why = next((below[each] for each in theirs if each in below), None)
+            if why is None and moves is not None and not same_columns(node, theirs):
+                why = moves
+            if why is not None:
+                found[mine] = why
+        return found
+
+    def as_executed(self, given: dict[int, str]) -> Doubts:
+        """Return the doubts of the plan that Spark has made of this one, for whose columns these are `given` too."""
+        return Doubts(self._patterns, lambda node: None, clock=self._clock, known=self.all, given=given)
+
+    def decides(self, choice: Choice) -> str | None:
+        """Return why other records may come out of an operator on a replay; None if they stay the same."""
+        if choice.why:
+            return choice.why
+        for table in choice.tables:
+            self.of(table)
+            for each in table:
+                why = None if each.children else self._origin(each)
+                if why:
+                    return why
+        below = self.below(choice.node)
+        return next(filter(None, (self.why(each, below) for each in choice.expressions)), None)
+
+    def why(self, expression: Any, below: dict[int, str] | None = None) -> str | None:
+        """Return what makes a value differ on a replay; None if it stays the same."""
+        below = self.all if below is None else below
+        for each in references(expression):
+            if each in below:
+                return below[each]
+        if not expression.deterministic():
+            chance = next(parts(expression, lambda each: not each.deterministic()))
+            return f"{called(chance)}, which may give a different value on a replay"
+        if self._clock:
+            for each in clocks(expression, self._patterns):
+                return f"{called(each)}, which is later on a replay"
+            if expression.containsPattern(self._patterns.subquery):
+                return "a subquery, whose table may have changed before a replay"
+        return None

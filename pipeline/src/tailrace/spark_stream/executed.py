@@ -1,0 +1,129 @@
+"""What Spark executes of a query and its batches: how it deals the rows out, which may change from batch to batch.
+
+The plans that Spark has analysed do not show how it joins, and some operators become joins only later: a subquery, an
+equality behind a product of tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tailrace.driver.branches import made_from
+from tailrace.driver.catalyst import Node, items, tree
+from tailrace.driver.picks import ADVICE
+from tailrace.driver.repeatable import BY_COLUMNS, Judged, of_columns, unrepeatable
+
+SINGLE = "SinglePartition$"
+_SHUFFLING = frozenset({"ShuffledHashJoin", "SortMergeJoin"})
+_BROADCASTING = frozenset({"BroadcastHashJoin", "BroadcastNestedLoopJoin"})
+_CACHES = ("InMemoryTableScan", "Scan In-memory table")  # the second has a name
+
+
+def joined(executed: Node) -> bool:
+    """Return whether Spark shuffles for a join with a table in this plan."""
+    return any(node.name.partition("(")[0] in _SHUFFLING for node in _dealt(executed))
+
+
+def check_sent(executed: Node, batch: int) -> None:
+    """Refuse a plan that sends the records to the tasks of another table, which would decide where they are.
+
+    `batch` is the RDD of a batch.
+    """
+    has_records = _records_of(batch)
+    for node in nodes(executed):
+        if node.name.partition("(")[0] in _BROADCASTING:
+            left, right = node.children
+            built, other = (left, right) if node.plan.buildSide().toString() == "BuildLeft" else (right, left)
+            if has_records(built) and not has_records(other) and other.plan.outputPartitioning().numPartitions() != 1:
+                raise unrepeatable(
+                    "Spark would send the records to the tasks that read another table",
+                    "put broadcast(…) around the other table, not around the records",
+                )
+
+
+def sized(*executed: Node) -> bool:
+    """Return whether adaptive execution may merge or split a shuffle's partitions in one of these plans."""
+    adaptive = (node for plan in executed for node in _dealt(plan) if node.name.startswith("AdaptiveSparkPlan"))
+    below = (each for node in adaptive for each in _dealt(tree(node.plan.initialPlan())))
+    return any(each.name == "Exchange" and partitioning(each) != SINGLE for each in below)
+
+
+def check_keys(executed: Node, judged: Judged, batch: int = -1) -> None:
+    """Refuse a shuffle of the records by a key that may differ on a replay.
+
+    `judged` is the plan that was analysed, and `batch` the RDD that it begins with, if it is a batch's.
+    """
+    begun = [each for each in nodes(executed) if "ExistingRDD" in each.name and each.plan.rdd().id() == batch]
+    given = {column: why for each in begun for column, why in of_columns(each, judged.given).items()}
+    doubts = judged.known.as_executed(given)
+    for exchange in _deciding(executed, _records_of(batch)):
+        for key in items(exchange.plan.outputPartitioning().children()) if partitioning(exchange) != SINGLE else ():
+            why = doubts.why(key, doubts.below(exchange))
+            if why:
+                raise unrepeatable(f"the shuffle by {key.sql()} depends on {why}", ADVICE.get(why, BY_COLUMNS))
+
+
+def _deciding(node: Node, has_records: Callable[[Node], bool]) -> Iterator[Node]:
+    """Yield the last shuffles of the records: where a row is then does not depend on those before."""
+    if node.name == "BroadcastExchange" or _merges(node) or not has_records(node):
+        return
+    if node.name == "Exchange":
+        yield node
+        return
+    for each in _below(node):
+        yield from _deciding(each, has_records)
+
+
+def _records_of(batch: int) -> Callable[[Node], bool]:
+    """Return whether a plan has records: of a stream, or of the RDD with this id, or of one that was made from it."""
+    ours, known = made_from(batch), dict[Node, bool]()
+
+    def has_records(node: Node) -> bool:
+        if node not in known:
+            begins = node.name.startswith("MicroBatchScan") or ("ExistingRDD" in node.name and ours(node.plan.rdd()))
+            known[node] = begins or any(map(has_records, _below(node)))
+        return known[node]
+
+    return has_records
+
+
+def _below(node: Node) -> Iterator[Node]:
+    yield from node.children
+    held = tree(node.plan.child()) if node.name == "ReusedExchange" else _held(node)
+    if held is not None:
+        yield held
+
+
+def partitioning(exchange: Node) -> str:
+    """Return the name of the way in which a shuffle deals rows out."""
+    return str(exchange.plan.outputPartitioning().getClass().getSimpleName())
+
+
+def nodes(root: Node) -> Iterator[Node]:
+    """Yield the operators of a plan, and those inside the ones that hold a plan of their own."""
+    for node in root:
+        yield node
+        if (held := _held(node)) is not None:
+            yield from nodes(held)
+
+
+def _dealt(node: Node) -> Iterator[Node]:
+    """Yield the same, but for what computes a table or a single value for each task, or what only one task writes."""
+    if node.name == "BroadcastExchange":
+        return
+    yield node
+    if _merges(node):
+        return
+    for each in _below(node):
+        yield from _dealt(each)
+
+
+def _merges(node: Node) -> bool:
+    return bool(node.name == "Coalesce" and node.plan.numPartitions() == 1)
+
+
+def _held(node: Node) -> Node | None:
+    """Return the plan that an operator holds: of a cache, or of adaptive execution."""
+    if node.name.startswith(_CACHES):
+        return tree(node.plan.relation().cachedPlan())
+    return tree(node.plan.initialPlan()) if node.name.startswith("AdaptiveSparkPlan") else None

@@ -72,7 +72,7 @@ def test_expired_transaction_is_not_taken_for_a_newer_driver(bench: MakeBench, m
     """Brokers report both with the same error, but a supervisor must restart only the expired driver."""
     one = bench().pipeline()
     topic = one.ledger.topic
-    monkeypatch.setattr("tailrace.progress.ledger._TRANSACTION_TIMEOUT", 1.0)
+    monkeypatch.setattr("tailrace.progress.fences.TRANSACTION_TIMEOUT", 1.0)
     with Ledger.of(one) as ledger:
         ledger.take()
         places = [(topic, number) for number in range(ledger.partitions)]

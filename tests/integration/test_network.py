@@ -301,7 +301,7 @@ def test_question_that_expires_unanswered_is_not_taken_for_a_newer_driver(
 ) -> None:
     """Brokers report both with the same error, but a supervisor must restart only the expired driver."""
     proxy, (kafka, topic, plan) = line.kafka.proxy, plans(line)
-    monkeypatch.setattr("tailrace.progress.ledger._TRANSACTION_TIMEOUT", 1.0)
+    monkeypatch.setattr("tailrace.progress.fences.TRANSACTION_TIMEOUT", 1.0)
     direct = Cluster(Kafka(bootstrap_servers=line.kafka.bootstrap_servers))
 
     def markers() -> int:
@@ -393,7 +393,7 @@ def test_plan_that_expires_unanswered_is_not_taken_for_a_newer_driver(
 ) -> None:
     """Brokers that are away while positions are written abort the transaction; the driver starts over after that."""
     kafka, topic, plan = plans(line)
-    monkeypatch.setattr("tailrace.progress.ledger._TRANSACTION_TIMEOUT", 1.0)
+    monkeypatch.setattr("tailrace.progress.fences.TRANSACTION_TIMEOUT", 1.0)
     direct = Cluster(Kafka(bootstrap_servers=line.kafka.bootstrap_servers))
     with Ledger(line.pipeline, topic, kafka, 1, 1) as ledger:
         fail_second_plan(line, ledger, plan, monkeypatch, Api.TXN_OFFSET_COMMIT)

@@ -59,12 +59,13 @@ def streams(node: Node) -> bool:
 
 
 def made_from(batch: int) -> Callable[[Any], bool]:
-    """Return whether an RDD is the one with this id, or was made from it."""
+    """Return whether an RDD is the one with this id, or was made from it; a checkpoint does not show what it has."""
     known: dict[int, bool] = {batch: True}
 
     def comes_from(rdd: Any) -> bool:
         if rdd.id() not in known:
-            known[rdd.id()] = any(comes_from(each.rdd()) for each in items(rdd.dependencies()))
+            made = (each.rdd() for each in items(rdd.dependencies()))
+            known[rdd.id()] = rdd.isCheckpointed() or any(map(comes_from, made))
         return known[rdd.id()]
 
     return comes_from

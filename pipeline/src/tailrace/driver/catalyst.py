@@ -64,6 +64,25 @@ def items(sequence: Any) -> list[Any]:
     return [sequence.apply(number) for number in range(sequence.size())]
 
 
+_CACHES = ("InMemoryTableScan", "Scan In-memory table")  # the second has a name
+
+
+def held(node: Node) -> Node | None:
+    """Return the plan that an operator without children holds: of a cache, of adaptive execution, or of a shuffle."""
+    if node.name.startswith(_CACHES):
+        return tree(node.plan.relation().cachedPlan())
+    if node.name == "ReusedExchange":
+        return tree(node.plan.child())
+    return tree(node.plan.initialPlan()) if node.name.startswith("AdaptiveSparkPlan") else None
+
+
+def held_columns(node: Node) -> list[int]:
+    """Return the ids by which an operator knows the columns of the plan that it holds, in their order."""
+    if node.name.startswith(_CACHES):
+        return [each.exprId().id() for each in items(node.plan.relation().output())]
+    return node.outputs
+
+
 def parts(expression: Any, wanted: Callable[[Any], bool]) -> Iterator[Any]:
     """Yield the smallest `wanted` parts of an expression; whatever contains such a part must be wanted too."""
     if not wanted(expression):

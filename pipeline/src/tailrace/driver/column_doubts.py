@@ -11,11 +11,24 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from tailrace.driver import picks
 from tailrace.driver.branches import Choice, choices, members, same_columns
-from tailrace.driver.catalyst import Node, Patterns, called, clocks, evaluated, parts, references
+from tailrace.driver.catalyst import (
+    Node,
+    Patterns,
+    called,
+    clocks,
+    evaluated,
+    held,
+    held_columns,
+    parts,
+    references,
+)
 from tailrace.driver.dealing import OPTIONAL, join_type
 from tailrace.driver.picks import EXECUTED, ORDERED, by_order, over_rows, picked, ranks
 
+COMPUTED = "rows of an RDD or a checkpoint, which may hold values that a replay computes otherwise"
+ADVICE = picks.ADVICE | {COMPUTED: "use cache(), not localCheckpoint() or a DataFrame of the frame's RDD"}
 # Operators whose rows are the same for as long as the plan is.
 CONSTANT = frozenset({"LocalRelation", "LocalTableScan", "OneRowRelation", "Range"})
 
@@ -66,7 +79,8 @@ class Doubts:
         """Return the doubtful columns that an operator outputs."""
         if node not in self._done:
             self._done[node] = self._of(node) | self._picked(node)
-            self.all |= self._done[node]
+            passed = {each for child in node.children for each in child.outputs}
+            self.all |= {each: why for each, why in self._done[node].items() if each not in passed}
         return self._done[node]
 
     def below(self, node: Node) -> dict[int, str]:
@@ -90,8 +104,7 @@ class Doubts:
         outputs = node.outputs
         if not node.children:
             why = self._origin(node)
-            given = {each: self._given[each] for each in outputs if each in self._given}
-            return dict.fromkeys(outputs, why) if why else given
+            return dict.fromkeys(outputs, why) if why else self._held(node)
         if node.name == "CTERelationRef":
             below = self.of(node.children[0])
             pairs = zip(outputs, node.children[0].outputs, strict=True)
@@ -122,6 +135,16 @@ class Doubts:
                 found[each] = why
         return self._over_rows(node) | found
 
+    def _held(self, node: Node) -> dict[int, str]:
+        """Return the columns that are given, or those of a plan that is executed in another place."""
+        found = {each: self._given[each] for each in node.outputs if each in self._given}
+        inside = held(node)
+        if inside is not None:
+            below = self.of(inside)
+            pairs = zip(held_columns(node), inside.outputs, strict=True)
+            found |= {mine: below[theirs] for mine, theirs in pairs if theirs in below}
+        return found
+
     def _unmatched(self, node: Node) -> dict[int, str]:
         """Return the columns that are null where an outer join finds no row, if a replay may find one."""
         sides = OPTIONAL.get(join_type(node), ()) if node.name == "Join" else ()
@@ -149,9 +172,9 @@ class Doubts:
                 found[mine] = why
         return found
 
-    def as_executed(self, given: dict[int, str]) -> Doubts:
+    def as_executed(self, origin: Callable[[Node], str | None], given: dict[int, str]) -> Doubts:
         """Return the doubts of the plan that Spark has made of this one, for whose columns these are `given` too."""
-        return Doubts(self._patterns, lambda node: None, clock=self._clock, known=self.all, given=given)
+        return Doubts(self._patterns, origin, clock=self._clock, known=self.all, given=given)
 
     def decides(self, choice: Choice) -> str | None:
         """Return why other records may come out of an operator on a replay; None if they stay the same."""

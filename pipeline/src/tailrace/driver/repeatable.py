@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tailrace.driver.branches import choices, records_of, streams, unions
+from tailrace.driver.branches import choices, made_from, records_of, streams, unions
 from tailrace.driver.catalyst import Node, Patterns, items, tree
-from tailrace.driver.column_doubts import Doubts, other_table
+from tailrace.driver.column_doubts import ADVICE, COMPUTED, Doubts, other_table
 from tailrace.driver.dealing import Keys, dealt, makes_up, sorts_into_one
-from tailrace.driver.picks import ADVICE
 from tailrace.errors import FunctionInvalid, InvariantBroken
 
 # Python functions over groups of rows, and over the groups of two tables.
@@ -156,7 +155,13 @@ def check_batch(rows: Any, patterns: Patterns, batch: int, query: Judged, *, joi
     for node in root:
         if _of_batch(node) and node not in bounded:
             check(node, doubts)
-    known = Doubts(patterns, lambda node: None, clock=True, given=given(kept), has_records=has_records, branches=doubts)
+    ours = made_from(batch)
+
+    def computed(node: Node) -> str | None:
+        other = node.name == _BATCH and not of_query(node) and ours(node.plan.rdd())
+        return COMPUTED if other else None
+
+    known = Doubts(patterns, computed, clock=True, given=given(kept), has_records=has_records, branches=doubts)
     _check_dealt(root, known, has_records, joins=joins)
     _check_branches(root, doubts, has_records)
     return Judged(root, doubts, known, kept)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tailrace.driver.branches import made_from
-from tailrace.driver.catalyst import Node, items, tree
-from tailrace.driver.picks import ADVICE
+from tailrace.driver.catalyst import Node, held, items, tree
+from tailrace.driver.column_doubts import ADVICE, COMPUTED
 from tailrace.driver.repeatable import BY_COLUMNS, Judged, of_columns, unrepeatable
 
 SINGLE = "SinglePartition$"
 _SHUFFLING = frozenset({"ShuffledHashJoin", "SortMergeJoin"})
 _BROADCASTING = frozenset({"BroadcastHashJoin", "BroadcastNestedLoopJoin"})
-_CACHES = ("InMemoryTableScan", "Scan In-memory table")  # the second has a name
+_TO_ONE = frozenset({"CollectLimit", "CollectTail", "TakeOrderedAndProject"})
 
 
 def joined(executed: Node) -> bool:
@@ -55,7 +55,13 @@ def check_keys(executed: Node, judged: Judged, batch: int = -1) -> None:
     """
     begun = [each for each in nodes(executed) if "ExistingRDD" in each.name and each.plan.rdd().id() == batch]
     given = {column: why for each in begun for column, why in of_columns(each, judged.given).items()}
-    doubts = judged.known.as_executed(given)
+    ours = made_from(batch)
+
+    def origin(node: Node) -> str | None:
+        rdd = node.plan.rdd() if "ExistingRDD" in node.name else None
+        return COMPUTED if rdd is not None and rdd.id() != batch and ours(rdd) else None
+
+    doubts = judged.known.as_executed(origin, given)
     for exchange in _deciding(executed, _records_of(batch)):
         for key in items(exchange.plan.outputPartitioning().children()) if partitioning(exchange) != SINGLE else ():
             why = doubts.why(key, doubts.below(exchange))
@@ -89,9 +95,9 @@ def _records_of(batch: int) -> Callable[[Node], bool]:
 
 def _below(node: Node) -> Iterator[Node]:
     yield from node.children
-    held = tree(node.plan.child()) if node.name == "ReusedExchange" else _held(node)
-    if held is not None:
-        yield held
+    inside = held(node)
+    if inside is not None:
+        yield inside
 
 
 def partitioning(exchange: Node) -> str:
@@ -103,8 +109,8 @@ def nodes(root: Node) -> Iterator[Node]:
     """Yield the operators of a plan, and those inside the ones that hold a plan of their own."""
     for node in root:
         yield node
-        if (held := _held(node)) is not None:
-            yield from nodes(held)
+        if node.name != "ReusedExchange" and (inside := held(node)) is not None:
+            yield from nodes(inside)
 
 
 def _dealt(node: Node) -> Iterator[Node]:
@@ -119,11 +125,5 @@ def _dealt(node: Node) -> Iterator[Node]:
 
 
 def _merges(node: Node) -> bool:
-    return bool(node.name == "Coalesce" and node.plan.numPartitions() == 1)
-
-
-def _held(node: Node) -> Node | None:
-    """Return the plan that an operator holds: of a cache, or of adaptive execution."""
-    if node.name.startswith(_CACHES):
-        return tree(node.plan.relation().cachedPlan())
-    return tree(node.plan.initialPlan()) if node.name.startswith("AdaptiveSparkPlan") else None
+    """Return whether an operator puts all rows into one task without a shuffle of its own."""
+    return bool(node.name in _TO_ONE or (node.name == "Coalesce" and node.plan.numPartitions() == 1))

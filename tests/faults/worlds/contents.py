@@ -14,10 +14,12 @@ from faults.checker import Array
 from faults.reading import Heads
 from faults.worlds.encodings import body, broken, encoded, heads_of
 from faults.worlds.records import FACTOR, PAD, key_of
-from faults.worlds.world import TAKE_OFFSETS, Encoding, Input, Work, World
+from faults.worlds.world import TAKE_OFFSETS, Encoding, Input, Strike, Work, World
 from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_REASON, HEADER_TOPIC
 
 _SHOWN = 3
+# Control records and records that were sent twice take offsets too, and a topic that is created again begins at 0.
+_OTHER_OFFSETS = TAKE_OFFSETS | {Strike.RECREATE}
 
 
 class Contents(Heads):
@@ -66,8 +68,7 @@ class Contents(Heads):
     def _wrong_headers(self, headers: dict[str, bytes | str | None], partition: int, number: int) -> str:
         """Return what is wrong with the headers of a rejected record."""
         wanted = {HEADER_TOPIC: self._source, HEADER_PARTITION: str(partition)}
-        # Control records and records that were sent twice take offsets too.
-        if self._world.input is Input.PLAIN and not TAKE_OFFSETS.intersection(self._world.strikes):
+        if self._world.input is Input.PLAIN and not _OTHER_OFFSETS.intersection(self._world.strikes):
             wanted[HEADER_OFFSET] = str(number)
         if not headers.get(HEADER_REASON):
             return "no reason"

@@ -11,7 +11,7 @@ import pytest
 from faults.records import HEAD, key
 from faults.worlds.contents import Contents, found_wrong
 from faults.worlds.records import FACTOR, PAD, values
-from faults.worlds.world import Encoding, Input, Place, Work, World
+from faults.worlds.world import Encoding, Input, Place, Strike, Work, World
 
 WORLD = World(
     seed=1, place=Place.THREADS, work=Work.SAME, encoding=Encoding.RAW, input=Input.PLAIN, counts=(20,),
@@ -113,5 +113,8 @@ def test_wrong_header_of_a_rejected_record_is_found(name: str, text: bytes) -> N
     wrong = right | {name: text}
     found = problems(Sent(value, key(6), 0, tuple(wrong.items())), world=world, rejected=True)
     assert found == [f"the headers {name}={text!r}"]
+    again = replace(world, strikes=(Strike.RECREATE,))
+    moved = Sent(value, key(6), 0, tuple((right | {"tailrace.source.offset": b"2"}).items()))
+    assert problems(moved, world=again, rejected=True) == []
     del right["tailrace.reason"]
     assert problems(Sent(value, key(6), 0, tuple(right.items())), world=world, rejected=True) == ["no reason"]

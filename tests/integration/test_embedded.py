@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(300),
-    pytest.mark.takes(97),
+    pytest.mark.takes(102),
 ]
 
 PARENT = """
@@ -64,6 +65,18 @@ def three() -> Iterator[EmbeddedKafka]:
 
 
 @pytest.fixture
+def many_open_files() -> Iterator[None]:
+    """Open so many files that the next one has a number above 1,023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
+    with ExitStack() as files:
+        while files.enter_context(Path(os.devnull).open("rb")).fileno() < 1_023:
+            pass
+        yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
 def parent() -> Iterator[subprocess.Popen[str]]:
     """Start a process that starts a broker and waits."""
     process = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, text=True)
@@ -81,6 +94,13 @@ def started(parent: subprocess.Popen[str]) -> tuple[int, Path]:
     assert Path(folder).is_dir()
     assert not gone(int(pid))
     return int(pid), Path(folder)
+
+
+@pytest.mark.usefixtures("many_open_files")
+def test_broker_starts_in_a_process_that_has_many_files_open() -> None:
+    """`select.select` takes no file whose number is above 1,023."""
+    with EmbeddedKafka() as kafka:
+        assert kafka.brokers[0].alive
 
 
 def test_records_come_back_as_they_were_written(tailrace_kafka: EmbeddedKafka, tailrace_topics: Topics) -> None:

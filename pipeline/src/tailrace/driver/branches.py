@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailrace.driver.catalyst import Node, items
-from tailrace.driver.dealing import join_type, makes_up
+from tailrace.driver.dealing import join_type, makes_up, merges
 
 HasRecords = Callable[[Node], bool]
 Topics = frozenset[str] | None
@@ -79,9 +79,7 @@ def records_of(batch: int) -> HasRecords:
 
 def unions(node: Node, has_records: HasRecords) -> Iterator[Node]:
     """Yield the unions that decide which task writes a row, of branches that may have records in common."""
-    if makes_up(node, has_records):
-        return
-    if node.name == "Repartition" and not node.plan.shuffle() and node.plan.numPartitions() == 1:
+    if makes_up(node, has_records) or merges(node):
         return
     if _branches(node, has_records):
         yield node

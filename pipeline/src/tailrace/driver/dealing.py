@@ -73,10 +73,14 @@ def dealt(node: Node, has_records: Callable[[Node], bool], *, joins: bool) -> Ke
     return None
 
 
+def merges(node: Node) -> bool:
+    """Return whether an operator puts all rows into a single task without dealing them out anew."""
+    return node.name == "Repartition" and not node.plan.shuffle() and node.plan.numPartitions() == 1
+
+
 def sorts_into_one(node: Node) -> Iterator[Node]:
     """Yield the sort right below an operator that puts all rows into one task: how it deals them out is no matter."""
-    merges = node.name == "Repartition" and not node.plan.shuffle() and node.plan.numPartitions() == 1
-    if merges or node.name == "GlobalLimit":
+    if merges(node) or node.name == "GlobalLimit":
         below = node.children[0]
         while below.name in _PASSING:
             below = below.children[0]

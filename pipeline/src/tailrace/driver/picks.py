@@ -7,6 +7,7 @@ column that depends on the choice, a replay may lose a row or deliver it twice.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from tailrace.driver.catalyst import Node, items, references
@@ -68,8 +69,7 @@ def by_order(node: Node) -> dict[int, str]:
 
 
 def _ordered(expression: Any) -> bool:
-    kinds = _OF_TIES | _BY_ORDER | _ROUNDING
-    return _has(expression, kinds) or _sums(expression) or _counts_rows(expression) or _lists(expression)
+    return any(map(_goes_by_order, _walk(expression)))
 
 
 def over_rows(node: Node) -> list[int]:
@@ -89,32 +89,35 @@ def ranks(node: Node) -> dict[int, frozenset[int]]:
 
 
 def _has(expression: Any, kinds: frozenset[str]) -> bool:
-    if _kind(expression) in kinds:
-        return True
-    return any(_has(each, kinds) for each in items(expression.children()))
+    return any(_kind(each) in kinds for each in _walk(expression))
 
 
-def _sums(expression: Any) -> bool:
-    """Return whether it adds up doubles, which is exact only in one order."""
-    below = items(expression.children())
-    if _kind(expression) in _SUMMING and below[0].dataType().simpleString() in {"double", "float"}:
-        return True
-    return any(map(_sums, below))
+def _walk(expression: Any) -> Iterator[Any]:
+    """Yield the expression and all below it."""
+    yield expression
+    for each in items(expression.children()):
+        yield from _walk(each)
 
 
-def _counts_rows(expression: Any) -> bool:
+def _goes_by_order(expression: Any) -> bool:
+    kind = _kind(expression)
+    if kind in _SUMMING:  # doubles add up exactly only in one order
+        return items(expression.children())[0].dataType().simpleString() in {"double", "float"}
+    if kind == "ListAgg":
+        return not expression.orderExpressions().size()
+    if kind == "WindowExpression":
+        return _counts_rows(expression)
+    return kind in _OF_TIES or kind in _BY_ORDER or kind in _ROUNDING
+
+
+def _counts_rows(window: Any) -> bool:
     """Return whether it aggregates the rows before or behind each row, of which some may have the same rank."""
-    if _kind(expression) == "WindowExpression" and _kind(expression.windowFunction()) in _AGGREGATING:
-        frame = expression.windowSpec().frameSpecification()
-        return _kind(frame.frameType()) == "RowFrame$" and not {_kind(frame.lower()), _kind(frame.upper())} <= _ALL_ROWS
-    return any(map(_counts_rows, items(expression.children())))
-
-
-def _lists(expression: Any) -> bool:
-    """Return whether it makes a list in an order that is not asked for."""
-    if _kind(expression) == "ListAgg" and not expression.orderExpressions().size():
-        return True
-    return any(map(_lists, items(expression.children())))
+    frame = window.windowSpec().frameSpecification()
+    return (
+        _kind(window.windowFunction()) in _AGGREGATING
+        and _kind(frame.frameType()) == "RowFrame$"
+        and not {_kind(frame.lower()), _kind(frame.upper())} <= _ALL_ROWS
+    )
 
 
 def _kind(expression: Any) -> str:

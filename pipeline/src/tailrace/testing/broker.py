@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import os
-import select
+import selectors
 import shutil
 import signal
 import socket
@@ -236,7 +236,7 @@ def watch(arguments: Sequence[str]) -> int:
     os.close(held)
     os.write(1, f"{jvm.pid}\n".encode())
     while True:
-        ready, _, _ = select.select([0, ended], [], [], 1.0)
+        ready = _ready([0, ended], 1.0)
         if ended in ready:
             return jvm.wait()
         # A process that the parent forked may hold the pipe open longer than the parent lives.
@@ -258,9 +258,17 @@ def _end_with_watcher() -> Callable[[], None] | None:
 
 
 def _first_line(process: subprocess.Popen[bytes], limit: float) -> str:
-    if process.stdout is None or not select.select([process.stdout], [], [], limit)[0]:
+    if process.stdout is None or not _ready([process.stdout.fileno()], limit):
         return ""
     return process.stdout.readline().decode().strip()
+
+
+def _ready(files: Sequence[int], limit: float) -> list[int]:
+    """Return those that have something to read; with `select.select`, no file's number may be above 1,023."""
+    with selectors.DefaultSelector() as waiting:
+        for each in files:
+            waiting.register(each, selectors.EVENT_READ)
+        return [key.fd for key, _ in waiting.select(limit)]
 
 
 def _answers(port: int) -> bool:

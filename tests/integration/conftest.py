@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,8 @@ from tailrace.testing import Topics
 
 # Modules whose tests share a slow fixture; they stay together in one process.
 TOGETHER = {"any_input", "checkpoint_s3", "dashboards", "embedded", "network", "watching", "wheel"}
+
+FILES = 16_384
 
 
 class Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -54,6 +57,14 @@ def takes(item: pytest.Item) -> float:
 def quick_starts() -> None:
     """Let Spark sessions, here and in child processes, start from a class archive if `make test` has created it."""
     archive.use()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def files_enough() -> None:
+    """Let each process open many files: the JVM keeps ended queries, and so their clients, until it needs memory."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 @pytest.fixture(scope="session")

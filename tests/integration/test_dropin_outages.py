@@ -11,11 +11,14 @@ from pyspark.sql import DataFrame, SparkSession
 import tailrace
 from support.kafkaproxy import Fault, ProxiedKafka, proxied
 from support.wire import Api
+from tailrace.config import Kafka
 from tailrace.demo.feed import create_topics
+from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import driver_id
+from tailrace.progress.stream_plan import AnyPlan
 from tailrace.testing import Record, consume, produce
 
-pytestmark = [pytest.mark.integration, pytest.mark.takes(20)]
+pytestmark = [pytest.mark.integration, pytest.mark.takes(40)]
 
 Sink = Callable[[DataFrame, int], None]
 NAME, SOURCE, OUT = "again", "in", "out"
@@ -91,3 +94,44 @@ def test_replaced_sink_that_is_used_again_does_not_take_over(
             run(spark, network, tmp_path, older)
     run(spark, network, tmp_path, newer)
     assert numbers(network) == list(range(30))
+
+
+def clients() -> int:
+    """Return how many clients of Kafka this process has; each has a thread of this name."""
+    names = [(each / "comm").read_text(encoding="utf-8").strip() for each in Path("/proc/self/task").iterdir()]
+    return names.count("rdk:main")
+
+
+def test_program_that_starts_its_query_again_and_again_has_the_clients_of_one_sink(
+    network: ProxiedKafka, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark keeps the sinks of ended queries for half an hour; a crash loop would run out of threads and files."""
+    sinks, counts = [sink_of(network) for _ in range(4)], []
+    for number, sink in enumerate(sinks):
+        fill(network, number * 10, number * 10 + 10)
+        run(spark, network, tmp_path, sink)
+        counts.append(clients())
+    assert counts[-1] <= counts[0], counts
+    assert numbers(network) == list(range(40))
+
+
+def test_sinks_that_refuse_the_ledger_keep_no_clients(
+    network: ProxiedKafka, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each start of a query would leave some behind; its error is kept, and what it refers to."""
+    plans: list[AnyPlan] = []
+    for number in range(2):
+        fill(network, number * 10, number * 10 + 10)
+        run(spark, network, tmp_path, sink_of(network))
+        with Ledger(NAME, "ledger", Kafka(bootstrap_servers=network.bootstrap_servers), 1, -1) as ledger:
+            ledger.take()
+            plans += [plan for plan in [ledger.latest()] if plan is not None]
+            if number:
+                ledger.write(plans[0], {})
+    fill(network, 20, 30)
+    sinks, counts = [sink_of(network) for _ in range(4)], []
+    for sink in sinks:
+        with pytest.raises(Exception, match="TR-303"):
+            run(spark, network, tmp_path, sink)
+        counts.append(clients())
+    assert counts[-1] <= counts[0], counts

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from tailrace.progress.stream_plan import VERSION, Slice, StreamPlan, assign
 from tailrace.spark_stream import shuffle_keys, spark_source
 from tailrace.spark_stream.cut_checks import CutChecks
 from tailrace.spark_stream.sink import BatchWrite, planned_as_written, writing, written_by
-from tailrace.spark_stream.sink_calls import Call, Calls
+from tailrace.spark_stream.sink_calls import Call, Calls, bare_errors, key_of
 from tailrace.spark_stream.sink_options import Target, rows_of
 from tailrace.stages import session_settings
 
@@ -44,6 +45,10 @@ class ExactlyOnce:
 
     def __call__(self, frame: DataFrame, number: int) -> None:
         """Write one batch."""
+        with bare_errors():
+            self._deliver(frame, number)
+
+    def _deliver(self, frame: DataFrame, number: int) -> None:
         spark = frame.sparkSession
         self.target.check(frame.schema)
         name = self.target.id or spark.sparkContext.getLocalProperty("sql.streaming.queryId")
@@ -53,17 +58,20 @@ class ExactlyOnce:
         shown = planned_as_written(frame)
         query = _query(spark)
         self._checks(shown, query)
-        key = (_servers(self.target.kafka.bootstrap_servers), name)
+        key = key_of(self.target.kafka.bootstrap_servers, name)
         call = Call(self.run, query.id().toString(), query.runId().toString(), number)
         _CALLS.begin(key, call, lambda last: _runs(spark, last))
+        if self._fenced is not None:  # it stays replaced: taking the ledger would fence the newer one
+            raise self._fenced
+        if self._ledger is None:
+            self._take(name)
+            _CALLS.hold(key, self._let_go)
         self._write(frame, shown, number, name)
         _CALLS.end(key, call)
 
     def _write(self, frame: DataFrame, shown: DataFrame, number: int, name: str) -> None:
         """Write a batch, cut as Spark plans `shown`, which has all of the writing frame but the task's arguments."""
         spark = frame.sparkSession
-        if self._ledger is None:
-            self._take(name)
         if name != self._name:
             raise errors.OptionRefused(
                 f"one exactly_once(...) serves one query: it has written {self._name!r} and is now called by {name!r}",
@@ -162,21 +170,29 @@ class ExactlyOnce:
         return self._plan
 
     def _write_plan(self, plan: StreamPlan) -> None:
-        """Write a plan; after a failure, the next call takes the ledger again, because its producer may be unusable.
-
-        A sink that was replaced stays so: taking the ledger would fence the newer one.
-        """
-        if self._fenced is not None:
-            raise self._fenced
+        """Write a plan; after a failure, the next call takes the ledger again, because its producer may be unusable."""
         try:
             self._held.write(plan, {})
         except errors.DriverFenced as error:
             self._fenced = error
             raise
         except Exception:
-            self._held.close()
-            self._ledger = None
+            self._close()
             raise
+
+    def _let_go(self) -> None:
+        """End the clients: a newer sink of this process has taken the name."""
+        self._fenced = errors.DriverFenced(
+            f"writing as {self._name!r}: a newer exactly_once(...) of this process has taken over",
+            kept="what this one has written stays; the newer one writes the remaining records",
+            then="call the newer one; if both are in use, give each an id of its own",
+        )
+        self._close()
+
+    def _close(self) -> None:
+        if self._ledger is not None:
+            self._ledger.close()
+        self._ledger = None
 
     @property
     def _held(self) -> Ledger:
@@ -186,31 +202,37 @@ class ExactlyOnce:
 
     def _take(self, name: str) -> None:
         self.target.prepare()
-        ledger = Ledger(name, self.target.ledger, self.target.kafka, LEDGER_PARTITIONS, -1)
-        ledger.take()
-        known = ledger.latest()
-        if isinstance(known, Plan):
+        with ExitStack() as held:
+            ledger = held.enter_context(Ledger(name, self.target.ledger, self.target.kafka, LEDGER_PARTITIONS, -1))
+            ledger.take()
+            self._plan = self._known(ledger, name)
+            held.pop_all()
+        self._ledger, self._name = ledger, name
+
+    def _known(self, ledger: Ledger, name: str) -> StreamPlan | None:
+        """Return the last plan, if the markers fit it."""
+        plan = ledger.latest()
+        if isinstance(plan, Plan):
             raise errors.OptionRefused(
                 f"the ledger {self.target.ledger!r} has plans of a pipeline {name!r}",
                 kept="nothing was written",
                 then="give the sink another id",
             )
-        self._plan = known
-        ledger.fence(self._plan.sinks if self._plan else 0)
+        ledger.fence(plan.sinks if plan else 0)
         markers = ledger.markers()
-        if self._plan is not None:
+        if plan is not None:
             other = (
                 "check the output for what was delivered, then continue with another checkpoint folder and another "
                 "id, from the startingOffsets that you choose"
             )
-            check_not_behind(self._plan.batch, markers, f"exactly_once {name!r}", other)
+            check_not_behind(plan.batch, markers, f"exactly_once {name!r}", other)
         elif markers:
             raise errors.ProgressMissing(
                 f"the ledger {self.target.ledger!r} has markers of {name!r} and no plan",
                 kept="nothing was written",
                 then="restore the ledger topic, or give the sink another id",
             )
-        self._ledger, self._name = ledger, name
+        return plan
 
 
 def _planned_by(spark: SparkSession) -> str:
@@ -309,10 +331,6 @@ def _runs(spark: SparkSession, call: Call) -> bool:
     """Return whether the run of the query that made this call is still active."""
     query = spark_source.active_query(spark, call.query)
     return query is not None and query.runId().toString() == call.run
-
-
-def _servers(given: str) -> str:
-    return ",".join(sorted(given.replace(" ", "").split(",")))
 
 
 def exactly_once(**options: str) -> Callable[[DataFrame, int], None]:

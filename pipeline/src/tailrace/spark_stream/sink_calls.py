@@ -2,12 +2,19 @@
 
 A plan names the query and the batch, not the call. So a second call for the same batch under the same name would be
 taken for a replay of the first, and its rows would be skipped. It is refused before it reads the ledger.
+
+Spark keeps the function of a query that has ended, and its error, until the JVM frees them, which may take half an
+hour. A program that starts its query again and again with a new `exactly_once` would run out of threads and files, so
+the newer one ends the clients of the older, and an error keeps none.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tailrace.errors import OptionRefused
@@ -24,6 +31,24 @@ class Call:
     run: str  # Spark's id of this run of the query
     batch: int
     done: bool = False
+
+
+def key_of(servers: str, name: str) -> Key:
+    """Return the key of a name; the order of the servers is no matter."""
+    return ",".join(sorted(servers.replace(" ", "").split(","))), name
+
+
+@contextmanager
+def bare_errors() -> Iterator[None]:
+    """Take the variables, and so the clients, out of the traceback of an error that leaves."""
+    try:
+        yield
+    except Exception as error:
+        each: BaseException | None = error
+        while each is not None:
+            traceback.clear_frames(each.__traceback__)
+            each = each.__cause__ or each.__context__
+        raise
 
 
 def check(name: str, last: Call | None, now: Call, *, active: bool) -> None:
@@ -57,6 +82,7 @@ class Calls:
 
     def __init__(self) -> None:
         self._last: dict[Key, Call] = {}
+        self._holders: dict[Key, weakref.WeakMethod[Callable[[], None]]] = {}
         self._lock = threading.Lock()
 
     def begin(self, key: Key, now: Call, active: Callable[[Call], bool]) -> None:
@@ -70,3 +96,12 @@ class Calls:
         """Note that a call has delivered its batch."""
         with self._lock:
             self._last[key] = replace(now, done=True)
+
+    def hold(self, key: Key, let_go: Callable[[], None]) -> None:
+        """Note the method by which the sink that has taken a name lets go of its clients; the one before it does so."""
+        with self._lock:
+            held = self._holders.get(key)
+            self._holders[key] = weakref.WeakMethod(let_go)
+        former = held() if held is not None else None
+        if former is not None and former != let_go:
+            former()

@@ -37,6 +37,7 @@ _PARTLY = (Point.MARKER_SENT, Point.COMMIT_SENT, Point.COMMIT_ACKNOWLEDGED, Poin
 # Two drivers at once, of which one believes that it leads: drawn more often than the others.
 _OFTEN = (Strike.PAUSE, Strike.PAUSE, Strike.RIVAL)
 _MANY = 7  # source partitions: more than are written at once
+_COSTLY = 16  # the most that are often written by a transaction each
 _MOST = 4  # strikes of a world
 _PLACES = (76, 14, 4, 6)  # of a hundred worlds: a driver without Spark costs a tenth of one with two executors
 # Spark plans the batches of such a job: it may have one driver, the same settings, and the input that it has seen.
@@ -61,7 +62,7 @@ def draw(seed: int, place: Place | None = None) -> World:
     partly = not dropin and any(each.at in _PARTLY for each in crashes)
     # Order is promised, and so judged, only where no range is split; many partitions have ranges enough without.
     splits = (5, 9) if partly else (2, 5, 9)
-    whole = () if partly and partitions < _MANY else (None,) * len(splits)
+    whole = () if partly and partitions < _MANY else (None,) * (1 if partitions > _COSTLY else len(splits))
     read = Input.PLAIN if LOSSES.intersection(strikes) else chance.choice(_inputs(where))
     good = encoding is Encoding.RAW or work is Work.DISTINCT or Strike.RECREATE in strikes
     spread = chance.choice((None, None, 1, 4)) if where in (Place.SPARK, Place.CLUSTER) else None

@@ -78,7 +78,7 @@ def started(spark: SparkSession, given: dict[str, Any], folder: Path) -> Streami
 
 
 def follow(query: StreamingQuery, stopping: list[int]) -> None:
-    """Tell of each batch, and once that nothing is left to do, until a signal came."""
+    """Tell of each batch, and each time that nothing is left to do, until a signal came."""
     last, idle = -1, False
     while not stopping:
         error = query.exception()
@@ -88,12 +88,16 @@ def follow(query: StreamingQuery, stopping: list[int]) -> None:
         if progress is not None and progress["numInputRows"] and progress["batchId"] > last:
             last, idle = progress["batchId"], False
             emit(event="written", batch=last, sinks=0, out=0, skipped=0)
-        status = query.status
-        if last >= 0 and not idle and not status["isDataAvailable"] and not status["isTriggerActive"]:
+        if progress is not None and not idle and not query.status["isTriggerActive"] and at_end(progress):
             idle = True
             emit(event="idle", lag=0)
         time.sleep(_LOOK)
     query.stop()
+
+
+def at_end(progress: Any) -> bool:
+    """Whether the last trigger has read all that was there; a batch may be left that has only ends of transactions."""
+    return all(each["endOffset"] == each["latestOffset"] for each in progress["sources"])
 
 
 def emit(**event: Any) -> None:

@@ -269,9 +269,11 @@ class Driven:
         # How many outputs there will be is not known if some may be missing, or repeated.
         counted = self.world.input is not Input.COMPACTED and self.world.work is not Work.LIMIT
         counted = counted and not self.world.knobs.at_least_once and not open_read(self.world)
+        # A query that is stopped leaves its batch open, which may have no outputs: it read only ends of transactions.
+        idles = rejected or self.world.place is Place.DROPIN
 
         def over() -> bool:
-            there = counted and self.watch.kept.count >= outputs and (self._batches.idle or not rejected)
+            there = counted and self.watch.kept.count >= outputs and (self._batches.idle or not idles)
             quiet = self._batches.idle and time.monotonic() - self._heard > QUIET
             return (there or quiet) and (self.backfill is None or self.backfill.over)
 

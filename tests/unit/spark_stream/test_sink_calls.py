@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
 
 from tailrace.errors import OptionRefused
-from tailrace.spark_stream.sink_calls import Call, Calls, check
+from tailrace.spark_stream.sink_calls import Call, Calls, bare_errors, check
 
 LAST = Call("sink", "query", "run", 3)
 
@@ -54,3 +55,17 @@ def test_refused_call_leaves_the_name_to_the_active_query() -> None:
     calls.begin(("kafka", "p"), replace(LAST, batch=4), lambda last: True)
     calls.begin(("elsewhere", "p"), other, lambda last: True)
     calls.begin(("kafka", "p"), other, lambda last: False)
+
+
+def test_error_that_leaves_refers_to_no_variables_even_if_its_causes_form_a_circle() -> None:
+    """Spark keeps the error of a query, and a Kafka client is among the variables of its frames."""
+
+    def fails() -> None:
+        client = threading.Lock()
+        first, second = KeyError("a"), OSError(str(client))
+        first.__context__ = second
+        raise second from first
+
+    with pytest.raises(OSError, match="lock") as caught, bare_errors():
+        fails()
+    assert caught.traceback[-1].frame.f_locals == {}

@@ -177,21 +177,17 @@ class ExactlyOnce:
             self._fenced = error
             raise
         except Exception:
-            self._close()
+            self._held.close()
+            self._ledger = None
             raise
 
     def _let_go(self) -> None:
-        """End the clients: a newer sink of this process has taken the name."""
+        """Drop the clients: a newer sink of this process has taken the name. A call that still runs keeps them."""
         self._fenced = errors.DriverFenced(
             f"writing as {self._name!r}: a newer exactly_once(...) of this process has taken over",
             kept="what this one has written stays; the newer one writes the remaining records",
             then="call the newer one; if both are in use, give each an id of its own",
         )
-        self._close()
-
-    def _close(self) -> None:
-        if self._ledger is not None:
-            self._ledger.close()
         self._ledger = None
 
     @property

@@ -5,7 +5,7 @@ taken for a replay of the first, and its rows would be skipped. It is refused be
 
 Spark keeps the function of a query that has ended, and its error, until the JVM frees them, which may take half an
 hour. A program that starts its query again and again with a new `exactly_once` would run out of threads and files, so
-the newer one ends the clients of the older, and an error keeps none.
+the newer one drops the clients of the older, and an error keeps none.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ def bare_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        chain: list[BaseException] = []
         each: BaseException | None = error
-        while each is not None:
+        while each is not None and each not in chain:
             traceback.clear_frames(each.__traceback__)
+            chain.append(each)
             each = each.__cause__ or each.__context__
         raise
 

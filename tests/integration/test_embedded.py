@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import signal
 import socket
@@ -67,13 +66,10 @@ def three() -> Iterator[EmbeddedKafka]:
 @pytest.fixture
 def many_open_files() -> Iterator[None]:
     """Open so many files that the next one has a number above 1,023."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2_048), hard))
     with ExitStack() as files:
         while files.enter_context(Path(os.devnull).open("rb")).fileno() < 1_023:
             pass
         yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture

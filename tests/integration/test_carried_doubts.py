@@ -192,6 +192,24 @@ def test_grouping_by_what_a_checkpoint_or_an_rdd_of_the_batch_may_hold_is_refuse
     assert one.values() == []
 
 
+@pytest.mark.usefixtures("shuffling")
+@pytest.mark.parametrize("form", ["in the batch", "in the query"])
+def test_join_with_a_table_that_was_checkpointed_before_the_query_is_delivered(
+    one: Bench, tmp_path: Path, form: str
+) -> None:
+    """Its checkpoint is older than the batch, so it cannot have been made from it."""
+    table = one.spark.read.parquet(os.environ["TABLE"]).localCheckpoint()
+
+    def joined(rows: DataFrame) -> DataFrame:
+        return rows.join(table, "value").select("value")
+
+    if form == "in the query":
+        deliver(joined(read(one)), one, tmp_path / "c")
+    else:
+        deliver(read(one), one, tmp_path / "c", joined)
+    assert sorted(filter(None, one.values())) == numbered(0, 10)
+
+
 def test_distinct_union_that_names_its_branches_by_a_table_is_refused(one: Bench, tmp_path: Path) -> None:
     """A record whose branch changes is another row then, and another task's."""
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,8 +27,10 @@ from tailrace.config import file
 from tailrace.demo.example import example, load
 from tailrace.demo.feed import create_topics, feed, kafka_at
 from tailrace.demo.proof import compare, source_of
+from tailrace.driver.shutdown import Stop
 from tailrace.kafka.reader import read
 from tailrace.startup import run
+from tailrace.startup.watcher import RunWatcher
 from tailrace.testing.embedded import EmbeddedKafka
 
 pytestmark = [
@@ -93,15 +96,15 @@ class Words:
             "json",
         ]
 
-    def run(self, spark: SparkSession, endpoint: str) -> None:
-        """Run over the existing records, in this process."""
+    def run(self, spark: SparkSession, endpoint: str, stop: Stop | None = None) -> None:
+        """Run over the existing records, in this process; with a `stop`, until it is requested."""
         # Hadoop caches one client per bucket.
         keys = {"fs_s3a_access_key": KEY, "fs_s3a_secret_key": SECRET, "fs_s3a_impl_disable_cache": "true"}
         keys |= {"fs_s3a_attempts_maximum": "1", "fs_s3a_retry_limit": "1"}  # faults stay until the run has ended
         more = {f"TAILRACE_SPARK__spark_hadoop_{name}": value for name, value in keys.items()}
         with patch.dict(os.environ, self.environment(endpoint) | more):
             loaded = file.load(self.example.pipeline)
-        run.run(loaded.pipeline, loaded.folder, batch=True, spark=spark)
+        run.run(loaded.pipeline, loaded.folder, batch=stop is None, stop=stop, spark=spark)
 
     def prove(self) -> None:
         """Check the output against the example's own rules."""
@@ -172,6 +175,26 @@ def test_failed_write_ends_the_run_and_the_next_continues(
     words.prove()
     # Spark never writes a commit again whose next batch was planned.
     assert {f"{words.name}/{each}" for each in faults if each != "commits/1"} <= set(store.objects(words.name))
+
+
+def test_stop_leaves_the_pipeline_to_a_standby_when_spark_has_noted_the_last_batch(
+    words: Words, faulty: Proxy, store: Minio, spark: SparkSession
+) -> None:
+    """A standby that did not see the note would delete the state that the next batch needs."""
+    words.send(100)
+    stop, held = Stop(), threading.Event()
+    noted = f"{words.name}/commits/0"
+
+    def slow(method: str, path: str) -> None:
+        if method == "PUT" and path.partition("?")[0].endswith(noted):
+            stop("the test")
+            held.wait(2.0)
+
+    seen: list[bool] = []
+    faulty.judge = slow
+    with patch.object(RunWatcher, "left", lambda watcher: seen.append(noted in store.objects())):
+        words.run(spark, faulty.endpoint, stop)
+    assert seen == [True]
 
 
 @pytest.mark.slow

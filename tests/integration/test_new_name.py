@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from support.pipelines import numbered
 from support.threads import Deliver, Line, first_part_only, killed_before_noting, nothing
@@ -104,3 +106,47 @@ def test_new_name_does_not_wait_if_the_earlier_pipeline_reads_other_topics(line:
         wait_until(lambda: running(cluster, one.name), "the membership of the earlier driver")
         begin(new, one)
     assert one.values() == numbered(0, 15)
+
+
+def test_beginning_from_another_group_is_kept_when_the_configuration_no_longer_names_it(line: MakeLine) -> None:
+    """The section is taken out after the rename, and no record has come since: all would be delivered again."""
+    one = line()
+    for number in range(one.partitions):
+        one.send(numbered(number * 10, number * 10 + 10), partition=number)
+    one.run()
+    new, ledger = renamed(one), {"topic": f"{one.name}.ledger"}
+    begin(new, one)
+    new.run(ledger=ledger)
+    assert one.values() == numbered(0, 10 * one.partitions)
+    one.send(numbered(90, 95))
+    new.run(ledger=ledger)
+    assert one.values() == numbered(0, 10 * one.partitions) + numbered(90, 95)
+
+
+def test_beginning_from_another_group_is_kept_when_the_group_has_expired(line: MakeLine) -> None:
+    """Brokers delete the offsets of a group without members, and a pipeline may be idle for longer."""
+    one = line()
+    one.send(numbered(0, 10))
+    one.run()
+    new = renamed(one)
+    begin(new, one)
+    admin, group = AdminClient({"bootstrap.servers": one.kafka}), f"tailrace.{one.name}"
+    admin.delete_consumer_groups([group])[group].result(30)
+    begin(new, one)
+    one.send(numbered(10, 15))
+    begin(new, one)
+    assert one.values() == numbered(0, 15)
+
+
+def test_beginning_from_a_file_is_kept_when_the_file_is_gone(line: MakeLine) -> None:
+    """The store is where others may write, until the ledger has a place of its own."""
+    one = line(1)
+    one.send(numbered(0, 10))
+    file = one.folder / "offsets.json"
+    file.write_text(json.dumps({"version": 1, "offsets": {one.source: {"0": 10}}}))
+    one.run(offsets={"store": "file", "path": "offsets.json"})
+    file.unlink()
+    one.run()
+    one.send(numbered(10, 15))
+    one.run()
+    assert one.values() == numbered(10, 15)

@@ -62,8 +62,8 @@ MUTANTS = (
     Mutant(
         "first-position-not-kept",
         "driver/start.py",
-        "        if pipeline.source.auto_offset_reset is",
-        "        if None is",
+        "stored or pipeline.source.auto_offset_reset is",
+        "None is",
     ),
     Mutant(
         "plan-after-the-job",

@@ -57,6 +57,16 @@ def test_refused_call_leaves_the_name_to_the_active_query() -> None:
     calls.begin(("kafka", "p"), other, lambda last: False)
 
 
+def test_call_that_ends_late_does_not_undo_the_one_that_has_begun_since() -> None:
+    """The newer query could then call two sinks under one name for a batch, and the rows of the second be skipped."""
+    calls, newer = Calls(), replace(LAST, run="next")
+    calls.begin(("kafka", "p"), LAST, lambda last: True)
+    calls.begin(("kafka", "p"), newer, lambda last: False)
+    calls.end(("kafka", "p"), LAST)
+    with pytest.raises(OptionRefused, match="called twice"):
+        calls.begin(("kafka", "p"), replace(newer, sink="other"), lambda last: True)
+
+
 def test_error_that_leaves_refers_to_no_variables_even_if_its_causes_form_a_circle() -> None:
     """Spark keeps the error of a query, and a Kafka client is among the variables of its frames."""
 

@@ -40,7 +40,8 @@ class Offsets(Section):
         default=None,
         alias="from",
         min_length=1,
-        description="kafka: the consumer group from whose offsets the pipeline begins on its first start.",
+        description="kafka: the consumer group from whose offsets the pipeline begins on its first start, which stores "
+        "them; later starts do not read the group.",
     )
     servers: str | None = Field(
         default=None, min_length=1, description="zookeeper: host:port, comma-separated; a chroot may follow."

@@ -53,7 +53,7 @@ class Pipeline(Section):
     spark: Options = Field(
         default_factory=dict,
         repr=False,  # keys of object stores
-        description="Spark settings (spark.*).",
+        description="Spark settings (spark.*). Adaptive execution and speculation stay off, whatever is set here.",
     )
 
     @field_validator("pipeline")

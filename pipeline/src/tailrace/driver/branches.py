@@ -59,14 +59,18 @@ def streams(node: Node) -> bool:
 
 
 def made_from(batch: int) -> Callable[[Any], bool]:
-    """Return whether an RDD is the one with this id, or was made from it; a checkpoint does not show what it has."""
+    """Return whether an RDD is the one with this id, or was made from it; a negative id is of none.
+
+    A checkpoint does not show what it was made from, which may be the batch if it is younger.
+    """
     known: dict[int, bool] = {batch: True}
 
     def comes_from(rdd: Any) -> bool:
-        if rdd.id() not in known:
+        number = rdd.id()
+        if number not in known:
             made = (each.rdd() for each in items(rdd.dependencies()))
-            known[rdd.id()] = rdd.isCheckpointed() or any(map(comes_from, made))
-        return known[rdd.id()]
+            known[number] = 0 <= batch < number and (rdd.isCheckpointed() or any(map(comes_from, made)))
+        return known[number]
 
     return comes_from
 

@@ -64,6 +64,13 @@ def items(sequence: Any) -> list[Any]:
     return [sequence.apply(number) for number in range(sequence.size())]
 
 
+def walk(expression: Any) -> Iterator[Any]:
+    """Yield an expression and all below it."""
+    yield expression
+    for each in items(expression.children()):
+        yield from walk(each)
+
+
 _CACHES = ("InMemoryTableScan", "Scan In-memory table")  # the second has a name
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from tailrace.config import Pipeline
 from tailrace.errors import TailraceError
@@ -25,6 +26,13 @@ log = logging.getLogger(__name__)
 _OPEN_EVERY = 30.0  # seconds between attempts to reach a store that could not be opened
 
 
+class Beginning(NamedTuple):
+    """Where a pipeline without a plan begins."""
+
+    positions: TopicPartitions
+    stored: bool  # whether a store named some of them, and may no longer do so at the next start
+
+
 class OffsetMirror:
     """Mirrors the input offsets of one run in its pipeline's store."""
 
@@ -38,13 +46,13 @@ class OffsetMirror:
         self._closed: TailraceError | None = None  # why the store could not be opened
         self._again = 0.0
 
-    def begin(self, cluster: Cluster) -> TopicPartitions:
+    def begin(self, cluster: Cluster) -> Beginning:
         """Return where a pipeline without a plan begins: at the stored offsets, otherwise by auto.offset.reset."""
         fallback = source.beginning(self._pipeline, cluster)
         store = self._opened()
         stored = store.begin(list(fallback))
         if not stored:
-            return fallback
+            return Beginning(fallback, stored=False)
         place = self._pipeline.offsets.from_ or store.where
         here, notes = source.within(self._pipeline, stored, cluster, place)
         for note in notes:
@@ -54,7 +62,7 @@ class OffsetMirror:
         if others:
             notice += f"; by auto.offset.reset: {listed([f'{named(each)} at {fallback[each]}' for each in others])}"
         self._say(notice)
-        return fallback | here
+        return Beginning(fallback | here, stored=True)
 
     def compare(self, plan: AnyPlan, positions: TopicPartitions) -> None:
         """Report where the store differs from the ledger; the ledger is authoritative."""

@@ -7,10 +7,9 @@ column that depends on the choice, a replay may lose a row or deliver it twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from tailrace.driver.catalyst import Node, items, references
+from tailrace.driver.catalyst import Node, items, references, walk
 
 DEDUPLICATED = "which of several rows a deduplication keeps"
 LIMITED = "which rows a limit keeps"
@@ -69,7 +68,7 @@ def by_order(node: Node) -> dict[int, str]:
 
 
 def _ordered(expression: Any) -> bool:
-    return any(map(_goes_by_order, _walk(expression)))
+    return any(map(_goes_by_order, walk(expression)))
 
 
 def over_rows(node: Node) -> list[int]:
@@ -89,14 +88,7 @@ def ranks(node: Node) -> dict[int, frozenset[int]]:
 
 
 def _has(expression: Any, kinds: frozenset[str]) -> bool:
-    return any(_kind(each) in kinds for each in _walk(expression))
-
-
-def _walk(expression: Any) -> Iterator[Any]:
-    """Yield the expression and all below it."""
-    yield expression
-    for each in items(expression.children()):
-        yield from _walk(each)
+    return any(_kind(each) in kinds for each in walk(expression))
 
 
 def _goes_by_order(expression: Any) -> bool:

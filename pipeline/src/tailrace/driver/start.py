@@ -36,8 +36,8 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
     context.emit(Started(pipeline.pipeline, context.run, plan.batch + 1 if plan else 0))
     loop = Loop(context, engine, plan=plan)
     if plan is None:
-        loop.positions = context.mirror.begin(context.cluster)
-        if pipeline.source.auto_offset_reset is Reset.LATEST:
+        loop.positions, stored = context.mirror.begin(context.cluster)
+        if stored or pipeline.source.auto_offset_reset is Reset.LATEST:
             loop.plan = _pinned(context, ids, loop.positions)
     else:
         again = recovery.check_same(pipeline, plan, ids)
@@ -61,7 +61,7 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
 
 
 def _pinned(context: Context, ids: Mapping[str, str], positions: TopicPartitions) -> Plan:
-    """Record where a new pipeline begins, and return the plan: a start before its first batch would begin later."""
+    """Record where a new pipeline begins, and return the plan: a start before its first batch may begin elsewhere."""
     plan = replace(position(context.pipeline, BEFORE_FIRST, ids, positions, time.time()), run=context.run)
     context.ledger.settle(plan, positions)
     context.mirror.settled(positions)

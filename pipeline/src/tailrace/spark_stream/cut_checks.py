@@ -19,8 +19,9 @@ from tailrace.spark_stream import executed
 
 @dataclass
 class CutChecks:
-    """The checks of one query and its batches."""
+    """The checks of the queries that call one sink, one after the other, and of their batches."""
 
+    _run: str = ""  # of the query that was judged last; a query that is started again may have been edited
     _query: repeatable.Judged | None = None
     _joins: bool = False  # whether the query was judged with joins that shuffle
 
@@ -28,12 +29,12 @@ class CutChecks:
         """Refuse a batch; `query` is Spark's object of the query."""
         stream, batch = query.lastExecution(), frame._jdf.queryExecution()
         below, above = tree(stream.executedPlan()), tree(batch.executedPlan())
-        patterns = Patterns(frame.sparkSession._jvm)
+        patterns, run = Patterns(frame.sparkSession._jvm), query.runId().toString()
         try:
             joins = executed.joined(below)
-            if self._query is None or joins > self._joins:
+            if self._query is None or run != self._run or joins > self._joins:
                 self._query = repeatable.check_stream(query.logicalPlan(), patterns, clock=False, joins=joins)
-                self._joins = joins
+                self._run, self._joins = run, joins
             joins, number = executed.joined(above), stream.toRdd().id()
             judged = repeatable.check_batch(batch.analyzed(), patterns, number, self._query, joins=joins)
             for each in (below, above):

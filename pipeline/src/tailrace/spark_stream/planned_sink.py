@@ -24,7 +24,7 @@ from tailrace.progress.stream_plan import VERSION, Slice, StreamPlan, assign
 from tailrace.spark_stream import shuffle_keys, spark_source
 from tailrace.spark_stream.cut_checks import CutChecks
 from tailrace.spark_stream.sink import BatchWrite, planned_as_written, writing, written_by
-from tailrace.spark_stream.sink_calls import Call, Calls, bare_errors, key_of
+from tailrace.spark_stream.sink_calls import Call, Calls, Key, bare_errors, key_of
 from tailrace.spark_stream.sink_options import Target, rows_of
 from tailrace.stages import session_settings
 
@@ -61,22 +61,18 @@ class ExactlyOnce:
         key = key_of(self.target.kafka.bootstrap_servers, name)
         call = Call(self.run, query.id().toString(), query.runId().toString(), number)
         _CALLS.begin(key, call, lambda last: _runs(spark, last))
-        if self._fenced is not None:  # it stays replaced: taking the ledger would fence the newer one
-            raise self._fenced
-        if self._ledger is None:
-            self._take(name)
-            _CALLS.hold(key, self._let_go)
-        self._write(frame, shown, number, name)
+        ledger = self._taken(key, name)
+        try:
+            self._write(ledger, frame, shown, number)
+        except BaseException:  # tasks of the batch may go on; the next call fences them, as it takes the ledger again
+            if self._ledger is ledger:
+                self._ledger = None
+            raise
         _CALLS.end(key, call)
 
-    def _write(self, frame: DataFrame, shown: DataFrame, number: int, name: str) -> None:
+    def _write(self, ledger: Ledger, frame: DataFrame, shown: DataFrame, number: int) -> None:
         """Write a batch, cut as Spark plans `shown`, which has all of the writing frame but the task's arguments."""
-        spark = frame.sparkSession
-        if name != self._name:
-            raise errors.OptionRefused(
-                f"one exactly_once(...) serves one query: it has written {self._name!r} and is now called by {name!r}",
-                then="make one for each query, or give each the option id",
-            )
+        spark, name = frame.sparkSession, self._name
         slices, keys = _cut(shown)
         ranges = spark_source.read_from_kafka(shown)
         batch = _query(spark).lastExecution().toRdd().id()
@@ -110,12 +106,12 @@ class ExactlyOnce:
             plan = planned
             assigned = assign(plan, slices)
         else:
-            markers = self._held.markers()
+            markers = ledger.markers()
             _check_same(plan, planned)
             _check_sink(plan, planned)
             # This may refuse the query, and then the plan must not name its code.
             assigned = assign(plan, plan.slices if _same_single(plan, planned) else slices)
-            plan = self._replayed(plan, planned, markers, noted.printed)
+            plan = self._replayed(ledger, plan, planned, markers, noted.printed)
         write = BatchWrite(
             plan=plan,
             assigned=assigned,
@@ -131,12 +127,12 @@ class ExactlyOnce:
         if _cut(rows) != (slices, keys):
             raise _planned_otherwise(plan)
         if new:
-            self._write_plan(plan)
+            self._write_plan(ledger, plan)
             self._plan = plan
         written_by(rows, write)
 
     def _replayed(
-        self, plan: StreamPlan, now: StreamPlan, markers: Mapping[SinkPartition, Marker], printed: str
+        self, ledger: Ledger, plan: StreamPlan, now: StreamPlan, markers: Mapping[SinkPartition, Marker], printed: str
     ) -> StreamPlan:
         """Return the plan of a batch that comes again; refuse what may lose or repeat its records.
 
@@ -166,19 +162,14 @@ class ExactlyOnce:
             self._plan = replace(plan, code=now.code, mixes=now.mixes)
         else:  # what is delivered from now on is cut by these
             self._plan = plan.delivered_by(plan.rules, now.code, now.settings, mixes=now.mixes)
-        self._write_plan(self._plan)
+        self._write_plan(ledger, self._plan)
         return self._plan
 
-    def _write_plan(self, plan: StreamPlan) -> None:
-        """Write a plan; after a failure, the next call takes the ledger again, because its producer may be unusable."""
+    def _write_plan(self, ledger: Ledger, plan: StreamPlan) -> None:
         try:
-            self._held.write(plan, {})
+            ledger.write(plan, {})
         except errors.DriverFenced as error:
             self._fenced = error
-            raise
-        except Exception:
-            self._held.close()
-            self._ledger = None
             raise
 
     def _let_go(self) -> None:
@@ -190,13 +181,22 @@ class ExactlyOnce:
         )
         self._ledger = None
 
-    @property
-    def _held(self) -> Ledger:
-        if self._ledger is None:
-            raise errors.InvariantBroken("the ledger was not taken")
-        return self._ledger
+    def _taken(self, key: Key, name: str) -> Ledger:
+        """Return the ledger, which the first call takes, and the first one after a failure."""
+        if self._fenced is not None:  # it stays replaced: taking the ledger would fence the newer one
+            raise self._fenced
+        ledger = self._ledger
+        if ledger is None:
+            ledger = self._take(name)
+            _CALLS.hold(key, self._let_go)
+        elif name != self._name:
+            raise errors.OptionRefused(
+                f"one exactly_once(...) serves one query: it has written {self._name!r} and is now called by {name!r}",
+                then="make one for each query, or give each the option id",
+            )
+        return ledger
 
-    def _take(self, name: str) -> None:
+    def _take(self, name: str) -> Ledger:
         self.target.prepare()
         with ExitStack() as held:
             ledger = held.enter_context(Ledger(name, self.target.ledger, self.target.kafka, LEDGER_PARTITIONS, -1))
@@ -204,6 +204,7 @@ class ExactlyOnce:
             self._plan = self._known(ledger, name)
             held.pop_all()
         self._ledger, self._name = ledger, name
+        return ledger
 
     def _known(self, ledger: Ledger, name: str) -> StreamPlan | None:
         """Return the last plan, if the markers fit it."""

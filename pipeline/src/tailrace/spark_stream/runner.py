@@ -84,6 +84,16 @@ class Runner:
         """Whether the last planned batch is not delivered, as far as this run knows."""
         return self._plan is not None and not self._plan.done and self._delivered != self._plan.batch
 
+    @property
+    def noted(self) -> bool:
+        """Whether Spark has noted the last batch as done; also if there is none, or if the store does not tell."""
+        if self._plan is None or self._log is None:
+            return True
+        try:
+            return self._log.noted(self._plan.batch)
+        except errors.CheckpointFailed:
+            return True
+
     def begin(
         self,
         plan: StreamPlan | None,

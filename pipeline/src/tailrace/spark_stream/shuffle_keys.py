@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.driver.branches import Choice, choices, records_of, streams, unions
-from tailrace.driver.catalyst import Node, evaluated, items, references, tree
+from tailrace.driver.catalyst import Node, evaluated, items, references, tree, walk
 from tailrace.driver.dealing import join_type
 from tailrace.spark_stream import function_digest
 from tailrace.spark_stream.executed import SINGLE, nodes, partitioning
@@ -144,11 +144,10 @@ def _constant(node: Node) -> str:
 
 def _commands(expression: Any) -> Iterator[bytes]:
     """Yield the pickled Python functions in an expression."""
-    if expression.getClass().getSimpleName() in _PYTHON:
-        command = expression.func().command()
-        yield bytes(command if isinstance(command, bytes) else command.unsafeArray())
-    for each in items(expression.children()):
-        yield from _commands(each)
+    for each in walk(expression):
+        if each.getClass().getSimpleName() in _PYTHON:
+            command = each.func().command()
+            yield bytes(command if isinstance(command, bytes) else command.unsafeArray())
 
 
 def _is(expression: Any, kind: str) -> bool:

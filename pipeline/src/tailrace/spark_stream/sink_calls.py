@@ -95,9 +95,10 @@ class Calls:
             self._last[key] = now
 
     def end(self, key: Key, now: Call) -> None:
-        """Note that a call has delivered its batch."""
+        """Note that a call has delivered its batch, unless another one has begun meanwhile."""
         with self._lock:
-            self._last[key] = replace(now, done=True)
+            if self._last.get(key) == now:
+                self._last[key] = replace(now, done=True)
 
     def hold(self, key: Key, let_go: Callable[[], None]) -> None:
         """Note the method by which the sink that has taken a name lets go of its clients; the one before it does so."""

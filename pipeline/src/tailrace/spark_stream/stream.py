@@ -40,6 +40,7 @@ from tailrace.status.events import Idle, Noted, OffsetsReset, Ready, Started, St
 IDLE_AFTER = 1.0  # seconds without a batch before checking whether the pipeline has drained
 _LOOK_EVERY = 5.0  # seconds between two requests to brokers that have nothing new
 _BEGINNINGS = 3
+_NOTE_LIMIT = 15.0  # seconds for which a stop waits until Spark has noted the last batch as done
 NO_MARKERS: Mapping[SinkPartition, Marker] = MappingProxyType({})
 _UNLISTED = "you must specify all TopicPartitions"  # in the words of Spark's Kafka source
 
@@ -84,7 +85,7 @@ def _from_the_beginning(context: Context, spark: SparkSession, until_read: bool)
     """
     for left in reversed(range(_BEGINNINGS)):
         try:
-            _from(context, spark, None, context.mirror.begin(context.cluster), until_read)
+            _from(context, spark, None, context.mirror.begin(context.cluster).positions, until_read)
         except errors.QueryFailed as error:
             if not left or _UNLISTED not in error.what or context.ledger.latest() is not None:
                 raise
@@ -224,6 +225,8 @@ def _end(context: Context, query: StreamingQuery, runner: Runner, drain: float) 
     done = context.stop.drained(lambda: runner.turns.busy and query.isActive, drain)
     try:
         if done and (runner.turns.refused or query.isActive or query.exception() is None) and runner.settle():
+            # The note may be on its way to the store. A standby that does not see it deletes what it would need then.
+            context.stop.drained(lambda: query.isActive and not runner.noted, _NOTE_LIMIT)
             context.watcher.left()  # nothing is or will be open: a standby need not wait for Spark to end
     finally:
         with contextlib.suppress(Exception):  # a query that has failed reports it through exception()

@@ -83,6 +83,8 @@ def session(pipeline: Pipeline, *, connector: bool = False) -> SparkSession:
         **pods.settings(pipeline, os.environ),
         **pipeline.spark,
         **EXACT,
+        # The second copy of a task would fence the first, which fails then; four of them would end the batch.
+        "spark.speculation": "false",
         "spark.shuffle.reduceLocality.enabled": "false",
     }
     if pipeline.executors.file is not None:

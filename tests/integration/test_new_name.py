@@ -9,10 +9,12 @@ from dataclasses import replace
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from typer.testing import CliRunner
 
 from support.pipelines import numbered
 from support.threads import Deliver, Line, first_part_only, killed_before_noting, nothing
 from tailrace import errors
+from tailrace.cli.offsets import app
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.lease import Lease, Phase, running
 from tailrace.progress.positions import Place, Positions
@@ -150,3 +152,42 @@ def test_beginning_from_a_file_is_kept_when_the_file_is_gone(line: MakeLine) -> 
     one.send(numbered(10, 15))
     one.run()
     assert one.values() == numbered(10, 15)
+
+
+def test_new_name_that_was_taken_back_before_its_first_batch_repeats_nothing(line: MakeLine) -> None:
+    """The earlier pipeline runs again meanwhile, so the new one begins where that is now, and not while it runs."""
+    one = line(1)
+    one.send(numbered(0, 5))
+    one.run()
+    new, cluster, pipeline = renamed(one), Cluster(one.pipeline().kafka), one.pipeline()
+    begin(new, one)
+    one.send(numbered(5, 10))
+    with Lease(pipeline, "0dd") as lease:
+        lease.hold(Phase.LEADING)
+        wait_until(lambda: running(cluster, one.name), "the membership of the earlier driver")
+        with pytest.raises(errors.PipelineRunning):
+            begin(new, one)
+        one.run()
+    wait_until(lambda: not running(cluster, one.name), "the end of the earlier driver's membership")
+    begin(new, one)
+    assert one.values() == numbered(0, 10)
+    one.send(numbered(10, 15))
+    new.run(ledger={"topic": f"{one.name}.ledger"})
+    assert one.values() == numbered(0, 15)
+
+
+def test_offsets_that_a_person_has_set_before_the_first_batch_are_kept(line: MakeLine) -> None:
+    """They say where to begin, and the group that the configuration names does not."""
+    one = line(1)
+    one.send(numbered(0, 5))
+    one.run()
+    new = renamed(one)
+    sections = {"ledger": {"topic": f"{one.name}.ledger"}, "offsets": {"from": f"tailrace.{one.name}"}}
+    begin(new, one)
+    file = new.folder / "new.yaml"
+    file.write_text(json.dumps(new.pipeline(**sections).model_dump(mode="json", by_alias=True, exclude_defaults=True)))
+    command = ["set", str(file), f"{one.source}:0=3", "--yes"]
+    done = CliRunner().invoke(app, command, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    begin(new, one)
+    assert one.values() == [*numbered(0, 4), *numbered(3, 5), *numbered(4, 5)]

@@ -11,6 +11,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
+from support.pipelines import Bench
 from tailrace.config import Pipeline
 from tailrace.driver import readable, recovery, start
 from tailrace.driver.context import RENEW_EVERY, Context, Unwatched, Watcher
@@ -230,7 +231,7 @@ class Line:
         return self.values(f"{self.name}.rejected")
 
 
-def deleted(one: Line, topic: str) -> None:
+def deleted(one: Line | Bench, topic: str) -> None:
     """Delete a topic, and wait until a broker no longer names it."""
     admin = AdminClient({"bootstrap.servers": one.kafka})
     admin.delete_topics([topic])[topic].result(30)
@@ -238,7 +239,7 @@ def deleted(one: Line, topic: str) -> None:
     wait_until(lambda: topic not in cluster.topics(), "the topic to be gone", 30)
 
 
-def recreated(one: Line, name: str = "", partitions: int = 1, **config: str) -> None:
+def recreated(one: Line | Bench, name: str = "", partitions: int = 1, **config: str) -> None:
     """Delete a topic, by default the source, and create it again."""
     topic = name or one.source
     deleted(one, topic)

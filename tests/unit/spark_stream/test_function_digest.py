@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -165,3 +166,18 @@ def test_class_of_the_job_keeps_its_attributes_while_a_digest_is_computed() -> N
 def test_function_that_cannot_be_unpickled_has_no_digest(command: bytes) -> None:
     """It is then known by its name alone, as in earlier versions."""
     assert digest(command) == ""
+
+
+def test_digest_is_of_the_code_that_a_module_has_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function of a module is pickled as its name, so the pickle stays the same when the module is edited."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file, found = tmp_path / "tailrace_test_keys.py", list[tuple[bytes, str]]()
+    for key in ("value % 2", "value // 10 % 2"):
+        file.write_text(f"def key(value):\n    return {key}\n")
+        monkeypatch.delitem(sys.modules, file.stem, raising=False)
+        command = cloudpickle.dumps(importlib.import_module(file.stem).key)  # type: ignore[no-untyped-call]
+        found.append((command, digest(command)))
+    (before, first), (after, second) = found
+    assert before == after
+    assert first != second

@@ -69,7 +69,8 @@ def watched(monkeypatch: pytest.MonkeyPatch, *ticks: tuple[float, int | errors.T
         renew_every=RENEW_EVERY,
     )
     query: Any = SimpleNamespace(isActive=True)
-    stream._watch(context, script, query, batch=False)
+    topics: Any = SimpleNamespace(look=lambda: None)
+    stream._watch(context, script, topics, query, batch=False)
     return cast(Script, script)
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from tailrace.config import Delivery, Pipeline
 from tailrace.kafka.topics import recreation
 from tailrace.progress.marker import Marker
-from tailrace.progress.plan import BatchId, Plan, SinkPartition, position
+from tailrace.progress.plan import BEFORE_FIRST, BatchId, Plan, SinkPartition, position
 from tailrace.progress.positions import Place, Positions
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 
@@ -58,7 +58,9 @@ def moved(
         new = replace(new, away=away)
         return replace(new, batch=plan.batch, at=plan.at) if known <= plan.batch + 1 else new
     if known <= plan.batch + 1:
-        return replace(plan.finished(target), sink=new.sink, topics=new.topics, away=away)
+        # Without the run that began there, a start takes these offsets for a person's (`driver.start`).
+        run = plan.run if plan.batch > BEFORE_FIRST else ""
+        return replace(plan.finished(target), sink=new.sink, topics=new.topics, away=away, run=run)
     return replace(new, until=plan.until, away=away)
 
 

@@ -41,7 +41,7 @@ class Offsets(Section):
         alias="from",
         min_length=1,
         description="kafka: the consumer group from whose offsets the pipeline begins on its first start, which stores "
-        "them; later starts do not read the group.",
+        "them; after the first batch, the group is not read.",
     )
     servers: str | None = Field(
         default=None, min_length=1, description="zookeeper: host:port, comma-separated; a chroot may follow."

@@ -30,7 +30,7 @@ class Beginning(NamedTuple):
     """Where a pipeline without a plan begins."""
 
     positions: TopicPartitions
-    stored: bool  # whether a store named some of them, and may no longer do so at the next start
+    stored: TopicPartitions  # those of them that a store names now, and may no longer name at the next start
 
 
 class OffsetMirror:
@@ -52,7 +52,7 @@ class OffsetMirror:
         store = self._opened()
         stored = store.begin(list(fallback))
         if not stored:
-            return Beginning(fallback, stored=False)
+            return Beginning(fallback, {})
         place = self._pipeline.offsets.from_ or store.where
         here, notes = source.within(self._pipeline, stored, cluster, place)
         for note in notes:
@@ -62,7 +62,7 @@ class OffsetMirror:
         if others:
             notice += f"; by auto.offset.reset: {listed([f'{named(each)} at {fallback[each]}' for each in others])}"
         self._say(notice)
-        return Beginning(fallback | here, stored=True)
+        return Beginning(fallback | here, here)
 
     def compare(self, plan: AnyPlan, positions: TopicPartitions) -> None:
         """Report where the store differs from the ledger; the ledger is authoritative."""

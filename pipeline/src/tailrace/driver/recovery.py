@@ -131,17 +131,17 @@ def _check_deleted(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], kept:
 def known_ids(plan: AnyPlan | None) -> dict[str, str]:
     """Return the ids of the topics that a plan has offsets of, in use or kept."""
     if not isinstance(plan, Plan):
-        return {}
+        return {} if plan is None else dict(plan.topics or {})
     return {topic: name for name, places in plan.away.items() for topic, _ in places} | dict(plan.topics)
 
 
 def check_same(pipeline: Pipeline, plan: AnyPlan, ids: Mapping[str, str]) -> frozenset[str]:
     """Refuse a plan of another sink or source; return the topics that were created again, if that is allowed."""
-    if not isinstance(plan, Plan):
-        return frozenset()
     sink = pipeline.sink.topic or ""
-    again = frozenset(topic for topic, name in plan.topics.items() if ids.get(topic, name) != name)
-    if plan.sink != sink and plan.batch >= 0:  # before its first batch a pipeline has written nothing
+    again = frozenset(topic for topic, name in (plan.topics or {}).items() if ids.get(topic, name) != name)
+    if (
+        isinstance(plan, Plan) and plan.sink != sink and plan.batch >= 0
+    ):  # before its first batch a pipeline has written nothing
         too = f"; the source topic {', '.join(sorted(again))} was deleted and created again, too" if again else ""
         raise errors.PlanOfAnother(
             f"batch {plan.batch} of {plan.pipeline!r} was planned for the sink {_topic(plan.sink)}, but this "

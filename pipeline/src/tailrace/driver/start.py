@@ -39,6 +39,8 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
         loop.positions, stored = context.mirror.begin(context.cluster)
         if stored or pipeline.source.auto_offset_reset is Reset.LATEST:
             loop.plan = _pinned(context, ids, loop.positions)
+            if not stored:
+                context.mirror.settled(loop.positions)
     else:
         again = recovery.check_same(pipeline, plan, ids)
         if context.stop.event.is_set():
@@ -50,6 +52,9 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
             return
         crash_points.at(Point.OPEN_BATCH_FINISHED, plan.batch)
         loop.positions = _checked(context, loop, positions, again, ids)
+        # Offsets that a person has set have no run.
+        if plan.batch == BEFORE_FIRST and plan.run and pipeline.offsets.from_ is not None:
+            _begin_anew(context, loop, ids)
         if loop.plan is not None and loop.plan.done and not plan.done:  # given up: the driver that planned it ends
             loop.settle()
     # A topic that is missing just now is still the one that was read, so that another one in its place is noticed.
@@ -64,8 +69,21 @@ def _pinned(context: Context, ids: Mapping[str, str], positions: TopicPartitions
     """Record where a new pipeline begins, and return the plan: a start before its first batch may begin elsewhere."""
     plan = replace(position(context.pipeline, BEFORE_FIRST, ids, positions, time.time()), run=context.run)
     context.ledger.settle(plan, positions)
-    context.mirror.settled(positions)
     return plan
+
+
+def _begin_anew(context: Context, loop: Loop, ids: Mapping[str, str]) -> None:
+    """Begin where the group is now: until the first batch, its own job may have been started again and gone on.
+
+    A group that has expired no longer tells where; a job of Tailrace that still runs refuses the start.
+    """
+    try:
+        _, now = context.mirror.begin(context.cluster)
+    except errors.OffsetStoreUnusable:
+        return
+    if now.items() - loop.positions.items():
+        loop.positions |= now
+        loop.plan = _pinned(context, ids, loop.positions)
 
 
 def _finish(

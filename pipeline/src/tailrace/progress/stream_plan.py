@@ -54,6 +54,7 @@ class StreamPlan:
     reads: tuple[Range, ...] = ()  # what each task reads whose rejected records have their own sink partition
     sink: str | None = None  # the topic of `exactly_once`; empty where each row names its own, None if nobody noted it
     cut: tuple[str, ...] | None = None  # the shuffles, as Spark printed them; None if nobody noted them
+    topics: Mapping[str, str] | None = None  # the ids of the source topics; None if nobody noted them
     version: int = VERSION
 
     @property
@@ -118,6 +119,7 @@ class StreamPlan:
                 **({} if self.settings is None else {"settings": dict(self.settings)}),
                 **({} if self.sink is None else {"sink": self.sink}),
                 **({} if self.cut is None else {"cut": list(self.cut)}),
+                **({} if self.topics is None else {"topics": dict(self.topics)}),
             }
         )
         return text.encode()
@@ -146,6 +148,7 @@ class StreamPlan:
                 reads=tuple(Range.parse(each) for each in data.get("reads", ())),
                 sink=data.get("sink"),
                 cut=tuple(map(str, data["cut"])) if "cut" in data else None,
+                topics=dict(data["topics"]) if "topics" in data else None,
                 version=data["version"],
             )
             digest = data["digest"]
@@ -156,8 +159,9 @@ class StreamPlan:
         return plan
 
     def finished(self, ends: Mapping[Place, int] | None = None, ids: Mapping[str, str] | None = None) -> StreamPlan:
-        """Return the plan noted as done; with other ends if the positions were moved after it. It names no ids."""
-        return replace(self, done=True, entry=self.entry if ends is None else replace_offsets(self.entry, ends))
+        """Return the plan noted as done; with other ends if the positions were moved after it, and with these ids."""
+        entry = self.entry if ends is None else replace_offsets(self.entry, ends)
+        return replace(self, done=True, entry=entry, topics=self.topics if ids is None else dict(ids))
 
     def delivered_by(
         self,

@@ -20,8 +20,9 @@ from pyspark.sql import SparkSession
 
 from tailrace.config import Pipeline
 from tailrace.errors import CheckpointFailed, CheckpointMismatch
+from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId
-from tailrace.progress.stream_plan import StreamPlan
+from tailrace.progress.stream_plan import StreamPlan, replace_offsets
 from tailrace.spark_stream.storage import HADOOP, STATE, STORE, on_s3, settings
 
 KEPT = "what was committed stays delivered, once; the batch is read again, and what it had delivered is skipped"
@@ -139,6 +140,12 @@ class Checkpoint:
                 self._write(f"offsets/{batch}", "\n".join([version, metadata, *stored[:leaves]]))
                 changed = True
         return changed
+
+    def move(self, batch: BatchId, positions: TopicPartitions) -> None:
+        """Let Spark continue at these positions after a batch that it has noted; a later one was never planned."""
+        with self._asking("removing a batch that was never planned"):
+            self._files.delete(self._path(f"offsets/{batch + 1}"), False)
+        self._write(f"offsets/{batch}", replace_offsets(self._read(f"offsets/{batch}"), positions))
 
     def _clear(self, needed: int) -> None:
         """Remove state of versions after the one Spark resumes from: checks for new files must not find old ones."""

@@ -34,9 +34,11 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 _TRACKED = {"_make_skeleton_class": 4, "_make_skeleton_enum": 5, "_make_typevar": 5}
 
 
-@functools.lru_cache(maxsize=16)  # each batch of a query brings the same ones
 def digest(command: bytes) -> str:
-    """Return a digest of a function that PySpark has pickled; empty if it cannot be unpickled and read here."""
+    """Return a digest of a function that PySpark has pickled; empty if it cannot be unpickled and read here.
+
+    A function of a module is pickled as its name alone, so the same pickle may be of other code later.
+    """
     try:
         found = _Unpickler(io.BytesIO(command)).load()
         return digest_of(found[0] if isinstance(found, tuple) else found)

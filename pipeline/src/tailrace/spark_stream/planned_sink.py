@@ -185,15 +185,15 @@ class ExactlyOnce:
         """Return the ledger, which the first call takes, and the first one after a failure."""
         if self._fenced is not None:  # it stays replaced: taking the ledger would fence the newer one
             raise self._fenced
-        ledger = self._ledger
-        if ledger is None:
-            ledger = self._take(name)
-            _CALLS.hold(key, self._let_go)
-        elif name != self._name:
+        if self._name and name != self._name:
             raise errors.OptionRefused(
                 f"one exactly_once(...) serves one query: it has written {self._name!r} and is now called by {name!r}",
                 then="make one for each query, or give each the option id",
             )
+        ledger = self._ledger
+        if ledger is None:
+            ledger = self._take(name)
+            _CALLS.hold(key, self._let_go)
         return ledger
 
     def _take(self, name: str) -> Ledger:

@@ -30,6 +30,7 @@ from tailrace.spark_stream.gate import Gate
 from tailrace.spark_stream.judging import check_reads, deliver_judged
 from tailrace.spark_stream.rate_control import RateControl
 from tailrace.spark_stream.sink import BatchWrite, deliver
+from tailrace.spark_stream.source_topics import SourceTopics
 from tailrace.spark_stream.turns import Turns
 from tailrace.stages.rules import check, stopping
 from tailrace.status.events import BatchPlanned, BatchWritten, Warned
@@ -41,8 +42,11 @@ _ASK_EVERY = 0.5  # seconds between two requests for the topics' end offsets
 class Runner:
     """Called by Spark with each batch (foreachBatch)."""
 
-    def __init__(self, context: Context, spark: SparkSession, control: RateControl, gate: Gate) -> None:
+    def __init__(
+        self, context: Context, spark: SparkSession, control: RateControl, gate: Gate, topics: SourceTopics
+    ) -> None:
         self._context = context
+        self._topics = topics
         self._spark = spark
         self._control = control
         self._gate = gate
@@ -86,13 +90,13 @@ class Runner:
 
     @property
     def noted(self) -> bool:
-        """Whether Spark has noted the last batch as done; also if there is none, or if the store does not tell."""
+        """Whether Spark has noted the last batch as done, as far as the store tells; also if there is none."""
         if self._plan is None or self._log is None:
             return True
         try:
             return self._log.noted(self._plan.batch)
         except errors.CheckpointFailed:
-            return True
+            return False
 
     def begin(
         self,
@@ -172,6 +176,7 @@ class Runner:
                 mixes=self._cut.mixes,
                 spread=self._cut.spread,
                 cut=shuffles,
+                topics=self._topics.of(offsets_of(entry)),
             )
             assigned = assign(plan, slices)
             if number != self.last + 1:

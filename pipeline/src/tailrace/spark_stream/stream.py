@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -34,6 +34,7 @@ from tailrace.spark_stream.frame import bound_state, frame, leaves
 from tailrace.spark_stream.gate import Gate
 from tailrace.spark_stream.rate_control import RateControl
 from tailrace.spark_stream.runner import Runner
+from tailrace.spark_stream.source_topics import SourceTopics
 from tailrace.stages.assembly import Assembly
 from tailrace.status.events import Idle, Noted, OffsetsReset, Ready, Started, Stopped
 
@@ -67,14 +68,11 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
     if context.stop.event.is_set():
         context.emit(Stopped(context.stop.reason, plan.batch))
         return
-    stored = plan.ends
+    topics = SourceTopics(pipeline, context.cluster, recovery.known_ids(plan))
+    stored, again = topics.moved(plan.ends)
     positions, notes = source.within(pipeline, stored, context.cluster)
-    for note in notes:
-        context.emit(OffsetsReset(note))
-    context.mirror.compare(plan, stored)
-    if notes and plan.done:  # of an open batch Spark delivers what is left
-        plan = plan.finished(positions)
-    _from(context, spark, plan, positions, until_read, recovered.markers)
+    context.mirror.compare(plan, plan.ends)
+    _from(context, spark, topics, plan, positions, until_read, recovered.markers, (*again, *notes))
 
 
 def _from_the_beginning(context: Context, spark: SparkSession, until_read: bool) -> None:
@@ -84,8 +82,9 @@ def _from_the_beginning(context: Context, spark: SparkSession, until_read: bool)
     they were listed, nothing was planned, and the list is made again.
     """
     for left in reversed(range(_BEGINNINGS)):
+        topics = SourceTopics(context.pipeline, context.cluster, {})
         try:
-            _from(context, spark, None, context.mirror.begin(context.cluster).positions, until_read)
+            _from(context, spark, topics, None, context.mirror.begin(context.cluster).positions, until_read)
         except errors.QueryFailed as error:
             if not left or _UNLISTED not in error.what or context.ledger.latest() is not None:
                 raise
@@ -97,19 +96,21 @@ def _from_the_beginning(context: Context, spark: SparkSession, until_read: bool)
 def _from(
     context: Context,
     spark: SparkSession,
+    topics: SourceTopics,
     plan: StreamPlan | None,
     positions: TopicPartitions,
     until_read: bool,
     markers: Mapping[SinkPartition, Marker] = NO_MARKERS,
+    moved: Sequence[str] = (),
 ) -> None:
-    """Run the query from these positions on, after this plan."""
+    """Run the query from these positions on, after this plan; `moved` says where they are not those of the plan."""
     pipeline, last = context.pipeline, plan.batch if plan is not None else BEFORE_FIRST
     if not open_transactions.wait(context, positions, last, "the next offset to read"):
         context.emit(Stopped(context.stop.reason, last))
         return
     control = RateControl(spark, pipeline, context.emit)
     gate = Gate.of(pipeline, reports(spark))
-    runner = Runner(context, spark, control, gate)
+    runner = Runner(context, spark, control, gate, topics)
     control.begin(positions)
     bound_state(spark, pipeline)
     first = positions if plan is None else None
@@ -119,6 +120,10 @@ def _from(
     checkpoint = Checkpoint(spark, pipeline, context.assembly.folder)
     try:
         checkpoint.check(plan)
+        if plan is not None and moved:
+            plan = _moved(checkpoint, topics, plan, positions)
+            for note in moved:
+                context.emit(OffsetsReset(note))
         if plan is not None and plan.done and checkpoint.brings_again(plan.batch):
             expiry.check_done(plan, markers, recovery.way_out(pipeline, expiry.THEN))
         if plan is not None and checkpoint.fit(leaves(cut.rows)):
@@ -129,9 +134,23 @@ def _from(
         _fill(cut.rows, pipeline)
         context.watcher.reading(lambda: runner.positions)
         context.emit(Ready(pipeline.pipeline, context.run))
-        _stream(context, runner, cut.rows, checkpoint.place, until_read)
+        _stream(context, runner, topics, cut.rows, checkpoint.place, until_read)
     finally:
         checkpoint.close()
+
+
+def _moved(checkpoint: Checkpoint, topics: SourceTopics, plan: StreamPlan, positions: TopicPartitions) -> StreamPlan:
+    """Let Spark continue at other positions than those of the last batch, and return the plan with them.
+
+    If Spark brings the batch again, it reads that as it was planned, and finds by itself what is left of the topics.
+    """
+    if checkpoint.noted(plan.batch):
+        checkpoint.move(plan.batch, positions)
+    elif topics.again:
+        raise topics.open(plan.batch)
+    elif not plan.done:
+        return plan
+    return plan.finished(positions, topics.of(positions))
 
 
 def _fill(rows: DataFrame, pipeline: Pipeline) -> None:
@@ -156,17 +175,18 @@ def _written(plan: StreamPlan, markers: Mapping[SinkPartition, Marker]) -> list[
     return [marker is not None and marker.next == plan.batch + 1 for marker in found]
 
 
-def _stream(context: Context, runner: Runner, rows: DataFrame, folder: str, batch: bool) -> None:
+def _stream(context: Context, runner: Runner, topics: SourceTopics, rows: DataFrame, folder: str, batch: bool) -> None:
     pipeline = context.pipeline
     writer = rows.writeStream.queryName(pipeline.pipeline).option("checkpointLocation", folder).foreachBatch(runner)
     trigger = {"availableNow": True} if batch else {"processingTime": f"{pipeline.batch.trigger} seconds"}
     query = writer.trigger(**trigger).start()
     drain = pipeline.batch.drain
     try:
-        _watch(context, runner, query, batch)
+        _watch(context, runner, topics, query, batch)
     except BaseException as error:
+        at_once = isinstance(error, errors.DriverFenced | errors.PlanOfAnother)
         with contextlib.suppress(errors.TailraceError):  # an error that follows from the first says less
-            _end(context, query, runner, 0.0 if isinstance(error, errors.DriverFenced) else drain)
+            _end(context, query, runner, 0.0 if at_once else drain)
         raise
     given_up = _end(context, query, runner, drain)
     if given_up:
@@ -180,10 +200,11 @@ def _stream(context: Context, runner: Runner, rows: DataFrame, folder: str, batc
     context.emit(Stopped(reason, runner.last))
 
 
-def _watch(context: Context, runner: Runner, query: StreamingQuery, batch: bool) -> None:
+def _watch(context: Context, runner: Runner, topics: SourceTopics, query: StreamingQuery, batch: bool) -> None:
     """Wait until the query ends or a stop is requested; report when the pipeline has drained or no broker answers.
 
-    Raise DriverFenced if a newer driver takes over while a batch takes long.
+    Raise DriverFenced if a newer driver takes over while a batch takes long, and PlanOfAnother if a source topic was
+    created again.
     """
     reported: TopicPartitions | None = None
     brokers, asked, watched = Brokers(context.emit, asking(context.pipeline.kafka)), 0.0, ""
@@ -198,6 +219,7 @@ def _watch(context: Context, runner: Runner, query: StreamingQuery, batch: bool)
             brokers.batch(partial(require_lead, *lead, is_open=runner.open))
         watched = current
         brokers.look()
+        topics.look()
         idle = runner.turns.idle >= IDLE_AFTER
         if idle:
             renewal.look(runner.last)
@@ -224,9 +246,9 @@ def _end(context: Context, query: StreamingQuery, runner: Runner, drain: float) 
     context.watcher.stopping()
     done = context.stop.drained(lambda: runner.turns.busy and query.isActive, drain)
     try:
-        if done and (runner.turns.refused or query.isActive or query.exception() is None) and runner.settle():
-            # The note may be on its way to the store. A standby that does not see it deletes what it would need then.
-            context.stop.drained(lambda: query.isActive and not runner.noted, _NOTE_LIMIT)
+        free = done and (runner.turns.refused or query.isActive or query.exception() is None) and runner.settle()
+        # The note may be on its way to the store. A standby that does not see it deletes what it would need then.
+        if free and context.stop.drained(lambda: query.isActive and not runner.noted, _NOTE_LIMIT):
             context.watcher.left()  # nothing is or will be open: a standby need not wait for Spark to end
     finally:
         with contextlib.suppress(Exception):  # a query that has failed reports it through exception()

@@ -1,0 +1,86 @@
+"""The ids of a stateful pipeline's source topics: offsets mean nothing in a topic that was deleted and created again.
+
+Spark's reader knows topics by their names alone. So the plan names the ids, a start compares them, and so does the
+driver once a second while the query runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from tailrace.config import OnDataLoss, Pipeline
+from tailrace.errors import PlanOfAnother, TailraceError
+from tailrace.kafka import source
+from tailrace.kafka.clients import TopicPartitions
+from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.topics import recreation
+from tailrace.progress.plan import BatchId, Place
+
+EVERY = 1.0  # seconds between two requests
+_DELIVERED = "everything that was delivered; nothing more was read"
+
+
+class SourceTopics:
+    """The source topics of one run; `planned` are the ids that the last plan names."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        cluster: Cluster,
+        planned: Mapping[str, str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pipeline, self._cluster, self._clock = pipeline, cluster, clock
+        now = source.ids(pipeline, cluster, planned)
+        self.again = frozenset(topic for topic, name in now.items() if planned.get(topic, name) != name)
+        self.ids = {**planned, **now}
+        self._asked = clock()
+
+    def of(self, places: Iterable[Place]) -> dict[str, str]:
+        """Return the ids of the topics of these partitions."""
+        return {topic: self.ids[topic] for topic in sorted({topic for topic, _ in places}) if topic in self.ids}
+
+    def moved(self, stored: TopicPartitions) -> tuple[TopicPartitions, list[str]]:
+        """Return the positions in the topics that were created again, and notes on them; refuse unless allowed."""
+        if self.again and self._pipeline.source.on_data_loss is OnDataLoss.STOP:
+            raise recreation(
+                self.again,
+                "since the last batch",
+                _DELIVERED,
+                "set source.on_data_loss: reset to read it from its beginning; the state stays as it is",
+            )
+        if not self.again:
+            return stored, []
+        places = [place for place in source.partitions_of(self._pipeline, self._cluster) if place[0] in self.again]
+        notes = [
+            f"{topic} was deleted and created again; reading it from its beginning" for topic in sorted(self.again)
+        ]
+        kept = {place: offset for place, offset in stored.items() if place[0] not in self.again}
+        return kept | self._cluster.earliest(places), notes
+
+    def open(self, batch: BatchId) -> PlanOfAnother:
+        """Return the refusal of an open batch that Spark would read again, now from another topic."""
+        return recreation(
+            self.again,
+            f"since batch {batch}, which Spark has not noted as done, was planned to read it",
+            "nothing was read or written",
+            "check the output for what the batch delivered; then give the pipeline a new name and a new checkpoint",
+        )
+
+    def look(self) -> None:
+        """Raise PlanOfAnother if a topic has another id than before; ask at most once a second.
+
+        One answer is enough: the next start asks until the brokers agree.
+        """
+        if self._clock() - self._asked < EVERY:
+            return
+        self._asked = self._clock()
+        try:
+            found = source.topics(self._pipeline, self._cluster, self.ids).found
+        except TailraceError:  # if that matters, the query fails by itself
+            return
+        again = sorted(topic for topic, (name, _) in found.items() if self.ids.get(topic, name) != name)
+        if again:
+            raise recreation(again, "while the pipeline ran", _DELIVERED, "start the pipeline again")
+        self.ids = {**{topic: name for topic, (name, _) in found.items()}, **self.ids}

@@ -1,0 +1,109 @@
+"""Stateful pipelines whose source topic is deleted and created again: no offset of it means anything then."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.pipelines import Bench, as_json, events_of
+from support.threads import recreated
+from tailrace import errors
+from tailrace.startup.run import run
+
+pytestmark = [pytest.mark.integration, pytest.mark.takes(25)]
+
+MakeBench = Callable[..., Bench]
+FUNCTION = """
+    from pathlib import Path
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import LongType
+
+    def first(frame):
+        def check(number):
+            if number == 4 and Path({folder!r}, "broken").exists():
+                raise ValueError("the fault of the test")
+            return number
+        return frame.dropDuplicates(["id"]).select(F.udf(check, LongType())("id").alias("id"))
+"""
+
+
+@pytest.fixture
+def one(bench: MakeBench) -> Bench:
+    """Fill a source partition with ten records."""
+    made = bench()
+    made.write("keep.py", FUNCTION.format(folder=str(made.folder)))
+    made.send(records(range(10)))
+    return made
+
+
+def records(numbers: range) -> list[bytes | None]:
+    """Return a record for each of these ids."""
+    return [b'{"id": %d}' % number for number in numbers]
+
+
+def ids(one: Bench) -> list[int]:
+    """Return what the sink has, sorted."""
+    return sorted(json.loads(value or b"")["id"] for value in one.values())
+
+
+def sections(one: Bench, loss: str = "stop") -> dict[str, Any]:
+    """Return the sections of a stateful pipeline."""
+    return {
+        "source": {"format": "json", "schema": "id long", "partitions": None, "on_data_loss": loss},
+        "process": {"function": "keep.py:first"},
+        "sink": {"format": "json"},
+        "checkpoint": str(one.folder / "state"),
+    }
+
+
+@pytest.mark.parametrize("count", [6, 15])
+def test_topic_that_was_created_again_stops_a_stateful_pipeline_and_is_read_whole_with_reset(
+    one: Bench, count: int
+) -> None:
+    """It has fewer records than were read, or more; from the old offset on, Spark would read only the rest."""
+    one.run(**sections(one))
+    recreated(one, one.source)
+    one.send(records(range(100, 100 + count)))
+    with pytest.raises(errors.PlanOfAnother, match="deleted and created again") as caught:
+        one.run(**sections(one))
+    assert "source.on_data_loss: reset" in caught.value.then
+    events = one.run(**sections(one, "reset"))
+    assert "reading it from its beginning" in events_of(events, "reset")[0]["what"]
+    assert ids(one) == [*range(10), *range(100, 100 + count)]
+    one.send(records(range(200, 203)))
+    one.run(**sections(one))
+    assert ids(one) == [*range(10), *range(100, 100 + count), *range(200, 203)]
+
+
+def test_open_batch_of_a_topic_that_was_created_again_is_not_finished_from_the_new_one(one: Bench) -> None:
+    """Spark would read other records at the offsets of the batch, and take them for its own."""
+    Path(one.folder, "broken").touch()
+    with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
+        one.run(**sections(one))
+    one.settle()
+    Path(one.folder, "broken").unlink()
+    before = ids(one)
+    recreated(one, one.source)
+    one.send(records(range(100, 115)))
+    for loss in ("stop", "reset"):
+        with pytest.raises(errors.PlanOfAnother, match="deleted and created again"):
+            one.run(**sections(one, loss))
+    assert ids(one) == before
+
+
+def test_topic_that_is_created_again_while_a_stateful_pipeline_runs_stops_it(one: Bench) -> None:
+    """It is idle meanwhile, and would go on at its old offset once the new topic has as many records."""
+    idle = list[str]()
+
+    def heard(event: dict[str, Any]) -> None:
+        if event["event"] == "idle" and not idle:
+            idle.append(event["event"])
+            recreated(one, one.source)
+
+    with pytest.raises(errors.PlanOfAnother, match="while the pipeline ran"):
+        run(one.pipeline(**sections(one)), one.folder, emit=as_json(heard), spark=one.spark)
+    assert ids(one) == list(range(10))

@@ -28,6 +28,9 @@ class FunctionMissing(ConfigError):
     Write `process.function` as `file.py:name` (relative to the configuration file) or
     `package.module:name`. The file must exist, be importable, and define a callable of that name that takes
     one DataFrame and returns one.
+
+    A Spark session keeps the files that its workers import. If one was edited since, and the workers would import
+    a Python function from the earlier text, use another session: `spark.stop()`, then start one.
     """
 
     code = "TR-102"

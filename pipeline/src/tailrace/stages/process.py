@@ -45,6 +45,7 @@ class Function:
     call: Callable[..., object]
     name: str
     files: tuple[Path, ...]
+    check: Callable[[DataFrame, DataFrame], None] | None = None  # of its input and result, where the session needs it
 
 
 def load(reference: str, folder: Path) -> Function:
@@ -171,6 +172,8 @@ def apply(function: Function, frame: DataFrame, arguments: Mapping[str, Any]) ->
             kept=KEPT,
             then="return one that is made from the function's argument",
         )
+    if function.check is not None:
+        function.check(frame, result)
     return result
 
 

@@ -55,8 +55,7 @@ def assemble(spark: SparkSession, pipeline: Pipeline, folder: Path) -> Assembly:
     """Load the pipeline's function, and ship it to the workers."""
     function = None
     if pipeline.process.function is not None:
-        function = process.load(pipeline.process.function, folder)
-        ship(spark.sparkContext, function)
+        function = ship(spark.sparkContext, process.load(pipeline.process.function, folder))
     return Assembly(pipeline, function, folder, spark)
 
 

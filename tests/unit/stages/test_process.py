@@ -62,6 +62,51 @@ def test_two_folders_may_have_a_file_of_the_same_name(tmp_path: Path) -> None:
     assert (first.call(None), second.call(None)) == (1, 2)
 
 
+def package(folder: Path, name: str, text: str) -> None:
+    """Write a package with a module `mod`."""
+    (folder / name).mkdir(exist_ok=True)
+    (folder / name / "__init__.py").write_text("")
+    (folder / name / "mod.py").write_text(text)
+
+
+def test_function_of_a_package_that_was_edited_after_its_import_is_refused(tmp_path: Path) -> None:
+    """Python keeps the modules of packages, and the digest of the code would be that of another text."""
+    package(tmp_path, "tailrace_test_package", "def f(frame): return 'old'")
+    first = load("tailrace_test_package.mod:f", tmp_path)
+    assert load("tailrace_test_package.mod:f", tmp_path).call is first.call
+    package(tmp_path, "tailrace_test_package", "def f(frame): return 'edited'")
+    with pytest.raises(FunctionMissing, match=r"tailrace_test_package\.mod was edited after") as raised:
+        load("tailrace_test_package.mod:f", tmp_path)
+    assert raised.value.then == "start a new process; in a notebook, restart the kernel"
+    package(tmp_path, "tailrace_test_package", "def f(frame): return 'old'")
+    assert load("tailrace_test_package.mod:f", tmp_path).call is first.call
+
+
+def test_package_of_a_file_that_was_edited_after_its_import_is_refused(tmp_path: Path) -> None:
+    """The file and the modules next to it are loaded again, also after one that raised; a package is not."""
+    package(tmp_path, "tailrace_test_part", "def g(): return 'old'")
+    text = "from tailrace_test_part.mod import g\nfrom tailrace_test_helper import doubled\ndef f(frame): return g()\n"
+    folder = job(tmp_path, f"{text}1 / 0", "tailrace_test_whole.py")
+    with pytest.raises(FunctionMissing, match="ZeroDivisionError"):
+        load("tailrace_test_whole.py:f", folder)
+    for more in ("", "# edited"):
+        job(tmp_path, text + more, "tailrace_test_whole.py")
+        (folder / "tailrace_test_helper.py").write_text(HELPER + more)
+        assert load("tailrace_test_whole.py:f", folder).call(None) == "old"
+    package(tmp_path, "tailrace_test_part", "def g(): return 'edited'")
+    with pytest.raises(FunctionMissing, match=r"tailrace_test_part\.mod was edited after"):
+        load("tailrace_test_whole.py:f", folder)
+
+
+def test_package_that_is_no_longer_imported_is_loaded_as_it_is(tmp_path: Path) -> None:
+    """Python reads its files again."""
+    for version in ("old", "edited"):
+        package(tmp_path, "tailrace_test_gone", f"def f(frame): return {version!r}")
+        assert load("tailrace_test_gone.mod:f", tmp_path).call(None) == version
+        for name in ("tailrace_test_gone", "tailrace_test_gone.mod"):
+            del sys.modules[name]
+
+
 def test_a_function_of_an_installed_module_needs_no_files(tmp_path: Path) -> None:
     """package.module:name is imported as it is."""
     function = load("tailrace.stages.rows:accepted", tmp_path)

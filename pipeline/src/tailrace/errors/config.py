@@ -31,6 +31,8 @@ class FunctionMissing(ConfigError):
 
     A Spark session keeps the files that its workers import. If one was edited since, and the workers would import
     a Python function from the earlier text, use another session: `spark.stop()`, then start one.
+    Python imports a package once per process. If it was edited since, start a new process; in a notebook, restart
+    the kernel.
     """
 
     code = "TR-102"

@@ -15,11 +15,13 @@ from tailrace.kafka.reader import Message
 from tailrace.previews.evaluation import Engine, batch, rows
 from tailrace.previews.model import Row
 from tailrace.stages.arrow_stages import ArrowSpec, ArrowStages
+from tailrace.stages.formats.known import refuse_edited
 from tailrace.stages.rules import UNDECODED
 
 
 def engine(pipeline: Pipeline, folder: Path, records: Sequence[Message]) -> Engine:
     """Load the function and the schemas; raise what a start of the pipeline would raise."""
+    refuse_edited(pipeline, folder)
     spec = ArrowSpec.of(pipeline, folder)
     stages = ArrowStages(spec)
 

@@ -1,7 +1,8 @@
 """A pipeline with its function loaded, and digests of the settings and code that determine its rows.
 
 The digests are of the files as they were loaded: a file that changes while a process runs changes nothing of what the
-process does, and a plan must name the code that delivers it.
+process does, and a plan must name the code that delivers it. A start with files that were edited after the process had
+imported them is refused.
 
 Each stage between source and sink is a pure function from DataFrame to DataFrame: `driver.frame` combines the stages
 for stateless pipelines, `spark_stream.frame` for stateful ones.
@@ -19,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.config import ISOLATION, Pipeline
 from tailrace.stages.formats.json_model import REFERENCE
-from tailrace.stages.formats.known import source_kind
+from tailrace.stages.formats.known import refuse_edited, source_kind
 from tailrace.stages.module_sources import sources
 from tailrace.stages.process import Function
 from tailrace.stages.session_settings import of_session
@@ -39,6 +40,7 @@ class Assembly:
     code: str = field(init=False)  # a digest of the function's code and arguments
 
     def __post_init__(self) -> None:
+        refuse_edited(self.pipeline, self.folder)
         object.__setattr__(self, "rules", self._rules())
         object.__setattr__(self, "code", self._code())
 

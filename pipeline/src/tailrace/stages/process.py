@@ -26,6 +26,8 @@ from pyspark.sql.types import BooleanType, StructType
 
 from tailrace.config import Rule
 from tailrace.errors import ConfigInvalid, FunctionInvalid, FunctionMissing, TailraceError
+from tailrace.stages.imported_texts import AGAIN, ImportedTexts
+from tailrace.stages.module_sources import sources
 from tailrace.stages.rows import BROKEN, DETAIL, KAFKA, REASON, STAGE
 from tailrace.stages.rules import UNDECODED
 from tailrace.stages.spark_text import first_line
@@ -36,6 +38,7 @@ _FAILED = "_failed"
 
 # Names of modules loaded from users' files, unloaded so that another pipeline's file can have the same name.
 _loaded: set[str] = set()
+_texts = ImportedTexts(reloads=True)
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,17 @@ def load(reference: str, folder: Path) -> Function:
     path = (folder / where).resolve() if where.endswith(".py") else None
     home = folder.resolve() if path is None else path.parent
     forget()
+    own = sources(reference, folder)
+    edited = _texts.edited(own)
+    if edited:
+        raise _missing(reference, edited, AGAIN)
     before = set(sys.modules)
     try:
         with _importable(home):
             module = _module(reference, where, home) if path is None else _file(reference, path)
     finally:
         files = sorted(_files(home, set(sys.modules) - before))
+        _texts.remember(own)
     found = getattr(module, name, None)
     if not callable(found):
         choices = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -9,14 +10,21 @@ from typing import Final
 
 from pyspark.sql.types import StructType
 
-from tailrace.config import Format, Sink, Source
+from tailrace.config import Format, Pipeline, Sink, Source
 from tailrace.config.reference import load
-from tailrace.errors import ExtraMissing, SchemaInvalid
+from tailrace.errors import ConfigInvalid, ExtraMissing, SchemaInvalid
 from tailrace.stages.formats import KEPT
 from tailrace.stages.formats.base import SinkFormat, SourceFormat
 from tailrace.stages.formats.json_format import JsonSink, JsonSource
+from tailrace.stages.formats.json_model import REFERENCE
 from tailrace.stages.formats.raw_format import RawSink, RawSource
+from tailrace.stages.imported_texts import AGAIN, ImportedTexts
+from tailrace.stages.module_sources import sources
 from tailrace.stages.rows import HIDDEN, KAFKA
+
+# Workers keep what they have imported, and a model is loaded once per process.
+_texts = ImportedTexts(reloads=False)
+_remembered: set[str] = set()  # references
 
 
 def _avro() -> ModuleType:
@@ -49,7 +57,11 @@ def source_kind(source: Source) -> type[SourceFormat]:
 
 def source_format(source: Source, folder: Path, *, jvm: bool) -> SourceFormat:
     """Return what reads the source's values; relative paths start from `folder`."""
-    made = source_kind(source).of(source, folder, jvm=jvm)
+    try:
+        made = source_kind(source).of(source, folder, jvm=jvm)
+    finally:  # a module that was imported stays so if it is refused
+        _remember(source.format, folder)
+        _remember(source.schema_, folder)
     if made.fields is not None:
         _check_names(made.fields)
     return made
@@ -59,7 +71,27 @@ def sink_format(sink: Sink, folder: Path) -> SinkFormat:
     """Return what writes the sink's values; relative paths start from `folder`."""
     known = SINKS.get(sink.format)
     own: type[SinkFormat] = known() if known else load("sink.format", sink.format, SinkFormat)
+    _remember(sink.format, folder)
     return own.of(sink, folder)
+
+
+def refuse_edited(pipeline: Pipeline, folder: Path) -> None:
+    """Refuse a format or a model of a package that was edited after this process had imported it."""
+    source = pipeline.source
+    settings = (("source.format", source.format), ("sink.format", pipeline.sink.format))
+    for setting, reference in (*settings, ("source.schema", source.schema_)):
+        edited = _texts.edited(sources(reference, folder)) if reference in _remembered and reference else ""
+        if edited:
+            kind = SchemaInvalid if setting == "source.schema" else ConfigInvalid
+            raise kind(f"{setting} {reference!r} cannot be loaded: {edited}", kept=KEPT, then=AGAIN)
+
+
+def _remember(reference: str | None, folder: Path) -> None:
+    """Note the texts of a package that has been imported; a file with a model is run from its text."""
+    found = REFERENCE.fullmatch(reference or "")
+    if reference and found and found["where"] in sys.modules and reference not in _remembered:
+        _remembered.add(reference)
+        _texts.remember(sources(reference, folder))
 
 
 def _check_names(schema: StructType) -> None:

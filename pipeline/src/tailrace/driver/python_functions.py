@@ -33,10 +33,15 @@ def _commands(frame: DataFrame) -> Iterator[bytes]:
     """Yield the pickled functions of a frame."""
     for node in tree(frame._jdf.queryExecution().analyzed()):
         for expression in node.expressions:
-            for each in walk(expression):
-                if each.getClass().getSimpleName() in _PYTHON:
-                    command = each.func().command()
-                    yield bytes(command if isinstance(command, bytes) else command.unsafeArray())
+            yield from commands(expression)
+
+
+def commands(expression: Any) -> Iterator[bytes]:
+    """Yield the pickled functions in an expression."""
+    for each in walk(expression):
+        if each.getClass().getSimpleName() in _PYTHON:
+            command = each.func().command()
+            yield bytes(command if isinstance(command, bytes) else command.unsafeArray())
 
 
 def _texts(command: bytes) -> frozenset[str]:

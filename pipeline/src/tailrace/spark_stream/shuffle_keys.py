@@ -11,13 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.driver.branches import Choice, choices, records_of, streams, unions
-from tailrace.driver.catalyst import Node, evaluated, items, references, tree, walk
+from tailrace.driver.catalyst import Node, evaluated, items, references, tree
 from tailrace.driver.dealing import join_type
+from tailrace.driver.python_functions import commands
 from tailrace.spark_stream import function_digest
 from tailrace.spark_stream.executed import SINGLE, nodes, partitioning
 
@@ -78,9 +78,6 @@ def _digest(found: list[Any]) -> str:
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:32]
 
 
-_PYTHON = frozenset({"PythonUDF", "PythonUDAF", "PythonUDTF"})
-
-
 @dataclass
 class _Columns:
     """Where the columns of the plans come from, by their ids."""
@@ -123,7 +120,7 @@ class _Columns:
         return [*kind, *(self._text(each) for each in choice.expressions), *tables]
 
     def _text(self, expression: Any) -> list[Any]:
-        self.functions += [function_digest.digest(each) for each in _commands(expression)]
+        self.functions += [function_digest.digest(each) for each in commands(expression)]
         return [_IDS.sub("", expression.toString()), *(self._origin(each) for each in references(expression))]
 
     def _origin(self, column: int) -> list[Any]:
@@ -140,14 +137,6 @@ def _constant(node: Node) -> str:
     if node.name == "LocalRelation" and not node.plan.data().isEmpty():
         return str(node.plan.toSQL("t"))
     return _IDS.sub("", node.plan.simpleString(25))
-
-
-def _commands(expression: Any) -> Iterator[bytes]:
-    """Yield the pickled Python functions in an expression."""
-    for each in walk(expression):
-        if each.getClass().getSimpleName() in _PYTHON:
-            command = each.func().command()
-            yield bytes(command if isinstance(command, bytes) else command.unsafeArray())
 
 
 def _is(expression: Any, kind: str) -> bool:

@@ -23,6 +23,7 @@ from tailrace.errors import CheckpointFailed, CheckpointMismatch
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId
 from tailrace.progress.stream_plan import StreamPlan, replace_offsets
+from tailrace.spark_stream import beginning
 from tailrace.spark_stream.storage import HADOOP, STATE, STORE, on_s3, settings
 
 KEPT = "what was committed stays delivered, once; the batch is read again, and what it had delivered is skipped"
@@ -91,6 +92,8 @@ class Checkpoint:
             )
         if plan is not None and plan.query:
             self._check_query(plan.query)
+        if plan is not None and plan.batch == last and last not in commits:
+            self._keep_beginning(plan)
         if self._remote:
             if plan is None and not commits and not self._exists("metadata"):
                 # The very first batch was about to be planned, and its query is unknown: nothing was delivered.
@@ -118,6 +121,20 @@ class Checkpoint:
                 kept="nothing was read or written",
                 then=_OWN,
             )
+
+    def _keep_beginning(self, plan: StreamPlan) -> None:
+        """Make sure that Spark begins an open batch where it was planned, in each partition."""
+        entry = self._read(f"offsets/{plan.batch}")
+        begins = beginning.planned(plan, entry)
+        name = beginning.told_by(plan.batch)
+        found = self._read(name) if self._exists(name) else ""
+        if not found:
+            return
+        kept = beginning.completed(found, begins)
+        if kept != found:
+            self._write(name, kept)
+            if self._read(name) != kept:
+                self._refuse([name], f"before batch {plan.batch} is finished")
 
     def brings_again(self, batch: BatchId) -> bool:
         """Return whether Spark delivers a batch again: it has planned it, and has not noted it as done."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -175,6 +176,42 @@ def test_failed_write_ends_the_run_and_the_next_continues(
     words.prove()
     # Spark never writes a commit again whose next batch was planned.
     assert {f"{words.name}/{each}" for each in faults if each != "commits/1"} <= set(store.objects(words.name))
+
+
+def test_first_batch_is_not_planned_before_the_store_has_where_it_begins(
+    words: Words, faulty: Proxy, store: Minio, spark: SparkSession
+) -> None:
+    """Without that object, a replay of the batch would begin at the latest offset."""
+    words.send(1500)
+    beginning = f"{words.name}/sources/0/0"
+    faulty.judge = once("PUT", f"/{beginning}", Fault.REFUSE)
+    with pytest.raises(errors.CheckpointFailed, match="sources/0/0"):
+        words.run(spark, faulty.endpoint)
+    assert faulty.faults
+    assert f"{words.name}/offsets/0" in store.objects(words.name)
+    faulty.judge = lambda method, path: None
+    words.run(spark, faulty.endpoint)
+    assert beginning in store.objects(words.name)
+    words.prove()
+
+
+def test_first_batch_begins_where_it_was_planned_when_the_store_has_lost_that(
+    words: Words, faulty: Proxy, store: Minio, spark: SparkSession
+) -> None:
+    """A start writes it again, and ends if the store refuses that."""
+    words.send(1500)
+    faulty.judge = once("PUT", f"/{words.name}/state/0/0/1.changelog", Fault.REFUSE)
+    with pytest.raises(errors.CheckpointFailed, match="after batch 0"):
+        words.run(spark, faulty.endpoint)
+    beginning = f"{words.name}/sources/0/0"
+    shutil.rmtree(store.data / BUCKET / words.name / "sources")
+    assert beginning not in store.objects(words.name)
+    faulty.judge = once("PUT", f"/{beginning}", Fault.REFUSE)
+    with pytest.raises(errors.CheckpointFailed, match="sources/0/0"):
+        words.run(spark, faulty.endpoint)
+    faulty.judge = lambda method, path: None
+    words.run(spark, faulty.endpoint)
+    words.prove()
 
 
 def test_stop_leaves_the_pipeline_to_a_standby_when_spark_has_noted_the_last_batch(

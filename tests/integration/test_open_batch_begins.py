@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -129,3 +130,20 @@ def test_partition_that_is_new_in_an_open_batch_and_loses_records_is_finished_wi
     send(one, lines(range(50, 51)), 1)
     one.run(**sections)
     assert ids(one) == sorted({*delivered, *range(30, 40), *left, 50})
+
+
+@pytest.mark.parametrize("function", ["raw", "first", "joined"])
+def test_first_batch_whose_beginning_the_checkpoint_has_lost_is_finished_where_it_began(
+    bench: MakeBench, function: str
+) -> None:
+    """Spark would begin it at the latest offset, deliver nothing of the rest, and note it as done."""
+    one, sections = prepared(bench, function)
+    one.send(lines(range(10)))
+    fail_in_part(one, sections)
+    shutil.rmtree(one.folder / "state" / "sources")
+    one.run(**sections)
+    assert ids(one) == list(range(10))
+    one.send(lines(range(20)))
+    one.run(**sections)
+    expected = list(range(20)) if function == "first" else sorted([*range(10), *range(20)])
+    assert ids(one) == (expected if function != "joined" else sorted([*range(10), *range(10), *range(10), *range(20)]))

@@ -95,10 +95,9 @@ class Checkpoint:
         if plan is not None and plan.batch == last and last not in commits:
             self._keep_beginning(plan)
         if self._remote:
-            if plan is None and not commits and not self._exists("metadata"):
-                # The very first batch was about to be planned, and its query is unknown: nothing was delivered.
+            if plan is None and not commits:
                 with self._asking("removing a batch that was never planned"):
-                    for name in ("offsets", "state"):
+                    for name in self._unusable(last):
                         self._files.delete(self._path(name), True)
             self._clear(last + 1 if last in commits else last)
 
@@ -122,13 +121,20 @@ class Checkpoint:
                 then=_OWN,
             )
 
+    def _unusable(self, last: int) -> list[str]:
+        """Return what is left of a very first batch whose query or beginning is unknown; nothing of it was planned."""
+        begun = last != 0 or self._exists(beginning.INITIAL)
+        if begun and self._exists("metadata"):
+            return []
+        return ["offsets", "state"] if begun else ["offsets", "state", "sources"]
+
     def _keep_beginning(self, plan: StreamPlan) -> None:
         """Make sure that Spark begins an open batch where it was planned, in each partition."""
         entry = self._read(f"offsets/{plan.batch}")
         begins = beginning.planned(plan, entry)
         name = beginning.told_by(plan.batch)
         found = self._read(name) if self._exists(name) else ""
-        if not found:
+        if not found and plan.batch > 0:  # Spark refuses to continue, and names the entry
             return
         kept = beginning.completed(found, begins)
         if kept != found:
@@ -186,7 +192,7 @@ class Checkpoint:
         # From batches of an earlier run, Spark needs no more than what it found at the start.
         needed = f"commits/{batch - 1}" if self._done == batch - 1 else "metadata"
         entry = self._read(f"offsets/{batch}")
-        self._require([needed], f"before batch {batch} is planned")
+        self._require([needed, beginning.INITIAL] if batch == 0 else [needed], f"before batch {batch} is planned")
         self._check_own(entry, batch)
         return entry
 
@@ -308,6 +314,7 @@ class Checkpoint:
     def _write(self, name: str, text: str) -> None:
         """Replace a file as Spark does, so that a crash leaves the old one or the new one."""
         with self._asking(f"writing {name}"):
+            self._files.mkdirs(self._path(name).getParent())
             streaming = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
             conf = self._spark._jsparkSession.sessionState().newHadoopConf()
             manager = streaming.CheckpointFileManager.create(self._jvm.org.apache.hadoop.fs.Path(self.place), conf)

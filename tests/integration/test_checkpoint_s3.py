@@ -97,12 +97,14 @@ class Words:
             "json",
         ]
 
-    def run(self, spark: SparkSession, endpoint: str, stop: Stop | None = None) -> None:
+    def run(self, spark: SparkSession, endpoint: str, stop: Stop | None = None, *, function: str = "") -> None:
         """Run over the existing records, in this process; with a `stop`, until it is requested."""
         # Hadoop caches one client per bucket.
         keys = {"fs_s3a_access_key": KEY, "fs_s3a_secret_key": SECRET, "fs_s3a_impl_disable_cache": "true"}
         keys |= {"fs_s3a_attempts_maximum": "1", "fs_s3a_retry_limit": "1"}  # faults stay until the run has ended
         more = {f"TAILRACE_SPARK__spark_hadoop_{name}": value for name, value in keys.items()}
+        if function:
+            more |= {"TAILRACE_PROCESS__FUNCTION": function}
         with patch.dict(os.environ, self.environment(endpoint) | more):
             loaded = file.load(self.example.pipeline)
         run.run(loaded.pipeline, loaded.folder, batch=stop is None, stop=stop, spark=spark)
@@ -212,6 +214,23 @@ def test_first_batch_begins_where_it_was_planned_when_the_store_has_lost_that(
     faulty.judge = lambda method, path: None
     words.run(spark, faulty.endpoint)
     words.prove()
+
+
+@pytest.mark.parametrize("function", ["marked", "plain"])
+def test_function_without_state_runs_with_a_checkpoint_on_minio(
+    words: Words, store: Minio, spark: SparkSession, function: str
+) -> None:
+    """A watermark alone has no state, and neither has a projection: each run delivers its records once."""
+    code = words.folder / "plain.py"
+    code.write_text(
+        "def marked(words, **arguments):\n    return plain(words.withWatermark('at', '1 minute'))\n\n\n"
+        "def plain(words, **arguments):\n    return words.select('word')\n"
+    )
+    for count in (100, 150):
+        words.send(count)
+        words.run(spark, store.endpoint, function=f"{code}:{function}")
+    topics = words.sink, f"{words.name}.rejected"
+    assert sum(len(list(read(kafka_at(words.bootstrap), topic))) for topic in topics) == 250
 
 
 def test_stop_leaves_the_pipeline_to_a_standby_when_spark_has_noted_the_last_batch(

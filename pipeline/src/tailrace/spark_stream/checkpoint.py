@@ -19,11 +19,12 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import SparkSession
 
 from tailrace.config import Pipeline
+from tailrace.driver.catalyst import tree
 from tailrace.errors import CheckpointFailed, CheckpointMismatch
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId
 from tailrace.progress.stream_plan import StreamPlan, replace_offsets
-from tailrace.spark_stream import beginning
+from tailrace.spark_stream import beginning, executed
 from tailrace.spark_stream.storage import HADOOP, STATE, STORE, on_s3, settings
 
 KEPT = "what was committed stays delivered, once; the batch is read again, and what it had delivered is skipped"
@@ -74,7 +75,7 @@ class Checkpoint:
         self._remote = on_s3(pipeline)
         place = pipeline.checkpoint
         self.place = place.rstrip("/") if self._remote else (base / place.removeprefix("file:")).resolve().as_uri()
-        self._known: tuple[Operator, ...] = ()
+        self._known: tuple[Operator, ...] | None = None
         self._done: int | None = None
         self._pool = ThreadPoolExecutor(_PROBES, "checkpoint")
 
@@ -260,15 +261,13 @@ class Checkpoint:
         raise CheckpointFailed(f"Spark no longer knows the query {number}", kept=KEPT, then=NEXT)
 
     def _operators(self) -> tuple[Operator, ...]:
-        """Return the query's stateful operators, which are the same in all its batches."""
-        if not self._known:
+        """Return the query's stateful operators, which are the same in all its batches; a query may have none."""
+        if self._known is None:
             counts: dict[int, int] = {}
-            for node in _nodes(self._execution().lastExecution().executedPlan()):
-                info = _state_info(node)
+            for node in executed.nodes(tree(self._execution().lastExecution().executedPlan())):
+                info = _state_info(node.plan)
                 if info is not None:
                     counts[info.operatorId()] = info.numPartitions()
-            if not counts:
-                raise CheckpointFailed("Spark's plan of the batch has no state to look for", kept=KEPT, then=NEXT)
             self._known = tuple(
                 Operator(number, partitions, self._stores(number)) for number, partitions in sorted(counts.items())
             )
@@ -345,16 +344,11 @@ class _Asking:
             raise CheckpointFailed(f"{self.doing}: {said[:500]}", kept=KEPT, then=NEXT) from error
 
 
-def _nodes(node: Any) -> Iterator[Any]:
-    yield node
-    children = node.children()
-    for number in range(children.size()):
-        yield from _nodes(children.apply(number))
-
-
 def _state_info(node: Any) -> Any:
     try:
         found = node.stateInfo()
     except Py4JError:  # not an operator with state: it has no such method
         return None
-    return found.get() if found.isDefined() else None
+    if not found.isDefined():
+        raise CheckpointFailed(f"Spark's plan does not name the state of {node.nodeName()}", kept=KEPT, then=NEXT)
+    return found.get()

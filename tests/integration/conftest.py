@@ -18,7 +18,7 @@ from support.readers import Reading, request_for
 from support.threads import Line
 from support.zookeeper import ZooKeeper
 from tailrace.config import Pipeline, Sink, Source
-from tailrace.spark_stream.checkpoint import prepare
+from tailrace.spark_stream.storage import prepare
 from tailrace.startup.session import session as start
 from tailrace.testing import Topics
 

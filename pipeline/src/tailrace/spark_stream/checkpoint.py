@@ -25,29 +25,13 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId
 from tailrace.progress.stream_plan import StreamPlan, replace_offsets
 from tailrace.spark_stream import beginning, executed
-from tailrace.spark_stream.storage import HADOOP, STATE, STORE, on_s3, settings
+from tailrace.spark_stream.storage import on_s3
 
 KEPT = "what was committed stays delivered, once; the batch is read again, and what it had delivered is skipped"
 NEXT = "check the object store with `tailrace doctor FILE`, then start the pipeline again"
 _OWN = "point `checkpoint` to the folder that this pipeline used before; `tailrace explain TR-307`"
 _PROBES = 8  # concurrent requests to the store
 _STATE_FILE = re.compile(r"(\d+)(?:_[^.]+)?\.(?:changelog|zip|delta|snapshot)")
-
-
-def prepare(spark: SparkSession, pipeline: Pipeline) -> None:
-    """Give the session its secrets, which it cannot be started with, and an existing session its settings too."""
-    chosen = settings(pipeline) | pipeline.spark
-    # A session that is used for several pipelines must not keep the checkpoint manager of the previous one.
-    for name in STATE | STORE:
-        if name in chosen:
-            spark.conf.set(name, chosen[name])
-        else:
-            spark.conf.unset(name)
-    if on_s3(pipeline):
-        hadoop = spark.sparkContext._jsc.hadoopConfiguration()
-        for name, value in chosen.items():
-            if name.startswith(HADOOP):
-                hadoop.set(name.removeprefix(HADOOP), value)
 
 
 @dataclass(frozen=True)

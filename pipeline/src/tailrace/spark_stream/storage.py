@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tailrace.config import SECRET_OPTION, Pipeline
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 S3A = "s3a:"
 HADOOP = "spark.hadoop."
@@ -78,3 +82,19 @@ def hidden(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings that hold a Hadoop secret; Spark would show them in the arguments of its own process."""
     secret = re.compile(rf"{SECRET_OPTION.pattern}|(access|encryption)[.]?key", re.IGNORECASE)
     return {name: value for name, value in settings.items() if name.startswith(HADOOP) and secret.search(name)}
+
+
+def prepare(spark: SparkSession, pipeline: Pipeline) -> None:
+    """Give the session its secrets, which it cannot be started with, and an existing session its settings too."""
+    chosen = settings(pipeline) | pipeline.spark
+    # A session that is used for several pipelines must not keep the checkpoint manager of the previous one.
+    for name in STATE | STORE:
+        if name in chosen:
+            spark.conf.set(name, chosen[name])
+        else:
+            spark.conf.unset(name)
+    if on_s3(pipeline):
+        hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+        for name, value in chosen.items():
+            if name.startswith(HADOOP):
+                hadoop.set(name.removeprefix(HADOOP), value)

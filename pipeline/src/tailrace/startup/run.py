@@ -34,9 +34,9 @@ from tailrace.progress.lease import Holder, Lease, Phase, running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.stores import open_store
 from tailrace.spark_stream import spark_source, stream
-from tailrace.spark_stream.checkpoint import prepare
 from tailrace.spark_stream.frame import frame
 from tailrace.spark_stream.gate import Gate
+from tailrace.spark_stream.storage import prepare
 from tailrace.stages import process
 from tailrace.stages.assembly import Assembly
 from tailrace.startup import warming

@@ -180,6 +180,7 @@ def test_failed_write_ends_the_run_and_the_next_continues(
     assert {f"{words.name}/{each}" for each in faults if each != "commits/1"} <= set(store.objects(words.name))
 
 
+@pytest.mark.slow
 def test_first_batch_is_not_planned_before_the_store_has_where_it_begins(
     words: Words, faulty: Proxy, store: Minio, spark: SparkSession
 ) -> None:
@@ -197,6 +198,7 @@ def test_first_batch_is_not_planned_before_the_store_has_where_it_begins(
     words.prove()
 
 
+@pytest.mark.slow
 def test_first_batch_begins_where_it_was_planned_when_the_store_has_lost_that(
     words: Words, faulty: Proxy, store: Minio, spark: SparkSession
 ) -> None:

@@ -31,6 +31,12 @@ FUNCTION = """
 """
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Believe the only broker at once."""
+    monkeypatch.setattr("tailrace.kafka.source.CERTAIN_AFTER", 1.0)
+
+
 @pytest.fixture
 def one(bench: MakeBench) -> Bench:
     """Fill a source partition with ten records."""

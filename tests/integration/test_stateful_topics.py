@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,13 @@ from support.pipelines import Bench, as_json, events_of
 from support.threads import recreated
 from tailrace import errors
 from tailrace.startup.run import run
+from tailrace.testing import Record, produce
 
 pytestmark = [pytest.mark.integration, pytest.mark.takes(25)]
 
 MakeBench = Callable[..., Bench]
 FUNCTION = """
+    import time
     from pathlib import Path
     from pyspark.sql import functions as F
     from pyspark.sql.types import LongType
@@ -26,6 +29,8 @@ FUNCTION = """
         def check(number):
             if number == 4 and Path({folder!r}, "broken").exists():
                 raise ValueError("the fault of the test")
+            while number == 50 and Path({folder!r}, "held").exists():
+                time.sleep(0.1)
             return number
         return frame.dropDuplicates(["id"]).select(F.udf(check, LongType())("id").alias("id"))
 """
@@ -113,3 +118,38 @@ def test_topic_that_is_created_again_while_a_stateful_pipeline_runs_stops_it(one
     with pytest.raises(errors.PlanOfAnother, match="while the pipeline ran"):
         run(one.pipeline(**sections(one)), one.folder, emit=as_json(heard), spark=one.spark)
     assert ids(one) == list(range(10))
+
+
+@pytest.mark.parametrize("crash", [True, False])
+def test_batch_without_records_of_a_topic_that_was_created_again_is_finished(one: Bench, *, crash: bool) -> None:
+    """It depends on nothing of that topic; refused, it would be lost with the state, and with nothing gained."""
+    other = one.topics("other")
+    both = {"topics": [one.source, other]}
+    made = {loss: sections(one, loss) for loss in ("stop", "reset")}
+    for each in made.values():
+        each["source"] |= both
+    one.run(**made["stop"])
+    produce(one.kafka, other, [Record(each) for each in records(range(10, 13))])
+    one.run(**made["stop"])
+    one.send(records(range(50, 51)))
+    held = Path(one.folder, "held")
+    held.touch()
+
+    def heard(event: dict[str, Any]) -> None:
+        if event["event"] == "planned":
+            recreated(one, other)
+            produce(one.kafka, other, [Record(each) for each in records(range(100, 105))])
+            if not crash:
+                threading.Timer(3.0, held.unlink).start()
+
+    stopped = made["stop"] | ({"batch": {"drain": 0.1}} if crash else {})
+    with pytest.raises(errors.PlanOfAnother, match="while the pipeline ran"):
+        run(one.pipeline(**stopped), one.folder, emit=as_json(heard), spark=one.spark)
+    one.settle()
+    if crash:
+        held.unlink()
+        with pytest.raises(errors.PlanOfAnother, match="which is finished now"):
+            one.run(**made["reset"])
+    assert ids(one) == [*range(13), 50]
+    one.run(**made["reset"])
+    assert ids(one) == [*range(13), 50, *range(100, 105)]

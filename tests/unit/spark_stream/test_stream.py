@@ -30,7 +30,7 @@ class Script:
             {("in", 0): 1},
             1,
         )
-        self.open = False
+        self.open = self.finished = False
         self.stop = SimpleNamespace(event=threading.Event())
 
     def tick(self, query: object) -> None:

@@ -20,7 +20,7 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.topics import topic_ids
 from tailrace.progress import chosen_again
 from tailrace.progress.marker import Marker
-from tailrace.progress.plan import BEFORE_FIRST, Place, Plan, Range, SinkPartition, position
+from tailrace.progress.plan import BEFORE_FIRST, Away, Place, Plan, Range, SinkPartition, position
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 from tailrace.status.events import Noted, OffsetsReset, Ready, Started, Stopped
 
@@ -51,10 +51,12 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
             context.emit(Stopped(context.stop.reason, plan.batch))
             return
         crash_points.at(Point.OPEN_BATCH_FINISHED, plan.batch)
-        loop.positions = _checked(context, loop, positions, again, ids)
         # Offsets that a person has set have no run.
-        if plan.batch == BEFORE_FIRST and plan.run and pipeline.offsets.from_ is not None:
-            _begin_anew(context, loop, ids)
+        first = plan.batch == BEFORE_FIRST and bool(plan.run) and pipeline.offsets.from_ is not None
+        anew = _anew(context, positions) if first else {}
+        loop.positions = _checked(context, loop, positions | anew, again, ids)
+        if anew:
+            loop.plan = _pinned(context, ids, loop.positions, loop.away)
         if loop.plan is not None and loop.plan.done and not plan.done:  # given up: the driver that planned it ends
             loop.settle()
     # A topic that is missing just now is still the one that was read, so that another one in its place is noticed.
@@ -65,25 +67,24 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
     loop.stream(until_read=until_read)
 
 
-def _pinned(context: Context, ids: Mapping[str, str], positions: TopicPartitions) -> Plan:
+def _pinned(context: Context, ids: Mapping[str, str], positions: TopicPartitions, away: Away | None = None) -> Plan:
     """Record where a new pipeline begins, and return the plan: a start before its first batch may begin elsewhere."""
-    plan = replace(position(context.pipeline, BEFORE_FIRST, ids, positions, time.time()), run=context.run)
+    new = position(context.pipeline, BEFORE_FIRST, ids, positions, time.time())
+    plan = replace(new, run=context.run, away=away or {})
     context.ledger.settle(plan, positions)
     return plan
 
 
-def _begin_anew(context: Context, loop: Loop, ids: Mapping[str, str]) -> None:
-    """Begin where the group is now: until the first batch, its own job may have been started again and gone on.
+def _anew(context: Context, positions: TopicPartitions) -> TopicPartitions:
+    """Return where the group is by now, if elsewhere: until the first batch, its own job may have gone on.
 
     A group that has expired no longer tells where; a job of Tailrace that still runs refuses the start.
     """
     try:
         _, now = context.mirror.begin(context.cluster)
     except errors.OffsetStoreUnusable:
-        return
-    if now.items() - loop.positions.items():
-        loop.positions |= now
-        loop.plan = _pinned(context, ids, loop.positions)
+        return {}
+    return now if now.items() - positions.items() else {}
 
 
 def _finish(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NewType
 
@@ -93,6 +93,10 @@ class StreamPlan:
     def ends(self) -> dict[Place, int]:
         """Where the batch leaves each source partition."""
         return offsets_of(self.entry)
+
+    def reads_of(self, topics: Collection[str]) -> bool:
+        """Return whether the batch reads records of one of these topics."""
+        return any(each.topic in topics for each in (*self.ranges, *self.reads))
 
     def to_bytes(self) -> bytes:
         """Serialize the plan for the ledger."""

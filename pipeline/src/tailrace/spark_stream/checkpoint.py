@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from tailrace.config import Pipeline
 from tailrace.driver.catalyst import tree
 from tailrace.errors import CheckpointFailed, CheckpointMismatch
 from tailrace.kafka.clients import TopicPartitions
-from tailrace.progress.plan import BatchId
+from tailrace.progress.plan import BatchId, Place
 from tailrace.progress.stream_plan import StreamPlan, replace_offsets
 from tailrace.spark_stream import beginning, executed
 from tailrace.spark_stream.storage import on_s3
@@ -65,8 +65,11 @@ class Checkpoint:
 
     # -- the start ---------------------------------------------------------------------------------
 
-    def check(self, plan: StreamPlan | None) -> None:
-        """Refuse a folder that does not match the ledger; remove the state that an unfinished batch left."""
+    def check(self, plan: StreamPlan | None, present: Collection[Place]) -> None:
+        """Refuse a folder that does not match the ledger; remove the state that an unfinished batch left.
+
+        `present` are the source's partitions.
+        """
         offsets, commits = self._batches("offsets"), self._batches("commits")
         last, known = max(offsets, default=-1), plan.batch if plan else -1
         if not known <= last <= known + 1:
@@ -78,7 +81,7 @@ class Checkpoint:
         if plan is not None and plan.query:
             self._check_query(plan.query)
         if plan is not None and plan.batch == last and last not in commits:
-            self._keep_beginning(plan)
+            self._keep_beginning(plan, present)
         if self._remote:
             if plan is None and not commits:
                 with self._asking("removing a batch that was never planned"):
@@ -113,10 +116,10 @@ class Checkpoint:
             return []
         return ["offsets", "state"] if begun else ["offsets", "state", "sources"]
 
-    def _keep_beginning(self, plan: StreamPlan) -> None:
-        """Make sure that Spark begins an open batch where it was planned, in each partition."""
+    def _keep_beginning(self, plan: StreamPlan, present: Collection[Place]) -> None:
+        """Make sure that Spark begins an open batch where it was planned, in each partition that there still is."""
         entry = self._read(f"offsets/{plan.batch}")
-        begins = beginning.planned(plan, entry)
+        begins = {place: offset for place, offset in beginning.planned(plan, entry).items() if place in present}
         name = beginning.told_by(plan.batch)
         found = self._read(name) if self._exists(name) else ""
         if not found and plan.batch > 0:  # Spark refuses to continue, and names the entry

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Collection
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -61,6 +62,7 @@ class Runner:
         self._joins = False  # whether joins that shuffle were checked
         self._judged: tuple[str, ...] = ()  # the shuffles that were judged last
         self._seen: Parts = frozenset()
+        self._once = False  # whether the run ends with the open batch
         self._delivered = -1
         self._owners: dict[SinkPartition, str] = {}
         self._ends: TopicPartitions = {}
@@ -89,6 +91,15 @@ class Runner:
         return self._plan is not None and not self._plan.done and self._delivered != self._plan.batch
 
     @property
+    def finished(self) -> bool:
+        """Whether the run was to end with the open batch, and that is delivered and noted."""
+        return self._once and not self.open and self.noted
+
+    def reads_of(self, topics: Collection[str]) -> bool:
+        """Return whether the batch in progress reads records of one of these topics."""
+        return self.open and self._plan is not None and self._plan.reads_of(topics)
+
+    @property
     def noted(self) -> bool:
         """Whether Spark has noted the last batch as done, as far as the store tells; also if there is none."""
         if self._plan is None or self._log is None:
@@ -108,13 +119,15 @@ class Runner:
         touched: bool = False,
         in_part: bool = False,
         seen: Parts = frozenset(),
+        once: bool = False,
     ) -> None:
         """Set where the stream continues: after this plan, at these positions.
 
         `cut` says who shuffles its rows; `touched`: the plan's batch is delivered, or a part of it is; `in_part`: not
-        all of it is; `seen`: the sink partitions of which the start has read a marker. An open batch that Spark has not
-        noted comes again.
+        all of it is; `seen`: the sink partitions of which the start has read a marker; `once`: no other batch may
+        begin. An open batch that Spark has not noted comes again.
         """
+        self._once = once
         self._plan, self.positions, self._log, self._cut = plan, dict(positions), log, cut
         self._touched, self._in_part, self._seen = touched, in_part, seen
         self._delivered = plan.batch if plan is not None and log.noted(plan.batch) else -1
@@ -126,6 +139,8 @@ class Runner:
         with self.turns.taken():
             try:
                 self._batch(rows, BatchId(number))
+                if self._once:
+                    self.turns.close()
             except errors.TailraceError as error:
                 self.error = error
                 raise
@@ -176,7 +191,7 @@ class Runner:
                 mixes=self._cut.mixes,
                 spread=self._cut.spread,
                 cut=shuffles,
-                topics=self._topics.of(offsets_of(entry)),
+                topics=self._ids(offsets_of(entry)),
             )
             assigned = assign(plan, slices)
             if number != self.last + 1:
@@ -197,6 +212,10 @@ class Runner:
                 self._control.learn(plan, time.monotonic() - begun)
         self._context.watcher.finished(self._finished(plan, written, replay))
         crash_points.at(Point.BATCH_RETURNED, number)
+
+    def _ids(self, ends: TopicPartitions) -> dict[str, str]:
+        self._topics.learn({topic for topic, _ in ends} - {topic for topic, _ in self.positions})
+        return self._topics.of(ends)
 
     def _shuffles(self, rows: DataFrame, stream: DataFrame) -> tuple[str, ...]:
         query = spark_source.active_query(rows.sparkSession, self._query_id(rows))

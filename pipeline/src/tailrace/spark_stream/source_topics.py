@@ -7,7 +7,7 @@ driver once a second while the query runs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tailrace.config import OnDataLoss, Pipeline
 from tailrace.errors import PlanOfAnother, TailraceError
@@ -19,6 +19,7 @@ from tailrace.progress.plan import BatchId, Place
 
 EVERY = 1.0  # seconds between two requests
 _DELIVERED = "everything that was delivered; nothing more was read"
+_AGAIN = "start the pipeline again"
 
 
 class SourceTopics:
@@ -35,7 +36,9 @@ class SourceTopics:
         now = source.ids(pipeline, cluster, planned)
         self.again = frozenset(topic for topic, name in now.items() if planned.get(topic, name) != name)
         self.ids = {**planned, **now}
+        self.lost: frozenset[str] = frozenset()  # those that were created again while the pipeline ran
         self._asked = clock()
+        self._waits = False
 
     def of(self, places: Iterable[Place]) -> dict[str, str]:
         """Return the ids of the topics of these partitions."""
@@ -65,22 +68,37 @@ class SourceTopics:
             self.again,
             f"since batch {batch}, which Spark has not noted as done, was planned to read it",
             "nothing was read or written",
-            "check the output for what the batch delivered; then give the pipeline a new name and a new checkpoint",
+            "check the output for what the batch delivered; then give the pipeline a new name and a new checkpoint: it "
+            "begins by auto.offset.reset, or at the offsets that you choose (`offsets`, with a file)",
         )
+
+    def wait(self) -> None:
+        """Let an open batch be finished that reads nothing of the topics that were created again."""
+        self._waits = True
+
+    def finished(self, batch: BatchId) -> PlanOfAnother:
+        """Return the end of the run that has finished such a batch: the next start moves the offsets."""
+        return recreation(self.again, f"since batch {batch}, which is finished now", _DELIVERED, _AGAIN)
+
+    def learn(self, new: Collection[str]) -> None:
+        """Ask for the ids of topics that the last batch did not have: one of the same name may have been deleted."""
+        if new:
+            now = source.topics(self._pipeline, self._cluster, new).found
+            self.ids = {**self.ids, **{topic: name for topic, (name, _) in now.items() if topic in new}}
 
     def look(self) -> None:
         """Raise PlanOfAnother if a topic has another id than before; ask at most once a second.
 
         One answer is enough: the next start asks until the brokers agree.
         """
-        if self._clock() - self._asked < EVERY:
+        if self._waits or self._clock() - self._asked < EVERY:
             return
         self._asked = self._clock()
         try:
             found = source.topics(self._pipeline, self._cluster, self.ids).found
         except TailraceError:  # if that matters, the query fails by itself
             return
-        again = sorted(topic for topic, (name, _) in found.items() if self.ids.get(topic, name) != name)
-        if again:
-            raise recreation(again, "while the pipeline ran", _DELIVERED, "start the pipeline again")
+        self.lost = frozenset(topic for topic, (name, _) in found.items() if self.ids.get(topic, name) != name)
+        if self.lost:
+            raise recreation(self.lost, "while the pipeline ran", _DELIVERED, _AGAIN)
         self.ids = {**{topic: name for topic, (name, _) in found.items()}, **self.ids}

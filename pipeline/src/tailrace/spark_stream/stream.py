@@ -26,7 +26,7 @@ from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress import expiry
 from tailrace.progress.marker import Marker
-from tailrace.progress.plan import BEFORE_FIRST, Plan, SinkPartition
+from tailrace.progress.plan import BEFORE_FIRST, BatchId, Plan, SinkPartition
 from tailrace.progress.stream_plan import StreamPlan
 from tailrace.spark_stream import spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
@@ -119,8 +119,12 @@ def _from(
         _check_open(plan, markers, context.assembly, mixes=cut.mixes)
     checkpoint = Checkpoint(spark, pipeline, context.assembly.folder)
     try:
-        checkpoint.check(plan)
-        if plan is not None and moved:
+        checkpoint.check(plan, frozenset(source.partitions_of(pipeline, context.cluster)))
+        once = plan is not None and _finishes_first(checkpoint, topics, plan)
+        if plan is not None and once:
+            topics.wait()
+            positions = plan.ends
+        elif plan is not None and moved:
             plan = _moved(checkpoint, topics, plan, positions)
             for note in moved:
                 context.emit(OffsetsReset(note))
@@ -130,13 +134,19 @@ def _from(
             context.emit(Noted("the checkpoint was written by version 0.1, which read each record twice"))
         done = _written(plan, markers) if plan is not None else []
         touched, in_part = any(done), any(done) and not all(done)
-        runner.begin(plan, positions, checkpoint, cut, touched=touched, in_part=in_part, seen=frozenset(markers))
+        seen = frozenset(markers)
+        runner.begin(plan, positions, checkpoint, cut, touched=touched, in_part=in_part, seen=seen, once=once)
         _fill(cut.rows, pipeline)
         context.watcher.reading(lambda: runner.positions)
         context.emit(Ready(pipeline.pipeline, context.run))
         _stream(context, runner, topics, cut.rows, checkpoint.place, until_read)
     finally:
         checkpoint.close()
+
+
+def _finishes_first(checkpoint: Checkpoint, topics: SourceTopics, plan: StreamPlan) -> bool:
+    """Return whether the open batch is finished before the offsets move, as it reads nothing of the new topics."""
+    return bool(topics.again) and not checkpoint.noted(plan.batch) and not plan.reads_of(topics.again)
 
 
 def _moved(checkpoint: Checkpoint, topics: SourceTopics, plan: StreamPlan, positions: TopicPartitions) -> StreamPlan:
@@ -184,7 +194,7 @@ def _stream(context: Context, runner: Runner, topics: SourceTopics, rows: DataFr
     try:
         _watch(context, runner, topics, query, batch)
     except BaseException as error:
-        at_once = isinstance(error, errors.DriverFenced | errors.PlanOfAnother)
+        at_once = isinstance(error, errors.DriverFenced) or runner.reads_of(topics.lost)
         with contextlib.suppress(errors.TailraceError):  # an error that follows from the first says less
             _end(context, query, runner, 0.0 if at_once else drain)
         raise
@@ -193,6 +203,8 @@ def _stream(context: Context, runner: Runner, topics: SourceTopics, rows: DataFr
         raise unfinished(context.stop, runner.last, pipeline.batch.drain) from runner.error
     if runner.error is not None:
         raise runner.error
+    if runner.finished:
+        raise topics.finished(BatchId(runner.last))
     problem = None if runner.turns.refused else query.exception()
     if problem is not None:
         raise overtaken(failure(problem, pipeline), context.ledger, pipeline, runner.last + 1, context.run)
@@ -210,7 +222,7 @@ def _watch(context: Context, runner: Runner, topics: SourceTopics, query: Stream
     brokers, asked, watched = Brokers(context.emit, asking(context.pipeline.kafka)), 0.0, ""
     renewal = Renewal(context.ledger, context.pipeline, context.renew_every)
     while query.isActive and not context.stop.event.wait(0.2):
-        if runner.error is not None:
+        if runner.error is not None or runner.finished:
             return
         context.watcher.tick(query)
         current = f"{runner.last} {runner.open}" if runner.turns.busy else ""

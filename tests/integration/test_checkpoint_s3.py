@@ -22,14 +22,16 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from support.minio import BUCKET, KEY, SECRET, Fault, Minio, Proxy, minio, proxy, reach
+from support.pipelines import QUIET
 from tailrace import errors
 from tailrace.cli.main import app
-from tailrace.config import file
+from tailrace.config import Pipeline, Sink, Source, file
 from tailrace.demo.example import example, load
 from tailrace.demo.feed import create_topics, feed, kafka_at
 from tailrace.demo.proof import compare, source_of
 from tailrace.driver.shutdown import Stop
 from tailrace.kafka.reader import read
+from tailrace.spark_stream.storage import prepare
 from tailrace.startup import run
 from tailrace.startup.watcher import RunWatcher
 from tailrace.testing.embedded import EmbeddedKafka
@@ -53,6 +55,13 @@ def faulty(store: Minio) -> Iterator[Proxy]:
     """Start a proxy to MinIO that injects the faults a test chooses."""
     with proxy(store.endpoint) as between:
         yield between
+
+
+@pytest.fixture(autouse=True)
+def plain(spark: SparkSession) -> Iterator[None]:
+    """Leave the shared session as other tests expect it: for checkpoints on a disk."""
+    yield
+    prepare(spark, Pipeline(pipeline="tests", source=Source(topics=["in"]), sink=Sink(topic="out"), spark=QUIET))
 
 
 class Words:

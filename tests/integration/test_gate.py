@@ -50,20 +50,11 @@ def prepared(bench: MakeBench) -> tuple[Bench, dict[str, Any]]:
     return one, sections
 
 
-def fail_behind_the_shuffle(one: Bench, sections: dict[str, Any]) -> None:
-    """Run until the rejected records are committed, but not the outputs."""
-    (one.folder / "broken").touch()
-    with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
-        one.run(**sections)
-    one.settle()
-    (one.folder / "broken").unlink()
-
-
 @pytest.mark.takes(12)
 def test_rejected_records_before_a_shuffle_are_committed_once(bench: MakeBench) -> None:
     """The reading tasks commit them before the outputs; a replay finds them delivered."""
     one, sections = prepared(bench)
-    fail_behind_the_shuffle(one, sections)
+    one.fail_in_part(**sections)
     odd = [b'{"id": %d}' % number for number in range(1, 20, 2)]
     assert sorted(value or b"" for value, _ in one.rejected()) == sorted(odd)
     assert one.values() == []
@@ -77,7 +68,7 @@ def test_rejected_records_before_a_shuffle_are_committed_once(bench: MakeBench) 
 def test_changed_verdict_before_a_shuffle_stops_the_batch_and_names_the_record(bench: MakeBench) -> None:
     """Nothing derived from it is committed; with the old verdict, the batch continues."""
     one, sections = prepared(bench)
-    fail_behind_the_shuffle(one, sections)
+    one.fail_in_part(**sections)
     (one.folder / "strict").unlink()
     with pytest.raises(errors.VerdictChanged, match=rf"the record {one.source}-[01] offset 1 is now accepted"):
         one.run(**sections)
@@ -95,7 +86,7 @@ def test_open_batch_behind_a_shuffle_whose_rejected_records_are_deleted_is_finis
 ) -> None:
     """A record that is gone has no other verdict. What is left of the batch is delivered."""
     one, sections = prepared(bench)
-    fail_behind_the_shuffle(one, sections)
+    one.fail_in_part(**sections)
     expire(one.kafka, one.source, 4)
     sections["source"]["on_data_loss"] = "reset"
     (one.folder / "strict").unlink()
@@ -112,7 +103,7 @@ def test_open_batch_behind_a_shuffle_whose_rejected_records_are_deleted_is_finis
 def test_open_batch_behind_a_shuffle_of_a_recreated_topic_is_finished_with_reset(bench: MakeBench) -> None:
     """Its rejected records stay committed, and the new topic is read from its beginning."""
     one, sections = prepared(bench)
-    fail_behind_the_shuffle(one, sections)
+    one.fail_in_part(**sections)
     cluster = Cluster(one.pipeline().kafka)
     cluster.admin.delete_topics([one.source])[one.source].result(30)
     wait_until(lambda: one.source not in cluster.topics(), "the topic to be gone", 30)
@@ -128,7 +119,7 @@ def test_changed_verdict_without_a_shuffle_loses_and_repeats_nothing(bench: Make
     """A delivered sink partition stays; the others decide again, and each record is accepted or rejected once."""
     one, sections = prepared(bench)
     sections["process"] = {"function": "kept.py:kept"}
-    fail_behind_the_shuffle(one, sections)
+    one.fail_in_part(**sections)
     (one.folder / "strict").unlink()
     one.run(**sections)
     delivered = [int((value or b"")[6:-1]) for value in one.values()]

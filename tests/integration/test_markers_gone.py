@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from integration import test_dropin_replays as replays
 from integration.test_delivery import break_in_the_middle, faulty
-from integration.test_stateful import fail_behind_the_state, prepared, refused
+from integration.test_stateful import prepared, refused
 from support.dropin import deliver, read
 from support.pipelines import Bench, numbered
 from support.threads import Line, first_part_only
@@ -112,7 +112,7 @@ def test_marker_deleted_while_a_start_waits_stops_a_batch_of_a_stateful_pipeline
 ) -> None:
     """Those of its rejected records too."""
     one, sections = prepared(bench)
-    fail_behind_the_state(one, sections)
+    one.fail_in_part(**sections)
     delete_while_waiting(monkeypatch, one.kafka, one.name)
     with pytest.raises(errors.ProgressMissing, match=r"batch 0: its marker, .* is gone"):
         one.run(**sections)

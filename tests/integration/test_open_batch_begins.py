@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 
 from support.expiry import expire
 from support.pipelines import Bench, events_of
 from tailrace import errors
-from tailrace.testing import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.takes(20)]
 
@@ -66,32 +63,12 @@ def lines(numbers: range) -> list[bytes | None]:
     return [b'{"id": %d}' % number for number in numbers]
 
 
-def grow(one: Bench) -> None:
-    """Add a partition to the source, and wait until a broker lists it."""
-    admin = AdminClient({"bootstrap.servers": one.kafka})
-    admin.create_partitions([NewPartitions(one.source, 2)])[one.source].result(30)
-    wait_until(
-        lambda: len(admin.list_topics(one.source, timeout=10).topics[one.source].partitions) == 2,
-        "the source to have grown",
-        30,
-    )
-
-
 def send(one: Bench, values: list[bytes | None], partition: int) -> None:
     """Write records with a producer that knows all partitions of the source."""
     producer = Producer({"bootstrap.servers": one.kafka})
     for value in values:
         producer.produce(one.source, value, partition=partition)
     assert producer.flush(30) == 0
-
-
-def fail_in_part(one: Bench, sections: dict[str, Any]) -> None:
-    """Run until a part of the batch is delivered."""
-    (one.folder / "broken").touch()
-    with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
-        one.run(**sections)
-    one.settle()
-    (one.folder / "broken").unlink()
 
 
 def ids(one: Bench) -> list[int]:
@@ -110,12 +87,12 @@ def test_partition_that_is_new_in_an_open_batch_and_loses_records_is_finished_wi
     one, sections = prepared(bench, function)
     one.send(lines(range(20, 30)))
     one.run(**sections)
-    grow(one)
+    one.grow(2)
     send(one, lines(range(30, 40)), 0)
     send(one, lines(range(10)), 1)
     rejected = [] if function == "raw" else [b"broken"]
     send(one, [*rejected] or lines(range(10, 11)), 1)
-    fail_in_part(one, sections)
+    one.fail_in_part(**sections)
     delivered = ids(one)
     expire(one.kafka, one.source, before, 1)
     with pytest.raises(errors.OffsetsOutOfRange):
@@ -139,7 +116,7 @@ def test_first_batch_whose_beginning_the_checkpoint_has_lost_is_finished_where_i
     """Spark would begin it at the latest offset, deliver nothing of the rest, and note it as done."""
     one, sections = prepared(bench, function)
     one.send(lines(range(10)))
-    fail_in_part(one, sections)
+    one.fail_in_part(**sections)
     shutil.rmtree(one.folder / "state" / "sources")
     one.run(**sections)
     assert ids(one) == list(range(10))

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions
 
 from support import early, strict
 from support.expiry import expire
@@ -23,7 +22,7 @@ from tailrace.driver import recovery
 from tailrace.progress import predecessor
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import markers_group
-from tailrace.testing import consume, wait_until
+from tailrace.testing import consume
 
 pytestmark = pytest.mark.integration
 
@@ -72,15 +71,6 @@ def prepared(bench: MakeBench, function: str = "first", **sink: Any) -> tuple[Be
     return one, sections
 
 
-def fail_behind_the_state(one: Bench, sections: dict[str, Any]) -> None:
-    """Run until the rejected records are committed, but the outputs only in part."""
-    (one.folder / "broken").touch()
-    with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
-        one.run(**sections)
-    one.settle()
-    (one.folder / "broken").unlink()
-
-
 def ids(numbers: range) -> list[bytes]:
     """Return sink records with these ids, sorted."""
     return sorted(b'{"id":%d}' % number for number in numbers)
@@ -94,7 +84,7 @@ def refused(one: Bench) -> list[int]:
 def test_stateful_pipeline_delivers_each_record_once_over_a_replay(bench: MakeBench) -> None:
     """The reading tasks commit rejected records; the replay finds them delivered."""
     one, sections = prepared(bench)
-    fail_behind_the_state(one, sections)
+    one.fail_in_part(**sections)
     assert refused(one) == list(range(1, 20, 2))
     (replay, *_) = events_of(one.run(**sections), "written")
     assert replay["skipped"] >= 2
@@ -139,7 +129,7 @@ def test_delivered_batch_that_spark_brings_again_to_new_code_is_skipped(
 def test_changed_verdict_in_a_stateful_pipeline_stops_the_batch_and_names_the_record(bench: MakeBench) -> None:
     """With the old verdict, it continues."""
     one, sections = prepared(bench)
-    fail_behind_the_state(one, sections)
+    one.fail_in_part(**sections)
     before = one.values()
     (one.folder / "strict").unlink()
     with pytest.raises(errors.VerdictChanged, match=rf"the record {one.source}-[01] offset 1 is now accepted"):
@@ -172,7 +162,7 @@ def fail_behind_the_state_again(one: Bench, sections: dict[str, Any]) -> None:
     """Fail for an id that the state has not seen."""
     text = (one.folder / "keep.py").read_text()
     (one.folder / "keep.py").write_text(text.replace("number == 4", "number == 24"))
-    fail_behind_the_state(one, sections)
+    one.fail_in_part(**sections)
 
 
 @pytest.mark.takes(14)
@@ -265,7 +255,7 @@ def test_source_that_grows_while_a_stateful_pipeline_starts_is_read_whole(bench:
     def enough(events: list[dict[str, Any]]) -> bool:
         names: list[str] = [each["event"] for each in events]
         if names[-1] == "ready" and names.count("ready") == 1:
-            grow(one, 3)
+            one.grow(3)
         elif names[-1] == "ready":
             producer = Producer({"bootstrap.servers": one.kafka})  # a new one: it does not know two partitions only
             for number in late:
@@ -313,18 +303,6 @@ def test_stateful_pipeline_that_cannot_note_a_batch_ends_with_the_first_error(
     assert len(tries) == 2
 
 
-def grow(one: Bench, partitions: int) -> None:
-    """Let the source have so many partitions, and wait until a broker says so."""
-    admin = AdminClient({"bootstrap.servers": one.kafka})
-    admin.create_partitions([NewPartitions(one.source, partitions)])[one.source].result(30)
-
-    def grown() -> bool:
-        there: int = len(admin.list_topics(one.source, timeout=10).topics[one.source].partitions)
-        return there == partitions
-
-    wait_until(grown, "the source to have grown", 30)
-
-
 @pytest.mark.takes(20)
 def test_rejected_record_after_a_function_before_state_stops_reading_is_not_lost(bench: MakeBench) -> None:
     """The function takes only its first rows, and the others are more than Spark reads ahead of it."""
@@ -349,7 +327,7 @@ def test_open_batch_of_a_stateful_pipeline_whose_records_are_deleted_is_finished
 ) -> None:
     """Deleted records have no other verdict, and nothing was delivered because of their deletion."""
     one, sections = prepared(bench)
-    fail_behind_the_state(one, sections)
+    one.fail_in_part(**sections)
     delivered = one.values()
     one.send([b'{"id": %d}' % number for number in range(100, 110)], 0)
     expire(one.kafka, one.source, before)
@@ -370,7 +348,7 @@ def test_open_batch_of_a_stateful_pipeline_whose_records_are_deleted_is_finished
 def test_open_batch_whose_checkpoint_was_removed_is_refused(bench: MakeBench, function: str) -> None:
     """Without the folder its rejected records would be delivered again; with the folder it is finished."""
     one, sections = prepared(bench, function)
-    fail_behind_the_state(one, sections)
+    one.fail_in_part(**sections)
     before, aside = one.values(), refused(one)
     without: dict[str, Any] = {name: value for name, value in sections.items() if name != "checkpoint"}
     with pytest.raises(errors.CutChanged) as caught:

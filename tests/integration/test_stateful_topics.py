@@ -92,11 +92,7 @@ def test_topic_that_was_created_again_stops_a_stateful_pipeline_and_is_read_whol
 
 def test_open_batch_of_a_topic_that_was_created_again_is_not_finished_from_the_new_one(one: Bench) -> None:
     """Spark would read other records at the offsets of the batch, and take them for its own."""
-    Path(one.folder, "broken").touch()
-    with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
-        one.run(**sections(one))
-    one.settle()
-    Path(one.folder, "broken").unlink()
+    one.fail_in_part(**sections(one))
     before = ids(one)
     recreated(one, one.source)
     one.send(records(range(100, 115)))

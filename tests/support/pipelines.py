@@ -10,9 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
 
+from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.startup.run import Stop, run
 from tailrace.status.events import Emit, Event
@@ -112,6 +116,26 @@ class Bench:
         if stop.reason != "enough":
             raise TimeoutError(f"the pipeline did not report enough; its last events are {events[-5:]}")
         return events
+
+    def fail_in_part(self, **sections: Any) -> None:
+        """Run until a part of the batch is delivered; the function fails while the file `broken` exists."""
+        broken = self.folder / "broken"
+        broken.touch()
+        with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
+            self.run(**sections)
+        self.settle()
+        broken.unlink()
+
+    def grow(self, partitions: int) -> None:
+        """Let the source have so many partitions, and wait until a broker says so."""
+        admin = AdminClient({"bootstrap.servers": self.kafka})
+        admin.create_partitions([NewPartitions(self.source, partitions)])[self.source].result(30)
+
+        def grown() -> bool:
+            there: int = len(admin.list_topics(self.source, timeout=10).topics[self.source].partitions)
+            return there == partitions
+
+        wait_until(grown, "the source to have grown", 30)
 
     def settle(self) -> None:
         """Wait for the tasks of a failed batch: Spark lets them continue, and one may still commit."""

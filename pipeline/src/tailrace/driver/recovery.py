@@ -139,9 +139,8 @@ def check_same(pipeline: Pipeline, plan: AnyPlan, ids: Mapping[str, str]) -> fro
     """Refuse a plan of another sink or source; return the topics that were created again, if that is allowed."""
     sink = pipeline.sink.topic or ""
     again = frozenset(topic for topic, name in (plan.topics or {}).items() if ids.get(topic, name) != name)
-    if (
-        isinstance(plan, Plan) and plan.sink != sink and plan.batch >= 0
-    ):  # before its first batch a pipeline has written nothing
+    # Before its first batch a pipeline has written nothing.
+    if isinstance(plan, Plan) and plan.sink != sink and plan.batch >= 0:
         too = f"; the source topic {', '.join(sorted(again))} was deleted and created again, too" if again else ""
         raise errors.PlanOfAnother(
             f"batch {plan.batch} of {plan.pipeline!r} was planned for the sink {_topic(plan.sink)}, but this "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from support.two_topics import Two
 from tailrace import errors
 from tailrace.admin.offsets import apply, base, left_out, look, movable, targets
 from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.topics import topic_ids
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BatchId, SinkPartition
@@ -64,6 +66,32 @@ def test_moved_offsets_keep_those_of_a_topic_that_is_taken_out(former: Two) -> N
     assert one.values() == [b"a1"]
 
 
+def reads_the_new_topic(former: Two) -> None:
+    """Put back the topic that was created again: the start says so, and with reset reads it whole."""
+    with pytest.raises(errors.PlanOfAnother, match="deleted and created again"):
+        former.line.run(**former.both)
+    former.line.run(source={**former.both["source"], "on_data_loss": "reset"})
+
+
+def with_ids(former: Two) -> Two:
+    """Let the last batch be one of a plan that names the topics' ids."""
+    one, both = former.line, (former.line.source, former.other)
+    ids = {topic: name for topic, (name, _) in topic_ids(Cluster(one.pipeline().kafka).admin, both).items()}
+    leave_stream_plan(one.pipeline(), {(topic, 0): 1 for topic in both}, ids)
+    return former
+
+
+def test_moved_offsets_keep_a_topic_that_is_taken_out_apart_from_one_created_again(former: Two) -> None:
+    """The plan names the id that its offset is of; kept by the new topic's, the offset would skip a record of that."""
+    one = with_ids(former).line
+    recreated(one, former.other)
+    former.send_other(b"y1", b"y2")
+    move(former, {(one.source, 0): 0})
+    one.run()
+    reads_the_new_topic(former)
+    assert one.values() == [b"a1", b"y1", b"y2"]
+
+
 def test_offsets_set_behind_newer_markers_end_the_refusal(former: Two) -> None:
     """An older ledger was restored: the refusal advises this command, after which the numbers follow the markers."""
     one = former.line
@@ -74,6 +102,22 @@ def test_offsets_set_behind_newer_markers_end_the_refusal(former: Two) -> None:
     move(former, {(one.source, 0): 0})
     one.run(**former.both)
     assert one.values() == [b"a1"]
+
+
+def test_given_up_batch_of_a_topic_that_was_created_again_skips_no_record_of_that(former: Two) -> None:
+    """The start that gives the batch up does not read the topic, and keeps its offset by the id in the plan."""
+    one = former.line
+    places = (one.source, 0), (former.other, 0)
+    ids = topic_ids(Cluster(one.pipeline().kafka).admin, [former.other])
+    plan = stream_plan(one.pipeline(), dict.fromkeys(places, 1), {places[1]: 2})
+    with Ledger.of(one.pipeline()) as ledger:
+        ledger.take()
+        ledger.write(replace(plan, topics={former.other: ids[former.other][0]}), dict.fromkeys(places, 1))
+    recreated(one, former.other)
+    former.send_other(b"y1", b"y2")
+    one.run()
+    reads_the_new_topic(former)
+    assert one.values() == [b"y1", b"y2"]
 
 
 def test_given_up_batch_is_read_again_from_a_topic_that_is_put_back(former: Two) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 
 from support.pipelines import Bench, as_json, events_of, numbered
 from support.threads import Line, first_part_only, killed_before_noting
@@ -22,15 +21,6 @@ pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
 MakeLine = Callable[..., Line]
-
-
-def commit(one: Bench, group: str, offsets: dict[int, int]) -> None:
-    """Set a group's offsets, as another job or tool does."""
-    consumer = Consumer({"bootstrap.servers": one.kafka, "group.id": group, "enable.auto.commit": False})
-    consumer.commit(
-        offsets=[TopicPartition(one.source, number, offset) for number, offset in offsets.items()], asynchronous=False
-    )
-    consumer.close()
 
 
 def said(events: list[dict[str, Any]]) -> list[str]:
@@ -190,11 +180,11 @@ def test_pipeline_begins_at_another_groups_offsets(bench: MakeBench) -> None:
     one = bench(partitions=2)
     one.send(numbered(0, 5), partition=0)
     one.send(numbered(5, 10), partition=1)
-    commit(one, f"{one.name}-old", {0: 2, 1: 4})
+    one.commit(f"{one.name}-old", {0: 2, 1: 4})
     events = one.run(offsets={"from": f"{one.name}-old"})
     assert one.values() == [*numbered(2, 5), *numbered(9, 10)]
     assert f"starting from {one.name}-old: " in said(events)[0]
-    commit(one, f"{one.name}-old", {0: 0, 1: 0})
+    one.commit(f"{one.name}-old", {0: 0, 1: 0})
     assert said(one.run(offsets={"from": f"{one.name}-old"})) == []
     assert len(one.values()) == 4
 
@@ -213,7 +203,7 @@ def test_reset_of_the_pipelines_group_by_a_tool_is_reported(bench: MakeBench) ->
     one = bench()
     one.send(numbered(0, 3))
     one.run()
-    commit(one, f"tailrace.{one.name}", {0: 0})
+    one.commit(f"tailrace.{one.name}", {0: 0})
     one.send(numbered(3, 5))
     events = one.run()
     assert one.values() == numbered(0, 5)

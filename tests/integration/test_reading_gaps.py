@@ -16,9 +16,7 @@ from tailrace.config import Kafka
 from tailrace.gateway import ReadDone
 from tailrace.gateway.stalls import LOSS
 from tailrace.kafka import reader
-from tailrace.kafka.clients import persist
-from tailrace.kafka.cluster import Cluster, NewTopic
-from tailrace.kafka.topics import topic_ids
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.plan import Range
 from tailrace.testing import Record, Topics, consume, produce, wait_until
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
@@ -247,16 +245,26 @@ def test_topic_that_was_created_again_ends_the_read_of_all_its_ranges_at_once(
     """Offsets of the older topic are not waited for, partition by partition; by the reader's clock, here."""
     ticks = Ticks()
     reading, topic = make_reading(reset=True, limit=1000.0, now=ticks), tailrace_topics(partitions=3)
-    cluster = Cluster(Kafka(bootstrap_servers=reading.bootstrap))
-    planned = {topic: topic_ids(cluster.admin, [topic])[topic][0]}
-    cluster.admin.delete_topics([topic])[topic].result(30)
-    wait_until(lambda: topic not in cluster.topics(), "the topic to be gone")
-    persist(lambda: cluster.admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30), "creating it again", 30)
-    wait_until(lambda: topic in cluster.topics(), "the topic to exist again")
+    planned = {topic: reading.topic_id(topic)}
+    reading.recreate(topic, partitions=3)
     began = ticks.now
     with pytest.raises(errors.PlanOfAnother, match="deleted and created again while a batch was read"):
         reading.read(*(Range(topic, number, 2, 7) for number in range(3)), topics=planned)
     assert ticks.now - began < LOSS
+
+
+@pytest.mark.takes(8)
+def test_records_that_were_fetched_before_a_topic_was_created_again_are_not_read_as_its_own(
+    reading: Reading, tailrace_topics: Topics
+) -> None:
+    """The plan and the cluster name the new topic; what was fetched for an earlier plan is of the old one."""
+    topic = tailrace_topics()
+    reading.fill(topic, 200)
+    assert len(reading.read(Range(topic, 0, 0, 50), topics={topic: reading.topic_id(topic)})) == 50
+    reading.recreate(topic)
+    produce(reading.bootstrap, topic, [Record(b"new%d" % number) for number in range(200)])
+    rows = reading.read(Range(topic, 0, 50, 80), topics={topic: reading.topic_id(topic)})
+    assert [row["value"] for row in rows] == [b"new%d" % number for number in range(50, 80)]
 
 
 @pytest.mark.takes(8)

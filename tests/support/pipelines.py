@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
@@ -150,6 +150,14 @@ class Bench:
     def send(self, values: list[bytes | None], partition: int | None = None, key: bytes | None = None) -> None:
         """Write records to the source topic."""
         produce(self.kafka, self.source, [Record(value, key=key, partition=partition) for value in values])
+
+    def commit(self, group: str, offsets: dict[int, int]) -> None:
+        """Set a group's offsets of the source, as another job or tool does."""
+        consumer = Consumer({"bootstrap.servers": self.kafka, "group.id": group, "enable.auto.commit": False})
+        consumer.commit(
+            offsets=[TopicPartition(self.source, number, at) for number, at in offsets.items()], asynchronous=False
+        )
+        consumer.close()
 
     def abort(self, value: bytes, partition: int) -> None:
         """Write a record to the source topic in a transaction that is aborted."""

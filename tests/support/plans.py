@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 
 from tailrace.config import Pipeline
 from tailrace.progress.ledger import Ledger
@@ -24,9 +26,9 @@ def stream_plan(pipeline: Pipeline, begins: Positions, moves: Positions, batch: 
     return StreamPlan(pipeline.pipeline, "q", BatchId(batch), ranges, slices, entry, at=time.time(), version=BEFORE)
 
 
-def leave_stream_plan(pipeline: Pipeline, ends: Positions) -> None:
+def leave_stream_plan(pipeline: Pipeline, ends: Positions, ids: Mapping[str, str] | None = None) -> None:
     """Leave in the ledger such a plan of the first batch, which is done and read up to these ends."""
     with Ledger.of(pipeline) as ledger:
         ledger.take()
         ledger.markers()  # a new broker needs a while before it takes offsets
-        ledger.settle(stream_plan(pipeline, dict.fromkeys(ends, 0), ends, 0), ends)
+        ledger.settle(replace(stream_plan(pipeline, dict.fromkeys(ends, 0), ends, 0), topics=ids), ends)

@@ -61,9 +61,9 @@ MUTANTS = (
     ),
     Mutant(
         "first-position-not-kept",
-        "driver/start.py",
-        "stored or pipeline.source.auto_offset_reset is",
-        "None is",
+        "driver/first_position.py",
+        "if not stored and context.pipeline.source.auto_offset_reset is not Reset.LATEST:",
+        "if True:",
     ),
     Mutant(
         "plan-after-the-job",

@@ -45,10 +45,10 @@ def start(pipeline: Pipeline, folder: Path) -> None:
     sink_format(pipeline.sink, folder)
 
 
-@pytest.mark.parametrize(
-    ("kind", "error"),
-    [("source.format", ConfigInvalid), ("sink.format", ConfigInvalid), ("source.schema", SchemaInvalid)],
-)
+KINDS = [("source.format", ConfigInvalid), ("sink.format", ConfigInvalid), ("source.schema", SchemaInvalid)]
+
+
+@pytest.mark.parametrize(("kind", "error"), KINDS)
 def test_edited_module_of_a_format_or_a_model_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, error: type[Exception]
 ) -> None:
@@ -66,6 +66,22 @@ def test_edited_module_of_a_format_or_a_model_is_refused(
         engine(made(name, kind), tmp_path, [])
     (tmp_path / f"{name}.py").write_text(MODULE)
     start(made(name, kind), tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "error"), KINDS)
+def test_module_of_a_format_or_a_model_that_was_imported_from_another_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, error: type[Exception]
+) -> None:
+    """The process would use the first folder's class, with the digest of the second's text."""
+    name = f"tailrace_test_twice_{kind.replace('.', '_')}"
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        (folder / f"{name}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path / "one")
+    start(made(name, kind), tmp_path / "one")
+    with pytest.raises(error, match=f"has imported another {name} before, from .*one") as raised:
+        start(made(name, kind), tmp_path / "two")
+    assert kind in str(raised.value)
 
 
 def test_format_that_is_edited_while_a_pipeline_runs_does_not_end_it(

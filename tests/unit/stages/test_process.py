@@ -82,6 +82,18 @@ def test_function_of_a_package_that_was_edited_after_its_import_is_refused(tmp_p
     assert load("tailrace_test_package.mod:f", tmp_path).call is first.call
 
 
+def test_function_of_a_package_that_was_imported_from_another_folder_is_refused(tmp_path: Path) -> None:
+    """The first folder's function would run, and the digest of the code would be that of the second's."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        package(tmp_path / name, "tailrace_test_twice", f"def f(frame): return {name!r}")
+    assert load("tailrace_test_twice.mod:f", tmp_path / "one").call(None) == "one"
+    with pytest.raises(FunctionMissing, match=r"has imported another tailrace_test_twice before, from .*one") as raised:
+        load("tailrace_test_twice.mod:f", tmp_path / "two")
+    assert raised.value.then == "start a new process; in a notebook, restart the kernel"
+    assert load("tailrace_test_twice.mod:f", tmp_path / "one").call(None) == "one"
+
+
 def test_package_of_a_file_that_was_edited_after_its_import_is_refused(tmp_path: Path) -> None:
     """The file and the modules next to it are loaded again, also after one that raised; a package is not."""
     package(tmp_path, "tailrace_test_part", "def g(): return 'old'")

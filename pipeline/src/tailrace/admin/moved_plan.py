@@ -25,7 +25,7 @@ def kept_ids(
 
     A topic that was created again keeps its former id unless all of its offsets are new: so the next start notices.
     """
-    before = plan.topics if isinstance(plan, Plan) else {}
+    before = (plan.topics or {}) if plan is not None else {}
     again = {topic for topic, name in before.items() if ids.get(topic, name) != name}
     left = {topic for topic, _ in target.keys() - set(named)} & again
     if mixed := left & {topic for topic, _ in named}:
@@ -71,8 +71,10 @@ def differs(plan: AnyPlan | None, after: Plan) -> bool:
     """
     if plan is None or after.batch != plan.batch:
         return True
-    if isinstance(plan, StreamPlan):  # it names no ids
-        return {each[1:] for each in _offsets(after)} != set(plan.ends.items())
+    if isinstance(plan, StreamPlan):  # one of an earlier version names no ids
+        known = plan.topics or {}
+        before = {(known.get(place[0], after.topics.get(place[0], "")), place, at) for place, at in plan.ends.items()}
+        return _offsets(after) != before
     return _offsets(after) != _offsets(plan)
 
 

@@ -248,9 +248,9 @@ def _after(
 ) -> Plan:
     """Return the plan that a change writes."""
     topics = kept_ids(now.plan, target, named, now.ids)
-    if isinstance(now.plan, StreamPlan):  # it names no ids, and the offsets of missing topics are kept by them
+    if isinstance(now.plan, StreamPlan):  # the offsets of missing topics are kept by their ids, which it may not name
         others = topic_ids(cluster.admin, {topic for topic, _ in missing} - topics.keys())
-        topics |= {topic: name for topic, (name, _) in others.items()}
+        topics |= {topic: (now.plan.topics or {}).get(topic, name) for topic, (name, _) in others.items()}
     return moved(pipeline, now.plan, now.markers, target, topics, missing)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tailrace import crash_points, errors
-from tailrace.config import Delivery, OnDataLoss, Reset
+from tailrace.config import Delivery, OnDataLoss
 from tailrace.crash_points import Point
-from tailrace.driver import open_transactions, recovery, source_changes
+from tailrace.driver import first_position, open_transactions, recovery, source_changes
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine
 from tailrace.driver.lead import refuse_overtaken
@@ -20,7 +20,7 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.topics import topic_ids
 from tailrace.progress import chosen_again
 from tailrace.progress.marker import Marker
-from tailrace.progress.plan import BEFORE_FIRST, Away, Place, Plan, Range, SinkPartition, position
+from tailrace.progress.plan import Place, Plan, Range, SinkPartition, position
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 from tailrace.status.events import Noted, OffsetsReset, Ready, Started, Stopped
 
@@ -36,11 +36,7 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
     context.emit(Started(pipeline.pipeline, context.run, plan.batch + 1 if plan else 0))
     loop = Loop(context, engine, plan=plan)
     if plan is None:
-        loop.positions, stored = context.mirror.begin(context.cluster)
-        if stored or pipeline.source.auto_offset_reset is Reset.LATEST:
-            loop.plan = _pinned(context, ids, loop.positions)
-            if not stored:
-                context.mirror.settled(loop.positions)
+        loop.positions, loop.plan = first_position.chosen(context, ids)
     else:
         again = recovery.check_same(pipeline, plan, ids)
         if context.stop.event.is_set():
@@ -51,12 +47,10 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
             context.emit(Stopped(context.stop.reason, plan.batch))
             return
         crash_points.at(Point.OPEN_BATCH_FINISHED, plan.batch)
-        # Offsets that a person has set have no run.
-        first = plan.batch == BEFORE_FIRST and bool(plan.run) and pipeline.offsets.from_ is not None
-        anew = _anew(context, positions) if first else {}
+        anew = first_position.moved(context, plan, positions)
         loop.positions = _checked(context, loop, positions | anew, again, ids)
         if anew:
-            loop.plan = _pinned(context, ids, loop.positions, loop.away)
+            loop.plan = first_position.pinned(context, ids, loop.positions, loop.away)
         if loop.plan is not None and loop.plan.done and not plan.done:  # given up: the driver that planned it ends
             loop.settle()
     # A topic that is missing just now is still the one that was read, so that another one in its place is noticed.
@@ -65,26 +59,6 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
     context.watcher.reading(lambda: loop.positions, None if until is None else dict(until))
     context.emit(Ready(pipeline.pipeline, context.run))
     loop.stream(until_read=until_read)
-
-
-def _pinned(context: Context, ids: Mapping[str, str], positions: TopicPartitions, away: Away | None = None) -> Plan:
-    """Record where a new pipeline begins, and return the plan: a start before its first batch may begin elsewhere."""
-    new = position(context.pipeline, BEFORE_FIRST, ids, positions, time.time())
-    plan = replace(new, run=context.run, away=away or {})
-    context.ledger.settle(plan, positions)
-    return plan
-
-
-def _anew(context: Context, positions: TopicPartitions) -> TopicPartitions:
-    """Return where the group is by now, if elsewhere: until the first batch, its own job may have gone on.
-
-    A group that has expired no longer tells where; a job of Tailrace that still runs refuses the start.
-    """
-    try:
-        _, now = context.mirror.begin(context.cluster)
-    except errors.OffsetStoreUnusable:
-        return {}
-    return now if now.items() - positions.items() else {}
 
 
 def _finish(
@@ -160,9 +134,9 @@ def _given_up(context: Context, plan: AnyPlan, begins: TopicPartitions, ids: Map
     if isinstance(plan, Plan):
         new = position(context.pipeline, plan.batch, plan.topics, begins, time.time())
         return replace(new, run=context.run, until=plan.until, away=plan.away)
-    # It names no ids, and offsets of topics that the configuration no longer reads are kept by them.
+    # Offsets of topics that the configuration no longer reads are kept by their ids, which it may not name.
     others = topic_ids(context.cluster.admin, {topic for topic, _ in begins} - ids.keys())
-    named = {**ids, **{topic: name for topic, (name, _) in others.items()}}
+    named = {**ids, **{topic: (plan.topics or {}).get(topic, name) for topic, (name, _) in others.items()}}
     return replace(position(context.pipeline, plan.batch, named, begins, time.time()), run=context.run)
 
 
@@ -211,7 +185,7 @@ def _checked(
         context.emit(OffsetsReset(note))
     if plan is not None:
         context.mirror.compare(plan, stored)
-    if isinstance(plan, StreamPlan):  # it has no place for topic ids, nor for the offsets of topics that are hidden
+    if isinstance(plan, StreamPlan):  # it has no place for the offsets of topics that are hidden
         place = position(pipeline, plan.batch, ids, positions, plan.at)
         loop.plan = replace(place, run=context.run)
     if notes and loop.delivered:  # recorded before anything is read, so that the next start does not reset again

@@ -22,6 +22,7 @@ class Partition:
 
     topic: str
     number: int
+    topic_id: str = ""  # of the plan that it was read for last
     lock: threading.Lock = field(default_factory=threading.Lock)
     fetched: bool = False  # librdkafka is fetching it, from `seen` on
     turn: int = 0  # counts reads: the latest one owns the position

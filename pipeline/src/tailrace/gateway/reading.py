@@ -70,7 +70,7 @@ class Reader:
             for span in request.ranges:
                 if (span.topic, span.partition) not in turns and span.start < span.end:
                     # Fetch all partitions from the start, while the first is read.
-                    turns[span.topic, span.partition] = self._begin(span)
+                    turns[span.topic, span.partition] = self._begin(span, request.topics.get(span.topic, ""))
             for span in request.ranges:
                 if span.start < span.end:
                     stall = Stall(self._consumer, self._ends, span, request.reset, self._limit, self._clock, absent)
@@ -84,12 +84,15 @@ class Reader:
                     partition.readers -= 1
                     partition.used = self._clock()
 
-    def _begin(self, span: Range) -> int:
-        """Take over a partition; return the number of this turn."""
+    def _begin(self, span: Range, topic_id: str) -> int:
+        """Take over a partition of this topic; return the number of this turn."""
         with self._lock:
             place = span.topic, span.partition
             partition = self._partitions.setdefault(place, Partition(span.topic, span.partition))
         with partition.lock:
+            if partition.topic_id != topic_id:
+                self._stop(partition)  # what was fetched may be of a topic that was deleted since
+                partition.topic_id = topic_id
             self._position(partition, span.start)
             partition.readers += 1
             partition.turn += 1

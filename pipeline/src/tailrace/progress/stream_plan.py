@@ -90,6 +90,11 @@ class StreamPlan:
         return sum(each.end - each.start for each in self.ranges)
 
     @property
+    def is_empty_beginning(self) -> bool:
+        """Whether this is a first batch without records, which Spark makes for operators with state."""
+        return self.batch == 0 and self.done and not self.ranges and not self.reads
+
+    @property
     def ends(self) -> dict[Place, int]:
         """Where the batch leaves each source partition."""
         return offsets_of(self.entry)

@@ -72,7 +72,7 @@ class Checkpoint:
         """
         offsets, commits = self._batches("offsets"), self._batches("commits")
         last, known = max(offsets, default=-1), plan.batch if plan else -1
-        if not known <= last <= known + 1:
+        if not known <= last <= known + 1 or (plan is None and commits):
             raise CheckpointMismatch(
                 f"the ledger ends with batch {known}, and the checkpoint {self.place} ends with batch {last}",
                 kept="nothing was read or written",
@@ -82,11 +82,11 @@ class Checkpoint:
             self._check_query(plan.query)
         if plan is not None and plan.batch == last and last not in commits:
             self._keep_beginning(plan, present)
-        if self._remote:
-            if plan is None and not commits:
-                with self._asking("removing a batch that was never planned"):
-                    for name in self._unusable(last):
-                        self._files.delete(self._path(name), True)
+        if plan is None and not commits:  # it may have begun elsewhere, and with other code
+            with self._asking("removing a batch that was never planned"):
+                for name in ("offsets", "state", "sources"):
+                    self._files.delete(self._path(name), True)
+        elif self._remote:
             self._clear(last + 1 if last in commits else last)
 
     def _check_query(self, known: str) -> None:
@@ -108,13 +108,6 @@ class Checkpoint:
                 kept="nothing was read or written",
                 then=_OWN,
             )
-
-    def _unusable(self, last: int) -> list[str]:
-        """Return what is left of a very first batch whose query or beginning is unknown; nothing of it was planned."""
-        begun = last != 0 or self._exists(beginning.INITIAL)
-        if begun and self._exists("metadata"):
-            return []
-        return ["offsets", "state"] if begun else ["offsets", "state", "sources"]
 
     def _keep_beginning(self, plan: StreamPlan, present: Collection[Place]) -> None:
         """Make sure that Spark begins an open batch where it was planned, in each partition that there still is."""
@@ -153,9 +146,14 @@ class Checkpoint:
         return changed
 
     def move(self, batch: BatchId, positions: TopicPartitions) -> None:
-        """Let Spark continue at these positions after a batch that it has noted; a later one was never planned."""
+        """Let Spark continue at these positions after a batch that it has noted; a later one was never planned.
+
+        A first batch without records need not be noted.
+        """
         with self._asking("removing a batch that was never planned"):
             self._files.delete(self._path(f"offsets/{batch + 1}"), False)
+        if batch == 0:  # so that a batch of no records that Spark brings again has none
+            self._write(beginning.INITIAL, beginning.completed("", positions))
         self._write(f"offsets/{batch}", replace_offsets(self._read(f"offsets/{batch}"), positions))
 
     def _clear(self, needed: int) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace import errors
 from tailrace.config import Pipeline
-from tailrace.driver import open_transactions, recovery
+from tailrace.driver import first_position, open_transactions, recovery
 from tailrace.driver.brokers import Brokers, asking
 from tailrace.driver.context import Context
 from tailrace.driver.lead import Renewal, overtaken, require_lead
@@ -49,6 +49,10 @@ _UNLISTED = "you must specify all TopicPartitions"  # in the words of Spark's Ka
 def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_read: bool) -> None:
     """Run a stateful pipeline until it is stopped; with `until_read`, until what is there now has been read."""
     pipeline, ledger, plan = context.pipeline, context.ledger, recovered.plan
+    if isinstance(plan, Plan) and plan.batch == BEFORE_FIRST:
+        context.emit(Started(pipeline.pipeline, context.run, 0))
+        _from_the_beginning(context, spark, until_read, plan)
+        return
     if isinstance(plan, Plan):
         raise errors.CheckpointMismatch(
             f"batch {plan.batch} of {pipeline.pipeline!r} was planned without a checkpoint, and the pipeline has "
@@ -70,27 +74,51 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
         return
     topics = SourceTopics(pipeline, context.cluster, recovery.known_ids(plan))
     stored, again = topics.moved(plan.ends)
-    positions, notes = source.within(pipeline, stored, context.cluster)
+    anew = first_position.moved(context, plan, stored)
+    positions, notes = source.within(pipeline, stored | anew, context.cluster)
+    if anew:
+        again.append(f"{pipeline.offsets.from_} has other offsets by now, and nothing was read yet; beginning there")
     context.mirror.compare(plan, plan.ends)
     _from(context, spark, topics, plan, positions, until_read, recovered.markers, (*again, *notes))
 
 
-def _from_the_beginning(context: Context, spark: SparkSession, until_read: bool) -> None:
-    """Run a pipeline that has no plan yet, from where a new one begins.
+def _from_the_beginning(context: Context, spark: SparkSession, until_read: bool, known: Plan | None = None) -> None:
+    """Run a pipeline that has no batch yet, from where it was `known` to begin, or from where a new one begins.
 
     Spark wants the offset of each partition that there is when it plans the first batch. If the source has grown since
     they were listed, nothing was planned, and the list is made again.
     """
     for left in reversed(range(_BEGINNINGS)):
-        topics = SourceTopics(context.pipeline, context.cluster, {})
+        topics = SourceTopics(context.pipeline, context.cluster, recovery.known_ids(known))
+        if known is None:
+            positions, known = first_position.chosen(context, topics.ids)
+        else:
+            positions, known = _recorded(context, topics, known)
+        if context.stop.event.is_set():
+            context.emit(Stopped(context.stop.reason, BEFORE_FIRST))
+            return
         try:
-            _from(context, spark, topics, None, context.mirror.begin(context.cluster).positions, until_read)
+            _from(context, spark, topics, None, positions, until_read)
         except errors.QueryFailed as error:
-            if not left or _UNLISTED not in error.what or context.ledger.latest() is not None:
+            if not left or _UNLISTED not in error.what or isinstance(context.ledger.latest(), StreamPlan):
                 raise
             context.emit(Noted("the source has more partitions than when the pipeline started; it begins anew"))
         else:
             return
+
+
+def _recorded(context: Context, topics: SourceTopics, known: Plan) -> tuple[TopicPartitions, Plan]:
+    """Return where a pipeline begins that has recorded it, in the partitions that there are now, and the record."""
+    pipeline, cluster = context.pipeline, context.cluster
+    stored, again = topics.moved({place: at for place, at in known.ends.items() if source.reads(pipeline, place[0])})
+    anew = first_position.moved(context, known, stored)
+    positions, notes = source.within(pipeline, stored | anew, cluster)
+    for note in (*again, *notes):
+        context.emit(OffsetsReset(note))
+    positions |= cluster.earliest([each for each in source.partitions_of(pipeline, cluster) if each not in positions])
+    if positions != known.ends:
+        known = first_position.pinned(context, topics.of(positions), positions)
+    return positions, known
 
 
 def _from(
@@ -154,7 +182,7 @@ def _moved(checkpoint: Checkpoint, topics: SourceTopics, plan: StreamPlan, posit
 
     If Spark brings the batch again, it reads that as it was planned, and finds by itself what is left of the topics.
     """
-    if checkpoint.noted(plan.batch):
+    if checkpoint.noted(plan.batch) or plan.is_empty_beginning:
         checkpoint.move(plan.batch, positions)
     elif topics.again:
         raise topics.open(plan.batch)

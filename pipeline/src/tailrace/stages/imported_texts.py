@@ -1,7 +1,8 @@
 """The texts of the user's files, as of when this process imported their modules.
 
 Python imports a module once per process. If its file is edited later, a pipeline that is started again in the process
-would use the earlier code, and the digest of its code would be that of the new text. Such a start is refused.
+would use the earlier code, and the digest of its code would be that of the new text. Such a start is refused, and so is
+one whose modules were imported from another folder.
 """
 
 from __future__ import annotations
@@ -39,6 +40,18 @@ class ImportedTexts:
             known = self._known.get(file)
             if known is None or (known[0]() is not module and self.reloads):
                 self._known[file] = ref(module), _digest(file)
+
+
+def elsewhere(where: str, files: Iterable[Path]) -> str:
+    """Describe which part of the module `where` was imported from none of its `files`; return nothing if none was."""
+    own = {each.resolve() for each in files}
+    parts = where.split(".")
+    for name in (".".join(parts[:count]) for count in range(1, len(parts) + 1)):
+        origin = getattr(sys.modules.get(name), "__file__", None)
+        file = Path(origin).resolve() if origin and origin.endswith(".py") else None
+        if own and file is not None and file not in own:
+            return f"this process has imported another {name} before, from {file}"
+    return ""
 
 
 def _imported(files: Iterable[Path]) -> Iterator[tuple[str, ModuleType, Path]]:

@@ -26,7 +26,7 @@ from pyspark.sql.types import BooleanType, StructType
 
 from tailrace.config import Rule
 from tailrace.errors import ConfigInvalid, FunctionInvalid, FunctionMissing, TailraceError
-from tailrace.stages.imported_texts import AGAIN, ImportedTexts
+from tailrace.stages.imported_texts import AGAIN, ImportedTexts, elsewhere
 from tailrace.stages.module_sources import sources
 from tailrace.stages.rows import BROKEN, DETAIL, KAFKA, REASON, STAGE
 from tailrace.stages.rules import UNDECODED
@@ -60,9 +60,9 @@ def load(reference: str, folder: Path) -> Function:
     home = folder.resolve() if path is None else path.parent
     forget()
     own = sources(reference, folder)
-    edited = _texts.edited(own)
-    if edited:
-        raise _missing(reference, edited, AGAIN)
+    stale = _texts.edited(own) or (elsewhere(where, own) if path is None else "")
+    if stale:
+        raise _missing(reference, stale, AGAIN)
     before = set(sys.modules)
     try:
         with _importable(home):

@@ -18,7 +18,7 @@ from tailrace.stages.formats.base import SinkFormat, SourceFormat
 from tailrace.stages.formats.json_format import JsonSink, JsonSource
 from tailrace.stages.formats.json_model import REFERENCE
 from tailrace.stages.formats.raw_format import RawSink, RawSource
-from tailrace.stages.imported_texts import AGAIN, ImportedTexts
+from tailrace.stages.imported_texts import AGAIN, ImportedTexts, elsewhere
 from tailrace.stages.module_sources import sources
 from tailrace.stages.rows import HIDDEN, KAFKA
 
@@ -76,14 +76,18 @@ def sink_format(sink: Sink, folder: Path) -> SinkFormat:
 
 
 def refuse_edited(pipeline: Pipeline, folder: Path) -> None:
-    """Refuse a format or a model of a package that was edited after this process had imported it."""
+    """Refuse a format or a model of a package that this process has imported from an earlier text or another folder."""
     source = pipeline.source
     settings = (("source.format", source.format), ("sink.format", pipeline.sink.format))
     for setting, reference in (*settings, ("source.schema", source.schema_)):
-        edited = _texts.edited(sources(reference, folder)) if reference in _remembered and reference else ""
-        if edited:
+        found = REFERENCE.fullmatch(reference or "")
+        if reference is None or found is None or found["where"].endswith(".py"):
+            continue  # a file with a model is run from its text
+        own = sources(reference, folder)
+        stale = elsewhere(found["where"], own) or (_texts.edited(own) if reference in _remembered else "")
+        if stale:
             kind = SchemaInvalid if setting == "source.schema" else ConfigInvalid
-            raise kind(f"{setting} {reference!r} cannot be loaded: {edited}", kept=KEPT, then=AGAIN)
+            raise kind(f"{setting} {reference!r} cannot be loaded: {stale}", kept=KEPT, then=AGAIN)
 
 
 def _remember(reference: str | None, folder: Path) -> None:

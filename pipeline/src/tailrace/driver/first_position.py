@@ -1,0 +1,57 @@
+"""Where a new pipeline begins: recorded before its first batch, and followed while another job may still go on.
+
+A group, a file or the latest records may tell another place at the next start. So it is recorded, as a plan that holds
+no batch. With `offsets.from`, the group counts until the pipeline has read something.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tailrace.config import Reset
+from tailrace.driver.context import Context
+from tailrace.errors import OffsetStoreUnusable
+from tailrace.kafka.clients import TopicPartitions
+from tailrace.progress.plan import BEFORE_FIRST, Away, Plan, position
+from tailrace.progress.stream_plan import AnyPlan
+
+
+def chosen(context: Context, ids: Mapping[str, str]) -> tuple[TopicPartitions, Plan | None]:
+    """Return where a pipeline without a plan begins, and the plan that records it, if a next start may differ."""
+    positions, stored = context.mirror.begin(context.cluster)
+    if not stored and context.pipeline.source.auto_offset_reset is not Reset.LATEST:
+        return positions, None
+    plan = pinned(context, ids, positions)
+    if not stored:
+        context.mirror.settled(positions)
+    return positions, plan
+
+
+def pinned(context: Context, ids: Mapping[str, str], positions: TopicPartitions, away: Away | None = None) -> Plan:
+    """Record where a new pipeline begins, and return the plan."""
+    new = position(context.pipeline, BEFORE_FIRST, ids, positions, time.time())
+    plan = replace(new, run=context.run, away=away or {})
+    context.ledger.settle(plan, positions)
+    return plan
+
+
+def moved(context: Context, plan: AnyPlan, positions: TopicPartitions) -> TopicPartitions:
+    """Return where the group is by now, if elsewhere: until the first record, its own job may have gone on.
+
+    A group that has expired no longer tells where; a job of Tailrace that still runs refuses the start.
+    """
+    if context.pipeline.offsets.from_ is None or not _follows(plan):
+        return {}
+    try:
+        _, now = context.mirror.begin(context.cluster)
+    except OffsetStoreUnusable:
+        return {}
+    return now if now.items() - positions.items() else {}
+
+
+def _follows(plan: AnyPlan) -> bool:
+    if isinstance(plan, Plan):  # offsets that a person has set have no run
+        return plan.batch == BEFORE_FIRST and bool(plan.run)
+    return plan.is_empty_beginning

@@ -1,0 +1,157 @@
+"""Where a stateful pipeline begins if it has ended before its first batch, or before its first record."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from support.pipelines import Bench, events_of
+from tailrace import errors
+from tailrace.progress.ledger import Ledger
+
+pytestmark = [pytest.mark.integration, pytest.mark.takes(15)]
+
+MakeBench = Callable[..., Bench]
+
+
+@pytest.fixture
+def one(bench: MakeBench) -> Bench:
+    """Fill a source partition with ten records."""
+    made = bench()
+    made.write("keep.py", "def first(frame): return frame.dropDuplicates(['id'])\n")
+    made.send(records(0, 10))
+    return made
+
+
+def records(start: int, end: int) -> list[bytes | None]:
+    """Return a record for each of these ids."""
+    return [b'{"id": %d}' % number for number in range(start, end)]
+
+
+def ids(one: Bench) -> list[int]:
+    """Return what the sink has, sorted."""
+    return sorted(json.loads(value or b"")["id"] for value in one.values())
+
+
+def sections(one: Bench, *, follows: bool = True, **source: Any) -> dict[str, Any]:
+    """Return the sections of a stateful pipeline, by default of one that begins where an old job is."""
+    return {
+        "source": {"format": "json", "schema": "id long", "partitions": None, **source},
+        "process": {"function": "keep.py:first"},
+        "sink": {"format": "json"},
+        "checkpoint": str(one.folder / "state"),
+        **({"offsets": {"from": old_job(one)}} if follows else {}),
+    }
+
+
+def old_job(one: Bench) -> str:
+    """Return the group of the job that the pipeline replaces."""
+    return f"{one.name}-old"
+
+
+def move(one: Bench, offset: int) -> None:
+    """Let the old job be at this offset."""
+    one.commit(old_job(one), {0: offset})
+
+
+def fail_before_the_plan(one: Bench, monkeypatch: pytest.MonkeyPatch, made: dict[str, Any]) -> None:
+    """Run the pipeline until it writes its first plan, which fails."""
+
+    def write(*_: object) -> None:
+        raise errors.KafkaFailed("the fault of the test", kept="everything", then="start the pipeline again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "write", write)
+        with pytest.raises(errors.KafkaFailed, match="the fault of the test"):
+            one.run(**made)
+
+
+@pytest.mark.parametrize("later", [15, 4])
+def test_stateful_pipeline_that_failed_before_its_first_plan_begins_where_the_old_job_is(
+    one: Bench, monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    """Spark's checkpoint has another beginning by then; it would repeat what the old job has done, or leave it out."""
+    move(one, 8)
+    fail_before_the_plan(one, monkeypatch, sections(one))
+    one.send(records(10, 18))
+    move(one, later)
+    events = one.run(**sections(one))
+    assert f"at {later}" in events_of(events, "offsets")[0]["what"]
+    assert ids(one) == list(range(later, 18))
+    one.send(records(18, 20))
+    one.run(**sections(one))
+    assert ids(one) == list(range(later, 20))
+
+
+def test_stateful_pipeline_that_failed_before_its_first_plan_begins_there_again_without_the_group(
+    one: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger has recorded where, so neither the group nor the section is needed any more."""
+    move(one, 8)
+    fail_before_the_plan(one, monkeypatch, sections(one))
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.delete_consumer_groups([old_job(one)])[old_job(one)].result(30)
+    fail_before_the_plan(one, monkeypatch, sections(one))
+    shutil.rmtree(one.folder / "state")
+    one.run(**sections(one, follows=False))
+    assert ids(one) == [8, 9]
+
+
+def test_stateful_pipeline_of_the_latest_records_begins_where_it_was_started_first(
+    one: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes while it is down is not left out, also in a partition that is new."""
+    made = sections(one, follows=False, **{"auto.offset.reset": "latest"})
+    one.run_until(one.pipeline(**made), lambda found: found[-1]["event"] == "ready")
+    shutil.rmtree(one.folder / "state")
+    one.send(records(10, 13))
+    one.grow(2)
+    producer = Producer({"bootstrap.servers": one.kafka})  # a new one: others know one partition only
+    for value in records(13, 15):
+        producer.produce(one.source, value, partition=1)
+    assert producer.flush(30) == 0
+    one.run(**made)
+    assert ids(one) == list(range(10, 15))
+
+
+@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("later", [15, 4])
+def test_stateful_pipeline_that_has_read_nothing_yet_begins_where_the_old_job_is(
+    one: Bench, later: int, *, noted: bool
+) -> None:
+    """Spark has made a batch without records, as it does for operators with state."""
+    move(one, 10)
+    one.run_until(one.pipeline(**sections(one)), lambda found: found[-1]["event"] == "idle")
+    if not noted:
+        for each in (one.folder / "state" / "commits").iterdir():
+            each.unlink()
+    one.send(records(10, 18))
+    move(one, later)
+    one.run(**sections(one))
+    one.run(**sections(one))
+    assert ids(one) == list(range(later, 18))
+
+
+def test_beginning_that_was_recorded_without_a_checkpoint_holds_with_one(one: Bench) -> None:
+    """The pipeline had no batch yet, so a function with state may begin there."""
+    move(one, 10)
+    made = sections(one)
+    one.run(**{**made, "checkpoint": "ledger", "process": {}})
+    one.send(records(10, 13))
+    one.run(**sections(one, follows=False))
+    assert ids(one) == [10, 11, 12]
+
+
+def test_folder_with_a_finished_batch_is_refused_to_a_pipeline_without_any(one: Bench) -> None:
+    """It is another pipeline's, or the ledger is lost; Spark would continue there."""
+    one.run(**sections(one, follows=False))
+    other = one.pipeline(**sections(one, follows=False)).model_copy(update={"pipeline": f"{one.name}-2"})
+    with pytest.raises(errors.CheckpointMismatch, match="ends with batch"):
+        one.run(other)
+    assert ids(one) == list(range(10))

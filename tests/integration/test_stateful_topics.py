@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from support.pipelines import Bench, as_json, events_of
 from support.threads import recreated
 from tailrace import errors
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.stream_plan import StreamPlan
 from tailrace.startup.run import run
 from tailrace.testing import Record, produce
 
@@ -88,6 +91,22 @@ def test_topic_that_was_created_again_stops_a_stateful_pipeline_and_is_read_whol
     one.send(records(range(200, 203)))
     one.run(**sections(one))
     assert ids(one) == [*range(10), *range(100, 100 + count), *range(200, 203)]
+
+
+def test_topic_that_is_created_again_after_an_upgrade_without_a_batch_is_noticed(one: Bench) -> None:
+    """The plan of an earlier version names no ids; they are noted when the pipeline is idle."""
+    one.run(**sections(one))
+    with Ledger.of(one.pipeline(**sections(one))) as ledger:
+        ledger.take()
+        plan = ledger.latest()
+        assert isinstance(plan, StreamPlan)
+        ledger.settle(replace(plan, topics=None), plan.ends)
+    one.run(**sections(one))
+    recreated(one, one.source)
+    one.send(records(range(100, 115)))
+    with pytest.raises(errors.PlanOfAnother, match="deleted and created again"):
+        one.run(**sections(one))
+    assert ids(one) == list(range(10))
 
 
 def test_open_batch_of_a_topic_that_was_created_again_is_not_finished_from_the_new_one(one: Bench) -> None:

@@ -47,7 +47,8 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
             context.emit(Stopped(context.stop.reason, plan.batch))
             return
         crash_points.at(Point.OPEN_BATCH_FINISHED, plan.batch)
-        anew = first_position.moved(context, plan, positions)
+        # The markers of a batch that Spark has made would be taken for those of the first one.
+        anew = first_position.moved(context, plan, positions) if isinstance(plan, Plan) else {}
         loop.positions = _checked(context, loop, positions | anew, again, ids)
         if anew:
             loop.plan = first_position.pinned(context, ids, loop.positions, loop.away)

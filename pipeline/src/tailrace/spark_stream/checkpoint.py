@@ -119,9 +119,7 @@ class Checkpoint:
             return
         kept = beginning.completed(found, begins)
         if kept != found:
-            self._write(name, kept)
-            if self._read(name) != kept:
-                self._refuse([name], f"before batch {plan.batch} is finished")
+            self._replace(name, kept, f"before batch {plan.batch} is finished")
 
     def brings_again(self, batch: BatchId) -> bool:
         """Return whether Spark delivers a batch again: it has planned it, and has not noted it as done."""
@@ -150,11 +148,12 @@ class Checkpoint:
 
         A first batch without records need not be noted.
         """
+        when = "before other offsets are read"
         with self._asking("removing a batch that was never planned"):
             self._files.delete(self._path(f"offsets/{batch + 1}"), False)
         if batch == 0:  # so that a batch of no records that Spark brings again has none
-            self._write(beginning.INITIAL, beginning.completed("", positions))
-        self._write(f"offsets/{batch}", replace_offsets(self._read(f"offsets/{batch}"), positions))
+            self._replace(beginning.INITIAL, beginning.completed("", positions), when)
+        self._replace(f"offsets/{batch}", replace_offsets(self._read(f"offsets/{batch}"), positions), when)
 
     def _clear(self, needed: int) -> None:
         """Remove state of versions after the one Spark resumes from: checks for new files must not find old ones."""
@@ -294,6 +293,12 @@ class Checkpoint:
                 return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
             finally:
                 stream.close()
+
+    def _replace(self, name: str, text: str, when: str) -> None:
+        """Replace a file, and refuse if the store then has another text."""
+        self._write(name, text)
+        if self._read(name) != text:
+            self._refuse([name], when)
 
     def _write(self, name: str, text: str) -> None:
         """Replace a file as Spark does, so that a crash leaves the old one or the new one."""

@@ -91,14 +91,15 @@ class SourceTopics:
 
         One answer is enough: the next start asks until the brokers agree.
         """
-        if self._waits or self._clock() - self._asked < EVERY:
+        if self._clock() - self._asked < EVERY:
             return
         self._asked = self._clock()
         try:
             found = source.topics(self._pipeline, self._cluster, self.ids).found
         except TailraceError:  # if that matters, the query fails by itself
             return
-        self.lost = frozenset(topic for topic, (name, _) in found.items() if self.ids.get(topic, name) != name)
+        left = self.again if self._waits else frozenset()
+        self.lost = frozenset(topic for topic, (name, _) in found.items() if self.ids.get(topic, name) != name) - left
         if self.lost:
             raise recreation(self.lost, "while the pipeline ran", _DELIVERED, _AGAIN)
         self.ids = {**{topic: name for topic, (name, _) in found.items()}, **self.ids}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
@@ -74,6 +75,8 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
         return
     topics = SourceTopics(pipeline, context.cluster, recovery.known_ids(plan))
     stored, again = topics.moved(plan.ends)
+    if plan.topics is None:  # of an earlier version: noted from now on, also if no other batch comes
+        plan = replace(plan, topics=topics.of(plan.ends))
     anew = first_position.moved(context, plan, stored)
     positions, notes = source.within(pipeline, stored | anew, context.cluster)
     if anew:
@@ -116,7 +119,7 @@ def _recorded(context: Context, topics: SourceTopics, known: Plan) -> tuple[Topi
     for note in (*again, *notes):
         context.emit(OffsetsReset(note))
     positions |= cluster.earliest([each for each in source.partitions_of(pipeline, cluster) if each not in positions])
-    if positions != known.ends:
+    if anew:
         known = first_position.pinned(context, topics.of(positions), positions)
     return positions, known
 

@@ -10,14 +10,18 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from typer.testing import CliRunner
 
+from support.expiry import expire
 from support.pipelines import Bench, events_of
 from tailrace import errors
+from tailrace.cli.offsets import app
 from tailrace.progress.ledger import Ledger
 
 pytestmark = [pytest.mark.integration, pytest.mark.takes(15)]
 
 MakeBench = Callable[..., Bench]
+LATEST: dict[str, Any] = {"auto.offset.reset": "latest"}
 
 
 @pytest.fixture
@@ -107,7 +111,7 @@ def test_stateful_pipeline_of_the_latest_records_begins_where_it_was_started_fir
     one: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What comes while it is down is not left out, also in a partition that is new."""
-    made = sections(one, follows=False, **{"auto.offset.reset": "latest"})
+    made = sections(one, follows=False, **LATEST)
     one.run_until(one.pipeline(**made), lambda found: found[-1]["event"] == "ready")
     shutil.rmtree(one.folder / "state")
     one.send(records(10, 13))
@@ -136,6 +140,45 @@ def test_stateful_pipeline_that_has_read_nothing_yet_begins_where_the_old_job_is
     one.run(**sections(one))
     one.run(**sections(one))
     assert ids(one) == list(range(later, 18))
+
+
+def test_reset_of_a_group_that_is_out_of_range_is_not_repeated(one: Bench) -> None:
+    """The first start has chosen the latest record, and what comes after it is to be read."""
+    made = sections(one, on_data_loss="reset", **LATEST)
+    move(one, 3)
+    expire(one.kafka, one.source, 6)
+    one.run(**made)
+    one.send(records(10, 13))
+    one.run(**made)
+    assert ids(one) == [10, 11, 12]
+
+
+def test_files_of_others_in_the_checkpoint_folder_stay(one: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder above, by mistake, may hold other checkpoints; only what Spark wrote of the first batch goes."""
+    kept = [one.folder / "state" / name for name in ("sources/mine.py", "other/offsets/3")]
+    for each in kept:
+        each.parent.mkdir(parents=True)
+        each.write_text("mine")
+    fail_before_the_plan(one, monkeypatch, sections(one, follows=False))
+    one.run(**sections(one, follows=False))
+    assert ids(one) == list(range(10))
+    assert [each.read_text() for each in kept] == ["mine"] * 2
+
+
+def test_beginning_that_was_recorded_is_corrected_by_setting_offsets(
+    one: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no state yet that other offsets would not fit."""
+    move(one, 8)
+    fail_before_the_plan(one, monkeypatch, sections(one))
+    file = one.folder / "pipeline.json"
+    data = one.pipeline(**sections(one)).model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    file.write_text(json.dumps(data))
+    done = CliRunner().invoke(app, ["set", str(file), f"{one.source}:0=4", "--yes"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    events = one.run(**sections(one))
+    assert "earlier start has recorded" in events_of(events, "note")[0]["what"]
+    assert ids(one) == list(range(4, 10))
 
 
 def test_beginning_that_was_recorded_without_a_checkpoint_holds_with_one(one: Bench) -> None:

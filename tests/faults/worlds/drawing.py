@@ -34,8 +34,8 @@ _NEVER = (Point.DONE_OPEN, Point.DONE_NOTED, Point.BATCH_RETURNED, *_AFTER_START
 _PARTLY = (Point.MARKER_SENT, Point.COMMIT_SENT, Point.COMMIT_ACKNOWLEDGED, Point.BATCH_WRITTEN)
 
 
-# Two drivers at once, of which one believes that it leads: drawn more often than the others.
-_OFTEN = (Strike.PAUSE, Strike.PAUSE, Strike.RIVAL)
+# Two drivers at once, of which one believes that it leads, and a store, which few worlds have: drawn more often.
+_OFTEN = (Strike.PAUSE, Strike.PAUSE, Strike.RIVAL, Strike.STORE, Strike.STORE)
 _MANY = 7  # source partitions: more than are written at once
 _COSTLY = 16  # the most that are often written by a transaction each
 _MOST = 4  # strikes of a world
@@ -88,7 +88,7 @@ def draw(seed: int, place: Place | None = None) -> World:
         unlike=not dropin and chance.random() < 1 / 3,
     )
     # Drawn after everything else, as above. Where input may be lost, a position may be moved to the latest record.
-    late = not dropin and work is not Work.DISTINCT and not DELETIONS.intersection(strikes) and chance.random() < 0.1
+    late = not dropin and not DELETIONS.intersection(strikes) and chance.random() < 0.1
     world = replace(world, knobs=replace(world.knobs, late=late)) if late else world
     return _lived(chance, world) if chance.random() < 0.3 else world
 
@@ -125,8 +125,7 @@ def _backfill(chance: random.Random, strikes: tuple[Strike, ...]) -> tuple[Crash
 def _strikes(chance: random.Random, where: Place, encoding: Encoding, work: Work) -> tuple[Strike, ...]:
     """Draw none to four strikes that such a pipeline can have."""
     never = {Strike.REGISTRY} if encoding is not Encoding.REGISTRY else set()
-    # Which records are left decides what a function with state lets pass.
-    never |= set(LOSSES) if work is Work.DISTINCT else {Strike.STORE}
+    never |= set() if work is Work.DISTINCT else {Strike.STORE}
     never |= _NOT_DROPIN if where is Place.DROPIN else set()
     known = [each for each in (*Strike, *_OFTEN) if each not in never and each not in OF_ITS_LIFE]
     found = [chance.choice(known) for _ in range(chance.choice((0, 1, 1, 2, 3, 4)))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from faults.worlds.world import BROKER_STRIKES, GUARDED, HIDING, Place, Strike, World
+from faults.worlds.world import BROKER_STRIKES, GUARDED, HIDING, Place, Strike, Work, World
 from tailrace.errors import (
     BrokerUnreachable,
     CheckpointFailed,
@@ -38,6 +38,7 @@ def excuses(world: World) -> tuple[type[TailraceError], ...]:
         found += (CheckpointFailed,)
     if {Strike.RECREATE, *HIDING}.intersection(world.strikes):
         found += (TopicUnknown,)  # between its deletion and its creation, or while it is hidden
+        found += (SourceChanged,) if world.work is Work.DISTINCT else ()  # so says Spark's reader
     return found
 
 

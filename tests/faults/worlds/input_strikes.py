@@ -13,7 +13,7 @@ from faults.reading import exists
 from faults.worlds.oracle import Gap
 from faults.worlds.pipeline import LIMIT, Driven, Stuck
 from faults.worlds.records import ABORTED, aborted, key_of
-from faults.worlds.world import GROWTH, Strike
+from faults.worlds.world import GROWTH, Strike, Work
 from tailrace.config import Kafka
 from tailrace.errors import KafkaFailed
 from tailrace.kafka.clients import persist
@@ -84,6 +84,8 @@ def _lose(one: Driven) -> None:
 
 
 def _recreate(one: Driven) -> None:
+    if one.world.work is Work.DISTINCT:  # an open batch that reads the topic is refused for good
+        one.drain()
     # A pipeline looks at its topics once a second; faster than that is a gap which docs/guarantees.md describes.
     recreated(one, _NOTICED)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from faults.checker import Array, Seen
-from faults.worlds.records import ABORTED, FILLER, wanted
+from faults.worlds.records import ABORTED, FILLER, numbered, wanted
 from faults.worlds.world import Strike, Work, World
 
 # What is counted at the end of a world besides its records, and must be 0.
@@ -77,7 +77,7 @@ def judge(
             want[: (starts or {}).get(partition, 0) * (len(want) // max(count, 1))] = False
             times, beyond = _times(seen, partition, len(want), again, open_read(world))
             more = np.flatnonzero((times > 0) & ~want if again else times > want)
-            needed = want & ~_deleted(gaps, partition, len(want) // max(count, 1), len(want))
+            needed = want & ~np.repeat(_deleted(world, gaps, partition, count), len(want) // max(count, 1))
             if world.work is Work.LIMIT and place == 0:
                 needed[:] = False  # which ones are the first of a task is not known here
             missing = np.flatnonzero(needed & (times == 0))
@@ -104,13 +104,15 @@ def ordered(world: World) -> bool:
     return world.source_partitions is None and not moved
 
 
-def _deleted(gaps: Iterable[Gap], partition: int, factor: int, size: int) -> Array:
-    """Mark the numbers that come from deleted records; a record leads to `factor` consecutive numbers."""
-    found = np.zeros(size, dtype=bool)
+def _deleted(world: World, gaps: Iterable[Gap], partition: int, count: int) -> Array:
+    """Mark the numbers of which no record is left; a function with state has two of most, and one is enough."""
+    gone = np.zeros(count, dtype=bool)
     for gap in gaps:
         if gap.partition == partition:
-            found[gap.first * factor : gap.end * factor] = True
-    return found
+            gone[gap.first : gap.end] = True
+    if world.work is not Work.DISTINCT:
+        return gone
+    return ~np.isin(np.arange(count), numbered(world, 0, count)[~gone])
 
 
 def open_read(world: World) -> bool:

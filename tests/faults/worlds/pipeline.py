@@ -71,7 +71,7 @@ class Driven:
         self._batches = Batches()
         self._drivers: list[Driver] = []
         self._awaited: tuple[type[TailraceError], ...] = ()  # refusals that a strike waits for
-        self.expected = False  # whether the last driver's end is our doing
+        self.expected = self._up = False  # whether the last driver's end is our doing; whether it was heard of
         self._heard = time.monotonic()
         self.outside = outside
         self.gaps: list[Gap] = []  # what was deleted from the input before it was read
@@ -142,7 +142,7 @@ class Driven:
         if self.outside.store is not None:
             environment |= reach(self.outside.store.endpoint)
         self._drivers.append(Driver(["-m", *program(self.world.place, file)], environment, self.folder))
-        self.expected, self._struck = False, self._happened
+        self.expected, self._up, self._struck = False, False, self._happened
         self._batches.ended()
         self.starts += 1
         return self._drivers[-1]
@@ -172,7 +172,7 @@ class Driven:
         code = self.driver.code
         heard = self.driver.next(wait)
         if heard is not None:
-            self._heard = time.monotonic()
+            self._heard, self._up = time.monotonic(), True
             with (self.folder / "events.jsonl").open("a", encoding="utf-8") as kept:  # it tells why one is stuck
                 kept.write(json.dumps({"heard": heard.at, "start": self.starts, **heard.event}) + "\n")
             self._batches.apply(heard.event)
@@ -321,6 +321,8 @@ class Driven:
     def stop(self) -> None:
         """Send SIGTERM; the driver must exit with 0, unless a planned crash comes just then."""
         for _ in range(10):
+            # Before it listens for signals, one would kill it.
+            self.follow(lambda: self._up, "the driver to say something")
             self.driver.ask_to_stop()
             code = self.driver.wait(LIMIT)
             while (heard := self.driver.next(0.0)) is not None:

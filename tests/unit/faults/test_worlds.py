@@ -20,7 +20,7 @@ from faults.worlds.configuration import configuration
 from faults.worlds.drawing import draw
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA, body, heads_of
 from faults.worlds.mutants import MUTANTS, SOURCE, Mutant
-from faults.worlds.oracle import Outcome, judge, ordered
+from faults.worlds.oracle import Gap, Outcome, judge, ordered
 from faults.worlds.records import ABORTED, FACTOR, FILLER, FUNCTIONS, PAD, transactions, values, wanted
 from faults.worlds.world import (
     DELETIONS,
@@ -74,7 +74,7 @@ def test_a_world_is_the_same_for_the_same_seed_and_from_its_line() -> None:
 
 def test_every_kind_of_world_is_drawn() -> None:
     """Otherwise a part of the product would never be attacked."""
-    worlds = [draw(seed) for seed in range(400)]
+    worlds = [draw(seed) for seed in range(1000)]
     for name, kind in (("place", Place), ("work", Work), ("encoding", Encoding), ("input", Input)):
         assert {getattr(each, name) for each in worlds} == set(kind)
     assert {each for world in worlds for each in world.strikes} == set(Strike)
@@ -188,6 +188,18 @@ def test_a_lost_output_is_found() -> None:
     found = judged(replace(PLAIN, work=Work.EXPLODE), lambda seen: np.delete(seen, 3))
     assert (found.lost, found.duplicated, found.reordered) == (1, 0, 0)
     assert not found.good
+
+
+def test_lost_input_of_a_function_with_state_may_be_missing_only_if_both_records_are_gone() -> None:
+    """Each block of ten comes twice; of the last, half a block comes once."""
+    world = replace(PLAIN, work=Work.DISTINCT, counts=(25,))
+    output, rejected = made(world)
+    without = {number: heads[heads["number"] != 3 * FACTOR] for number, heads in output.items()}
+    gone = {number: heads[heads["number"] != 22 * FACTOR] for number, heads in output.items()}
+    assert judge(world, {0: 25}, without, rejected, [Gap(0, 0, 10)]).lost == 1
+    assert judge(world, {0: 25}, without, rejected, [Gap(0, 0, 10), Gap(0, 13, 14)]).good
+    assert judge(world, {0: 25}, gone, rejected, [Gap(0, 10, 22)]).lost == 1
+    assert judge(world, {0: 25}, gone, rejected, [Gap(0, 22, 23)]).good
 
 
 def test_a_repeated_output_is_found() -> None:

@@ -76,7 +76,7 @@ def test_module_of_a_format_or_a_model_that_was_imported_from_another_folder_is_
     name = f"tailrace_test_twice_{kind.replace('.', '_')}"
     for folder in (tmp_path / "one", tmp_path / "two"):
         folder.mkdir()
-        (folder / f"{name}.py").write_text(MODULE)
+        (folder / f"{name}.py").write_text(f"{MODULE}    {folder.name}: int\n")
     monkeypatch.syspath_prepend(tmp_path / "one")
     start(made(name, kind), tmp_path / "one")
     with pytest.raises(error, match=f"has imported another {name} before, from .*one") as raised:

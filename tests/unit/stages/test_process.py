@@ -88,10 +88,50 @@ def test_function_of_a_package_that_was_imported_from_another_folder_is_refused(
         (tmp_path / name).mkdir()
         package(tmp_path / name, "tailrace_test_twice", f"def f(frame): return {name!r}")
     assert load("tailrace_test_twice.mod:f", tmp_path / "one").call(None) == "one"
-    with pytest.raises(FunctionMissing, match=r"has imported another tailrace_test_twice before, from .*one") as raised:
+    with pytest.raises(
+        FunctionMissing, match=r"has imported another tailrace_test_twice.mod before, from .*one"
+    ) as raised:
         load("tailrace_test_twice.mod:f", tmp_path / "two")
     assert raised.value.then == "start a new process; in a notebook, restart the kernel"
     assert load("tailrace_test_twice.mod:f", tmp_path / "one").call(None) == "one"
+
+
+def test_function_of_a_package_that_was_imported_from_another_copy_of_it_is_loaded(tmp_path: Path) -> None:
+    """An image has it installed and next to the pipeline; until one of them is edited, they are the same."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        package(tmp_path / name, "tailrace_test_copied", "def f(frame): return 1")
+    for name in ("one", "two", "two"):
+        assert load("tailrace_test_copied.mod:f", tmp_path / name).call(None) == 1
+    package(tmp_path / "two", "tailrace_test_copied", "def f(frame): return 2")
+    with pytest.raises(FunctionMissing, match=r"tailrace_test_copied\.mod"):
+        load("tailrace_test_copied.mod:f", tmp_path / "two")
+
+
+def test_function_of_a_package_whose_part_was_imported_from_another_folder_is_refused(tmp_path: Path) -> None:
+    """The module that is named is the same in both, and what it imports is not."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        package(tmp_path / name, "tailrace_test_parts", "from tailrace_test_parts.g import g\ndef f(frame): return g")
+        (tmp_path / name / "tailrace_test_parts" / "g.py").write_text(f"g = {name!r}")
+    assert load("tailrace_test_parts.mod:f", tmp_path / "one").call(None) == "one"
+    with pytest.raises(FunctionMissing, match=r"another tailrace_test_parts\.g before"):
+        load("tailrace_test_parts.mod:f", tmp_path / "two")
+
+
+def test_function_of_a_package_that_lies_in_two_folders_is_loaded_again(tmp_path: Path) -> None:
+    """It says so itself (pkgutil), and only one of the folders is searched for its files."""
+    text = "__path__ = __import__('pkgutil').extend_path(__path__, __name__)"
+    with pytest.MonkeyPatch.context() as patched:
+        for name, module in (("one", "x"), ("two", "y")):
+            folder = tmp_path / name / "tailrace_test_spread"
+            folder.mkdir(parents=True)
+            (folder / "__init__.py").write_text(text)
+            (folder / f"{module}.py").write_text("def f(frame): return 1")
+            patched.syspath_prepend(tmp_path / name)
+        for _ in range(2):
+            assert load("tailrace_test_spread.y:f", tmp_path).call(None) == 1
+            assert load("tailrace_test_spread.x:f", tmp_path).call(None) == 1
 
 
 def test_package_of_a_file_that_was_edited_after_its_import_is_refused(tmp_path: Path) -> None:

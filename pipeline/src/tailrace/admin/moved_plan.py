@@ -72,9 +72,9 @@ def differs(plan: AnyPlan | None, after: Plan) -> bool:
     if plan is None or after.batch != plan.batch:
         return True
     if isinstance(plan, StreamPlan):  # one of an earlier version names no ids
-        known = plan.topics or {}
-        before = {(known.get(place[0], after.topics.get(place[0], "")), place, at) for place, at in plan.ends.items()}
-        return _offsets(after) != before
+        known = {place: name for name, place, _ in _offsets(after)} if plan.topics is None else {}
+        names = {place: known.get(place, (plan.topics or {}).get(place[0], "")) for place in plan.ends}
+        return _offsets(after) != {(names[place], place, at) for place, at in plan.ends.items()}
     return _offsets(after) != _offsets(plan)
 
 

@@ -28,7 +28,7 @@ from tailrace.progress.group_note import later
 from tailrace.progress.lease import Holder, running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import GIVEN_UP, Decision, Marker, decide
-from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.progress.plan import BEFORE_FIRST, Plan, SinkPartition
 from tailrace.progress.positions import Place, Positions, begins, changed_by, ends_of_read, named, seen_again
 from tailrace.progress.settling import markers_at_rest
 from tailrace.progress.stores import OffsetStore
@@ -109,7 +109,8 @@ def _delivered(plan: AnyPlan, marker: Marker | None) -> bool:
 
 def movable(pipeline: Pipeline, now: Situation, file: str, give_up: bool) -> None:
     """Refuse a change that would go unnoticed, lose a record, or deliver one twice."""
-    if pipeline.checkpoint != "ledger":
+    unread = isinstance(now.plan, Plan) and now.plan.batch == BEFORE_FIRST  # there is no state yet
+    if pipeline.checkpoint != "ledger" and not unread:
         raise ConfigInvalid(
             f"pipeline {pipeline.pipeline!r} is stateful: its checkpoint {pipeline.checkpoint!r} holds the offsets "
             "that its state was built from, and other offsets do not fit that state",
@@ -249,8 +250,10 @@ def _after(
     """Return the plan that a change writes."""
     topics = kept_ids(now.plan, target, named, now.ids)
     if isinstance(now.plan, StreamPlan):  # the offsets of missing topics are kept by their ids, which it may not name
-        others = topic_ids(cluster.admin, {topic for topic, _ in missing} - topics.keys())
-        topics |= {topic: (now.plan.topics or {}).get(topic, name) for topic, (name, _) in others.items()}
+        known, left = now.plan.topics or {}, {topic for topic, _ in missing} - topics.keys()
+        others = topic_ids(cluster.admin, left - known.keys())
+        topics |= {topic: name for topic, (name, _) in others.items()}
+        topics |= {topic: known[topic] for topic in left & known.keys()}
     return moved(pipeline, now.plan, now.markers, target, topics, missing)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from tailrace.config import Reset
 from tailrace.driver.context import Context
-from tailrace.errors import OffsetStoreUnusable
+from tailrace.errors import NotAuthorized, OffsetStoreUnusable
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BEFORE_FIRST, Away, Plan, position
 from tailrace.progress.stream_plan import AnyPlan
@@ -20,7 +20,7 @@ from tailrace.progress.stream_plan import AnyPlan
 
 def chosen(context: Context, ids: Mapping[str, str]) -> tuple[TopicPartitions, Plan | None]:
     """Return where a pipeline without a plan begins, and the plan that records it, if a next start may differ."""
-    positions, stored = context.mirror.begin(context.cluster)
+    positions, stored, _ = context.mirror.begin(context.cluster)
     if not stored and context.pipeline.source.auto_offset_reset is not Reset.LATEST:
         return positions, None
     plan = pinned(context, ids, positions)
@@ -40,14 +40,16 @@ def pinned(context: Context, ids: Mapping[str, str], positions: TopicPartitions,
 def moved(context: Context, plan: AnyPlan, positions: TopicPartitions) -> TopicPartitions:
     """Return where the group is by now, if elsewhere: until the first record, its own job may have gone on.
 
-    A group that has expired no longer tells where; a job of Tailrace that still runs refuses the start.
+    A group that has expired, or may no longer be read, does not tell where; nor does an offset out of range, for which
+    the first start has chosen another one. A job of Tailrace that still runs refuses the start.
     """
     if context.pipeline.offsets.from_ is None or not _follows(plan):
         return {}
     try:
-        _, now = context.mirror.begin(context.cluster)
-    except OffsetStoreUnusable:
+        _, stored, reset = context.mirror.begin(context.cluster)
+    except (OffsetStoreUnusable, NotAuthorized):
         return {}
+    now = {place: offset for place, offset in stored.items() if place not in reset}
     return now if now.items() - positions.items() else {}
 
 

@@ -16,6 +16,7 @@ from tailrace.errors import TailraceError
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
+from tailrace.progress.plan import Place
 from tailrace.progress.positions import Known, begins, differences, listed, named
 from tailrace.progress.stores import OffsetStore
 from tailrace.progress.stream_plan import AnyPlan, offsets_json
@@ -31,6 +32,7 @@ class Beginning(NamedTuple):
 
     positions: TopicPartitions
     stored: TopicPartitions  # those of them that a store names now, and may no longer name at the next start
+    reset: frozenset[Place] = frozenset()  # where the store's offset was out of range, and so is not the position
 
 
 class OffsetMirror:
@@ -62,7 +64,8 @@ class OffsetMirror:
         if others:
             notice += f"; by auto.offset.reset: {listed([f'{named(each)} at {fallback[each]}' for each in others])}"
         self._say(notice)
-        return Beginning(fallback | here, here)
+        reset = frozenset(place for place, offset in here.items() if stored[place] != offset)
+        return Beginning(fallback | here, here, reset)
 
     def compare(self, plan: AnyPlan, positions: TopicPartitions) -> None:
         """Report where the store differs from the ledger; the ledger is authoritative."""

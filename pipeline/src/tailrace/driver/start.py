@@ -136,8 +136,10 @@ def _given_up(context: Context, plan: AnyPlan, begins: TopicPartitions, ids: Map
         new = position(context.pipeline, plan.batch, plan.topics, begins, time.time())
         return replace(new, run=context.run, until=plan.until, away=plan.away)
     # Offsets of topics that the configuration no longer reads are kept by their ids, which it may not name.
-    others = topic_ids(context.cluster.admin, {topic for topic, _ in begins} - ids.keys())
-    named = {**ids, **{topic: (plan.topics or {}).get(topic, name) for topic, (name, _) in others.items()}}
+    known, left = plan.topics or {}, {topic for topic, _ in begins} - ids.keys()
+    others = topic_ids(context.cluster.admin, left - known.keys())
+    named = {**ids, **{topic: name for topic, (name, _) in others.items()}}
+    named |= {topic: known[topic] for topic in left & known.keys()}
     return replace(position(context.pipeline, plan.batch, named, begins, time.time()), run=context.run)
 
 

@@ -83,11 +83,17 @@ class Checkpoint:
         if plan is not None and plan.batch == last and last not in commits:
             self._keep_beginning(plan, present)
         if plan is None and not commits:  # it may have begun elsewhere, and with other code
-            with self._asking("removing a batch that was never planned"):
-                for name in ("offsets", "state", "sources"):
-                    self._files.delete(self._path(name), True)
+            self._remove_unplanned()
         elif self._remote:
             self._clear(last + 1 if last in commits else last)
+
+    def _remove_unplanned(self) -> None:
+        """Remove what Spark has written of a first batch that the ledger does not know, and nothing else."""
+        if not any(map(self._exists, ("metadata", "offsets/0", beginning.INITIAL))):
+            return
+        with self._asking("removing a batch that was never planned"):
+            for name in ("offsets/0", "offsets/.0.crc", "sources/0", *(f"state/{n}" for n in self._batches("state"))):
+                self._files.delete(self._path(name), True)
 
     def _check_query(self, known: str) -> None:
         """Refuse the folder of another query, whose offsets and state are not this pipeline's.

@@ -28,6 +28,7 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress import expiry
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BEFORE_FIRST, BatchId, Plan, SinkPartition
+from tailrace.progress.positions import listed, named
 from tailrace.progress.stream_plan import StreamPlan
 from tailrace.spark_stream import spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
@@ -118,9 +119,12 @@ def _recorded(context: Context, topics: SourceTopics, known: Plan) -> tuple[Topi
     positions, notes = source.within(pipeline, stored | anew, cluster)
     for note in (*again, *notes):
         context.emit(OffsetsReset(note))
+    if not anew:
+        places = listed([f"{named(place)} at {positions[place]}" for place in sorted(positions)])
+        context.emit(Noted(f"there is no batch yet; beginning where an earlier start has recorded: {places}"))
     positions |= cluster.earliest([each for each in source.partitions_of(pipeline, cluster) if each not in positions])
     if anew:
-        known = first_position.pinned(context, topics.of(positions), positions)
+        known = first_position.pinned(context, topics.of(positions), positions, known.away)
     return positions, known
 
 

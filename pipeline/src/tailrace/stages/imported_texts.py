@@ -43,13 +43,21 @@ class ImportedTexts:
 
 
 def elsewhere(where: str, files: Iterable[Path]) -> str:
-    """Describe which part of the module `where` was imported from none of its `files`; return nothing if none was."""
+    """Describe which part of the package of the module `where` was imported from another text than that of `files`.
+
+    Return nothing if none was. A package may be installed, and lie next to the pipeline too.
+    """
     own = {each.resolve() for each in files}
-    parts = where.split(".")
-    for name in (".".join(parts[:count]) for count in range(1, len(parts) + 1)):
-        origin = getattr(sys.modules.get(name), "__file__", None)
+    top = where.partition(".")[0]
+    for name, module in sorted(sys.modules.items()):
+        origin = getattr(module, "__file__", None) if name.partition(".")[0] == top else None
         file = Path(origin).resolve() if origin and origin.endswith(".py") else None
-        if own and file is not None and file not in own:
+        if file is None or file in own:
+            continue
+        parts = tuple(name.split("."))
+        ends = (*parts[:-1], f"{parts[-1]}.py"), (*parts, "__init__.py")
+        others = [each for each in own if any(each.parts[-len(end) :] == end for end in ends)]
+        if others and _digest(file) not in {_digest(each) for each in others}:
             return f"this process has imported another {name} before, from {file}"
     return ""
 

@@ -70,6 +70,9 @@ def load(reference: str, folder: Path) -> Function:
     finally:
         files = sorted(_files(home, set(sys.modules) - before))
         _texts.remember(own)
+    stale = elsewhere(where, own) if path is None else ""
+    if stale:  # by what the package has imported only now
+        raise _missing(reference, stale, AGAIN)
     found = getattr(module, name, None)
     if not callable(found):
         choices = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]

@@ -177,7 +177,7 @@ def test_beginning_that_was_recorded_is_corrected_by_setting_offsets(
     done = CliRunner().invoke(app, ["set", str(file), f"{one.source}:0=4", "--yes"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     events = one.run(**sections(one))
-    assert "earlier start has recorded" in events_of(events, "note")[0]["what"]
+    assert "at the offsets in the ledger" in events_of(events, "note")[0]["what"]
     assert ids(one) == list(range(4, 10))
 
 

@@ -89,7 +89,7 @@ class Checkpoint:
 
     def _remove_unplanned(self) -> None:
         """Remove what Spark has written of a first batch that the ledger does not know, and nothing else."""
-        if not any(map(self._exists, ("metadata", "offsets/0", beginning.INITIAL))):
+        if not any(map(self._exists, ("metadata", "offsets/0", beginning.INITIAL, "state/0/_metadata/metadata"))):
             return
         with self._asking("removing a batch that was never planned"):
             for name in ("offsets/0", "offsets/.0.crc", "sources/0", *(f"state/{n}" for n in self._batches("state"))):

@@ -121,7 +121,7 @@ def _recorded(context: Context, topics: SourceTopics, known: Plan) -> tuple[Topi
         context.emit(OffsetsReset(note))
     if not anew:
         places = listed([f"{named(place)} at {positions[place]}" for place in sorted(positions)])
-        context.emit(Noted(f"there is no batch yet; beginning where an earlier start has recorded: {places}"))
+        context.emit(Noted(f"there is no batch yet; beginning at the offsets in the ledger: {places}"))
     positions |= cluster.earliest([each for each in source.partitions_of(pipeline, cluster) if each not in positions])
     if anew:
         known = first_position.pinned(context, topics.of(positions), positions, known.away)

@@ -11,12 +11,12 @@ from confluent_kafka.admin import AdminClient
 
 from support.kafkaproxy import ProxiedKafka, proxied
 from support.readers import Reading, Ticks, request_for
+from support.recreation import delete_topic, recreate_topic
 from tailrace import errors
 from tailrace.config import Kafka
 from tailrace.gateway import ReadDone
 from tailrace.gateway.stalls import LOSS
 from tailrace.kafka import reader
-from tailrace.kafka.cluster import Cluster
 from tailrace.progress.plan import Range
 from tailrace.testing import Record, Topics, consume, produce, wait_until
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
@@ -246,7 +246,7 @@ def test_topic_that_was_created_again_ends_the_read_of_all_its_ranges_at_once(
     ticks = Ticks()
     reading, topic = make_reading(reset=True, limit=1000.0, now=ticks), tailrace_topics(partitions=3)
     planned = {topic: reading.topic_id(topic)}
-    reading.recreate(topic, partitions=3)
+    recreate_topic(reading.bootstrap, topic, partitions=3)
     began = ticks.now
     with pytest.raises(errors.PlanOfAnother, match="deleted and created again while a batch was read"):
         reading.read(*(Range(topic, number, 2, 7) for number in range(3)), topics=planned)
@@ -261,7 +261,7 @@ def test_records_that_were_fetched_before_a_topic_was_created_again_are_not_read
     topic = tailrace_topics()
     reading.fill(topic, 200)
     assert len(reading.read(Range(topic, 0, 0, 50), topics={topic: reading.topic_id(topic)})) == 50
-    reading.recreate(topic)
+    recreate_topic(reading.bootstrap, topic)
     produce(reading.bootstrap, topic, [Record(b"new%d" % number) for number in range(200)])
     rows = reading.read(Range(topic, 0, 50, 80), topics={topic: reading.topic_id(topic)})
     assert [row["value"] for row in rows] == [b"new%d" % number for number in range(50, 80)]
@@ -272,9 +272,7 @@ def test_deleted_topic_is_waited_for_once(make_reading: Callable[..., Reading], 
     """All its partitions are gone when one has been for long enough; by the reader's clock, here."""
     ticks, done = Ticks(), ReadDone()
     reading, topic = make_reading(reset=True, limit=1000.0, now=ticks), tailrace_topics(partitions=3)
-    cluster = Cluster(Kafka(bootstrap_servers=reading.bootstrap))
-    cluster.admin.delete_topics([topic])[topic].result(30)
-    wait_until(lambda: topic not in cluster.topics(), "the topic to be gone")
+    delete_topic(reading.bootstrap, topic)
     spans = tuple(Range(topic, number, 2, 7) for number in range(3))
     began = ticks.now
     assert reading.offsets(*spans, done=done) == []

@@ -13,8 +13,8 @@ from support.expiry import expire
 from tailrace.config import Kafka
 from tailrace.gateway import ReadDone, ReadRequest
 from tailrace.gateway.reading import Reader
-from tailrace.kafka.clients import client_options, persist
-from tailrace.kafka.cluster import Cluster, NewTopic
+from tailrace.kafka.clients import client_options
+from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.topics import topic_ids
 from tailrace.progress.plan import Range
 from tailrace.testing import Record, produce, wait_until
@@ -78,15 +78,6 @@ class Reading:
     def topic_id(self, topic: str) -> str:
         """Return the id that the topic has now."""
         return topic_ids(Cluster(Kafka(bootstrap_servers=self.bootstrap)).admin, [topic])[topic][0]
-
-    def recreate(self, topic: str, partitions: int = 1) -> None:
-        """Delete a topic and create it again."""
-        cluster = Cluster(Kafka(bootstrap_servers=self.bootstrap))
-        cluster.admin.delete_topics([topic])[topic].result(30)
-        wait_until(lambda: topic not in cluster.topics(), "the topic to be gone")
-        new = NewTopic(topic, partitions, 1)
-        persist(lambda: cluster.admin.create_topics([new])[topic].result(30), "creating it again", 30)
-        wait_until(lambda: topic in cluster.topics(), "the topic to exist again")
 
     def truncate(self, topic: str, before: int, partition: int = 0) -> None:
         """Delete the records before this offset."""

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient
-
 from support.pipelines import Bench
+from support.recreation import delete_topic, recreate_topic
 from tailrace.config import Pipeline
 from tailrace.driver import readable, recovery, start
 from tailrace.driver.context import RENEW_EVERY, Context, Unwatched, Watcher
@@ -20,7 +19,7 @@ from tailrace.driver.offset_mirror import OffsetMirror
 from tailrace.driver.shutdown import Stop
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.gateway import Written
-from tailrace.kafka.cluster import Cluster, NewTopic
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.stores import open_store
@@ -28,7 +27,7 @@ from tailrace.stages.assembly import Assembly
 from tailrace.startup.preflight import preflight
 from tailrace.status.events import Emit, Event
 from tailrace.status.snapshots import Finished
-from tailrace.testing import Record, Topics, consume, produce, wait_until
+from tailrace.testing import Record, Topics, consume, produce
 
 Deliver = Callable[[ThreadEngine, Plan, Mapping[SinkPartition, str], frozenset[str]], list[Written]]
 
@@ -233,24 +232,9 @@ class Line:
 
 def deleted(one: Line | Bench, topic: str) -> None:
     """Delete a topic, and wait until a broker no longer names it."""
-    admin = AdminClient({"bootstrap.servers": one.kafka})
-    admin.delete_topics([topic])[topic].result(30)
-    cluster = Cluster(one.pipeline().kafka)
-    wait_until(lambda: topic not in cluster.topics(), "the topic to be gone", 30)
+    delete_topic(one.kafka, topic)
 
 
 def recreated(one: Line | Bench, name: str = "", partitions: int = 1, **config: str) -> None:
     """Delete a topic, by default the source, and create it again."""
-    topic = name or one.source
-    deleted(one, topic)
-    admin, cluster = AdminClient({"bootstrap.servers": one.kafka}), Cluster(one.pipeline().kafka)
-
-    def made() -> bool:
-        try:
-            admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
-        except Exception:  # the old one is still being deleted
-            return False
-        return True
-
-    wait_until(made, "the topic to exist again", 30)
-    wait_until(lambda: topic in cluster.topics(), "the topic to be visible", 30)
+    recreate_topic(one.kafka, name or one.source, partitions, **config)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from typer.testing import CliRunner
 
 from support.expiry import expire
@@ -17,6 +18,9 @@ from support.pipelines import Bench, events_of
 from tailrace import errors
 from tailrace.cli.offsets import app
 from tailrace.progress.ledger import Ledger
+from tailrace.spark_stream import runner, stream
+from tailrace.spark_stream.checkpoint import Checkpoint
+from tailrace.testing import Record, produce
 
 pytestmark = [pytest.mark.integration, pytest.mark.takes(15)]
 
@@ -66,14 +70,28 @@ def move(one: Bench, offset: int) -> None:
 
 def fail_before_the_plan(one: Bench, monkeypatch: pytest.MonkeyPatch, made: dict[str, Any]) -> None:
     """Run the pipeline until it writes its first plan, which fails."""
+    fail_at(one, monkeypatch, made, Ledger, "write")
 
-    def write(*_: object) -> None:
+
+def fail_at(one: Bench, monkeypatch: pytest.MonkeyPatch, made: dict[str, Any], where: object, step: str) -> None:
+    """Run the pipeline until a step, which fails."""
+
+    def fail(*_: object) -> None:
         raise errors.KafkaFailed("the fault of the test", kept="everything", then="start the pipeline again")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "write", write)
+        patched.setattr(where, step, fail)
         with pytest.raises(errors.KafkaFailed, match="the fault of the test"):
             one.run(**made)
+
+
+def set_offset(one: Bench, made: dict[str, Any], *places: str) -> None:
+    """Set offsets as a person does."""
+    file = one.folder / "pipeline.json"
+    data = one.pipeline(**made).model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    file.write_text(json.dumps(data))
+    done = CliRunner().invoke(app, ["set", str(file), *places, "--yes"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize("later", [15, 4])
@@ -153,6 +171,50 @@ def test_reset_of_a_group_that_is_out_of_range_is_not_repeated(one: Bench) -> No
     assert ids(one) == [10, 11, 12]
 
 
+@pytest.mark.parametrize(("where", "step"), [(stream, "_fill"), (Checkpoint, "move")])
+def test_reset_to_the_latest_records_is_not_repeated_by_a_start_that_fails(
+    one: Bench, monkeypatch: pytest.MonkeyPatch, where: object, step: str
+) -> None:
+    """What comes after the first start is to be read, even if that fails before it has told Spark where to go on."""
+    made = sections(one, follows=False, on_data_loss="reset", **LATEST)
+    one.run(**made)
+    one.send(records(10, 13))
+    one.run(**made)
+    one.send(records(13, 17))
+    expire(one.kafka, one.source, 15)
+    fail_at(one, monkeypatch, made, where, step)
+    one.send(records(17, 20))
+    one.run(**made)
+    assert ids(one) == [10, 11, 12, 17, 18, 19]
+
+
+def test_reset_to_the_latest_records_is_not_repeated_before_the_first_batch(
+    one: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger has recorded where the pipeline begins, and records where it begins instead."""
+    made = sections(one, follows=False, on_data_loss="reset", **LATEST)
+    fail_at(one, monkeypatch, made, stream, "_fill")
+    one.send(records(10, 15))
+    expire(one.kafka, one.source, 13)
+    fail_at(one, monkeypatch, made, stream, "_fill")
+    one.send(records(15, 17))
+    one.run(**made)
+    assert ids(one) == [15, 16]
+
+
+def test_stateful_pipeline_whose_first_batch_without_records_failed_begins_where_the_old_job_is(
+    one: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batch is planned and not delivered; the old job goes on for as long as the cause lasts."""
+    move(one, 10)
+    fail_at(one, monkeypatch, sections(one), runner, "deliver")
+    one.send(records(10, 18))
+    move(one, 15)
+    one.run(**sections(one))
+    one.run(**sections(one))
+    assert ids(one) == [15, 16, 17]
+
+
 def test_files_of_others_in_the_checkpoint_folder_stay(one: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder above, by mistake, may hold other checkpoints; only what Spark wrote of the first batch goes."""
     kept = [one.folder / "state" / name for name in ("sources/mine.py", "other/offsets/3")]
@@ -171,14 +233,45 @@ def test_beginning_that_was_recorded_is_corrected_by_setting_offsets(
     """There is no state yet that other offsets would not fit."""
     move(one, 8)
     fail_before_the_plan(one, monkeypatch, sections(one))
-    file = one.folder / "pipeline.json"
-    data = one.pipeline(**sections(one)).model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    file.write_text(json.dumps(data))
-    done = CliRunner().invoke(app, ["set", str(file), f"{one.source}:0=4", "--yes"], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    set_offset(one, sections(one), f"{one.source}:0=4")
     events = one.run(**sections(one))
     assert "at the offsets in the ledger" in events_of(events, "note")[0]["what"]
     assert ids(one) == list(range(4, 10))
+
+
+def test_offsets_that_a_person_has_set_hold_after_a_batch_without_records(
+    one: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group of the old job is elsewhere, and does not count any more."""
+    move(one, 8)
+    fail_before_the_plan(one, monkeypatch, sections(one))
+    set_offset(one, sections(one), f"{one.source}:0=10")
+    one.run(**sections(one))
+    one.run(**sections(one))
+    assert not ids(one)
+    one.send(records(10, 12))
+    one.run(**sections(one))
+    assert ids(one) == [10, 11]
+
+
+def test_topic_that_is_taken_out_and_put_back_before_the_first_batch_begins_where_it_was(
+    one: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it the pipeline does not start, because its first batch would forget the topic's offsets."""
+    other = f"{one.source}-other"
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.create_topics([NewTopic(other, 1)])[other].result(30)
+    produce(one.kafka, other, [Record(value) for value in records(20, 25)])
+    both = sections(one, follows=False, topics=[one.source, other], **LATEST)
+    alone = sections(one, follows=False, **LATEST)
+    fail_before_the_plan(one, monkeypatch, both)
+    for _ in range(2):
+        with pytest.raises(errors.SourceChanged, match=f"offsets for {other}-0, which the configuration no longer"):
+            one.run(**alone)
+        set_offset(one, alone, f"{one.source}:0=9")
+    produce(one.kafka, other, [Record(value) for value in records(25, 27)])
+    one.run(**both)
+    assert ids(one) == [9, 25, 26]
 
 
 def test_beginning_that_was_recorded_without_a_checkpoint_holds_with_one(one: Bench) -> None:

@@ -180,6 +180,43 @@ class Vanishing(Raising):
         raise errors.OffsetsOutOfRange("in-0: the plan reads 0 to 1000, and the topic holds 900 to 1000")
 
 
+class Deleted(Raising):
+    """An engine whose faulty record is deleted from the topic before it is looked for."""
+
+    def deliver(self, *given: Any, **more: Any) -> list[Written]:
+        """Raise the first time, as the function does at a record that was read before it was deleted."""
+        if not self.deliveries:
+            self.deliveries += 1
+            raise errors.FunctionFailed("function 'f.py:f': ValueError: no")
+        return super().deliver(*given, **more)
+
+    def judge(self, *given: Any, **more: Any) -> Judged:
+        """Raise the first time, too."""
+        if not self.deliveries:
+            self.deliveries += 1
+            raise errors.FunctionFailed("function 'f.py:f': ValueError: no")
+        return super().judge(*given, **more)
+
+
+def test_pipeline_that_rejects_goes_on_without_a_faulty_record_that_is_gone() -> None:
+    """The batch is delivered once more, and its other faulty records are found."""
+    engine = Deleted(345)
+    one = tolerant(engine, on_error="reject")
+    one.deliver(PLAN, {})
+    assert [each.offset for each in one.rejected] == [345]
+    engine.bad, engine.deliveries = set(), 0
+    one.deliver(PLAN, {})
+    assert not one.rejected
+    engine.deliveries = 0
+    assert one.judge(PLAN) == (1000, 0)
+
+
+def test_pipeline_that_stops_does_so_for_a_faulty_record_that_is_gone() -> None:
+    """Somebody is to look at the function."""
+    with pytest.raises(errors.FunctionFailed, match="ValueError: no"):
+        tolerant(Deleted()).deliver(PLAN, {})
+
+
 def test_pipeline_that_rejects_tells_what_ended_the_search() -> None:
     """The function is not to be fixed: what it raises at would have been rejected."""
     with pytest.raises(errors.OffsetsOutOfRange, match="holds 900 to 1000"):

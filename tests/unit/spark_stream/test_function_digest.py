@@ -138,6 +138,84 @@ def inside(folder: Path, job: str, helpers: str, divisor: int) -> str:
         sys.modules.pop("helpers", None)
 
 
+HELD = """
+import collections
+import datetime
+import functools
+import operator
+import re
+import types
+import zoneinfo
+
+class Salt(int):
+    pass
+
+class Slots:
+    __slots__ = ("by",)
+    def __init__(self, by):
+        self.by = by
+
+class Missing(dict):
+    def __missing__(self, key):
+        return 0
+
+class Pair(collections.namedtuple("Pair", "left right")):
+    def both(self):
+        return self.left + self.right
+
+HELD = {value}
+
+def key(given):
+    return HELD(given)
+
+print(digest_of(key))
+"""
+IMPORT = "from tailrace.spark_stream.function_digest import digest_of\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "change"),
+    [
+        ("zoneinfo.ZoneInfo('UTC')", ("UTC", "Europe/Paris")),
+        ("datetime.timezone(datetime.timedelta(hours=1))", ("=1", "=2")),
+        ("re.compile('a+').match", ("a+", "a")),
+        ("re.compile('a+').match", ("match", "search")),
+        ("{1: 2}.get", ("2", "3")),
+        ("types.MappingProxyType({1: 2})", ("2", "3")),
+        ("operator.itemgetter('a')", ("'a'", "'b'")),
+        ("str.upper", ("upper", "lower")),
+        ("'a'.startswith", ("'a'", "'b'")),
+        ("collections.deque([1])", ("[1]", "[2]")),
+        ("functools.cache({1: 2}.get)", ("2", "3")),
+        ("Salt(8)", ("8)", "16)")),
+        ("Slots(8)", ("8)", "16)")),
+        ("Missing({1: 2})", ("return 0", "return 1")),
+        ("Missing({1: 2})", ("2}", "3}")),
+        ("Pair(1, 2)", ("left +", "left -")),
+    ],
+)
+def test_digest_changes_with_what_objects_of_pythons_own_types_hold(value: str, change: tuple[str, str]) -> None:
+    """A zone, a bound method or a mapping decides where a record goes, like the function's code."""
+    before = IMPORT + HELD.replace("{value}", value)
+    after = before.replace(*change)
+    assert before != after
+    first, second, again = (printed(text) for text in (before, after, before))
+    assert len(first) == 32
+    assert first == again != second
+
+
+def test_object_that_cannot_be_pickled_counts_by_its_type() -> None:
+    """A lock has an address, which is another one in each process."""
+    text = IMPORT + "import threading\n" + HELD.replace("{value}", "[threading.Lock(), Slots(threading.Lock())]")
+    assert printed(text) == printed(text)
+
+
+def printed(script: str) -> str:
+    """Return what a script prints in a process of its own."""
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def test_function_that_calls_itself_has_a_digest() -> None:
     """Its closure contains it."""
 

@@ -362,3 +362,14 @@ def test_without_a_function_a_record_goes_out_as_it_came(spark: SparkSession) ->
         assert (row["key"], row["value"], row["timestamp"]) == (b"k0", value or b'{"key":1,"topic":2}', AT_MS)
         assert headers_of(row) == {"h": b"v"}
         assert row["reason"] is None
+
+
+def test_without_a_function_a_field_with_a_dot_is_not_taken_for_a_path(spark: SparkSession) -> None:
+    """A field of the same path may lie next to it."""
+    source = Source.model_validate(
+        {"topics": ["in"], "format": "json", "schema": "`a.b` int, a struct<b: int>, `x``` int"}
+    )
+    value = b'{"a.b":1,"a":{"b":2},"x`":3}'
+    good = unchanged(accepted(decode(records(spark, [value]), source, Path())))
+    (row,) = encode(good, Sink.model_validate({"topic": "out", "format": "json"}), Path()).collect()
+    assert row["value"] == value

@@ -91,6 +91,7 @@ class Tolerant:
     sleep: Callable[[float], object] = time.sleep
     rejected: list[Fault] = field(default_factory=list)  # of the batch that was delivered last
     _cancelled: bool = False
+    _in_vain: bool = False  # whether a search of this batch has found nothing
     _news: SimpleQueue[str] = field(default_factory=SimpleQueue)
 
     def news(self) -> Iterator[str]:
@@ -106,7 +107,7 @@ class Tolerant:
         seen: Parts = frozenset(),
     ) -> list[Written]:
         """Deliver a batch; see `Engine.deliver`."""
-        self._cancelled = False
+        self._cancelled = self._in_vain = False
         self.rejected = []
         pauses = iter(_PAUSES)
         while True:
@@ -133,10 +134,18 @@ class Tolerant:
         return not self._cancelled
 
     def _reject(self, plan: Plan, gone: frozenset[str], error: Exception) -> None:
-        """Reject the records that an error came from; raise it, or what it means, if that cannot be."""
+        """Reject the records that an error came from; raise it, or what it means, if that cannot be.
+
+        If no record is found, the batch is tried once more: the record may have been deleted from the topic since.
+        """
         found = self._blamed(plan, gone, error)
-        if not found:
+        if found is None or self._cancelled:
             raise error
+        if not found:
+            if self._in_vain or self.pipeline.process.on_error is OnError.STOP:
+                raise error
+            self._in_vain = True
+            return
         refused = self._refusal(plan, [*self.rejected, *found])
         if refused is not None:
             raise refused from error
@@ -144,7 +153,7 @@ class Tolerant:
 
     def judge(self, plan: Plan) -> Judged:
         """Count the rules over a batch that is not planned yet; see `Engine.judge`."""
-        self._cancelled = False
+        self._cancelled = self._in_vain = False
         self.rejected = []
         while True:
             try:
@@ -157,13 +166,13 @@ class Tolerant:
         self._cancelled = True
         self.engine.cancel()
 
-    def _blamed(self, plan: Plan, gone: frozenset[str], error: Exception) -> list[Fault]:
-        """Return the records that an error came from, if it came from any."""
+    def _blamed(self, plan: Plan, gone: frozenset[str], error: Exception) -> list[Fault] | None:
+        """Return the records that an error came from; None if none can be its cause."""
         process = self.pipeline.process
         own = process.function is not None or process.arrow is not None or bool(process.validate_)
         reported = failure(error, self.pipeline)
         if not own or not isinstance(reported, BLAMABLE) or self._cancelled:
-            return []
+            return None
         most = 1 if process.on_error is OnError.STOP else process.max_errors + 1 - len(self.rejected)
         known, until = by_place(self.rejected), self.clock() + _LIMIT
         self._news.put(f"batch {plan.batch}: {reported.what}; looking for the records, for up to {_LIMIT:.0f} s")

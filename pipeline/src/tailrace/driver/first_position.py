@@ -15,7 +15,7 @@ from tailrace.driver.context import Context
 from tailrace.errors import NotAuthorized, OffsetStoreUnusable
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BEFORE_FIRST, Away, Plan, position
-from tailrace.progress.stream_plan import AnyPlan
+from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 
 
 def chosen(context: Context, ids: Mapping[str, str]) -> tuple[TopicPartitions, Plan | None]:
@@ -29,12 +29,26 @@ def chosen(context: Context, ids: Mapping[str, str]) -> tuple[TopicPartitions, P
     return positions, plan
 
 
-def pinned(context: Context, ids: Mapping[str, str], positions: TopicPartitions, away: Away | None = None) -> Plan:
-    """Record where a new pipeline begins, and return the plan."""
+def pinned(
+    context: Context,
+    ids: Mapping[str, str],
+    positions: TopicPartitions,
+    away: Away | None = None,
+    *,
+    chosen: bool = False,
+) -> Plan:
+    """Record where a new pipeline begins, and return the plan; `chosen`: a person has chosen it."""
     new = position(context.pipeline, BEFORE_FIRST, ids, positions, time.time())
-    plan = replace(new, run=context.run, away=away or {})
+    plan = replace(new, run="" if chosen else context.run, away=away or {})
     context.ledger.settle(plan, positions)
     return plan
+
+
+def by_hand(plan: AnyPlan | None) -> bool:
+    """Return whether a person has chosen where a pipeline begins that has read nothing yet."""
+    if isinstance(plan, StreamPlan):
+        return plan.chosen
+    return plan is not None and not plan.run
 
 
 def moved(context: Context, plan: AnyPlan, positions: TopicPartitions) -> TopicPartitions:
@@ -54,6 +68,5 @@ def moved(context: Context, plan: AnyPlan, positions: TopicPartitions) -> TopicP
 
 
 def _follows(plan: AnyPlan) -> bool:
-    if isinstance(plan, Plan):  # offsets that a person has set have no run
-        return plan.batch == BEFORE_FIRST and bool(plan.run)
-    return plan.is_empty_beginning
+    empty = plan.is_empty_beginning if isinstance(plan, StreamPlan) else plan.batch == BEFORE_FIRST
+    return empty and not by_hand(plan)

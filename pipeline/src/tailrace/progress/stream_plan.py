@@ -55,6 +55,7 @@ class StreamPlan:
     sink: str | None = None  # the topic of `exactly_once`; empty where each row names its own, None if nobody noted it
     cut: tuple[str, ...] | None = None  # the shuffles, as Spark printed them; None if nobody noted them
     topics: Mapping[str, str] | None = None  # the ids of the source topics; None if nobody noted them
+    chosen: bool = False  # a person has chosen where the first batch begins
     version: int = VERSION
 
     @property
@@ -92,7 +93,7 @@ class StreamPlan:
     @property
     def is_empty_beginning(self) -> bool:
         """Whether this is a first batch without records, which Spark makes for operators with state."""
-        return self.batch == 0 and self.done and not self.ranges and not self.reads
+        return self.batch == 0 and not self.ranges and not self.reads
 
     @property
     def ends(self) -> dict[Place, int]:
@@ -129,6 +130,7 @@ class StreamPlan:
                 **({} if self.sink is None else {"sink": self.sink}),
                 **({} if self.cut is None else {"cut": list(self.cut)}),
                 **({} if self.topics is None else {"topics": dict(self.topics)}),
+                **({"chosen": True} if self.chosen else {}),
             }
         )
         return text.encode()
@@ -158,6 +160,7 @@ class StreamPlan:
                 sink=data.get("sink"),
                 cut=tuple(map(str, data["cut"])) if "cut" in data else None,
                 topics=dict(data["topics"]) if "topics" in data else None,
+                chosen=bool(data.get("chosen", False)),
                 version=data["version"],
             )
             digest = data["digest"]
@@ -169,8 +172,12 @@ class StreamPlan:
 
     def finished(self, ends: Mapping[Place, int] | None = None, ids: Mapping[str, str] | None = None) -> StreamPlan:
         """Return the plan noted as done; with other ends if the positions were moved after it, and with these ids."""
-        entry = self.entry if ends is None else replace_offsets(self.entry, ends)
-        return replace(self, done=True, entry=entry, topics=self.topics if ids is None else dict(ids))
+        plan = self if ends is None else self.moved(ends, self.topics if ids is None else ids)
+        return replace(plan, done=True)
+
+    def moved(self, ends: Mapping[Place, int], ids: Mapping[str, str] | None) -> StreamPlan:
+        """Return the plan with other ends, in topics with these ids."""
+        return replace(self, entry=replace_offsets(self.entry, ends), topics=None if ids is None else dict(ids))
 
     def delivered_by(
         self,

@@ -23,7 +23,7 @@ from tailrace.driver.catalyst import tree
 from tailrace.errors import CheckpointFailed, CheckpointMismatch
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Place
-from tailrace.progress.stream_plan import StreamPlan, replace_offsets
+from tailrace.progress.stream_plan import StreamPlan, offsets_of, replace_offsets
 from tailrace.spark_stream import beginning, executed
 from tailrace.spark_stream.storage import on_s3
 
@@ -127,13 +127,13 @@ class Checkpoint:
         if kept != found:
             self._replace(name, kept, f"before batch {plan.batch} is finished")
 
-    def brings_again(self, batch: BatchId) -> bool:
-        """Return whether Spark delivers a batch again: it has planned it, and has not noted it as done."""
-        return batch in self._batches("offsets") and not self.noted(batch)
-
     def noted(self, batch: BatchId) -> bool:
         """Return whether Spark has noted a batch as done; it then continues with the next one."""
         return batch in self._batches("commits")
+
+    def ends(self, batch: BatchId) -> dict[Place, int]:
+        """Return where Spark continues after a batch that it has noted."""
+        return offsets_of(self._read(f"offsets/{batch}"))
 
     def fit(self, leaves: int) -> bool:
         """Adapt entries of version 0.1 to a query that reads the source in fewer places; return whether any were.

@@ -21,7 +21,20 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from types import CodeType, EllipsisType, FunctionType, MethodType, ModuleType, NoneType
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    CodeType,
+    EllipsisType,
+    FunctionType,
+    MappingProxyType,
+    MethodDescriptorType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+    NoneType,
+    WrapperDescriptorType,
+)
 from typing import Any
 
 # Values that are equal if and only if their types and texts are.
@@ -29,6 +42,12 @@ _PLAIN = (
     *(NoneType, EllipsisType, bool, int, float, complex, str, bytes, bytearray, range, uuid.UUID),
     *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal),
 )
+# Functions and methods that are not written in Python; bound ones have what they are bound to.
+_BUILTIN = (
+    *(BuiltinFunctionType, MethodWrapperType),
+    *(MethodDescriptorType, ClassMethodDescriptorType, WrapperDescriptorType),
+)
+_PROTOCOL = 2  # of pickle, the first in which an object tells its type, its arguments and its state
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 # What makes a class while it is unpickled, and the position of the id by which cloudpickle finds one of this process.
 _TRACKED = {"_make_skeleton_class": 4, "_make_skeleton_enum": 5, "_make_typevar": 5}
@@ -90,27 +109,47 @@ class _Description:
             self._inside.pop()
 
     def _nested(self, value: Any) -> list[Any]:
-        if isinstance(value, list | tuple):
-            return [type(value).__name__, *(self.of(each) for each in value)]
-        if isinstance(value, set | frozenset):
-            return [type(value).__name__, *_in_order(self.of(each) for each in value)]
-        if isinstance(value, dict):
-            return [type(value).__name__, *_in_order([self.of(each), self.of(value[each])] for each in value)]
         if isinstance(value, functools.partial):
             return ["partial", self.of(value.func), self.of(value.args), self.of(value.keywords)]
         if isinstance(value, MethodType):
             return ["method", self.of(value.__func__), self.of(value.__self__)]
+        if isinstance(value, _BUILTIN):
+            return ["builtin", value.__qualname__, self._of_module(getattr(value, "__self__", None))]
         if isinstance(value, staticmethod | classmethod):
             return [type(value).__name__, self.of(value.__func__)]
         if isinstance(value, property):
             return ["property", *(self.of(each) for each in (value.fget, value.fset))]
         if isinstance(value, FunctionType | type):
             return self._once(value)
-        if isinstance(wrapped := getattr(value, "__wrapped__", None), FunctionType):  # functools.cache
-            return ["wrapped", self.of(wrapped)]
         if self._own(type(value)):
-            return ["instance", self.of(type(value)), self.of(getattr(value, "__dict__", {}))]
+            return ["instance", self.of(type(value)), self.of(getattr(value, "__dict__", {})), self._held(value)]
+        if isinstance(value, list | tuple):
+            return [type(value).__name__, *(self.of(each) for each in value)]
+        if isinstance(value, set | frozenset):
+            return [type(value).__name__, *_in_order(self.of(each) for each in value)]
+        if isinstance(value, dict | MappingProxyType):
+            return [type(value).__name__, *_in_order([self.of(each), self.of(value[each])] for each in value)]
+        if (wrapped := getattr(value, "__wrapped__", None)) is not None:  # functools.cache
+            return ["wrapped", self.of(wrapped)]
+        if _root(type(value)) in sys.stdlib_module_names:
+            return ["standard", type(value).__qualname__, self._held(value)]
         return ["other", type(value).__qualname__]
+
+    def _held(self, value: Any) -> list[Any]:
+        """Describe what an object is made of when it is pickled; nothing if it cannot be."""
+        try:
+            made: Any = value.__reduce_ex__(_PROTOCOL)
+        except Exception:  # the user's class may raise anything
+            return []
+        if isinstance(made, str):
+            return ["global", made]
+        call, arguments, *more = made
+        state, items, pairs = (more + [None] * 3)[:3]
+        return [
+            *(self.of(each) for each in (call, arguments, state)),
+            [self.of(each) for each in items or ()],
+            _in_order([self.of(key), self.of(each)] for key, each in pairs or ()),
+        ]
 
     def _once(self, value: Any) -> list[Any]:
         if not self._own(value) and len(self._inside) > 1:

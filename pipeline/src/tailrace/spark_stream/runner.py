@@ -63,6 +63,7 @@ class Runner:
         self._judged: tuple[str, ...] = ()  # the shuffles that were judged last
         self._seen: Parts = frozenset()
         self._once = False  # whether the run ends with the open batch
+        self.chosen = False  # whether a person has chosen where the first batch begins
         self._delivered = -1
         self._owners: dict[SinkPartition, str] = {}
         self._ends: TopicPartitions = {}
@@ -192,6 +193,7 @@ class Runner:
                 spread=self._cut.spread,
                 cut=shuffles,
                 topics=self._ids(offsets_of(entry)),
+                chosen=number == 0 and self.chosen,
             )
             assigned = assign(plan, slices)
             if number != self.last + 1:

@@ -28,8 +28,8 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress import expiry
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BEFORE_FIRST, BatchId, Plan, SinkPartition
-from tailrace.progress.positions import listed, named
-from tailrace.progress.stream_plan import StreamPlan
+from tailrace.progress.positions import listed, named, seen_again
+from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 from tailrace.spark_stream import spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
 from tailrace.spark_stream.frame import bound_state, frame, leaves
@@ -50,12 +50,8 @@ _UNLISTED = "you must specify all TopicPartitions"  # in the words of Spark's Ka
 
 def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_read: bool) -> None:
     """Run a stateful pipeline until it is stopped; with `until_read`, until what is there now has been read."""
-    pipeline, ledger, plan = context.pipeline, context.ledger, recovered.plan
-    if isinstance(plan, Plan) and plan.batch == BEFORE_FIRST:
-        context.emit(Started(pipeline.pipeline, context.run, 0))
-        _from_the_beginning(context, spark, until_read, plan)
-        return
-    if isinstance(plan, Plan):
+    pipeline, plan = context.pipeline, recovered.plan
+    if isinstance(plan, Plan) and plan.batch > BEFORE_FIRST:
         raise errors.CheckpointMismatch(
             f"batch {plan.batch} of {pipeline.pipeline!r} was planned without a checkpoint, and the pipeline has "
             f"checkpoint {pipeline.checkpoint!r} now",
@@ -63,14 +59,14 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
             then=f"{'' if plan.done else 'run the old configuration with --batch to finish its batch, then '}give the "
             f"pipeline a new name, and a section `offsets` with from: tailrace.{pipeline.pipeline}",
         )
-    if plan is not None:
-        _check_open(plan, recovered.markers, context.assembly)
-    if plan is None:
-        recovery.check_new(pipeline, ledger, context.cluster, recovered.markers)
-    context.emit(Started(pipeline.pipeline, context.run, plan.batch + 1 if plan else 0))
-    if plan is None:
-        _from_the_beginning(context, spark, until_read)
+    if not isinstance(plan, StreamPlan):
+        if plan is None:
+            recovery.check_new(pipeline, context.ledger, context.cluster, recovered.markers)
+        context.emit(Started(pipeline.pipeline, context.run, 0))
+        _from_the_beginning(context, spark, until_read, plan)
         return
+    _check_open(plan, recovered.markers, context.assembly)
+    context.emit(Started(pipeline.pipeline, context.run, plan.batch + 1))
     if context.stop.event.is_set():
         context.emit(Stopped(context.stop.reason, plan.batch))
         return
@@ -102,7 +98,7 @@ def _from_the_beginning(context: Context, spark: SparkSession, until_read: bool,
             context.emit(Stopped(context.stop.reason, BEFORE_FIRST))
             return
         try:
-            _from(context, spark, topics, None, positions, until_read)
+            _from(context, spark, topics, known, positions, until_read)
         except errors.QueryFailed as error:
             if not left or _UNLISTED not in error.what or isinstance(context.ledger.latest(), StreamPlan):
                 raise
@@ -112,9 +108,15 @@ def _from_the_beginning(context: Context, spark: SparkSession, until_read: bool,
 
 
 def _recorded(context: Context, topics: SourceTopics, known: Plan) -> tuple[TopicPartitions, Plan]:
-    """Return where a pipeline begins that has recorded it, in the partitions that there are now, and the record."""
+    """Return where a pipeline begins that has recorded it, in the partitions that there are now, and the record.
+
+    Its first batch has no place for the offsets of topics that are not read, so they are refused, as later ones are.
+    """
     pipeline, cluster = context.pipeline, context.cluster
-    stored, again = topics.moved({place: at for place, at in known.ends.items() if source.reads(pipeline, place[0])})
+    kept = seen_again(known, source.topics(pipeline, cluster, known.topics).found)
+    unread = {place: at for places in known.away.values() for place, at in places.items()}
+    unread = {place: at for place, at in unread.items() if not source.reads(pipeline, place[0])}
+    stored, again = topics.moved({**unread, **kept, **known.ends})
     anew = first_position.moved(context, known, stored)
     positions, notes = source.within(pipeline, stored | anew, cluster)
     for note in (*again, *notes):
@@ -123,8 +125,8 @@ def _recorded(context: Context, topics: SourceTopics, known: Plan) -> tuple[Topi
         places = listed([f"{named(place)} at {positions[place]}" for place in sorted(positions)])
         context.emit(Noted(f"there is no batch yet; beginning at the offsets in the ledger: {places}"))
     positions |= cluster.earliest([each for each in source.partitions_of(pipeline, cluster) if each not in positions])
-    if anew:
-        known = first_position.pinned(context, topics.of(positions), positions, known.away)
+    if anew or again or notes:  # recorded before anything is read, so that the next start does not reset again
+        known = first_position.pinned(context, topics.of(positions), positions, chosen=first_position.by_hand(known))
     return positions, known
 
 
@@ -132,13 +134,14 @@ def _from(
     context: Context,
     spark: SparkSession,
     topics: SourceTopics,
-    plan: StreamPlan | None,
+    known: AnyPlan | None,
     positions: TopicPartitions,
     until_read: bool,
     markers: Mapping[SinkPartition, Marker] = NO_MARKERS,
     moved: Sequence[str] = (),
 ) -> None:
     """Run the query from these positions on, after this plan; `moved` says where they are not those of the plan."""
+    plan = known if isinstance(known, StreamPlan) else None
     pipeline, last = context.pipeline, plan.batch if plan is not None else BEFORE_FIRST
     if not open_transactions.wait(context, positions, last, "the next offset to read"):
         context.emit(Stopped(context.stop.reason, last))
@@ -159,11 +162,11 @@ def _from(
         if plan is not None and once:
             topics.wait()
             positions = plan.ends
-        elif plan is not None and moved:
-            plan = _moved(checkpoint, topics, plan, positions)
+        elif plan is not None and (moved or _behind(checkpoint, plan)):
+            plan = _moved(context, checkpoint, topics, plan, positions)
             for note in moved:
                 context.emit(OffsetsReset(note))
-        if plan is not None and plan.done and checkpoint.brings_again(plan.batch):
+        if plan is not None and plan.done and not checkpoint.noted(plan.batch):
             expiry.check_done(plan, markers, recovery.way_out(pipeline, expiry.THEN))
         if plan is not None and checkpoint.fit(leaves(cut.rows)):
             context.emit(Noted("the checkpoint was written by version 0.1, which read each record twice"))
@@ -171,6 +174,7 @@ def _from(
         touched, in_part = any(done), any(done) and not all(done)
         seen = frozenset(markers)
         runner.begin(plan, positions, checkpoint, cut, touched=touched, in_part=in_part, seen=seen, once=once)
+        runner.chosen = first_position.by_hand(known)
         _fill(cut.rows, pipeline)
         context.watcher.reading(lambda: runner.positions)
         context.emit(Ready(pipeline.pipeline, context.run))
@@ -184,18 +188,37 @@ def _finishes_first(checkpoint: Checkpoint, topics: SourceTopics, plan: StreamPl
     return bool(topics.again) and not checkpoint.noted(plan.batch) and not plan.reads_of(topics.again)
 
 
-def _moved(checkpoint: Checkpoint, topics: SourceTopics, plan: StreamPlan, positions: TopicPartitions) -> StreamPlan:
+def _behind(checkpoint: Checkpoint, plan: StreamPlan) -> bool:
+    """Return whether a crash came after the ledger's offsets were moved and before those in the checkpoint were."""
+    return _at_rest(checkpoint, plan) and checkpoint.ends(plan.batch) != plan.ends
+
+
+def _at_rest(checkpoint: Checkpoint, plan: StreamPlan) -> bool:
+    return plan.is_empty_beginning or checkpoint.noted(plan.batch)
+
+
+def _moved(
+    context: Context, checkpoint: Checkpoint, topics: SourceTopics, plan: StreamPlan, positions: TopicPartitions
+) -> StreamPlan:
     """Let Spark continue at other positions than those of the last batch, and return the plan with them.
 
-    If Spark brings the batch again, it reads that as it was planned, and finds by itself what is left of the topics.
+    The ledger has them first: a start makes up for a checkpoint that has not. If Spark brings the batch again, it reads
+    that as it was planned, and finds by itself what is left of the topics.
     """
-    if checkpoint.noted(plan.batch) or plan.is_empty_beginning:
+    if _at_rest(checkpoint, plan):
+        plan = plan.moved(positions, topics.of(positions))
+        if plan.done or checkpoint.noted(plan.batch):
+            plan = plan.finished()
+            context.ledger.settle(plan, positions)
+        else:
+            context.ledger.write(plan, positions)
+        context.mirror.settled(positions)
         checkpoint.move(plan.batch, positions)
     elif topics.again:
         raise topics.open(plan.batch)
-    elif not plan.done:
-        return plan
-    return plan.finished(positions, topics.of(positions))
+    else:
+        context.emit(Noted(f"batch {plan.batch} is finished first; after it, Spark reads what is left of the topics"))
+    return plan
 
 
 def _fill(rows: DataFrame, pipeline: Pipeline) -> None:

@@ -260,7 +260,7 @@ def spread_rows(frame: DataFrame, partitions: int) -> DataFrame:
 def unchanged(frame: DataFrame) -> DataFrame:
     """Pass each record through with its key, headers and timestamp, for a pipeline without a function."""
     names = [name for name in frame.columns if name != KAFKA]
-    record, value = F.col(KAFKA), F.struct(*names)
+    record, value = F.col(KAFKA), F.struct(*(F.col("`" + name.replace("`", "``") + "`") for name in names))
     if names == ["value"] and not isinstance(frame.schema["value"].dataType, StructType):
         value = F.col("value")
     return frame.select(

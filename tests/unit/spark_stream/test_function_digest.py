@@ -141,6 +141,7 @@ def inside(folder: Path, job: str, helpers: str, divisor: int) -> str:
 HELD = """
 import collections
 import datetime
+import fractions
 import functools
 import operator
 import re
@@ -187,7 +188,9 @@ IMPORT = "from tailrace.spark_stream.function_digest import digest_of\n"
         ("'a'.startswith", ("'a'", "'b'")),
         ("collections.deque([1])", ("[1]", "[2]")),
         ("functools.cache({1: 2}.get)", ("2", "3")),
+        ("fractions.Fraction(1, 2)", ("2)", "3)")),
         ("Salt(8)", ("8)", "16)")),
+        ("[Salt(8)]", ("8)", "16)")),
         ("Slots(8)", ("8)", "16)")),
         ("Missing({1: 2})", ("return 0", "return 1")),
         ("Missing({1: 2})", ("2}", "3}")),
@@ -204,16 +207,23 @@ def test_digest_changes_with_what_objects_of_pythons_own_types_hold(value: str, 
     assert first == again != second
 
 
-def test_object_that_cannot_be_pickled_counts_by_its_type() -> None:
-    """A lock has an address, which is another one in each process."""
-    text = IMPORT + "import threading\n" + HELD.replace("{value}", "[threading.Lock(), Slots(threading.Lock())]")
-    assert printed(text) == printed(text)
+def test_object_that_is_another_one_in_each_process_counts_by_its_type() -> None:
+    """A lock, a thread, a file or the environment; a batch that is delivered in part would be refused at each start."""
+    parts = (
+        *("threading.Lock()", "Slots(threading.Lock())", "os.environ", "random.Random()", "re.compile", "Missing"),
+        *("threading.current_thread()", "logging.getLogger('job')", "open(os.devnull)", "weakref.ref(Slots)"),
+        *("concurrent.futures.ThreadPoolExecutor(1)", "time.time", "tempfile.TemporaryDirectory()"),
+        *("contextvars.ContextVar('one')", "queue.Queue()", "{Salt(n) for n in range(9)}", "print", "types"),
+    )
+    used = "concurrent.futures, contextvars, logging, os, queue, random, tempfile, threading, time, weakref"
+    text = IMPORT + f"import {used}\n" + HELD.replace("{value}", f"[{', '.join(parts)}]")
+    assert printed(text) == printed(text + "\n# other\n", PYTHONHASHSEED="7", HOSTNAME="another")
 
 
-def printed(script: str) -> str:
+def printed(script: str, **env: str) -> str:
     """Return what a script prints in a process of its own."""
     command = [sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(command, env=os.environ | env, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_function_that_calls_itself_has_a_digest() -> None:

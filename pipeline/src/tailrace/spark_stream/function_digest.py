@@ -28,6 +28,7 @@ from types import (
     EllipsisType,
     FunctionType,
     MappingProxyType,
+    MemberDescriptorType,
     MethodDescriptorType,
     MethodType,
     MethodWrapperType,
@@ -42,10 +43,16 @@ _PLAIN = (
     *(NoneType, EllipsisType, bool, int, float, complex, str, bytes, bytearray, range, uuid.UUID),
     *(datetime.date, datetime.datetime, datetime.time, datetime.timedelta, decimal.Decimal),
 )
+_CONTAINERS = (list, tuple, set, frozenset, dict, MappingProxyType)
 # Functions and methods that are not written in Python; bound ones have what they are bound to.
 _BUILTIN = (
     *(BuiltinFunctionType, MethodWrapperType),
     *(MethodDescriptorType, ClassMethodDescriptorType, WrapperDescriptorType),
+)
+# Python's own modules whose objects are values. Others hold what differs in each process: threads, files, variables.
+_VALUES = frozenset(
+    {"array", "collections", "datetime", "decimal", "fractions", "http", "ipaddress", "operator", "string", "types"}
+    | {"zoneinfo"}
 )
 _PROTOCOL = 2  # of pickle, the first in which an object tells its type, its arguments and its state
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -122,24 +129,34 @@ class _Description:
         if isinstance(value, FunctionType | type):
             return self._once(value)
         if self._own(type(value)):
-            return ["instance", self.of(type(value)), self.of(getattr(value, "__dict__", {})), self._held(value)]
-        if isinstance(value, list | tuple):
-            return [type(value).__name__, *(self.of(each) for each in value)]
-        if isinstance(value, set | frozenset):
-            return [type(value).__name__, *_in_order(self.of(each) for each in value)]
-        if isinstance(value, dict | MappingProxyType):
-            return [type(value).__name__, *_in_order([self.of(each), self.of(value[each])] for each in value)]
+            return ["instance", self.of(type(value)), self.of(_attributes(value)), self._base(value)]
+        if isinstance(value, _CONTAINERS):
+            return self._contents(value)
         if (wrapped := getattr(value, "__wrapped__", None)) is not None:  # functools.cache
             return ["wrapped", self.of(wrapped)]
-        if _root(type(value)) in sys.stdlib_module_names:
-            return ["standard", type(value).__qualname__, self._held(value)]
+        if _root(type(value)) in _VALUES:
+            return ["standard", type(value).__qualname__, self._pickled(value)]
         return ["other", type(value).__qualname__]
 
-    def _held(self, value: Any) -> list[Any]:
+    def _base(self, value: Any) -> list[Any]:
+        """Describe what an object of the user's class holds because it is a number, a text or a container, too."""
+        plain: Any = next((kind for kind in type(value).__mro__ if kind in _PLAIN), None)
+        if plain is not None:
+            return [plain.__name__, plain.__repr__(value)]
+        return self._contents(value) if isinstance(value, _CONTAINERS) else []
+
+    def _contents(self, value: Any) -> list[Any]:
+        name = type(value).__name__
+        if isinstance(value, dict | MappingProxyType):
+            return [name, *_in_order([self.of(each), self.of(held)] for each, held in value.items())]
+        described = (self.of(each) for each in value)
+        return [name, *(_in_order(described) if isinstance(value, set | frozenset) else described)]
+
+    def _pickled(self, value: Any) -> list[Any]:
         """Describe what an object is made of when it is pickled; nothing if it cannot be."""
         try:
             made: Any = value.__reduce_ex__(_PROTOCOL)
-        except Exception:  # the user's class may raise anything
+        except TypeError:
             return []
         if isinstance(made, str):
             return ["global", made]
@@ -218,6 +235,17 @@ class _Description:
             return True
         file = getattr(sys.modules.get(module), "__file__", None)
         return file is not None and not _INSTALLED.intersection(PurePath(file).parts)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """Return an object's attributes, also those that have slots."""
+    slots = {
+        name
+        for kind in type(value).__mro__
+        for name, each in vars(kind).items()
+        if isinstance(each, MemberDescriptorType)
+    }
+    return {**{name: getattr(value, name, None) for name in slots}, **getattr(value, "__dict__", {})}
 
 
 def _in_order(described: Iterable[list[Any]]) -> list[list[Any]]:

@@ -20,7 +20,7 @@ from tailrace.cli.offsets import app
 from tailrace.progress.ledger import Ledger
 from tailrace.spark_stream import runner, stream
 from tailrace.spark_stream.checkpoint import Checkpoint
-from tailrace.testing import Record, produce
+from tailrace.testing import Record, produce, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.takes(15)]
 
@@ -182,7 +182,10 @@ def test_reset_to_the_latest_records_is_not_repeated_by_a_start_that_fails(
     one.run(**made)
     one.send(records(13, 17))
     expire(one.kafka, one.source, 15)
+    before = len(one.events)
     fail_at(one, monkeypatch, made, where, step)
+    [note] = events_of(one.events[before:], "reset")
+    assert "continuing at 17" in note["what"]
     one.send(records(17, 20))
     one.run(**made)
     assert ids(one) == [10, 11, 12, 17, 18, 19]
@@ -272,6 +275,24 @@ def test_topic_that_is_taken_out_and_put_back_before_the_first_batch_begins_wher
     produce(one.kafka, other, [Record(value) for value in records(25, 27)])
     one.run(**both)
     assert ids(one) == [9, 25, 26]
+
+
+def test_offsets_that_are_kept_for_a_topic_that_is_gone_are_not_forgotten(
+    one: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pattern reads it, so it would begin anew if it came back; on_data_loss says whether to go on without it."""
+    other = f"{one.source}-other"
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.create_topics([NewTopic(other, 1)])[other].result(30)
+    made = sections(one, follows=False, topics=[], pattern=f"{one.source}.*", **LATEST)
+    fail_before_the_plan(one, monkeypatch, sections(one, follows=False, topics=[one.source, other], **LATEST))
+    admin.delete_topics([other])[other].result(30)
+    wait_until(lambda: other not in admin.list_topics(timeout=10).topics, "the topic to be gone", 30)
+    set_offset(one, made, f"{one.source}:0=9")
+    with pytest.raises(errors.SourceChanged, match=f"offsets for {other}-0, which no longer exist"):
+        one.run(**made)
+    one.run(**sections(one, follows=False, topics=[], pattern=f"{one.source}.*", on_data_loss="reset", **LATEST))
+    assert ids(one) == [9]
 
 
 def test_beginning_that_was_recorded_without_a_checkpoint_holds_with_one(one: Bench) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark import cloudpickle
 
-from tailrace.spark_stream.function_digest import digest, digest_of
+from tailrace.spark_stream.function_digest import _Description, digest, digest_of
 
 JOB = """
 import functools
@@ -218,6 +218,44 @@ def test_object_that_is_another_one_in_each_process_counts_by_its_type() -> None
     used = "concurrent.futures, contextvars, logging, os, queue, random, tempfile, threading, time, weakref"
     text = IMPORT + f"import {used}\n" + HELD.replace("{value}", f"[{', '.join(parts)}]")
     assert printed(text) == printed(text + "\n# other\n", PYTHONHASHSEED="7", HOSTNAME="another")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "{Pair(n, 1) for n in range(4)}",
+        "{Text(n) for n in range(4)}",
+        "{*Kind}",
+        "{each: 1 for each in {*Kind}}",
+        "frozenset({(Pair(n, 1), Text(m)) for n in range(3) for m in range(3)})",
+    ],
+)
+def test_set_of_objects_has_the_same_digest_whatever_its_order(value: str) -> None:
+    """Their class is described with the one that comes first, and texts have another order in each process."""
+    text = IMPORT + "import enum\nclass Text(str): pass\nKind = enum.Enum('Kind', 'A B C D')\n"
+    text += HELD.replace("{value}", value)
+    assert len({printed(text, PYTHONHASHSEED=str(seed)) for seed in range(5)}) == 1
+
+
+def test_digest_of_objects_in_objects_takes_no_longer_than_they_are_many() -> None:
+    """Each describes the one inside it once."""
+
+    class Node:
+        def __init__(self, inner: object) -> None:
+            self.inner = inner
+
+    node, calls = Node(None), 0
+    for _ in range(40):
+        node = Node(node)
+
+    class Counting(_Description):
+        def of(self, value: object) -> list[object]:
+            nonlocal calls
+            calls += 1
+            return super().of(value)
+
+    Counting("").of(node)
+    assert calls < 1000
 
 
 def printed(script: str, **env: str) -> str:

@@ -19,7 +19,7 @@ import re
 import sys
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from types import (
     BuiltinFunctionType,
@@ -148,9 +148,16 @@ class _Description:
     def _contents(self, value: Any) -> list[Any]:
         name = type(value).__name__
         if isinstance(value, dict | MappingProxyType):
-            return [name, *_in_order([self.of(each), self.of(held)] for each, held in value.items())]
-        described = (self.of(each) for each in value)
-        return [name, *(_in_order(described) if isinstance(value, set | frozenset) else described)]
+            return [name, *self._pairs(value.items())]
+        ordered = sorted(value, key=self._alone) if isinstance(value, set | frozenset) else value
+        return [name, *(self.of(each) for each in ordered)]
+
+    def _pairs(self, pairs: Iterable[tuple[Any, Any]]) -> list[Any]:
+        return [[self.of(key), self.of(held)] for key, held in sorted(pairs, key=lambda pair: self._alone(pair[0]))]
+
+    def _alone(self, value: Any) -> str:
+        """Describe an object as if it came next: by this the members of a set are in the same order in each process."""
+        return json.dumps(replace(self, _seen=dict(self._seen), _kept=[*self._kept], _inside=[*self._inside]).of(value))
 
     def _pickled(self, value: Any) -> list[Any]:
         """Describe what an object is made of when it is pickled; nothing if it cannot be."""
@@ -165,7 +172,7 @@ class _Description:
         return [
             *(self.of(each) for each in (call, arguments, state)),
             [self.of(each) for each in items or ()],
-            _in_order([self.of(key), self.of(each)] for key, each in pairs or ()),
+            self._pairs(pairs or ()),
         ]
 
     def _once(self, value: Any) -> list[Any]:
@@ -246,10 +253,6 @@ def _attributes(value: Any) -> dict[str, Any]:
         if isinstance(each, MemberDescriptorType)
     }
     return {**{name: getattr(value, name, None) for name in slots}, **getattr(value, "__dict__", {})}
-
-
-def _in_order(described: Iterable[list[Any]]) -> list[list[Any]]:
-    return sorted(described, key=json.dumps)
 
 
 def _root(value: Any) -> str:

@@ -114,9 +114,9 @@ def _recorded(context: Context, topics: SourceTopics, known: Plan) -> tuple[Topi
     """
     pipeline, cluster = context.pipeline, context.cluster
     kept = seen_again(known, source.topics(pipeline, cluster, known.topics).found)
-    unread = {place: at for places in known.away.values() for place, at in places.items()}
-    unread = {place: at for place, at in unread.items() if not source.reads(pipeline, place[0])}
-    stored, again = topics.moved({**unread, **kept, **known.ends})
+    away = {place: at for places in known.away.values() for place, at in places.items()}
+    away = {place: at for place, at in away.items() if place[0] not in {topic for topic, _ in known.ends}}
+    stored, again = topics.moved({**away, **kept, **known.ends})
     anew = first_position.moved(context, known, stored)
     positions, notes = source.within(pipeline, stored | anew, cluster)
     for note in (*again, *notes):
@@ -163,9 +163,9 @@ def _from(
             topics.wait()
             positions = plan.ends
         elif plan is not None and (moved or _behind(checkpoint, plan)):
-            plan = _moved(context, checkpoint, topics, plan, positions)
-            for note in moved:
+            for note in moved:  # first: a start after a crash finds the ledger as it is then, and nothing to report
                 context.emit(OffsetsReset(note))
+            plan = _moved(context, checkpoint, topics, plan, positions)
         if plan is not None and plan.done and not checkpoint.noted(plan.batch):
             expiry.check_done(plan, markers, recovery.way_out(pipeline, expiry.THEN))
         if plan is not None and checkpoint.fit(leaves(cut.rows)):
@@ -185,7 +185,7 @@ def _from(
 
 def _finishes_first(checkpoint: Checkpoint, topics: SourceTopics, plan: StreamPlan) -> bool:
     """Return whether the open batch is finished before the offsets move, as it reads nothing of the new topics."""
-    return bool(topics.again) and not checkpoint.noted(plan.batch) and not plan.reads_of(topics.again)
+    return bool(topics.again) and not _at_rest(checkpoint, plan) and not plan.reads_of(topics.again)
 
 
 def _behind(checkpoint: Checkpoint, plan: StreamPlan) -> bool:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 
 from support.readers import Reading, request_for
 from tailrace import errors
 from tailrace.config import Kafka
+from tailrace.gateway.log_ends import LogEnds
 from tailrace.gateway.reading import Reader
 from tailrace.kafka.clients import client_options
+from tailrace.kafka.leaders import leaders
 from tailrace.kafka.rights import Operation, on_topic
 from tailrace.progress.plan import Range
 from tailrace.testing import Record, Topics, produce, wait_until
@@ -101,6 +105,32 @@ def test_reader_follows_a_partition_to_its_next_leader() -> None:
             assert found == list(range(count))
         finally:
             reading.reader.close()
+
+
+@pytest.mark.takes(20)
+def test_loss_needs_the_word_of_most_brokers() -> None:
+    """Each is asked by itself. Those that are left agree on the end, or on a topic that does not exist."""
+    with EmbeddedKafka(EmbeddedOptions(brokers=3)) as kafka:
+        topic = Topics(kafka.bootstrap_servers)()
+        produce(kafka.bootstrap_servers, topic, [Record(b"x") for _ in range(5)])
+        options = client_options(Kafka(bootstrap_servers=kafka.bootstrap_servers))
+        ends = LogEnds(options)
+        everyone = {broker.node_id for broker in kafka.brokers}
+        assert leaders(options, topic, 0, 5.0).told.keys() == everyone
+        assert (ends.agreed(topic, 0, 5.0), ends.agreed(topic, 1, 5.0), ends.agreed("none", 0, 5.0)) == (5, -1, -1)
+        kafka.brokers[0].kill()
+        left = everyone - {kafka.brokers[0].node_id}
+        wait_until(lambda: settled(options, topic, left), "the brokers that are left to agree", 60)
+        assert ends.agreed(topic, 0, 5.0) == 5
+        kafka.brokers[1].kill()
+        with pytest.raises((errors.KafkaFailed, KafkaException)):
+            ends.agreed(topic, 0, 3.0)
+
+
+def settled(options: dict[str, Any], topic: str, left: set[int]) -> bool:
+    """Return whether these brokers agree on one of themselves."""
+    found = leaders(options, topic, 0, 3.0)
+    return found.agreed and set(found.told.values()) <= left
 
 
 def test_option_that_librdkafka_refuses_is_named(reading: Reading) -> None:

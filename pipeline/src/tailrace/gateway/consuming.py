@@ -305,31 +305,3 @@ class Consumer:
                     raise KafkaException(KafkaError(self._library.last_error()))
                 self._topics[name] = int(handle)
             return self._topics[name]
-
-
-class LogEnds:
-    """The ends of logs themselves. A read_committed consumer is told where the first open transaction begins instead.
-
-    Only a stalled read asks, so the consumer that asks exists from the first question on.
-    """
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = options
-        self._consumer: Consumer | None = None
-        self._lock = threading.Lock()
-
-    def __call__(self, topic: str, partition: int, limit: float) -> int:
-        """Ask the leader for the end of a partition's log."""
-        with self._lock:
-            if self._consumer is None:
-                self._consumer = Consumer(settings(self._options, "read_uncommitted", 1))
-            consumer = self._consumer
-        collections.deque(consumer.events(), maxlen=0)  # the read's own consumer reports the same
-        return consumer.watermarks(topic, partition, limit)[1]
-
-    def close(self) -> None:
-        """Free the consumer, if there is one."""
-        with self._lock:
-            consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close()

@@ -20,7 +20,8 @@ from tailrace import errors
 from tailrace.config import redact
 from tailrace.gateway import ReadDone, ReadRequest
 from tailrace.gateway.columns import Messages, batch
-from tailrace.gateway.consuming import Consumer, LogEnds, release, settings
+from tailrace.gateway.consuming import Consumer, release, settings
+from tailrace.gateway.log_ends import LogEnds
 from tailrace.gateway.prefetch import Partition
 from tailrace.gateway.source_ids import SourceIds
 from tailrace.gateway.stalls import Lost, Stall

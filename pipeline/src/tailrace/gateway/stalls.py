@@ -2,7 +2,8 @@
 
 librdkafka retries transient errors by itself and reports some of the others. The decision here rests on the leader's
 own answers about the partition: its log start, the end that can be read, and the end of the log itself. An open
-transaction hides what lies between these two ends. That is neither lost nor changed, so the read waits.
+transaction hides what lies between these two ends. That is neither lost nor changed, so the read waits. Offsets beyond
+the end count as lost only if most brokers answer, all of these name the same leader, and that leader repeats the end.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from tailrace import errors
 from tailrace.gateway.consuming import Consumer
+from tailrace.gateway.log_ends import CUT_OFF, KEPT, LogEnds
 from tailrace.kafka.clients import ANSWER_LIMIT
 from tailrace.kafka.errors import code_of, is_denied, is_retriable, translate
 from tailrace.kafka.rights import Operation, on_topic
@@ -25,7 +27,6 @@ _AGAIN = 0.5  # seconds between two questions
 _GRACE = 3.0  # seconds that a leader's answer must hold before it ends the read: a new leader may know less at first
 LOSS = 30.0  # seconds that it must hold before planned offsets count as lost, which is final
 _QUESTION = 5.0
-_KEPT = "everything that was delivered; nothing of this batch is delivered in part"
 _DOCTOR = "tailrace doctor FILE"
 
 _OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
@@ -56,7 +57,7 @@ class Stall:
     def __init__(
         self,
         consumer: Consumer,
-        log_end: Callable[[str, int, float], int],
+        log_end: LogEnds,
         span: Range,
         reset: bool,
         limit: float,
@@ -76,10 +77,14 @@ class Stall:
         self._problem: KafkaException | KafkaError | None = None
         self._held, self._then = "", _DOCTOR
         self._furthest = span.start
-        self.progress()
+        self._restart()
 
     def progress(self) -> None:
-        """Reset the timers: the read has made progress."""
+        """Reset the timers: the read has made progress, so its topic exists."""
+        self._absent.pop(self._span.topic, None)
+        self._restart()
+
+    def _restart(self) -> None:
         self._since = self._clock()
         self._ask_at = self._since + _PATIENCE
         self._missing: float | None = None
@@ -141,6 +146,7 @@ class Stall:
                 return self._end_if_it_stays(position, "it no longer exists")
             if is_denied(error):
                 raise self._translated(error) from error
+            self._doubt()
             return False
         self._absent.pop(span.topic, None)
         self._problem, self._held, self._then = None, f"the topic holds {low} to {top}", _DOCTOR
@@ -149,10 +155,10 @@ class Stall:
                 raise errors.OffsetsOutOfRange(
                     f"{self._place}: the plan reads {span.start} to {span.end}, the next offset is {position}, "
                     f"and {self._held}",
-                    kept=_KEPT,
+                    kept=KEPT,
                     then=f"set source.on_data_loss: reset to continue at {low}, or restore the topic",
                 )
-            self.progress()
+            self._restart()
             return Lost(Range(span.topic, span.partition, position, min(low, span.end)))
         if top < span.end:
             return self._end_if_it_stays(position, self._held) or True
@@ -172,13 +178,41 @@ class Stall:
             return False
         if not self._reset:
             raise self._changed(what)
-        self.progress()
+        if not self._agreed(what):
+            return False
+        self._restart()
         return Lost(Range(self._span.topic, self._span.partition, position, self._span.end))
+
+    def _agreed(self, what: str) -> bool:
+        """Ask all brokers whether the log ends too early; raise KafkaFailed if only the leader of this client says so.
+
+        That one may be cut off from the others, for as long as that lasts. The next attempt has new clients.
+        """
+        span = self._span
+        try:
+            end = self._log_end.agreed(span.topic, span.partition, min(_QUESTION, self._limit))
+        except KafkaException as error:
+            self._problem = error
+            self._doubt()
+            return False
+        if end < span.end:
+            return True
+        raise errors.KafkaFailed(
+            f"{self._place}: the plan reads {span.start} to {span.end}, and {what}, as this client's brokers say; but "
+            f"the log ends at {end}, as the leader says that all brokers name",
+            kept=KEPT,
+            then=CUT_OFF,
+        )
+
+    def _doubt(self) -> None:
+        """Begin again to wait until an answer has held: nobody knows what was true while a question had no answer."""
+        self._missing = None
+        self._absent.pop(self._span.topic, None)
 
     def _changed(self, what: str) -> errors.SourceChanged:
         return errors.SourceChanged(
             f"{self._place}: the plan reads {self._span.start} to {self._span.end}, and {what}",
-            kept=_KEPT,
+            kept=KEPT,
             then="restore the topic, or set source.on_data_loss: reset to continue without it",
         )
 
@@ -192,12 +226,12 @@ class Stall:
             raise self._translated(self._problem)
         what = f"{self._doing}: no progress for {waited:.0f} s"
         if self._problem is None:
-            raise errors.KafkaFailed(f"{what}, and {self._held}", kept=_KEPT, then=self._then)
+            raise errors.KafkaFailed(f"{what}, and {self._held}", kept=KEPT, then=self._then)
         cause = self._problem.args[0] if isinstance(self._problem, KafkaException) else self._problem
-        raise errors.BrokerUnreachable(f"{what} ({cause.str()})", kept=_KEPT, then=_DOCTOR)
+        raise errors.BrokerUnreachable(f"{what} ({cause.str()})", kept=KEPT, then=_DOCTOR)
 
     def _translated(self, error: KafkaException | KafkaError) -> errors.TailraceError:
-        return translate(error, self._doing, kept=_KEPT, rights=self._rights)
+        return translate(error, self._doing, kept=KEPT, rights=self._rights)
 
 
 def _passes(error: KafkaException | KafkaError) -> bool:

@@ -51,15 +51,22 @@ class Requests(Bindings):
         self.queue_new = self.free("queue_new", POINTER, POINTER)
         self.options_new = self.free("AdminOptions_new", POINTER, POINTER, NUMBER)
         self.options_limit = self.free("AdminOptions_set_request_timeout", NUMBER, POINTER, NUMBER, TEXT, SIZE)
+        self.options_broker = self.free("AdminOptions_set_broker", NUMBER, POINTER, ctypes.c_int32, TEXT, SIZE)
         self.options_destroy = self.free("AdminOptions_destroy", None, POINTER)
         self.error_code = self.held("error_code", NUMBER, POINTER)
 
-    def options(self, instance: int, kind: int, limit: float, made: ExitStack) -> int:
-        """Return the options of a request of this kind (rd_kafka_admin_op_t); they live as long as `made`."""
+    def options(self, instance: int, kind: int, limit: float, made: ExitStack, broker: int | None = None) -> int:
+        """Return the options of a request of this kind (rd_kafka_admin_op_t); they live as long as `made`.
+
+        The request goes to the broker that is named, if one is.
+        """
         options: int = self.options_new(instance, kind)
         made.callback(self.options_destroy, options)
         reason = ctypes.create_string_buffer(_REASON)
-        if code := self.options_limit(options, int(limit * 1000), reason, _REASON):
+        code = self.options_limit(options, int(limit * 1000), reason, _REASON)
+        if not code and broker is not None:
+            code = self.options_broker(options, broker, reason, _REASON)
+        if code:
             raise KafkaException(KafkaError(code, text(reason.value)))
         return options
 

@@ -17,7 +17,7 @@ from typing import Final
 from confluent_kafka import KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from tailrace.kafka.bindings import POINTER, SIZE, TEXT, Requests
+from tailrace.kafka.bindings import NUMBER, POINTER, SIZE, TEXT, Requests
 from tailrace.kafka.handles import handle
 
 _DESCRIBE_TOPICS: Final = 19  # rd_kafka_admin_op_t
@@ -32,6 +32,7 @@ class Described:
     topic_id: str
     partitions: int
     error: int = 0
+    leaders: tuple[int, ...] = ()  # by partition: the broker that leads it, -1 without one
 
 
 class _Library(Requests):
@@ -49,8 +50,10 @@ class _Library(Requests):
         self.topic_name = held("TopicDescription_name", TEXT, POINTER)
         self.topic_error = held("TopicDescription_error", POINTER, POINTER)
         self.topic_id = held("TopicDescription_topic_id", POINTER, POINTER)
-        self.topic_partitions = held("TopicDescription_partitions", POINTER, POINTER, counted)
+        self.topic_partitions = held("TopicDescription_partitions", ctypes.POINTER(POINTER), POINTER, counted)
         self.uuid_text = held("Uuid_base64str", TEXT, POINTER)
+        self.partition_leader = held("TopicPartitionInfo_leader", POINTER, POINTER)
+        self.node_id = held("Node_id", NUMBER, POINTER)
 
 
 @functools.cache
@@ -61,13 +64,16 @@ def _library() -> _Library | None:
         return None
 
 
-def described(admin: AdminClient, names: Sequence[str], limit: float) -> list[Described]:
-    """Return each topic's description, in any order."""
+def described(admin: AdminClient, names: Sequence[str], limit: float, broker: int | None = None) -> list[Described]:
+    """Return each topic's description, in any order; ask this broker, or any.
+
+    confluent-kafka's own call asks any.
+    """
     library, instance = _library(), handle(admin)
     if library is None or instance is None:
         return list(_by_confluent_kafka(admin, names, limit))
     with ExitStack() as made:
-        options = library.options(instance, _DESCRIBE_TOPICS, limit, made)
+        options = library.options(instance, _DESCRIBE_TOPICS, limit, made, broker)
         collection = library.collection_new((ctypes.c_char_p * len(names))(*map(str.encode, names)), len(names))
         made.callback(library.collection_destroy, collection)
         event = library.answer(
@@ -89,8 +95,10 @@ def _read(library: _Library, topic: int) -> Described:
     if code:
         return Described(name, "", 0, code)
     count = ctypes.c_size_t()
-    library.topic_partitions(topic, ctypes.byref(count))
-    return Described(name, library.uuid_text(library.topic_id(topic)).decode(), count.value)
+    partitions = library.topic_partitions(topic, ctypes.byref(count))
+    nodes = [library.partition_leader(partitions[place]) for place in range(count.value)]
+    leaders = tuple(library.node_id(node) if node else -1 for node in nodes)
+    return Described(name, library.uuid_text(library.topic_id(topic)).decode(), count.value, leaders=leaders)
 
 
 def _by_confluent_kafka(admin: AdminClient, names: Sequence[str], limit: float) -> Iterator[Described]:
@@ -104,4 +112,5 @@ def _by_confluent_kafka(admin: AdminClient, names: Sequence[str], limit: float) 
                 raise
             yield Described(name, "", 0, code)
         else:
-            yield Described(name, str(answer.topic_id), len(answer.partitions))
+            leaders = tuple(-1 if each.leader is None else each.leader.id for each in answer.partitions)
+            yield Described(name, str(answer.topic_id), len(answer.partitions), leaders=leaders)

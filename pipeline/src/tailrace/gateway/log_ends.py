@@ -1,0 +1,72 @@
+"""The ends of logs themselves, whatever their transactions, and whether the brokers agree on them.
+
+A broker that is cut off from the others continues as the leader of its partitions, and reports an end that lacks what
+the next leader has received since. A client keeps the leader that it knows for minutes, and a new client may learn it
+from that very broker. So before planned offsets count as lost, every broker is asked which one leads.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from tailrace import errors
+from tailrace.gateway.consuming import Consumer, settings
+from tailrace.kafka.clients import connection
+from tailrace.kafka.leaders import leaders
+
+NOWHERE = -1  # the end of a partition that does not exist
+KEPT = "everything that was delivered; nothing of this batch is delivered in part"
+CUT_OFF = "nothing, if the next try passes; otherwise look for a broker that is cut off from the others"
+
+
+class LogEnds:
+    """The ends of logs themselves. A read_committed consumer is told where the first open transaction begins instead.
+
+    Only a stalled read asks, so the consumer that asks exists from the first question on.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
+        self._consumer: Consumer | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, topic: str, partition: int, limit: float) -> int:
+        """Ask the leader for the end of a partition's log."""
+        with self._lock:
+            if self._consumer is None:
+                self._consumer = Consumer(settings(self._options, "read_uncommitted", 1))
+            consumer = self._consumer
+        collections.deque(consumer.events(), maxlen=0)  # the read's own consumer reports the same
+        return consumer.watermarks(topic, partition, limit)[1]
+
+    def agreed(self, topic: str, partition: int, limit: float) -> int:
+        """Ask the leader that the brokers agree on, through a new client; return NOWHERE if it does not exist.
+
+        Raise KafkaFailed if they contradict each other, or if half of them or more do not answer.
+        """
+        found = leaders(connection(self._options), topic, partition, limit)
+        if not found.agreed:
+            raise errors.KafkaFailed(
+                f"the brokers do not agree on which of them leads {topic}-{partition}: {found}",
+                kept=KEPT,
+                then=CUT_OFF,
+            )
+        if found.missing:
+            return NOWHERE
+        # Not `bootstrap.servers`, which may name a broker that the others have missed, and that is cut off from them.
+        asked = {**self._options, "bootstrap.servers": found.servers}
+        consumer = Consumer(settings(asked, "read_uncommitted", 1))
+        try:
+            return consumer.watermarks(topic, partition, limit)[1]
+        finally:
+            consumer.close()
+
+    def close(self) -> None:
+        """Free the consumer, if there is one."""
+        with self._lock:
+            consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
@@ -16,8 +17,9 @@ from support.threads import Deliver, Line, first_part_only, killed_before_noting
 from tailrace import errors
 from tailrace.cli.offsets import app
 from tailrace.kafka.cluster import Cluster
+from tailrace.progress import predecessor
 from tailrace.progress.lease import Lease, Phase, running
-from tailrace.progress.positions import Place, Positions
+from tailrace.progress.positions import Place
 from tailrace.progress.stores import KafkaStore
 from tailrace.testing import Record, produce, wait_until
 
@@ -72,7 +74,7 @@ def test_new_name_repeats_no_batch_that_the_earlier_pipeline_finishes_meanwhile(
     expected, new = left_open(one, killed_before_noting), renamed(one)
     ask, asked = KafkaStore._committed, list[str]()
 
-    def continues_meanwhile(store: KafkaStore, group: str, places: Sequence[Place]) -> Positions:
+    def continues_meanwhile(store: KafkaStore, group: str, places: Sequence[Place]) -> dict[Place, TopicPartition]:
         found = ask(store, group, places)
         asked.append(group)
         if len(asked) == question:
@@ -174,6 +176,49 @@ def test_new_name_that_was_taken_back_before_its_first_batch_repeats_nothing(lin
     one.send(numbered(10, 15))
     new.run(ledger={"topic": f"{one.name}.ledger"})
     assert one.values() == numbered(0, 15)
+
+
+@pytest.mark.parametrize("lasting", [False, True])
+def test_new_name_does_not_begin_where_a_broker_says_that_has_lost_the_group(
+    line: MakeLine, monkeypatch: pytest.MonkeyPatch, lasting: bool
+) -> None:
+    """Its offsets are older than the plan that is done. It may be asked for some seconds, or for longer."""
+    one = line(1)
+    one.send(numbered(0, 5))
+    one.run()
+    new, ask, asked = renamed(one), KafkaStore._committed, list[str]()
+    former = ask(KafkaStore(one.pipeline()), f"tailrace.{one.name}", [(one.source, 0)])
+    one.send(numbered(5, 10))
+    one.run()
+
+    def answered(store: KafkaStore, group: str, places: Sequence[Place]) -> dict[Place, TopicPartition]:
+        asked.append(group)
+        return former if lasting or len(asked) < 5 else ask(store, group, places)
+
+    monkeypatch.setattr(KafkaStore, "_committed", answered)
+    monkeypatch.setattr(predecessor, "CERTAIN_AFTER", 2.0)
+    refusal = pytest.raises(errors.KafkaFailed, match=f"{one.source}-0 at 5, of batch 0, .* batch 1 is done")
+    with refusal if lasting else contextlib.nullcontext():
+        begin(new, one)
+    assert one.values() == numbered(0, 10)
+
+
+def test_new_name_begins_where_a_person_has_moved_the_group(line: MakeLine) -> None:
+    """Kafka's own tools leave no note next to an offset, and Tailrace's leave that of the plan that they write."""
+    one = line(1)
+    one.send(numbered(0, 5))
+    one.run()
+    file, new = one.folder / "old.yaml", renamed(one)
+    file.write_text(json.dumps(one.pipeline().model_dump(mode="json", by_alias=True, exclude_defaults=True)))
+    done = CliRunner().invoke(app, ["set", str(file), f"{one.source}:0=4", "--yes"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    begin(new, one)
+    assert one.values() == [*numbered(0, 5), *numbered(4, 5)]
+    moved = ConsumerGroupTopicPartitions(f"tailrace.{one.name}", [TopicPartition(one.source, 0, 3)])
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.alter_consumer_group_offsets([moved])[moved.group_id].result(30)
+    begin(renamed(new), one)
+    assert one.values() == [*numbered(0, 4), *numbered(3, 5), *numbered(4, 5), *numbered(4, 5)]
 
 
 def test_offsets_that_a_person_has_set_before_the_first_batch_are_kept(line: MakeLine) -> None:

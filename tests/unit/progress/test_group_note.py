@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.progress.group_note import GroupNote, later
+from tailrace.progress.group_note import GroupNote, former, later
 from tailrace.progress.plan import BatchId, Plan, Range
-from tailrace.progress.stream_plan import Slice, StreamPlan
+from tailrace.progress.stream_plan import AnyPlan, Slice, StreamPlan
 
 PLACE, OTHER = ("in", 0), ("in", 1)
 PLAN = Plan("p", BatchId(4), "out", {"in": "id"}, ((Range("in", 0, 0, 5),),), 1, {PLACE: 5, OTHER: 0}, at=100.25)
@@ -46,6 +46,23 @@ def test_plan_that_is_done_or_moved_is_not_behind_its_own_note() -> None:
     finished = PLAN.finished({PLACE: 2, OTHER: 0})
     for noted in (GroupNote.of(PLAN), GroupNote.of(finished)):
         assert later(finished, {PLACE: noted.metadata, OTHER: noted.metadata}) == {}
+
+
+@pytest.mark.parametrize("plan", [PLAN, STREAM])
+def test_note_that_is_older_than_a_plan_that_is_done_is_of_former_times(plan: AnyPlan) -> None:
+    """Its own transaction has replaced all of them; while it is open, older ones may be all there is."""
+    done = plan.finished()
+    old, opened, own = GroupNote(3, 99.0, True), GroupNote.of(plan), GroupNote.of(done)
+    stored = {PLACE: old.metadata, OTHER: opened.metadata, ("gone", 0): old.metadata}
+    assert former(done, stored) == {PLACE: old, OTHER: opened}
+    assert former(plan, stored) == {}
+    assert former(done, {PLACE: own.metadata, OTHER: own.metadata}) == {}
+
+
+@pytest.mark.parametrize("text", ["", None, "moved by hand", GroupNote(5, 101.0, False).metadata])
+def test_offset_without_an_older_note_is_not_of_former_times(text: str | None) -> None:
+    """Other tools leave no note, and a later one is of a ledger that is behind."""
+    assert former(PLAN.finished(), {PLACE: text}) == {}
 
 
 def test_only_partitions_of_the_last_plan_count() -> None:

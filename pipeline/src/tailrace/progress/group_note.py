@@ -2,7 +2,8 @@
 
 The ledger and the group are written in one transaction, so the group can name only the ledger's last plan. If it names
 a later one, the ledger is an older copy, or another one was used meanwhile: what it would deliver may be delivered.
-Offsets that other tools or older versions committed have no note, and say nothing.
+Offsets that other tools or older versions committed have no note, and say nothing. If the last plan is done, a note of
+an earlier one is the memory of a broker that has lost the group.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ class GroupNote:
             return self.done and not plan.done
         return self.batch > plan.batch or self.at > plan.at
 
+    def precedes(self, plan: AnyPlan) -> bool:
+        """Return whether this note was written before a plan."""
+        return self != GroupNote.of(plan) and not self.follows(plan)
+
 
 def later(plan: AnyPlan, stored: Mapping[Place, str | None]) -> dict[Place, GroupNote]:
     """Return the notes on the partitions of the ledger's last plan that were written after it."""
@@ -57,3 +62,13 @@ def later(plan: AnyPlan, stored: Mapping[Place, str | None]) -> dict[Place, Grou
     if isinstance(plan, StreamPlan) and GroupNote.of(plan) in notes.values():
         return {}
     return {place: note for place, note in notes.items() if place in plan.ends and note.follows(plan)}
+
+
+def former(plan: AnyPlan, stored: Mapping[Place, str | None]) -> dict[Place, GroupNote]:
+    """Return the notes on the partitions of a plan that were written before it, if it is done.
+
+    The transaction that notes a plan as done commits all its ends. So the broker that shows such a note has lost the
+    group.
+    """
+    notes = {place: note for place, text in stored.items() if (note := GroupNote.read(text)) is not None}
+    return {place: note for place, note in notes.items() if plan.done and place in plan.ends and note.precedes(plan)}

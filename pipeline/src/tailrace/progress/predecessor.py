@@ -9,32 +9,39 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 
+from confluent_kafka import TopicPartition
+
 from tailrace.config import Delivery, Pipeline
-from tailrace.errors import BatchOpen, PipelineRunning
+from tailrace.errors import BatchOpen, KafkaFailed, PipelineRunning
 from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.source import CERTAIN_AFTER
 from tailrace.kafka.topics import topic_ids
 from tailrace.progress import expiry
-from tailrace.progress.group_note import later
+from tailrace.progress.group_note import former, later
 from tailrace.progress.lease import running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker, offsets_group
 from tailrace.progress.plan import SinkPartition
-from tailrace.progress.positions import Place, Positions, seen_again
+from tailrace.progress.positions import Place, Positions, listed, named, seen_again
 from tailrace.progress.settling import markers_at_rest
 from tailrace.progress.stream_plan import AnyPlan
 
 _PREFIX = offsets_group("")
 _UNTOUCHED = "nothing was read or written"
+_ASK_EVERY = 0.2
+
+Stored = Callable[[], Mapping[Place, TopicPartition]]
 
 
-def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Callable[[], Positions]) -> Positions:
-    """Return where a pipeline begins that continues after this group; `stored` asks for the group's offsets.
+def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Stored) -> Positions:
+    """Return where a pipeline begins that continues after this group; `stored` asks for its offsets and their notes.
 
     The group lacks the end of a batch whose note is missing. It also has the beginning of the last batch of a topic
     that was taken out or hidden right after it: later plans keep the end, and commit no offsets of such a topic.
-    Raise PipelineRunning if the group's pipeline may still move, and BatchOpen if it can finish its last batch.
+    Raise PipelineRunning if the group's pipeline may still move, BatchOpen if it can finish its last batch, and
+    KafkaFailed if the offsets are older than its last batch, which is done.
     """
-    found = stored()
+    found = _offsets(stored())
     if not group.startswith(_PREFIX) or not found:
         return found
     name, where, topics = group.removeprefix(_PREFIX), pipeline.ledger, {topic for topic, _ in places}
@@ -43,7 +50,8 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Calla
         plan = _at_rest(own, cluster, name, topics)
         in_doubt = plan if plan is not None and _in_doubt(plan, topics) else None
         markers = markers_at_rest(pipeline, ledger) if in_doubt is not None else {}
-        found = stored()  # again: an answer from before the plan may be older than the note that the plan is done
+        # Again: an answer from before the plan may be older than the note that the plan is done.
+        found = _offsets(stored() if plan is None else _not_former(plan, stored))
         ends = seen_again(plan, topic_ids(cluster.admin, topics)) if plan is not None else {}
         if in_doubt is not None:
             ends |= _ends(in_doubt, markers, ledger, cluster)
@@ -55,6 +63,35 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Calla
             then=f"stop {name!r} if it still runs, then start this pipeline again",
         )
     return found | {place: ends[place] for place in places if place in ends}
+
+
+def _offsets(found: Mapping[Place, TopicPartition]) -> Positions:
+    return {place: each.offset for place, each in found.items()}
+
+
+def _not_former(plan: AnyPlan, stored: Stored) -> Mapping[Place, TopicPartition]:
+    """Return the group's offsets; ask for a while, each time through a new client, as long as a plan is newer.
+
+    A broker that is cut off from the others answers for its groups all the same, without what was committed since.
+    """
+    until = time.monotonic() + CERTAIN_AFTER
+    while True:
+        found = stored()
+        old = former(plan, {place: each.metadata for place, each in found.items()})
+        if not old:
+            return found
+        if time.monotonic() > until:
+            break
+        time.sleep(_ASK_EVERY)
+    shown = [f"{named(place)} at {found[place].offset}, of batch {old[place].batch}" for place in sorted(old)]
+    raise KafkaFailed(
+        f"offsets.from: the group of {plan.pipeline!r} has {listed(shown)}, but its batch {plan.batch} is done, and "
+        "that was committed in one transaction with newer offsets",
+        kept=_UNTOUCHED,
+        then="start this pipeline again; if this repeats, look for a broker that is cut off from the others, or begin "
+        "at the offsets that the ledger has: `tailrace offsets export FILE offsets.json` with the configuration of "
+        f"{plan.pipeline!r}, and `offsets: {{store: file, path: offsets.json}}` in this one",
+    )
 
 
 def reads(plan: AnyPlan | None, topics: Set[str]) -> bool:

@@ -82,7 +82,7 @@ class KafkaStore:
 
     def load(self, places: Sequence[Place]) -> Positions:
         """Return the group's offsets."""
-        return self._committed(self._group, places)
+        return {place: each.offset for place, each in self._committed(self._group, places).items()}
 
     def begin(self, places: Sequence[Place]) -> Positions:
         """Return the offsets of the group named by `offsets.from`."""
@@ -104,7 +104,7 @@ class KafkaStore:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _committed(self, group: str, places: Sequence[Place]) -> Positions:
+    def _committed(self, group: str, places: Sequence[Place]) -> dict[Place, TopicPartition]:
         options = {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
         consumer = Consumer(self._base | options)
         asked = [TopicPartition(topic, number) for topic, number in places]
@@ -113,7 +113,7 @@ class KafkaStore:
             found = committed(consumer, asked, f"reading the offsets of {group}", [on_group(group), *topics])
         finally:
             consumer.close()
-        return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+        return {(each.topic, each.partition): each for each in found if each.offset >= 0}
 
 
 class FileStore:

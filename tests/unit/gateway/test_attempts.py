@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -244,6 +244,40 @@ def test_lost_record_has_no_other_verdict(
     else:
         with pytest.raises(VerdictChanged, match=words):
             verdicts(*now).check(stored, "p", ranges)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "left", "words"),
+    [
+        ((1, 5), (5,), (), None),
+        ((1, 5), (), (), None),
+        ((1, 5), (), (5,), "in-3 offset 5 is now accepted"),
+        ((1, 5), (5, 7), (), "in-3 offset 7 is now rejected"),
+    ],
+)
+def test_record_that_its_topic_has_no_more_has_no_other_verdict(
+    before: tuple[int, ...], now: tuple[int, ...], left: tuple[int, ...], words: str | None
+) -> None:
+    """A compacted topic loses single records, which no range shows."""
+    stored = verdicts(*before).text()
+
+    def remaining(records: Set[tuple[str, int, int]]) -> Set[tuple[str, int, int]]:
+        assert records == {("in", 3, offset) for offset in set(before) - set(now)}
+        return {("in", 3, offset) for offset in left}
+
+    if words is None:
+        verdicts(*now).check(stored, "p", remaining=remaining)
+    else:
+        with pytest.raises(VerdictChanged, match=words):
+            verdicts(*now).check(stored, "p", remaining=remaining)
+
+
+def test_refusal_by_groups_of_offsets_says_that_compaction_may_be_the_reason() -> None:
+    """More rejected records than a marker can list cannot be looked up."""
+    stored = verdicts(*range(0, 90_000, 31)).text()
+    with pytest.raises(VerdictChanged) as caught:
+        verdicts(*range(31, 90_000, 31)).check(stored, "p", remaining=lambda records: set())
+    assert "removed a rejected record from a compacted topic" in caught.value.then
 
 
 def test_records_lost_elsewhere_excuse_no_other_verdict() -> None:

@@ -240,7 +240,10 @@ class VerdictChanged(DeliveryError):
     record the same verdict, or the record would be delivered twice or not at all. A validator that depends on the
     current time, or a schema registry that was down, can change a verdict. Restore the registry, the schema and the
     code that the batch began with and start again, or abandon the batch with `tailrace offsets set FILE … --give-up`.
-    With source.on_data_loss: reset, a deleted record has no other verdict.
+    With source.on_data_loss: reset, a deleted record has no other verdict, nor has one that Kafka has removed from a
+    compacted topic. But a marker lists several hundred rejected records at most. If a task has rejected more, the
+    message says `modulo 128`, and a removed record cannot be told from another verdict: if the topic is compacted and
+    nothing else has changed, give the batch up.
 
     A stateful pipeline, whose positions are in its checkpoint, cannot abandon a batch: give it a new name and a new
     checkpoint, and set its start with the section `offsets` or `auto.offset.reset`.

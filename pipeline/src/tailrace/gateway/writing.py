@@ -6,6 +6,7 @@ import collections
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tailrace import crash_points, errors
@@ -23,7 +24,9 @@ from tailrace.gateway.send import Counts, send
 from tailrace.gateway.sender import AT_LEAST_ONCE, Sender
 from tailrace.gateway.statistics import Listener, Statistics
 from tailrace.gateway.verdicts import Verdicts
+from tailrace.kafka.clients import connection
 from tailrace.kafka.informed_reader import Informed
+from tailrace.kafka.reader import remaining
 from tailrace.progress.marker import Decision, Marker, decide
 from tailrace.progress.plan import Range
 from tailrace.progress.states import overtaken, remembers, repeated
@@ -168,7 +171,8 @@ class Deliveries:
         verdicts = Verdicts()
         if decide(marker, task.batch, task.digest, str(task)) is Decision.SKIP and marker is not None:
             collections.deque(verdicts.rows(batches), maxlen=0)
-            verdicts.check(marker.verdicts, str(task), (*task.lost, *self._lost(task)))
+            lost = (*task.lost, *self._lost(task))
+            verdicts.check(marker.verdicts, str(task), lost, partial(remaining, connection(task.options)))
             return self._skipped(task, fresh)
         return self._committed(sink, task, verdicts.rows(batches), fresh, verdicts)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -157,6 +157,23 @@ def read_one(kafka: Kafka, topic: str, partition: int, offset: int, *, limit: fl
     return next(_records(_options(kafka, Isolation.READ_COMMITTED), topic, wanted, limit), None)
 
 
+def remaining(
+    options: Mapping[str, Any], records: Iterable[tuple[str, int, int]], *, limit: float = LIMIT
+) -> set[tuple[str, int, int]]:
+    """Return those of these records (topic, partition, offset) that exist, also of aborted or open transactions.
+
+    What a compacted topic has lost is left out; what lies before the start of a log is an error.
+    """
+    wanted: dict[str, dict[int, Range]] = {}
+    asked = set(records)
+    for topic, partition, offset in sorted(asked):
+        ranges = wanted.setdefault(topic, {})
+        ranges[partition] = Range(ranges[partition].start if partition in ranges else offset, offset + 1)
+    own = {**options, **_reading(Isolation.READ_UNCOMMITTED)}
+    found = {each[:3] for topic, ranges in wanted.items() for each in _records(own, topic, ranges, limit)}
+    return asked & found
+
+
 @contextmanager
 def follow(kafka: Kafka, topic: str, *, newest: bool, wait: float, limit: float = LIMIT) -> Iterator[Iterator[Message]]:
     """Yield the committed records of a topic, from its beginning or from now on.
@@ -203,7 +220,11 @@ def _followed(
 
 
 def _options(kafka: Kafka, isolation: Isolation) -> dict[str, Any]:
-    return client_options(kafka) | {
+    return client_options(kafka) | _reading(isolation)
+
+
+def _reading(isolation: Isolation) -> dict[str, Any]:
+    return {
         "group.id": f"tailrace.reader.{uuid4().hex}",
         "isolation.level": str(isolation),
         "enable.auto.commit": False,

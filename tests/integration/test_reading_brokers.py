@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,10 +14,12 @@ from confluent_kafka import KafkaException
 from support.readers import Reading, request_for
 from tailrace import errors
 from tailrace.config import Kafka
+from tailrace.gateway.consuming import Consumer, settings
 from tailrace.gateway.log_ends import LogEnds
 from tailrace.gateway.reading import Reader
+from tailrace.kafka import handles
 from tailrace.kafka.clients import client_options
-from tailrace.kafka.leaders import leaders
+from tailrace.kafka.leaders import Leaders, leaders
 from tailrace.kafka.rights import Operation, on_topic
 from tailrace.progress.plan import Range
 from tailrace.testing import Record, Topics, produce, wait_until
@@ -116,7 +119,7 @@ def test_loss_needs_the_word_of_most_brokers() -> None:
         options = client_options(Kafka(bootstrap_servers=kafka.bootstrap_servers))
         ends = LogEnds(options)
         everyone = {broker.node_id for broker in kafka.brokers}
-        assert leaders(options, topic, 0, 5.0).told.keys() == everyone
+        assert asked(options, topic, 5.0).told.keys() == everyone
         assert (ends.agreed(topic, 0, 5.0), ends.agreed(topic, 1, 5.0), ends.agreed("none", 0, 5.0)) == (5, -1, -1)
         kafka.brokers[0].kill()
         left = everyone - {kafka.brokers[0].node_id}
@@ -127,9 +130,34 @@ def test_loss_needs_the_word_of_most_brokers() -> None:
             ends.agreed(topic, 0, 3.0)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_each_broker_is_asked_by_itself_with_any_version_of_confluent_kafka(
+    monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """Its own call asks one that it chooses, and that one's answer would count as every broker's."""
+    with EmbeddedKafka(EmbeddedOptions(brokers=3)) as kafka:
+        topic = Topics(kafka.bootstrap_servers)()
+        options = client_options(Kafka(bootstrap_servers=kafka.bootstrap_servers))
+        monkeypatch.setattr(handles, "known", lambda: known)
+        others = {broker.node_id for broker in kafka.brokers[:2]}
+        with contextlib.closing(Consumer(settings(options, "read_uncommitted", 1))) as consumer:
+            brokers = consumer.brokers(10.0)
+            kafka.brokers[2].pause()
+            try:
+                assert leaders(consumer.handle, brokers, topic, 0, 3.0).told.keys() == others
+            finally:
+                kafka.brokers[2].resume()
+
+
+def asked(options: dict[str, Any], topic: str, limit: float) -> Leaders:
+    """Return what the brokers say of a topic's first partition."""
+    with contextlib.closing(Consumer(settings(options, "read_uncommitted", 1))) as consumer:
+        return leaders(consumer.handle, consumer.brokers(limit), topic, 0, limit)
+
+
 def settled(options: dict[str, Any], topic: str, left: set[int]) -> bool:
     """Return whether these brokers agree on one of themselves."""
-    found = leaders(options, topic, 0, 3.0)
+    found = asked(options, topic, 3.0)
     return found.agreed and set(found.told.values()) <= left
 
 

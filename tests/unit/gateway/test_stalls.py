@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tailrace import errors
-from tailrace.gateway.consuming import Consumer
+from tailrace.gateway.consuming import Consumer, _address
 from tailrace.gateway.log_ends import LogEnds
 from tailrace.gateway.stalls import LOSS, Lost, Stall
 from tailrace.progress.plan import Range
@@ -48,10 +48,16 @@ class Brokers:
             return self.agreed_on
         raise self.agreed_on
 
-    def stall(self, span: Range = PLANNED, reset: bool = True, absent: dict[str, float] | None = None) -> Stall:
+    def stall(
+        self,
+        span: Range = PLANNED,
+        reset: bool = True,
+        absent: dict[str, float] | None = None,
+        limit: float = 1000.0,
+    ) -> Stall:
         """Return a stall of a range."""
         ends = cast(LogEnds, self)
-        return Stall(cast(Consumer, self), ends, span, reset, 1000.0, self.clock, absent)
+        return Stall(cast(Consumer, self), ends, span, reset, limit, self.clock, absent)
 
     def look(self, stall: Stall, now: float, said: Answer) -> Lost | bool:
         """Let the stall ask at this time."""
@@ -104,6 +110,21 @@ def test_loss_waits_for_brokers_that_do_not_answer() -> None:
     brokers.agreed_on = 90
     assert brokers.look(stall, LOSS + 3, 90) is True
     assert brokers.look(stall, 2 * LOSS + 4, 90) == Lost(PLANNED)
+
+
+def test_loss_is_accepted_in_time_although_a_question_had_no_answer() -> None:
+    """The second wait would end after the read has been given up, at each attempt."""
+    brokers = Brokers()
+    stall = brokers.stall(limit=60.0)
+    brokers.look(stall, 1, 90)
+    assert brokers.look(stall, 25, NO_ANSWER) is False
+    assert brokers.look(stall, 26, 90) is True
+    assert brokers.look(stall, 26 + LOSS, 90) == Lost(PLANNED)
+
+
+def test_address_of_ipv6_is_in_brackets() -> None:
+    """Otherwise librdkafka takes its last part for the name's, and adds a port."""
+    assert [_address(host, 9092) for host in ("kafka-0", "fd00::1")] == ["kafka-0:9092", "[fd00::1]:9092"]
 
 
 @pytest.mark.parametrize("said", [90, UNKNOWN])

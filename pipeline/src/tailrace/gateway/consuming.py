@@ -9,6 +9,7 @@ prefetch bound holds for each. The library is the one that confluent-kafka links
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
 import functools
 import logging
@@ -100,12 +101,18 @@ class _Topic(ctypes.Structure):
     )
 
 
+class _Broker(ctypes.Structure):
+    """rd_kafka_metadata_broker."""
+
+    _fields_ = (("id", ctypes.c_int32), ("host", ctypes.c_char_p), ("port", ctypes.c_int))
+
+
 class _Metadata(ctypes.Structure):
     """The first fields of rd_kafka_metadata."""
 
     _fields_ = (
         ("broker_count", ctypes.c_int),
-        ("brokers", ctypes.c_void_p),
+        ("brokers", ctypes.POINTER(_Broker)),
         ("topic_count", ctypes.c_int),
         ("topics", ctypes.POINTER(_Topic)),
     )
@@ -204,6 +211,11 @@ class Consumer:
             )
         return int(handle)
 
+    @property
+    def handle(self) -> int:
+        """The instance, for requests that are not a consumer's; it is valid until the consumer is closed."""
+        return self._handle
+
     def start(self, topic: str, partition: int, offset: int) -> None:
         """Start fetching a partition at this offset."""
         if self._library.consume_start(self._topic(topic), partition, offset):
@@ -249,16 +261,29 @@ class Consumer:
 
     def topic_error(self, topic: str, limit: float) -> KafkaError | None:
         """Ask a broker what is wrong with a topic; None if nothing is."""
-        found = ctypes.POINTER(_Metadata)()
-        code = self._library.metadata(self._handle, 0, self._topic(topic), ctypes.byref(found), int(limit * 1000))
-        if code:
-            return KafkaError(code)
         try:
-            listed = found.contents
-            code = listed.topics[0].error if listed.topic_count else KafkaError.UNKNOWN_TOPIC_OR_PART
+            with self._metadata(self._topic(topic), limit) as listed:
+                code = listed.topics[0].error if listed.topic_count else KafkaError.UNKNOWN_TOPIC_OR_PART
+        except KafkaException as error:
+            return error.args[0]  # type: ignore[no-any-return]
+        return KafkaError(code) if code else None
+
+    def brokers(self, limit: float) -> dict[int, str]:
+        """Ask a broker for the addresses of all, by their ids."""
+        with self._metadata(None, limit) as listed:
+            found = [listed.brokers[place] for place in range(listed.broker_count)]
+            return {each.id: _address(each.host.decode(), each.port) for each in found}
+
+    @contextlib.contextmanager
+    def _metadata(self, topic: int | None, limit: float) -> Iterator[_Metadata]:
+        found = ctypes.POINTER(_Metadata)()
+        code = self._library.metadata(self._handle, 0, topic, ctypes.byref(found), int(limit * 1000))
+        if code:
+            raise KafkaException(KafkaError(code))
+        try:
+            yield found.contents
         finally:
             self._library.metadata_destroy(found)
-        return KafkaError(code) if code else None
 
     def events(self) -> Iterator[Event]:
         """Yield what librdkafka has reported since the last call."""
@@ -305,3 +330,8 @@ class Consumer:
                     raise KafkaException(KafkaError(self._library.last_error()))
                 self._topics[name] = int(handle)
             return self._topics[name]
+
+
+def _address(host: str, port: int) -> str:
+    """Return an address as `bootstrap.servers` takes it: that of IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

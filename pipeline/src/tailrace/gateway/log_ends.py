@@ -8,13 +8,13 @@ from that very broker. So before planned offsets count as lost, every broker is 
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 from tailrace import errors
 from tailrace.gateway.consuming import Consumer, settings
-from tailrace.kafka.clients import connection
 from tailrace.kafka.leaders import leaders
 
 NOWHERE = -1  # the end of a partition that does not exist
@@ -43,26 +43,25 @@ class LogEnds:
         return consumer.watermarks(topic, partition, limit)[1]
 
     def agreed(self, topic: str, partition: int, limit: float) -> int:
-        """Ask the leader that the brokers agree on, through a new client; return NOWHERE if it does not exist.
+        """Ask the leader that the brokers agree on, through new clients; return NOWHERE if there is no such partition.
 
         Raise KafkaFailed if they contradict each other, or if half of them or more do not answer.
         """
-        found = leaders(connection(self._options), topic, partition, limit)
+        with contextlib.closing(Consumer(settings(self._options, "read_uncommitted", 1))) as asking:
+            brokers = asking.brokers(limit)
+            found = leaders(asking.handle, brokers, topic, partition, limit)
         if not found.agreed:
             raise errors.KafkaFailed(
                 f"the brokers do not agree on which of them leads {topic}-{partition}: {found}",
                 kept=KEPT,
                 then=CUT_OFF,
             )
-        if found.missing:
+        if found.leader is None:
             return NOWHERE
-        # Not `bootstrap.servers`, which may name a broker that the others have missed, and that is cut off from them.
-        asked = {**self._options, "bootstrap.servers": found.servers}
-        consumer = Consumer(settings(asked, "read_uncommitted", 1))
-        try:
+        # Any other broker may be cut off, and name itself.
+        options = {**self._options, "bootstrap.servers": brokers[found.leader]}
+        with contextlib.closing(Consumer(settings(options, "read_uncommitted", 1))) as consumer:
             return consumer.watermarks(topic, partition, limit)[1]
-        finally:
-            consumer.close()
 
     def close(self) -> None:
         """Free the consumer, if there is one."""

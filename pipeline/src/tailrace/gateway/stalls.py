@@ -88,6 +88,7 @@ class Stall:
         self._since = self._clock()
         self._ask_at = self._since + _PATIENCE
         self._missing: float | None = None
+        self._doubted = False  # whether a question had no answer while a loss was waited for
 
     def fetched(self, offset: int) -> None:
         """Take it for progress if librdkafka has fetched further, even if it hands over no record: all were aborted."""
@@ -205,7 +206,12 @@ class Stall:
         )
 
     def _doubt(self) -> None:
-        """Begin again to wait until an answer has held: nobody knows what was true while a question had no answer."""
+        """Begin again to wait until an answer has held: nobody knows what was true while a question had no answer.
+
+        The time for that is given once more, so that a loss is not refused for one unanswered question.
+        """
+        if self._missing is not None and not self._doubted:
+            self._since, self._doubted = self._clock(), True
         self._missing = None
         self._absent.pop(self._span.topic, None)
 

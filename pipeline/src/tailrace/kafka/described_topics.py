@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from tailrace.kafka.bindings import NUMBER, POINTER, SIZE, TEXT, Requests
@@ -32,7 +32,7 @@ class Described:
     topic_id: str
     partitions: int
     error: int = 0
-    leaders: tuple[int, ...] = ()  # by partition: the broker that leads it, -1 without one
+    leaders: tuple[int, ...] = ()  # by partition: the broker that leads it, -1 without one; if librdkafka was asked
 
 
 class _Library(Requests):
@@ -64,14 +64,25 @@ def _library() -> _Library | None:
         return None
 
 
-def described(admin: AdminClient, names: Sequence[str], limit: float, broker: int | None = None) -> list[Described]:
-    """Return each topic's description, in any order; ask this broker, or any.
-
-    confluent-kafka's own call asks any.
-    """
+def described(admin: AdminClient, names: Sequence[str], limit: float) -> list[Described]:
+    """Return each topic's description, in any order, as some broker knows it."""
     library, instance = _library(), handle(admin)
     if library is None or instance is None:
         return list(_by_confluent_kafka(admin, names, limit))
+    return _asked(library, instance, names, limit)
+
+
+def described_by(broker: int, instance: int, names: Sequence[str], limit: float) -> list[Described]:
+    """Return the same as this broker knows it, and no other; `instance` is one of librdkafka's."""
+    library = _library()
+    if library is None:
+        raise KafkaException(KafkaError(KafkaError._NOT_IMPLEMENTED, "this librdkafka cannot ask one broker"))
+    return _asked(library, instance, names, limit, broker)
+
+
+def _asked(
+    library: _Library, instance: int, names: Sequence[str], limit: float, broker: int | None = None
+) -> list[Described]:
     with ExitStack() as made:
         options = library.options(instance, _DESCRIBE_TOPICS, limit, made, broker)
         collection = library.collection_new((ctypes.c_char_p * len(names))(*map(str.encode, names)), len(names))
@@ -112,5 +123,4 @@ def _by_confluent_kafka(admin: AdminClient, names: Sequence[str], limit: float) 
                 raise
             yield Described(name, "", 0, code)
         else:
-            leaders = tuple(-1 if each.leader is None else each.leader.id for each in answer.partitions)
-            yield Described(name, str(answer.topic_id), len(answer.partitions), leaders=leaders)
+            yield Described(name, str(answer.topic_id), len(answer.partitions))

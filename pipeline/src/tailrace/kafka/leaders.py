@@ -7,16 +7,13 @@ so. The others know better. So each broker is asked by its id: left to itself, l
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
-from tailrace.kafka.clients import answered
-from tailrace.kafka.described_topics import described
+from tailrace.kafka.described_topics import described_by
 from tailrace.kafka.errors import UNKNOWN_TOPIC
 
 _AT_ONCE = 16  # brokers that are asked at the same time
@@ -27,19 +24,19 @@ _MISSING = None  # the leader of a partition that does not exist
 class Leaders:
     """What the brokers say; those that do not answer are left out of `told`."""
 
-    servers: str  # the brokers that were asked, as a client takes them
     asked: int
     told: Mapping[int, int | None]  # by broker: the leader that it names, -1 without one
 
     @property
     def agreed(self) -> bool:
-        """Whether more than half of the brokers have answered, and all of these the same."""
-        return 2 * len(self.told) > self.asked and len(set(self.told.values())) == 1
+        """Whether more than half of the brokers have answered, all of these the same, and the leader among them."""
+        most = 2 * len(self.told) > self.asked and len(set(self.told.values())) == 1
+        return most and (self.leader is _MISSING or self.leader in self.told)
 
     @property
-    def missing(self) -> bool:
-        """Whether no broker knows the partition."""
-        return set(self.told.values()) == {_MISSING}
+    def leader(self) -> int | None:
+        """The leader that they agree on; None if they agree that the partition does not exist."""
+        return next(iter(self.told.values()))
 
     def __str__(self) -> str:
         said = [
@@ -49,16 +46,16 @@ class Leaders:
         return ", ".join([*said, f"{self.asked - len(self.told)} of {self.asked} do not answer"])
 
 
-def leaders(options: Mapping[str, Any], topic: str, partition: int, limit: float) -> Leaders:
-    """Ask every broker through a new client; raise KafkaException if none answers."""
+def leaders(instance: int, brokers: Collection[int], topic: str, partition: int, limit: float) -> Leaders:
+    """Ask each of these brokers through an instance of librdkafka; raise KafkaException if none answers."""
     end = time.monotonic() + limit
-    admin = AdminClient(dict(options))
-    nodes = answered(admin.describe_cluster(request_timeout=limit), limit, "asking for the brokers").nodes
+    failures: list[KafkaException] = []
 
     def ask(broker: int) -> dict[int, int | None]:
         try:
-            [found] = described(admin, [topic], max(0.1, end - time.monotonic()), broker)
-        except KafkaException:
+            [found] = described_by(broker, instance, [topic], max(0.1, end - time.monotonic()))
+        except KafkaException as error:
+            failures.append(error)
             return {}
         if found.error:
             return {broker: _MISSING} if found.error in UNKNOWN_TOPIC else {}
@@ -66,6 +63,8 @@ def leaders(options: Mapping[str, Any], topic: str, partition: int, limit: float
 
     told: dict[int, int | None] = {}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for each in pool.map(ask, [node.id for node in nodes]):
+        for each in pool.map(ask, brokers):
             told |= each
-    return Leaders(",".join(f"{node.host}:{node.port}" for node in nodes), len(nodes), told)
+    if failures and not told:
+        raise failures[0]
+    return Leaders(len(brokers), told)

@@ -178,7 +178,8 @@ def test_stateful_pipeline_in_doubt_continues_as_its_refusal_advises(
     admin = AdminClient({"bootstrap.servers": one.kafka})  # kept: its requests end with it
     admin.delete_consumer_groups([group])[group].result(30)  # as the brokers do after all its offsets expire
     for module in (recovery, predecessor):
-        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() + 8 * 86_400))
+        later = SimpleNamespace(time=lambda: time.time() + 8 * 86_400, monotonic=time.monotonic, sleep=time.sleep)
+        monkeypatch.setattr(module, "time", later)
     with pytest.raises(errors.ProgressMissing) as caught:
         one.run(**sections)
     assert "offsets set" not in caught.value.then

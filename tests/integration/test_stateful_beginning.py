@@ -85,6 +85,14 @@ def fail_at(one: Bench, monkeypatch: pytest.MonkeyPatch, made: dict[str, Any], w
             one.run(**made)
 
 
+def another_topic(one: Bench) -> tuple[AdminClient, str]:
+    """Create a second source topic; its name begins like that of the first."""
+    other = f"{one.source}-other"
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.create_topics([NewTopic(other, 1)])[other].result(30)
+    return admin, other
+
+
 def set_offset(one: Bench, made: dict[str, Any], *places: str) -> None:
     """Set offsets as a person does."""
     file = one.folder / "pipeline.json"
@@ -261,9 +269,7 @@ def test_topic_that_is_taken_out_and_put_back_before_the_first_batch_begins_wher
     one: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it the pipeline does not start, because its first batch would forget the topic's offsets."""
-    other = f"{one.source}-other"
-    admin = AdminClient({"bootstrap.servers": one.kafka})
-    admin.create_topics([NewTopic(other, 1)])[other].result(30)
+    _, other = another_topic(one)
     produce(one.kafka, other, [Record(value) for value in records(20, 25)])
     both = sections(one, follows=False, topics=[one.source, other], **LATEST)
     alone = sections(one, follows=False, **LATEST)
@@ -281,9 +287,7 @@ def test_offsets_that_are_kept_for_a_topic_that_is_gone_are_not_forgotten(
     one: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pattern reads it, so it would begin anew if it came back; on_data_loss says whether to go on without it."""
-    other = f"{one.source}-other"
-    admin = AdminClient({"bootstrap.servers": one.kafka})
-    admin.create_topics([NewTopic(other, 1)])[other].result(30)
+    admin, other = another_topic(one)
     made = sections(one, follows=False, topics=[], pattern=f"{one.source}.*", **LATEST)
     fail_before_the_plan(one, monkeypatch, sections(one, follows=False, topics=[one.source, other], **LATEST))
     admin.delete_topics([other])[other].result(30)

@@ -2,7 +2,8 @@
 
 A broker that is cut off from the others continues as the leader of its partitions, and reports an end that lacks what
 the next leader has received since. A client keeps the leader that it knows for minutes, and a new client may learn it
-from that very broker. So before planned offsets count as lost, every broker is asked which one leads.
+from that very broker. So before planned offsets count as lost, every broker is asked which one leads
+(docs/decisions/0041).
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from tailrace.gateway import consuming
 from tailrace.gateway.consuming import Consumer
+from tailrace.kafka import clients
 from tailrace.testing import wait_until
 
 
@@ -26,7 +26,7 @@ def test_consumer_that_librdkafka_never_frees_holds_nobody(
         really(handle)
 
     monkeypatch.setattr(consumer._library, "destroy", destroy)
-    monkeypatch.setattr(consuming, "_CLOSE_LIMIT", 0.1)
+    monkeypatch.setattr(clients, "FREE_LIMIT", 0.1)
     closing = threading.Thread(target=consumer.close)
     with caplog.at_level(logging.WARNING):
         closing.start()

@@ -22,7 +22,7 @@ from tailrace.errors import (
 )
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster, OffsetSpec
-from tailrace.kafka.topics import by_name, recreation, topic_ids
+from tailrace.kafka.topics import by_name, completed, recreation, topic_ids
 from tailrace.progress.fences import written_meanwhile
 from tailrace.progress.group_note import later
 from tailrace.progress.lease import Holder, running
@@ -250,10 +250,7 @@ def _after(
     """Return the plan that a change writes."""
     topics = kept_ids(now.plan, target, named, now.ids)
     if isinstance(now.plan, StreamPlan):  # the offsets of missing topics are kept by their ids, which it may not name
-        known, left = now.plan.topics or {}, {topic for topic, _ in missing} - topics.keys()
-        others = topic_ids(cluster.admin, left - known.keys())
-        topics |= {topic: name for topic, (name, _) in others.items()}
-        topics |= {topic: known[topic] for topic in left & known.keys()}
+        topics = completed(cluster.admin, topics, {topic for topic, _ in missing}, now.plan.topics or {})
     return moved(pipeline, now.plan, now.markers, target, topics, missing)
 
 

@@ -17,7 +17,7 @@ from tailrace.driver.loop import Loop
 from tailrace.driver.recovery import Recovered
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
-from tailrace.kafka.topics import topic_ids
+from tailrace.kafka.topics import completed
 from tailrace.progress import chosen_again
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import Place, Plan, Range, SinkPartition, position
@@ -136,10 +136,7 @@ def _given_up(context: Context, plan: AnyPlan, begins: TopicPartitions, ids: Map
         new = position(context.pipeline, plan.batch, plan.topics, begins, time.time())
         return replace(new, run=context.run, until=plan.until, away=plan.away)
     # Offsets of topics that the configuration no longer reads are kept by their ids, which it may not name.
-    known, left = plan.topics or {}, {topic for topic, _ in begins} - ids.keys()
-    others = topic_ids(context.cluster.admin, left - known.keys())
-    named = {**ids, **{topic: name for topic, (name, _) in others.items()}}
-    named |= {topic: known[topic] for topic in left & known.keys()}
+    named = completed(context.cluster.admin, ids, {topic for topic, _ in begins}, plan.topics or {})
     return replace(position(context.pipeline, plan.batch, named, begins, time.time()), run=context.run)
 
 

@@ -12,8 +12,6 @@ import collections
 import contextlib
 import ctypes
 import functools
-import logging
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,9 +23,7 @@ from confluent_kafka import KafkaError, KafkaException
 from tailrace import errors
 from tailrace.config.kafka_options import SECRET_OPTION
 from tailrace.kafka.bindings import NUMBER, POINTER, SIZE, TEXT, Bindings
-from tailrace.kafka.clients import within
-
-log = logging.getLogger(__name__)
+from tailrace.kafka.clients import freed
 
 ADDRESS: Final = np.dtype(np.int64)
 _PREFETCH_KB = 65_536  # over all partitions that the pipeline reads
@@ -37,7 +33,6 @@ _LEAST_PREFETCH_RECORDS = 5_000
 _CONSUMER, _CONF_OK = 1, 0
 _EVENT_LOG, _EVENT_ERROR, _EVENT_STATISTICS = 0x4, 0x8, 0x40
 _TEXT = 512
-_CLOSE_LIMIT = 5.0  # seconds; it usually takes a tenth of one
 
 # The Java consumer's names in `source.options`, and librdkafka's; None: no counterpart.
 _JAVA_NAMES: Final[Mapping[str, str | None]] = {
@@ -306,21 +301,12 @@ class Consumer:
         return f"{(facility.value or b'').decode()}: {(text.value or b'').decode(errors='replace')}"
 
     def close(self) -> None:
-        """Stop all threads of this instance; every message must have been released.
-
-        librdkafka sometimes never returns from that (its issue 5434). A task that waited for it would hold its batch,
-        and a driver its end, so after a while the instance is left behind: it has nothing that anyone waits for.
-        """
+        """Stop all threads of this instance; every message must have been released."""
         for handle in self._topics.values():
             self._library.topic_destroy(handle)
         self._topics.clear()
         self._library.queue_destroy(self._events)
-        if sys.is_finalizing():  # no thread starts any more, and the process takes everything with it
-            return
-        try:
-            within(_CLOSE_LIMIT, "freeing a consumer", lambda: self._library.destroy(self._handle))
-        except KafkaException as error:
-            log.warning("%s; it is left behind", error.args[0].str())
+        freed("a consumer", lambda: self._library.destroy(self._handle))
 
     def _topic(self, name: str) -> int:
         with self._lock:

@@ -38,7 +38,7 @@ class LogEnds:
         """Ask the leader for the end of a partition's log."""
         with self._lock:
             if self._consumer is None:
-                self._consumer = Consumer(settings(self._options, "read_uncommitted", 1))
+                self._consumer = _client(self._options)
             consumer = self._consumer
         collections.deque(consumer.events(), maxlen=0)  # the read's own consumer reports the same
         return consumer.watermarks(topic, partition, limit)[1]
@@ -48,7 +48,7 @@ class LogEnds:
 
         Raise KafkaFailed if they contradict each other, or if half of them or more do not answer.
         """
-        with contextlib.closing(Consumer(settings(self._options, "read_uncommitted", 1))) as asking:
+        with contextlib.closing(_client(self._options)) as asking:
             brokers = asking.brokers(limit)
             found = leaders(asking.handle, brokers, topic, partition, limit)
         if not found.agreed:
@@ -61,7 +61,7 @@ class LogEnds:
             return NOWHERE
         # Any other broker may be cut off, and name itself.
         options = {**self._options, "bootstrap.servers": brokers[found.leader]}
-        with contextlib.closing(Consumer(settings(options, "read_uncommitted", 1))) as consumer:
+        with contextlib.closing(_client(options)) as consumer:
             return consumer.watermarks(topic, partition, limit)[1]
 
     def close(self) -> None:
@@ -70,3 +70,7 @@ class LogEnds:
             consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
+
+
+def _client(options: Mapping[str, Any]) -> Consumer:
+    return Consumer(settings(options, "read_uncommitted", 1))

@@ -6,6 +6,8 @@ Spark's source reads with the Java client; `java_client` translates the connecti
 from __future__ import annotations
 
 import concurrent.futures
+import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -17,12 +19,15 @@ from tailrace.config import Kafka
 from tailrace.kafka.errors import code_of, is_denied, is_fenced, is_retriable, translate
 from tailrace.kafka.rights import Right
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 TopicPartitions = dict[tuple[str, int], int]
 
 ANSWER_LIMIT = 15.0  # seconds without an answer until a broker counts as unreachable
 LONGEST_REQUEST = 3600  # seconds; librdkafka's maximum
 SHORT_TRY = 5.0
+FREE_LIMIT = 5.0  # seconds; it usually takes a tenth of one
 OFFSETS_BYTES = 200_000  # of one request; __consumer_offsets takes batches of 1 MB, if its max.message.bytes is default
 _OFFSET_BYTES = 200  # of a stored offset besides its topic and its note: the group's name, and numbers
 _SOON = 0.1  # seconds; 0 would mean without a limit
@@ -121,6 +126,19 @@ def within(limit: float, doing: str, act: Callable[[], T]) -> T:
     5456). If that broker has gone, it may wait until some other connection changes (issue 5511).
     """
     return answered(in_thread("tailrace-within", act), limit, doing)
+
+
+def freed(what: str, free: Callable[[], object]) -> None:
+    """Free a client; after a while leave it behind: librdkafka sometimes never returns from that (its issue 5434).
+
+    What waited for it would hold its batch, or the end of its process. Nothing waits for what is left behind.
+    """
+    if sys.is_finalizing():  # no thread starts any more, and the process takes everything with it
+        return
+    try:
+        within(FREE_LIMIT, f"freeing {what}", free)
+    except KafkaException as error:
+        log.warning("%s; it is left behind", error.args[0].str())
 
 
 def add_offsets(producer: Producer, places: Sequence[TopicPartition], group: object, limit: float, doing: str) -> None:

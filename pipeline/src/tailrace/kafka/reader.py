@@ -7,7 +7,6 @@ report that transaction's records as lost.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,19 +16,18 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Self
 from uuid import uuid4
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka import Message as RawMessage
 
 from tailrace.config import Isolation, Kafka
 from tailrace.errors import KafkaFailed
-from tailrace.kafka.clients import client_options, within
+from tailrace.kafka.clients import client_options, freed
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import translate
 from tailrace.kafka.fetch_progress import FetchProgress, reporting
 from tailrace.kafka.rights import Operation, on_topic
 
 LIMIT = 60.0  # seconds without any progress
-_CLOSE_LIMIT = 5.0
 _FETCHED = 1000
 _WAIT = 0.1
 _PASSING = frozenset({KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT})
@@ -268,9 +266,7 @@ def _records(options: dict[str, Any], topic: str, ranges: Mapping[int, Range], l
                     topic, [(number, reached[number], ranges[number].end) for number in sorted(waiting)], limit
                 )
     finally:
-        # It may never return (librdkafka 5434), and a task would hold its batch.
-        with contextlib.suppress(KafkaException, RuntimeError):  # no thread starts at the end of a process
-            within(_CLOSE_LIMIT, "closing a consumer", consumer.close)
+        freed("a consumer", consumer.close)
 
 
 def _progress(raw: RawMessage, topic: str) -> tuple[int | None, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
@@ -38,6 +38,16 @@ def topic_ids(admin: AdminClient, topics: Iterable[str], limit: float = ANSWER_L
         rights = [on_topic(Operation.DESCRIBE, name) for name in sorted(hidden)]
         raise denied(f"asking for the ids of {', '.join(sorted(hidden)[:5])}", rights)
     return found
+
+
+def completed(
+    admin: AdminClient, ids: Mapping[str, str], topics: Iterable[str], known: Mapping[str, str]
+) -> dict[str, str]:
+    """Return these ids and those of more topics: as they are known, and otherwise as the brokers have them."""
+    left = set(topics) - ids.keys()
+    asked = topic_ids(admin, left - known.keys())
+    found = {topic: name for topic, (name, _) in asked.items()}
+    return {**ids, **found, **{topic: known[topic] for topic in left & known.keys()}}
 
 
 def by_name(

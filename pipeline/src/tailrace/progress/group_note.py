@@ -57,7 +57,7 @@ class GroupNote:
 
 def later(plan: AnyPlan, stored: Mapping[Place, str | None]) -> dict[Place, GroupNote]:
     """Return the notes on the partitions of the ledger's last plan that were written after it."""
-    notes = {place: note for place, text in stored.items() if (note := GroupNote.read(text)) is not None}
+    notes = _notes(stored)
     # Spark reads new partitions in a batch before the group hears of them: their notes may be of an earlier pipeline.
     if isinstance(plan, StreamPlan) and GroupNote.of(plan) in notes.values():
         return {}
@@ -70,5 +70,9 @@ def former(plan: AnyPlan, stored: Mapping[Place, str | None]) -> dict[Place, Gro
     The transaction that notes a plan as done commits all its ends. So the broker that shows such a note has lost the
     group.
     """
-    notes = {place: note for place, text in stored.items() if (note := GroupNote.read(text)) is not None}
+    notes = _notes(stored)
     return {place: note for place, note in notes.items() if plan.done and place in plan.ends and note.precedes(plan)}
+
+
+def _notes(stored: Mapping[Place, str | None]) -> dict[Place, GroupNote]:
+    return {place: note for place, text in stored.items() if (note := GroupNote.read(text)) is not None}

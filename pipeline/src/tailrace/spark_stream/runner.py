@@ -63,7 +63,7 @@ class Runner:
         self._judged: tuple[str, ...] = ()  # the shuffles that were judged last
         self._seen: Parts = frozenset()
         self._once = False  # whether the run ends with the open batch
-        self.chosen = False  # whether a person has chosen where the first batch begins
+        self._chosen = False  # whether a person has chosen where the first batch begins
         self._delivered = -1
         self._owners: dict[SinkPartition, str] = {}
         self._ends: TopicPartitions = {}
@@ -121,14 +121,16 @@ class Runner:
         in_part: bool = False,
         seen: Parts = frozenset(),
         once: bool = False,
+        chosen: bool = False,
     ) -> None:
         """Set where the stream continues: after this plan, at these positions.
 
         `cut` says who shuffles its rows; `touched`: the plan's batch is delivered, or a part of it is; `in_part`: not
         all of it is; `seen`: the sink partitions of which the start has read a marker; `once`: no other batch may
-        begin. An open batch that Spark has not noted comes again.
+        begin; `chosen`: a person has chosen where the first one does. An open batch that Spark has not noted comes
+        again.
         """
-        self._once = once
+        self._once, self._chosen = once, chosen
         self._plan, self.positions, self._log, self._cut = plan, dict(positions), log, cut
         self._touched, self._in_part, self._seen = touched, in_part, seen
         self._delivered = plan.batch if plan is not None and log.noted(plan.batch) else -1
@@ -193,7 +195,7 @@ class Runner:
                 spread=self._cut.spread,
                 cut=shuffles,
                 topics=self._ids(offsets_of(entry)),
-                chosen=number == 0 and self.chosen,
+                chosen=number == 0 and self._chosen,
             )
             assigned = assign(plan, slices)
             if number != self.last + 1:

@@ -172,9 +172,10 @@ def _from(
             context.emit(Noted("the checkpoint was written by version 0.1, which read each record twice"))
         done = _written(plan, markers) if plan is not None else []
         touched, in_part = any(done), any(done) and not all(done)
-        seen = frozenset(markers)
-        runner.begin(plan, positions, checkpoint, cut, touched=touched, in_part=in_part, seen=seen, once=once)
-        runner.chosen = first_position.by_hand(known)
+        seen, chosen = frozenset(markers), first_position.by_hand(known)
+        runner.begin(
+            plan, positions, checkpoint, cut, touched=touched, in_part=in_part, seen=seen, once=once, chosen=chosen
+        )
         _fill(cut.rows, pipeline)
         context.watcher.reading(lambda: runner.positions)
         context.emit(Ready(pipeline.pipeline, context.run))

@@ -30,7 +30,7 @@ from tailrace.stages.imported_texts import AGAIN, ImportedTexts, elsewhere
 from tailrace.stages.module_sources import sources
 from tailrace.stages.rows import BROKEN, DETAIL, KAFKA, REASON, STAGE
 from tailrace.stages.rules import UNDECODED
-from tailrace.stages.spark_text import first_line
+from tailrace.stages.spark_text import first_line, quoted
 
 KEPT = "nothing was read or written"
 NAME = "process"
@@ -260,7 +260,7 @@ def spread_rows(frame: DataFrame, partitions: int) -> DataFrame:
 def unchanged(frame: DataFrame) -> DataFrame:
     """Pass each record through with its key, headers and timestamp, for a pipeline without a function."""
     names = [name for name in frame.columns if name != KAFKA]
-    record, value = F.col(KAFKA), F.struct(*(F.col("`" + name.replace("`", "``") + "`") for name in names))
+    record, value = F.col(KAFKA), F.struct(*(F.col(quoted(name)) for name in names))
     if names == ["value"] and not isinstance(frame.schema["value"].dataType, StructType):
         value = F.col("value")
     return frame.select(

@@ -36,6 +36,7 @@ from tailrace.stages.formats.arrow import (
     decode_values,
     rows_of,
 )
+from tailrace.stages.spark_text import quoted
 
 # A row's fields to one record's bytes; raises Misfit.
 Encoder = Callable[[dict[str, Any]], bytes]
@@ -135,7 +136,7 @@ def body(rows: DataFrame, names: Sequence[str]) -> Column:
     """Return the row to be written: the struct `value` if it is the only column, or all columns."""
     if list(names) == ["value"] and isinstance(rows.schema["value"].dataType, StructType):
         return F.col("value")
-    return F.struct(*(F.col("`" + name.replace("`", "``") + "`") for name in names))
+    return F.struct(*(F.col(quoted(name)) for name in names))
 
 
 def body_of(values: pa.RecordBatch) -> pa.StructArray:

@@ -106,18 +106,19 @@ def test_delivered_part_of_a_batch_of_spark_does_not_miss_records_that_expired(b
     assert len(one.rejected()) == (2 if form == "json" else 0)
 
 
-# Each peeks at its input. On the records of source partition 1 it fails while the file `broken` exists.
+# Each peeks at its input. On the records of source partition 1 it fails while the file `broken` exists, as soon as
+# the other part is delivered.
 PEEKING = """
-    import time
     from pathlib import Path
     from pyspark.sql.types import BinaryType, StructField, StructType
+    from tailrace.testing import consume, wait_until
 
     BROKEN = Path({folder!r}) / "broken"
 
     def arrow(batches):
         first = next(batches)
         if first.column("value")[0].as_py() == b"1" and BROKEN.exists():
-            time.sleep(2)  # until the other part is delivered
+            wait_until(lambda: bool(consume({kafka!r}, {sink!r})), "the other part to be delivered", 30)
             raise ValueError("the fault of the test")
         yield first.select(["value"])
         for each in batches:
@@ -133,7 +134,7 @@ PEEKING = """
 def test_function_of_spark_is_not_called_for_a_delivered_part(bench: MakeBench, kind: str, expired: bool) -> None:
     """It would see a part without records, which no function needs to expect, at each start."""
     one = bench(partitions=2)
-    one.write("peeking.py", PEEKING.format(folder=str(one.folder)))
+    one.write("peeking.py", PEEKING.format(folder=str(one.folder), kafka=one.kafka, sink=one.sink))
     process = {kind: "peeking.py:arrow" if kind == "arrow" else "peeking.py:frame"}
     for number in range(2):
         one.send([b"%d" % number], partition=number)
@@ -156,7 +157,9 @@ def test_function_of_spark_is_not_called_for_a_delivered_part(bench: MakeBench, 
 def test_function_in_a_thread_is_not_called_for_a_delivered_part(line: MakeLine, on_error: str) -> None:
     """The open part is delivered, and the next batch follows."""
     one = line(2)
-    (one.folder / "peeking.py").write_text(textwrap.dedent(PEEKING.format(folder=str(one.folder))))
+    (one.folder / "peeking.py").write_text(
+        textwrap.dedent(PEEKING.format(folder=str(one.folder), kafka=one.kafka, sink=one.sink))
+    )
     process: dict[str, Any] = {"process": {"arrow": "peeking.py:arrow", "on_error": on_error}}
     for number in range(2):
         one.send([b"%d" % number], partition=number)

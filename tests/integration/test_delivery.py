@@ -16,17 +16,20 @@ pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
 
-# Fails on the records of one source partition while the file `broken` exists.
+# Fails on source partition 1 while the file `broken` exists; if that has text, only after another part is delivered.
 FAULTY = """
     from pathlib import Path
     from pyspark.sql import functions as F
     from pyspark.sql.types import BinaryType
+    from tailrace.testing import consume, wait_until
 
     BROKEN = Path({folder!r}) / "broken"
 
     def faulty(frame):
         def check(value, partition):
             if partition == 1 and BROKEN.exists():
+                if BROKEN.read_text():
+                    wait_until(lambda: bool(consume({kafka!r}, {sink!r})), "the other part to be delivered", 30)
                 raise ValueError("the fault of the test")
             return bytes(value)
         return frame.select(F.udf(check, BinaryType())("value", "kafka.partition").alias("value"))
@@ -35,13 +38,13 @@ FAULTY = """
 
 def faulty(bench: Bench) -> dict[str, object]:
     """Return a `process` section that fails on partition 1 while the file `broken` exists."""
-    bench.write("faulty.py", FAULTY.format(folder=str(bench.folder)))
+    bench.write("faulty.py", FAULTY.format(folder=str(bench.folder), kafka=bench.kafka, sink=bench.sink))
     return {"function": "faulty.py:faulty"}
 
 
 def break_in_the_middle(bench: Bench, **sections: Any) -> None:
     """Run a batch that fails after some of its sink partitions are delivered."""
-    (bench.folder / "broken").touch()
+    (bench.folder / "broken").write_text("once another part is delivered")
     with pytest.raises(errors.FunctionFailed, match="the fault of the test"):
         bench.run(process=faulty(bench), **sections)
     bench.settle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -181,7 +182,8 @@ def test_loading_leaves_the_path_as_it_was(tmp_path: Path) -> None:
         ("tailrace_test_job.py:LIMIT", "'LIMIT' is not callable"),
         ("tailrace_test_jbo.py:enrich", "did you mean 'tailrace_test_job.py'?"),
         ("no.such.module:f", "no module 'no.such.module'"),
-        ("json.py:f", "the same name as another module"),
+        ("json.py:f", f"the same name as another module ({json.__file__})"),
+        ("xxsubtype.py:f", "the same name as another module (built-in)"),
         ("tailrace_test_raises.py:f", "ZeroDivisionError: division by zero (tailrace_test_raises.py, line 2: 1 / 0)"),
         ("tailrace_test_syntax.py:f", "(tailrace_test_syntax.py, line 1)"),
         ("tailrace_test_imports.py:f", "No module named 'not_there'"),
@@ -190,7 +192,8 @@ def test_loading_leaves_the_path_as_it_was(tmp_path: Path) -> None:
 def test_a_function_that_cannot_be_loaded_is_an_error_with_a_reason(tmp_path: Path, reference: str, words: str) -> None:
     """The error names what is missing, and the nearest existing name."""
     folder = job(tmp_path)
-    (folder / "json.py").write_text("def f(frame): return frame")
+    for name in ("json.py", "xxsubtype.py"):
+        (folder / name).write_text("def f(frame): return frame")
     (folder / "tailrace_test_raises.py").write_text("\n1 / 0\n")
     (folder / "tailrace_test_syntax.py").write_text("def f(:\n")
     (folder / "tailrace_test_imports.py").write_text("import not_there\n")

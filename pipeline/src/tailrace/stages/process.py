@@ -121,16 +121,25 @@ def _file(reference: str, path: Path) -> ModuleType:
     if not path.is_file():
         near = difflib.get_close_matches(path.name, [each.name for each in path.parent.glob("*.py")], 1)
         raise _missing(reference, f"{path} does not exist", f"did you mean {near[0]!r}?" if near else "create the file")
-    other = sys.modules.get(path.stem)
-    spec = importlib.util.find_spec(path.stem) if other is None else None
-    taken = other is not None or spec is None or spec.origin is None or Path(spec.origin).resolve() != path
-    if taken:
+    other = _other(path)
+    if other:
         raise _missing(
             reference,
-            f"{path.name} has the same name as another module, which workers would import instead",
+            f"{path.name} has the same name as another module ({other}), which workers would import instead",
             "rename the file",
         )
     return _imported(reference, path.stem, path.parent)
+
+
+def _other(path: Path) -> str:
+    """Return where another module of this file's name is, or ""."""
+    loaded = sys.modules.get(path.stem)
+    if loaded is not None:
+        return getattr(loaded, "__file__", None) or repr(loaded)
+    spec = importlib.util.find_spec(path.stem)
+    if spec is None or (spec.origin is not None and Path(spec.origin).resolve() == path):
+        return ""
+    return spec.origin or repr(spec)
 
 
 def _module(reference: str, where: str, home: Path) -> ModuleType:

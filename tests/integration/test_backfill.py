@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from confluent_kafka import Producer
@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from support.drivers import count, kill_tree, written_file
 from support.expiry import expire
 from support.pipelines import Bench
-from support.threads import Deliver, Line, Tearing, first_part_only, recreated, run_in_threads
+from support.threads import Deliver, Line, Tearing, Torn, deleted, first_part_only, recreated, run_in_threads
 from tailrace import errors
 from tailrace.admin.backfill import Extent, Request, begin, derived, extent
 from tailrace.admin.offsets import first_since
@@ -117,6 +117,49 @@ def test_records_before_the_bound_may_be_deleted_once_they_are_read(one: Line) -
     expire(one.kafka, one.source, 150)
     run_backfill(one, pipeline)
     assert one.values(topic) == wanted
+
+
+@pytest.mark.parametrize("lose", ["taken out", "deleted"])
+def test_topic_may_go_once_a_backfill_has_read_its_range(one: Line, lose: str) -> None:
+    """The run that was interrupted is finished without it, and ends."""
+    wanted, topic = fill(one.kafka, one.source, 2, 50), into(one)
+    whole = one.topics("whole", 1)
+    at = int((NOON + timedelta(hours=1)).timestamp() * 1000)
+    produce(one.kafka, whole, [Record(b"of another topic", timestamp=at)])
+    wanted = sorted([*wanted, b"of another topic"])
+    asked, both = request(topic), {"pattern": f"{one.source}|{whole}", "topics": []}
+    pipeline = derived(one.pipeline(source=both, batch={"max_records": 30}), asked, datetime.now(UTC))
+    assert settled(pipeline, asked).offsets == 101
+
+    def first_batch_only(engine: ThreadEngine, *given: Any) -> NoReturn:
+        ThreadEngine.deliver(engine, *given)
+        raise Torn
+
+    with pytest.raises(errors.QueryFailed):
+        run_backfill(one, pipeline, first_batch_only)
+    assert b"of another topic" in one.values(topic)
+    if lose == "deleted":
+        deleted(one, whole)
+    else:
+        pipeline = derived(one.pipeline(batch={"max_records": 30}), asked, datetime.now(UTC))
+    run_backfill(one, pipeline)
+    assert one.values(topic) == wanted
+    assert settled(pipeline, asked).finished
+    run_backfill(one, pipeline)
+    assert one.values(topic) == wanted
+
+
+def test_backfill_is_refused_without_a_topic_whose_range_it_has_not_read(one: Line) -> None:
+    """It would wait for its records for ever."""
+    fill(one.kafka, one.source, 2, 50)
+    rest = one.topics("rest", 1)
+    at = int((NOON + timedelta(hours=1)).timestamp() * 1000)
+    produce(one.kafka, rest, [Record(b"of another topic", timestamp=at)])
+    asked = request(into(one))
+    pipeline = derived(one.pipeline(source={"topics": [one.source, rest]}), asked, datetime.now(UTC))
+    settled(pipeline, asked)
+    with pytest.raises(errors.PlanOfAnother, match=f"a backfill of {rest}, too"):
+        run_backfill(one, derived(one.pipeline(), asked, datetime.now(UTC)))
 
 
 def test_range_ends_before_records_that_arrive_while_it_is_resolved(one: Line, monkeypatch: pytest.MonkeyPatch) -> None:

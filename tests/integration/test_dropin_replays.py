@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from support.dropin import deliver, read
+from support.expiry import expire
 from support.pipelines import Bench
 from tailrace.progress.stream_plan import UNNAMED, StreamPlan
 from tailrace.spark_stream import function_digest, planned_sink, spark_source
@@ -72,10 +73,10 @@ def fail_in_part(one: Bench, folder: Path, job: Callable[[], None]) -> None:
     assert 0 < len(one.values()) < 40
 
 
-def forget(folder: Path) -> None:
+def forget(folder: Path, batch: int = 0) -> None:
     """Remove Spark's note that a batch is done, as if Spark had ended before it wrote the note."""
-    for each in (folder / "commits").iterdir():
-        each.unlink()
+    for name in (f"{batch}", f".{batch}.crc"):
+        (folder / "commits" / name).unlink()
 
 
 @pytest.mark.parametrize("shuffle", [by_value, as_read], ids=["shuffled", "as-read"])
@@ -390,3 +391,57 @@ def test_key_that_a_python_function_computes_next_to_one_of_the_time_is_delivere
         job(7)
     job(5)
     assert numbers(one) == list(range(40))
+
+
+@pytest.mark.parametrize("delivered", ["part", "all"])
+def test_batch_that_an_earlier_ledger_topic_has_delivered_is_refused(
+    bench: MakeBench, tmp_path: Path, delivered: str
+) -> None:
+    """The new topic has neither the plan nor the markers, and a batch that is done changes it at will."""
+    one = bench(partitions=2)
+    fill(one, 0, 40)
+    if delivered == "part":
+        fail_in_part(one, tmp_path, lambda: deliver(faulty(read(one), tmp_path), one, tmp_path / "c"))
+    else:
+        deliver(faulty(read(one), tmp_path), one, tmp_path / "c")
+        forget(tmp_path / "c")
+    before, other = numbers(one), f"{one.name}.other-ledger"
+    with pytest.raises(Exception, match=rf"TR-306.*'{one.name}.ledger' has markers of it up to batch 0"):
+        deliver(faulty(read(one), tmp_path), one, tmp_path / "c", as_read, **{"ledger.topic": other})
+    assert numbers(one) == before
+    deliver(faulty(read(one), tmp_path), one, tmp_path / "c")
+    assert numbers(one) == list(range(40))
+    fill(one, 40, 50)
+    deliver(faulty(read(one), tmp_path), one, tmp_path / "c", as_read, **{"ledger.topic": other})
+    assert numbers(one) == list(range(50))
+
+
+@pytest.mark.parametrize("delivered", ["part", "all"])
+def test_batch_that_began_in_a_partition_whose_first_records_are_gone(
+    bench: MakeBench, tmp_path: Path, delivered: str
+) -> None:
+    """Spark begins it where the partition begins now: what is delivered is skipped, and a rest names a way out."""
+    one = bench()
+    produce(one.kafka, one.source, [Record(b"0")])
+    rows = read(one, subscribe=one.source, failOnDataLoss="false", **{"kafka.metadata.max.age.ms": "1000"})
+    deliver(faulty(rows, tmp_path), one, tmp_path / "c")
+    one.grow(2)
+    more = [Record(b"%d" % number, partition=number % 2) for number in range(2, 40)]
+    produce(one.kafka, one.source, more, options={"client.id": "knows-the-new-partition"})
+
+    def job() -> None:
+        deliver(faulty(rows, tmp_path), one, tmp_path / "c")
+
+    if delivered == "part":
+        fail_in_part(one, tmp_path, job)
+    else:
+        job()
+        forget(tmp_path / "c", 1)
+    before = numbers(one)
+    expire(one.kafka, one.source, 5, partition=1)
+    if delivered == "all":
+        job()
+    else:
+        with pytest.raises(Exception, match=r"(?s)TR-302.*if records are gone, check the output"):
+            job()
+    assert numbers(one) == before

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from support.kafkaproxy import ProxiedKafka
 from tailrace.errors import BrokerDidNotStart, ConfigInvalid, KafkaFailed, TopicUnknown
 from tailrace.testing import Record, Topics, consume, embedded, produce, wait_until
 from tailrace.testing.broker import HOST, random_id, wait_for
@@ -273,6 +274,26 @@ def test_controllers_port_is_not_given_to_a_broker(tmp_path: Path) -> None:
     with pytest.raises(ConfigInvalid, match=str(controller)):
         embedded._cluster(file, 1, [controller])
     assert file.read_text() == before
+
+
+def test_kafka_behind_a_proxy_starts_although_another_process_took_a_port() -> None:
+    """The second try has other ports, and the proxy leads there."""
+
+    class Robbed(ProxiedKafka):
+        def _start_brokers(self) -> None:
+            with ExitStack() as taken:
+                if not self.tries:
+                    taken.enter_context(socket.create_server((HOST, self._doors[0].behind)))
+                self.tries += 1
+                super()._start_brokers()
+
+        tries = 0
+
+    with Robbed() as kafka:
+        topic = Topics(kafka.proxied_servers)("in")
+        produce(kafka.proxied_servers, topic, numbered(0, 1))
+        assert values(kafka, topic) == [record.value for record in numbered(0, 1)]
+    assert kafka.tries == 2
 
 
 def test_records_survive_a_killed_broker(three: EmbeddedKafka) -> None:

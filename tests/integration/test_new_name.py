@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
@@ -201,6 +201,30 @@ def test_new_name_does_not_begin_where_a_broker_says_that_has_lost_the_group(
     with refusal if lasting else contextlib.nullcontext():
         begin(new, one)
     assert one.values() == numbered(0, 10)
+
+
+def test_new_name_whose_group_was_lost_continues_as_its_refusal_advises(
+    line: MakeLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of the old configuration commits its offsets again."""
+    monkeypatch.setattr(predecessor, "CERTAIN_AFTER", 0.0)
+    one = line(1)
+    one.send(numbered(0, 5))
+    one.run()
+    new, group = renamed(one), f"tailrace.{one.name}"
+    [lost] = KafkaStore(one.pipeline())._committed(group, [(one.source, 0)]).values()
+    one.send(numbered(5, 10))
+    one.run()
+    consumer = Consumer({"bootstrap.servers": one.kafka, "group.id": group})
+    consumer.commit(offsets=[TopicPartition(one.source, 0, lost.offset, lost.metadata)], asynchronous=False)
+    consumer.close()
+    with pytest.raises(errors.KafkaFailed) as caught:
+        begin(new, one)
+    assert f"run the configuration of {one.name!r} once with --batch" in caught.value.then
+    one.run()
+    new.send(numbered(10, 12))
+    begin(new, one)
+    assert one.values() == numbered(0, 12)
 
 
 def test_new_name_begins_where_a_person_has_moved_the_group(line: MakeLine) -> None:

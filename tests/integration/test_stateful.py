@@ -18,10 +18,13 @@ from support import early, strict
 from support.expiry import expire
 from support.pipelines import Bench, events_of
 from tailrace import errors
+from tailrace.admin.progress_checks import progress
 from tailrace.driver import recovery
 from tailrace.progress import predecessor
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import markers_group
+from tailrace.progress.stream_plan import StreamPlan
+from tailrace.spark_stream import runner
 from tailrace.testing import consume
 
 pytestmark = pytest.mark.integration
@@ -163,6 +166,46 @@ def fail_behind_the_state_again(one: Bench, sections: dict[str, Any]) -> None:
     text = (one.folder / "keep.py").read_text()
     (one.folder / "keep.py").write_text(text.replace("number == 4", "number == 24"))
     one.fail_in_part(**sections)
+
+
+def test_rest_of_a_batch_of_a_stateful_pipeline_is_not_delivered_to_another_topic(bench: MakeBench) -> None:
+    """Readers of that topic would never get what the delivered sink partitions hold."""
+    one, sections = prepared(bench)
+    one.fail_in_part(**sections)
+    other, before = one.topics("other", 2), one.values()
+    changed = sections | {"sink": sections["sink"] | {"topic": other}}
+    with pytest.raises(errors.PlanOfAnother, match=f"delivered in part, to the sink '{one.sink}'.* to '{other}'"):
+        one.run(**changed)
+    assert (one.values(), one.values(other)) == (before, [])
+    [checked] = [each for each in progress(one.pipeline(**changed), one.folder, one.folder) if each.name == "last plan"]
+    assert f"to {other!r}" in checked.found
+    one.run(**sections)
+    assert one.values() == ids(range(0, 20, 2))
+    one.send([b'{"id": 40}'])
+    one.run(**changed)
+    assert one.values(other) == ids(range(40, 41))
+
+
+def test_open_batch_of_a_stateful_pipeline_without_a_delivered_part_goes_to_another_topic(bench: MakeBench) -> None:
+    """From then on the batch is of that topic, whatever happens to the run."""
+    one, sections = prepared(bench, "unchanged")
+    other = one.topics("other", 2)
+    changed = sections | {"sink": sections["sink"] | {"topic": other}}
+
+    def nothing(*given: Any) -> Any:
+        raise ValueError("the fault of the test")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(runner, "deliver_judged", nothing)
+        for each in (sections, changed):
+            with pytest.raises(errors.QueryFailed, match="the fault of the test"):
+                one.run(**each)
+    with Ledger.of(one.pipeline(**changed)) as ledger:
+        plan = ledger.latest()
+    assert isinstance(plan, StreamPlan)
+    assert plan.sink == other
+    one.run(**changed)
+    assert (one.values(), one.values(other)) == ([], ids(range(0, 20, 2)))
 
 
 @pytest.mark.takes(14)

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from support.wire import Api, Request, frame, parsed
-from tailrace.testing import wait_until
+from tailrace.testing import embedded, wait_until
 from tailrace.testing.broker import HOST
-from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
+from tailrace.testing.embedded import PORT_TRIES, EmbeddedKafka, EmbeddedOptions
 
 _CHUNK = 1 << 16
 LISTENER, GUARDED, BETWEEN = "PROXIED", "GUARDED", "BETWEEN"
@@ -168,20 +168,27 @@ class Proxy:
 
     # -- for the connections ---------------------------------------------------------------------
 
-    def listen(self, broker: int, port: int, target: int) -> None:
-        """Listen in front of one broker's listener."""
-        listening = socket.create_server((HOST, port), backlog=128)
+    def listen(self, broker: int, target: int) -> int:
+        """Listen in front of one broker's listener, and return the port."""
+        listening = _listening()
         self._listening.append(listening)
         threading.Thread(target=self._accept, args=[listening, broker, target], daemon=True).start()
+        port: int = listening.getsockname()[1]
+        return port
+
+    def listen_no_more(self) -> None:
+        """Close every listener."""
+        for listening in self._listening:
+            with suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
+            listening.close()
+        self._listening = []
 
     def close(self) -> None:
         """Close every listener and connection."""
         self._closed = True
         self._passable.set()
-        for listening in self._listening:
-            with suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)
-            listening.close()
+        self.listen_no_more()
         self.heal()
         self.cut()
 
@@ -367,11 +374,14 @@ class ProxiedKafka(EmbeddedKafka):
 
     def _lay_out(self, java: Sequence[str]) -> None:
         super()._lay_out(java)
+        # Another process may have taken a broker's port, so that all of this is tried again.
+        for each in (self.proxy, *self.between.values()):
+            each.listen_no_more()
         self._doors = []
         taken = {broker.port for broker in self.brokers}
         names = (LISTENER, GUARDED, BETWEEN) if self._apart else (LISTENER,)
         for broker in self.brokers:
-            doors = [_Door(broker.node_id, name, *_two_ports(taken)) for name in names]
+            doors = [self._door(broker.node_id, name, taken) for name in names]
             self._doors += doors
             file = broker.folder / "server.properties"
             known = dict(line.split("=", 1) for line in file.read_text(encoding="utf-8").splitlines())
@@ -387,14 +397,11 @@ class ProxiedKafka(EmbeddedKafka):
                 known |= _GUARD
             file.write_text("".join(f"{name}={value}\n" for name, value in known.items()), encoding="utf-8")
 
-    def _start_brokers(self) -> None:
-        if not self.proxy._listening:
-            for each in self._doors:
-                if each.listener == BETWEEN:
-                    self.between[each.broker] = Proxy(looks=False)
-                by = self.between[each.broker] if each.listener == BETWEEN else self.proxy
-                by.listen(each.broker, each.port, each.behind)
-        super()._start_brokers()
+    def _door(self, broker: int, listener: str, taken: set[int]) -> _Door:
+        [behind] = embedded._free_ports(1, taken)
+        taken.add(behind)
+        by = self.between.setdefault(broker, Proxy(looks=False)) if listener == BETWEEN else self.proxy
+        return _Door(broker, listener, by.listen(broker, behind), behind)
 
     def stop(self) -> None:
         """Stop the brokers and the proxies."""
@@ -413,13 +420,12 @@ class _Door:
     behind: int  # the broker's own
 
 
-def _two_ports(taken: set[int]) -> tuple[int, int]:
-    """Return two free ports below the ephemeral range, and add them to `taken` so that no other broker gets them."""
-    from tailrace.testing.embedded import _free_ports
-
-    one, two = _free_ports(2, taken)
-    taken |= {one, two}
-    return one, two
+def _listening() -> socket.socket:
+    """Listen on a free port below the ephemeral range."""
+    for _ in range(PORT_TRIES - 1):
+        with suppress(OSError):  # another process was quicker
+            return socket.create_server((HOST, embedded._free_ports(1, ())[0]), backlog=128)
+    return socket.create_server((HOST, embedded._free_ports(1, ())[0]), backlog=128)
 
 
 @contextmanager

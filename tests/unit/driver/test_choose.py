@@ -94,19 +94,20 @@ def test_bounded_run_reads_up_to_its_bound_and_no_further(
         parts = choose(positions, bounded(ends, until), limit, batch, width)
         if not parts:
             break
-        assert not reached(positions, until)
+        assert not reached(positions, until, {})
         read += offsets(parts)
         positions |= {each.place: each.end for part in parts for each in sorted(part)}
-    assert reached(positions, until)
+    assert reached(positions, until, {})
     assert sorted(read) == sorted((place, offset) for place in until for offset in range(begun[place], until[place]))
 
 
 def test_bound_is_not_reached_while_a_place_is_behind_it_or_unknown() -> None:
     """A broker that shows fewer records for a moment does not end the run."""
     until = {("a", 0): 5, ("a", 1): 0}
-    assert not reached({("a", 1): 0}, until)
-    assert not reached({("a", 0): 4, ("a", 1): 0}, until)
-    assert reached({("a", 0): 5}, until)
+    assert not reached({("a", 1): 0}, until, {})
+    assert not reached({("a", 0): 4, ("a", 1): 0}, until, {})
+    assert reached({("a", 0): 5}, until, {})
+    assert reached({}, until, {"id-a": {("a", 0): 5}})
 
 
 def test_small_batch_has_one_sink_partition_and_large_one_fills_the_slots() -> None:

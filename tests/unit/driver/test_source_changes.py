@@ -80,3 +80,33 @@ def test_topic_without_positions_is_noted_unless_it_was_created_again_or_a_bound
     assert found.events(dict.fromkeys(ends, 0), bounded=True) == []
     again = changes({A: 10}, IDS, Seen(ends, {**IDS, "b": "id-n"}, 0.0))
     assert [each.event for each in again.events(dict.fromkeys(ends, 0))] == ["reset"]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        Seen({B: 25}, {"b": "id-b"}, 0.0),
+        Seen({B: 25}, {"b": "id-b"}, 0.0, deleted=frozenset({"a"})),
+        Seen({A: 15, ("a", 1): 3, B: 25}, IDS | {"a": "id-n"}, 0.0),
+    ],
+    ids=["hidden", "deleted", "recreated"],
+)
+def test_topic_that_is_read_to_its_bound_is_no_loss_and_is_not_read_again(seen: Seen) -> None:
+    """Its offsets are kept by its id: brokers take none of a topic that is gone."""
+    until = {A: 10, B: 30}
+    found = changes(POSITIONS, IDS, seen, {}, until)
+    found.refuse_loss()
+    assert after(found, POSITIONS) == {B: 20}
+    assert found.away == {"id-a": {A: 10}}
+    ids = IDS | dict(seen.topics)
+    later = changes({B: 20}, ids, seen, found.away, until)
+    later.refuse_loss()
+    assert not later.any
+    assert later.away == found.away
+
+
+def test_topic_that_is_not_read_to_its_bound_is_missed_by_a_bounded_run() -> None:
+    """The rest of its range is not delivered."""
+    seen = Seen({B: 25}, {"b": "id-b"}, 0.0, deleted=frozenset({"a"}))
+    with pytest.raises(errors.SourceChanged, match="a-0"):
+        changes(POSITIONS, IDS, seen, {}, {A: 11, B: 30}).refuse_loss()

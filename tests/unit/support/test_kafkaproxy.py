@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 
 import pytest
 
-from support.kafkaproxy import Fault, nth
+from support.kafkaproxy import Fault, Proxy, nth
 from support.wire import Api, Request, parsed
+from tailrace.testing import embedded
+from tailrace.testing.broker import HOST
 
 
 def frame(api: int, version: int, body: bytes, *, compact: bool, client: bytes = b"rdkafka") -> bytes:
@@ -57,3 +60,17 @@ def test_the_nth_request_of_a_kind_is_chosen() -> None:
     judge = nth(Api.END_TXN, Fault.CUT, 2, transaction="t", client="a")
     asked = [end("t"), end("u"), end("t", "b"), Request(Api.ADD_OFFSETS, 1, 1, "a", "t", 1), end("t"), end("t")]
     assert [judge(each) for each in asked] == [None, None, None, None, Fault.CUT, None]
+
+
+def test_port_that_another_process_takes_first_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Campaigns choose ports side by side, and a port that was free may be taken when the proxy listens."""
+    free = embedded._free_ports(1, ())
+    with socket.create_server((HOST, 0)) as other:
+        taken = other.getsockname()[1]
+        chosen = iter([[taken], free])
+        monkeypatch.setattr(embedded, "_free_ports", lambda count, avoid: next(chosen))
+        proxy = Proxy()
+        try:
+            assert proxy.listen(1, taken) == free[0]
+        finally:
+            proxy.close()

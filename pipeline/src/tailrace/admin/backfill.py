@@ -140,7 +140,7 @@ def extent(pipeline: Pipeline, request: Request, cluster: Cluster, ledger: Ledge
             kept=_NOTHING,
             then="rename the pipeline that has this name",
         )
-    finished = plan.done and reached(plan.ends, plan.until)
+    finished = plan.done and reached(plan.ends, plan.until, plan.away)
     return Extent(dict(plan.ends), dict(plan.until), plan.topics, begun=True, finished=finished)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tailrace.admin.checks import Check, fail, ok, warn
@@ -15,9 +15,11 @@ from tailrace.kafka.cluster import Cluster
 from tailrace.progress.expiry import Retention, duration, missing, retention
 from tailrace.progress.lease import running
 from tailrace.progress.ledger import Ledger
-from tailrace.progress.plan import BEFORE_FIRST
+from tailrace.progress.marker import Marker
+from tailrace.progress.plan import BEFORE_FIRST, SinkPartition
 from tailrace.progress.settling import markers_at_rest
 from tailrace.progress.stores import open_store
+from tailrace.progress.stream_plan import StreamPlan
 
 
 def progress(pipeline: Pipeline, folder: Path, file: Path) -> Iterator[Check]:
@@ -40,12 +42,17 @@ def _last_plan(pipeline: Pipeline, cluster: Cluster) -> Iterator[Check]:
     with contextlib.suppress(TailraceError):  # what keeps us from comparing has a line of its own
         if pipeline.ledger.topic not in cluster.topics():
             return
+        markers: Mapping[SinkPartition, Marker] = {}
         with Ledger.of(pipeline) as ledger:
             plan = ledger.latest()
+            if isinstance(plan, StreamPlan) and not plan.done and not running(cluster, pipeline.pipeline):
+                markers = markers_at_rest(pipeline, ledger)
         if plan is None:
             return
         try:
             recovery.check_same(pipeline, plan, source.ids(pipeline, cluster, recovery.known_ids(plan)))
+            if isinstance(plan, StreamPlan):
+                recovery.check_sink(pipeline, plan, markers)
         except PlanOfAnother as error:
             yield fail("last plan", error.what, error.then)
             return

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tailrace.progress.plan import Place, Range
+from tailrace.progress.plan import Away, Place, Range
 
 PART_SECONDS = 0.1  # work that is worth a task of its own
 FIRST_COST = 20e-6  # seconds per record, until a batch has been measured
@@ -51,12 +51,19 @@ def choose(
     return group(ranges, parts)
 
 
-def reached(positions: Mapping[Place, int], until: Mapping[Place, int]) -> bool:
-    """Return whether everything before the bound has been read.
+def reached(positions: Mapping[Place, int], until: Mapping[Place, int], away: Away) -> bool:
+    """Return whether everything before the bound has been read, of topics that are hidden now, too.
 
     Positions count offsets, so it does not matter whether the last ones hold records.
     """
-    return all(positions.get(place, 0) >= end for place, end in until.items())
+    return read_whole(positions, until, away) == {topic for topic, _ in until}
+
+
+def read_whole(positions: Mapping[Place, int], until: Mapping[Place, int], away: Away) -> set[str]:
+    """Return the topics of which everything before the bound has been read: they may be taken out, or deleted."""
+    kept = {place: offset for places in away.values() for place, offset in places.items()}
+    known = {**kept, **positions}
+    return {topic for topic, _ in until} - {place[0] for place, end in until.items() if known.get(place, 0) < end}
 
 
 def allot(waiting: Mapping[Place, int], limit: int, batch: int) -> dict[Place, int]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
 from tailrace import errors
 from tailrace.config import Isolation, Pipeline
@@ -27,6 +27,15 @@ class Seen:
     short: frozenset[Place] = frozenset()  # whose logs certainly end before the position; `ends` has where
     deleted: frozenset[str] = frozenset()  # topics that are certainly no longer there; others may only be hidden
     disputed: frozenset[str] = frozenset()  # topics left out because their ids are in doubt
+
+    def without(self, topics: Collection[str]) -> Seen:
+        """Return what was seen of other topics than these."""
+        return replace(
+            self,
+            ends={place: end for place, end in self.ends.items() if place[0] not in topics},
+            topics={topic: name for topic, name in self.topics.items() if topic not in topics},
+            deleted=self.deleted.difference(topics),
+        )
 
 
 class Look:

@@ -122,7 +122,8 @@ class Loop:
                     if pipeline.batch.trigger:
                         stop.event.wait(max(0.0, begun + pipeline.batch.trigger - time.monotonic()))
                     continue
-                if target is not None and not seen.disputed and (not self._until or reached(self.positions, target)):
+                whole = self._until is None or reached(self.positions, self._until, self.away)
+                if target is not None and not seen.disputed and whole:
                     break
                 self._tick()
                 if time.monotonic() - since > IDLE_AFTER:
@@ -215,7 +216,7 @@ class Loop:
 
     def _admit(self, seen: Seen) -> None:
         """Apply the changes in the source since the last look."""
-        changed = changes(self.positions, self._ids, seen, self.away)
+        changed = changes(self.positions, self._ids, seen, self.away, self._until)
         if self.context.pipeline.source.on_data_loss is OnDataLoss.STOP:
             changed.refuse_loss()
         self._ids = {**self._ids, **seen.topics}

@@ -155,6 +155,20 @@ def check_same(pipeline: Pipeline, plan: AnyPlan, ids: Mapping[str, str]) -> fro
     return again
 
 
+def check_sink(pipeline: Pipeline, plan: StreamPlan, markers: Mapping[SinkPartition, Marker]) -> None:
+    """Refuse to deliver the rest of a stateful pipeline's batch to another topic. Earlier versions noted none."""
+    sink, left = pipeline.sink.topic or "", len(undelivered(plan, markers))
+    if plan.done or plan.sink in {None, sink} or left in {0, plan.sinks}:
+        return
+    raise errors.PlanOfAnother(
+        f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, to the sink {_topic(plan.sink or '')}, and "
+        f"this configuration writes to {_topic(sink)}",
+        kept="nothing was read or written",
+        then="if another pipeline has this name, rename one of them; if you changed the sink, run the old "
+        "configuration with --batch to finish its batch, then change it",
+    )
+
+
 def rest(left: Plan, markers: Mapping[SinkPartition, Marker]) -> Plan:
     """Return the plan without the ranges of delivered sink partitions, whose records may be gone since.
 

@@ -8,10 +8,11 @@ again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tailrace import errors
+from tailrace.driver.choose import read_whole
 from tailrace.driver.look import Seen
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.topics import recreation
@@ -98,9 +99,32 @@ class Changes:
         return kept | self.back | new | {each.place: each.end for each in self.behind}
 
 
-def changes(positions: TopicPartitions, ids: Mapping[str, str], seen: Seen, away: Away | None = None) -> Changes:
-    """Compare the positions and the topics' ids until now with a look at the source."""
+def changes(
+    positions: TopicPartitions,
+    ids: Mapping[str, str],
+    seen: Seen,
+    away: Away | None = None,
+    until: TopicPartitions | None = None,
+) -> Changes:
+    """Compare the positions and the topics' ids until now with a look at the source.
+
+    A topic that a bounded run has read to its bound may be deleted: its offsets are kept, as those of a hidden one.
+    """
     before = away or {}
+    whole = read_whole(positions, until or {}, before)
+    if not whole:
+        return _changes(positions, ids, seen, before)
+    done = {name: places for name, places in before.items() if whole & {topic for topic, _ in places}}
+    left = {name: places for name, places in before.items() if name not in done}
+    rest = {place: offset for place, offset in positions.items() if place[0] not in whole}
+    found = _changes(rest, ids, seen.without(whole), left)
+    gone = sorted(topic for topic in whole & ids.keys() if seen.topics.get(topic) != ids[topic])
+    hidden = {ids[topic]: {place: at for place, at in positions.items() if place[0] == topic} for topic in gone}
+    hidden = {name: places for name, places in hidden.items() if places}
+    return replace(found, hidden={**found.hidden, **hidden}, away={**done, **found.away, **hidden})
+
+
+def _changes(positions: TopicPartitions, ids: Mapping[str, str], seen: Seen, before: Away) -> Changes:
     again = {topic for topic, name in seen.topics.items() if ids.get(topic, name) != name}
     again |= {topic for name, places in before.items() for topic, _ in places if seen.topics.get(topic, name) != name}
     returned = set(seen.topics.values()) & before.keys()

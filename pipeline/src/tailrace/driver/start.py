@@ -10,6 +10,7 @@ from tailrace import crash_points, errors
 from tailrace.config import Delivery, OnDataLoss
 from tailrace.crash_points import Point
 from tailrace.driver import first_position, open_transactions, recovery, source_changes
+from tailrace.driver.choose import read_whole
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine
 from tailrace.driver.lead import refuse_overtaken
@@ -197,10 +198,21 @@ def _checked(
 def _configured(context: Context, loop: Loop, stored: TopicPartitions) -> TopicPartitions:
     """Return the positions without those of topics that the configuration no longer reads; they are kept, by their ids.
 
-    A backfill reads all topics of its range.
+    A backfill reads all topics of its range, and is refused without one that it has not read to its bound.
     """
     plan, pipeline = loop.plan, context.pipeline
-    if not isinstance(plan, Plan) or plan.until is not None:
+    if not isinstance(plan, Plan):
+        return stored
+    if plan.until is not None:
+        whole = read_whole(stored, plan.until, plan.away)
+        lacking = sorted({topic for topic, _ in plan.until if topic not in whole and not source.reads(pipeline, topic)})
+        if lacking:
+            raise errors.PlanOfAnother(
+                f"{pipeline.pipeline!r} is a backfill of {', '.join(lacking)}, too, of which the configuration reads "
+                "nothing",
+                kept="everything that was delivered; nothing more was read",
+                then="let source name the topics as before until the backfill has ended",
+            )
         return stored
     known = {topic for topic, _ in stored}
     out = sorted(topic for topic in known if not source.reads(pipeline, topic))
@@ -217,14 +229,19 @@ def _configured(context: Context, loop: Loop, stored: TopicPartitions) -> TopicP
 def _seen(
     context: Context, loop: Loop, stored: TopicPartitions, again: frozenset[str]
 ) -> tuple[TopicPartitions, list[str]]:
-    """Return the positions without those of hidden topics, which are kept, and the kept topics that are gone."""
+    """Return the positions without those of hidden topics, which are kept, and the kept topics that are gone.
+
+    A topic that a backfill has read to its bound may be gone: its offsets are kept, too.
+    """
     plan, pipeline = loop.plan, context.pipeline
     if not isinstance(plan, Plan):
         return stored, []
     kept = {place for places in plan.away.values() for place in places if source.reads(pipeline, place[0])}
     asked = {place for place in stored.keys() | kept if place[0] not in again}
     hidden, lost = source.missing(pipeline, asked, context.cluster)
-    gone = sorted({place[0] for place in kept.intersection(lost)})
+    whole = read_whole(stored, plan.until or {}, plan.away)
+    hidden |= whole & {topic for topic, _ in lost}
+    gone = sorted({topic for topic, _ in kept.intersection(lost)} - hidden)
     if gone and pipeline.source.on_data_loss is OnDataLoss.STOP:
         raise errors.SourceChanged(
             f"the ledger has offsets for {', '.join(gone[:5])}, which no longer exist",

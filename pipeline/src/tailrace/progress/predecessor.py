@@ -88,9 +88,8 @@ def _not_former(plan: AnyPlan, stored: Stored) -> Mapping[Place, TopicPartition]
         f"offsets.from: the group of {plan.pipeline!r} has {listed(shown)}, but its batch {plan.batch} is done, and "
         "that was committed in one transaction with newer offsets",
         kept=_UNTOUCHED,
-        then="start this pipeline again; if this repeats, look for a broker that is cut off from the others, or begin "
-        "at the offsets that the ledger has: `tailrace offsets export FILE offsets.json` with the configuration of "
-        f"{plan.pipeline!r}, and `offsets: {{store: file, path: offsets.json}}` in this one",
+        then="start this pipeline again; if this repeats, look for a broker that is cut off from the others, or run "
+        f"the configuration of {plan.pipeline!r} once with --batch: when it ends, it commits its offsets again",
     )
 
 

@@ -17,11 +17,13 @@ from tailrace.driver.catalyst import tree
 from tailrace.driver.table_sizes import fill_tables
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
+from tailrace.progress.elsewhere import Elsewhere, elsewhere
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker, check_not_behind
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, unlike
+from tailrace.progress.predecessor import undelivered
 from tailrace.progress.stream_plan import VERSION, Slice, StreamPlan, assign
-from tailrace.spark_stream import shuffle_keys, spark_source
+from tailrace.spark_stream import replay_checks, shuffle_keys, spark_source
 from tailrace.spark_stream.cut_checks import CutChecks
 from tailrace.spark_stream.sink import BatchWrite, planned_as_written, writing, written_by
 from tailrace.spark_stream.sink_calls import Call, Calls, Key, bare_errors, key_of
@@ -41,6 +43,7 @@ class ExactlyOnce:
     _plan: StreamPlan | None = None
     _fenced: errors.DriverFenced | None = None
     _name: str = ""
+    _elsewhere: Elsewhere | None = None
     _checks: CutChecks = field(default_factory=CutChecks)
 
     def __call__(self, frame: DataFrame, number: int) -> None:
@@ -102,15 +105,19 @@ class ExactlyOnce:
         )
         markers: Mapping[SinkPartition, Marker] = {}
         new = plan is None or number > known
+        if new and self._elsewhere is not None:
+            self._elsewhere.refuse(number)
         if plan is None or new:
             plan = planned
             assigned = assign(plan, slices)
         else:
             markers = ledger.markers()
-            _check_same(plan, planned)
-            _check_sink(plan, planned)
+            replay_checks.check_same(plan, planned)
+            replay_checks.check_sink(plan, planned)
+            if not undelivered(plan, markers):  # however Spark would cut it now
+                return
             # This may refuse the query, and then the plan must not name its code.
-            assigned = assign(plan, plan.slices if _same_single(plan, planned) else slices)
+            assigned = replay_checks.assigned(plan, plan.slices if replay_checks.same_single(plan, planned) else slices)
             plan = self._replayed(ledger, plan, planned, markers, noted.printed)
         write = BatchWrite(
             plan=plan,
@@ -125,7 +132,7 @@ class ExactlyOnce:
         )
         rows = writing(frame, write, rows_of)
         if _cut(rows) != (slices, keys):
-            raise _planned_otherwise(plan)
+            raise replay_checks.planned_otherwise(plan)
         if new:
             self._write_plan(ledger, plan)
             self._plan = plan
@@ -155,7 +162,9 @@ class ExactlyOnce:
             if sum(written) == plan.sinks:
                 return plan
             if plan.code != printed or others:
-                raise _shuffles_changed(plan, f"another {others[0]}" if others else "other shuffles or branches")
+                raise replay_checks.shuffles_changed(
+                    plan, f"another {others[0]}" if others else "other shuffles or branches"
+                )
         if plan.code == printed and not others:  # the functions were not noted: they are taken for the same
             if plan.version >= VERSION:  # its markers name the code
                 return plan
@@ -202,6 +211,7 @@ class ExactlyOnce:
             ledger = held.enter_context(Ledger(name, self.target.ledger, self.target.kafka, LEDGER_PARTITIONS, -1))
             ledger.take()
             self._plan = self._known(ledger, name)
+            self._elsewhere = elsewhere(Cluster(self.target.kafka).admin, name, self.target.ledger)
             held.pop_all()
         self._ledger, self._name = ledger, name
         return ledger
@@ -236,61 +246,6 @@ def _planned_by(spark: SparkSession) -> str:
     """Return the id of the query and when it planned this batch, which a replay finds in the checkpoint."""
     number = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     return f"{number}@{_query(spark).lastExecution().offsetSeqMetadata().batchTimestampMs()}"
-
-
-def _check_same(known: StreamPlan, now: StreamPlan) -> None:
-    """Refuse a batch that has the number of the last one, and is neither its replay nor reads the same from Kafka.
-
-    Plans of earlier versions name no query, and behind a shuffle no ranges: they are finished.
-    """
-    if known.query in {known.pipeline, now.query} or (now.ranges and known.ranges == now.ranges):
-        return
-    was, would = (", ".join(map(str, each.ranges[:3])) or f"what {each.query} planned" for each in (known, now))
-    raise errors.CheckpointMismatch(
-        f"batch {known.batch} of {known.pipeline!r} was planned to read {was}, and would now read {would}: the "
-        "checkpoint folder is older than the ledger, or another one",
-        kept="nothing was written",
-        then="use the checkpoint folder that the query used before; if it is lost, check the output for what the batch "
-        "has delivered, then continue with a new folder, another id and startingOffsets",
-    )
-
-
-def _check_sink(known: StreamPlan, now: StreamPlan) -> None:
-    """Refuse to deliver the rest of a batch to another topic. Plans of earlier versions name none."""
-    if known.sink is None or known.sink == now.sink:
-        return
-    was, would = (f"the topic {each.sink!r}" if each.sink else "the topics of the rows" for each in (known, now))
-    raise errors.PlanOfAnother(
-        f"batch {known.batch} of {known.pipeline!r} was planned for {was}, and this sink writes to {would}",
-        kept="nothing was written",
-        then="if another sink has this name, give one of them another id; if you changed the topic, finish the batch "
-        "with the query as it was, with the trigger availableNow, then change it",
-    )
-
-
-def _same_single(known: StreamPlan, now: StreamPlan) -> bool:
-    """Return whether the only sink partition of a batch is a limit's, which earlier versions named by what it reads."""
-    single = len(known.slices) == 1 and now.slices == ("#0",)
-    return single and sorted(known.slices[0].split("+")) == sorted(map(str, now.ranges))
-
-
-def _shuffles_changed(plan: StreamPlan, what: str) -> errors.CutChanged:
-    return errors.CutChanged(
-        f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and was begun with {what}: the keys of the "
-        "shuffles, the conditions of a union's branches, and the Python functions that compute them, decide what a "
-        "sink partition gets",
-        kept="nothing more of the batch was delivered; what was, is not delivered again",
-        then="finish the batch with the query as it was, with the trigger availableNow, then change it",
-    )
-
-
-def _planned_otherwise(plan: StreamPlan) -> errors.CutChanged:
-    return errors.CutChanged(
-        f"batch {plan.batch} of {plan.pipeline!r} was cut in one way, and in another when Spark planned its write: the "
-        "size of a table that it is joined with has become known, or has changed, between the two",
-        kept="nothing of this attempt was sent",
-        then="start the query again; if this repeats, put broadcast(…) around the table, or give it .hint('merge')",
-    )
 
 
 def _planned_anew(frame: DataFrame) -> DataFrame:

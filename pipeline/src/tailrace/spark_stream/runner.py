@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Collection
+from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -196,6 +197,7 @@ class Runner:
                 cut=shuffles,
                 topics=self._ids(offsets_of(entry)),
                 chosen=number == 0 and self._chosen,
+                sink=self._context.pipeline.sink.topic or "",
             )
             assigned = assign(plan, slices)
             if number != self.last + 1:
@@ -237,7 +239,7 @@ class Runner:
         return shuffles
 
     def _delivered_now(self, plan: StreamPlan, cut: Cut, shuffles: tuple[str, ...] | None) -> StreamPlan:
-        """Return the plan with the code that delivers it from here on, which the next start compares with its own.
+        """Return the plan with the code and the sink that it is delivered by, which the next start compares with its.
 
         If a part is delivered, the plan stays: the start has checked that the parts do not depend on what has changed,
         and their markers name this plan.
@@ -245,6 +247,7 @@ class Runner:
         assembly = self._context.assembly
         by = assembly.rules, assembly.code, assembly.settings
         now = plan.delivered_by(*by, mixes=cut.mixes, spread=cut.spread, cut=shuffles)
+        now = replace(now, sink=self._context.pipeline.sink.topic or "")
         if plan.done or self._touched or now == plan:
             return plan
         self._context.ledger.write(now, begins(now, now.ends))

@@ -65,6 +65,7 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
         context.emit(Started(pipeline.pipeline, context.run, 0))
         _from_the_beginning(context, spark, until_read, plan)
         return
+    recovery.check_sink(pipeline, plan, recovered.markers)
     _check_open(plan, recovered.markers, context.assembly)
     context.emit(Started(pipeline.pipeline, context.run, plan.batch + 1))
     if context.stop.event.is_set():

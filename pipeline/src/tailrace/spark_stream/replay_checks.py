@@ -1,0 +1,79 @@
+"""What `exactly_once` refuses of a batch that comes again: another batch, another sink, or another cut."""
+
+from __future__ import annotations
+
+from tailrace import errors
+from tailrace.progress.plan import SinkPartition
+from tailrace.progress.stream_plan import Slice, StreamPlan, assign
+
+
+def check_same(known: StreamPlan, now: StreamPlan) -> None:
+    """Refuse a batch that has the number of the last one, and is neither its replay nor reads the same from Kafka.
+
+    Plans of earlier versions name no query, and behind a shuffle no ranges: they are finished.
+    """
+    if known.query in {known.pipeline, now.query} or (now.ranges and known.ranges == now.ranges):
+        return
+    was, would = (", ".join(map(str, each.ranges[:3])) or f"what {each.query} planned" for each in (known, now))
+    raise errors.CheckpointMismatch(
+        f"batch {known.batch} of {known.pipeline!r} was planned to read {was}, and would now read {would}: the "
+        "checkpoint folder is older than the ledger, or another one",
+        kept="nothing was written",
+        then="use the checkpoint folder that the query used before; if it is lost, check the output for what the batch "
+        "has delivered, then continue with a new folder, another id and startingOffsets",
+    )
+
+
+def check_sink(known: StreamPlan, now: StreamPlan) -> None:
+    """Refuse to deliver the rest of a batch to another topic. Plans of earlier versions name none."""
+    if known.sink is None or known.sink == now.sink:
+        return
+    was, would = (f"the topic {each.sink!r}" if each.sink else "the topics of the rows" for each in (known, now))
+    raise errors.PlanOfAnother(
+        f"batch {known.batch} of {known.pipeline!r} was planned for {was}, and this sink writes to {would}",
+        kept="nothing was written",
+        then="if another sink has this name, give one of them another id; if you changed the topic, finish the batch "
+        "with the query as it was, with the trigger availableNow, then change it",
+    )
+
+
+def assigned(known: StreamPlan, slices: tuple[Slice, ...]) -> tuple[SinkPartition, ...]:
+    """Return the sink partition of each task that finishes a batch; refuse tasks that are cut in another way."""
+    try:
+        return assign(known, slices)
+    except errors.CutChanged as error:
+        raise errors.CutChanged(
+            error.what,
+            kept=error.kept,
+            then="if the query, its settings or those of the session have changed, finish the batch with the query as "
+            "it was, with the trigger availableNow; if records are gone, check the output for what the batch has "
+            "delivered, then continue with another checkpoint folder and another id, from the startingOffsets that you "
+            "choose",
+        ) from None
+
+
+def same_single(known: StreamPlan, now: StreamPlan) -> bool:
+    """Return whether the only sink partition of a batch is a limit's, which earlier versions named by what it reads."""
+    single = len(known.slices) == 1 and now.slices == ("#0",)
+    return single and sorted(known.slices[0].split("+")) == sorted(map(str, now.ranges))
+
+
+def shuffles_changed(plan: StreamPlan, what: str) -> errors.CutChanged:
+    """Return the refusal of a batch whose rest would be cut by something else."""
+    return errors.CutChanged(
+        f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and was begun with {what}: the keys of the "
+        "shuffles, the conditions of a union's branches, and the Python functions that compute them, decide what a "
+        "sink partition gets",
+        kept="nothing more of the batch was delivered; what was, is not delivered again",
+        then="finish the batch with the query as it was, with the trigger availableNow, then change it",
+    )
+
+
+def planned_otherwise(plan: StreamPlan) -> errors.CutChanged:
+    """Return the refusal of a batch that Spark has planned in two ways."""
+    return errors.CutChanged(
+        f"batch {plan.batch} of {plan.pipeline!r} was cut in one way, and in another when Spark planned its write: the "
+        "size of a table that it is joined with has become known, or has changed, between the two",
+        kept="nothing of this attempt was sent",
+        then="start the query again; if this repeats, put broadcast(…) around the table, or give it .hint('merge')",
+    )

@@ -222,6 +222,7 @@ def test_another_overlay_begins_again(api: Api, operator: Reconciler) -> None:
         ({"topic": "orders.rejected"}, "its rejected records"),
         ({"topic": "theirs"}, "the Pipeline ns/other uses"),
         ({"topic": "other.rejected"}, "the Pipeline ns/other uses"),
+        ({"topic": "bad"}, "the Pipeline ns/another uses"),
         ({"config": {"offsets": {"from": "group"}}}, "config.offsets"),
         ({"config": {"source": {"format": "json"}}}, "json needs a `schema`"),
         ({"config": {"nonsense": 1}}, "nonsense"),
@@ -231,6 +232,7 @@ def test_another_overlay_begins_again(api: Api, operator: Reconciler) -> None:
 def test_wrong_shadow_is_not_made(api: Api, operator: Reconciler, overlay: Object, words: str) -> None:
     """The live pipeline is applied all the same, and its status says why."""
     api.pipeline({"config": {"source": {"topics": ["x"]}, "sink": {"topic": "theirs"}}}, "other")
+    api.pipeline({"config": {"source": {"topics": ["x"]}, "sink": {"topic": "y"}, "rejected": "bad"}}, "another")
     api.pipeline({**SPEC, "shadow": overlay})
     operator.reconcile(LIVE)
     assert (KIND, "orders-shadow") not in api.objects
@@ -238,6 +240,20 @@ def test_wrong_shadow_is_not_made(api: Api, operator: Reconciler, overlay: Objec
     reason, message = api.says("ShadowReady")
     assert reason == "Invalid"
     assert words in message
+
+
+@pytest.mark.parametrize(("live", "other"), [("orders-.*", "x"), ("a.*", r".*\.rejected")])
+def test_shadow_whose_rejected_records_would_be_read_gets_no_topic(
+    api: Api, operator: Reconciler, live: str, other: str
+) -> None:
+    """Its rejected records would be the input of the live pipeline, or of another one."""
+    rights = {"topics": {"readPrefixes": ["a", "orders-", "x"]}}
+    api.pipeline({"config": {"source": {"pattern": other}, "sink": {"topic": "theirs"}}, **rights}, "other")
+    api.pipeline({**SPEC, "config": {**SPEC["config"], "source": {"pattern": live}}, **rights})
+    operator.reconcile(LIVE)
+    reason, message = api.says("ShadowReady")
+    assert (reason, (KIND, "orders-shadow") in api.objects) == ("Invalid", False)
+    assert "would write its rejected records to orders-shadow.rejected" in message
 
 
 def test_spec_that_the_api_server_refuses_is_said(api: Api, operator: Reconciler) -> None:

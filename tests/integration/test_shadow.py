@@ -248,6 +248,19 @@ def test_pipeline_that_has_run_by_itself_is_no_shadow(pair: Pair) -> None:
     assert len(pair.shadow.values()) == 30
 
 
+@pytest.mark.parametrize("own", ["sink", "rejected"])
+def test_shadow_that_would_read_what_it_writes_is_refused_before_its_topics_exist(pair: Pair, own: str) -> None:
+    """The live pipeline has the same pattern, so a new topic that matches would be its input."""
+    pair.send(range(4))
+    pair.live.run()
+    topic = {"sink": pair.shadow.sink, "rejected": f"{pair.shadow.name}.rejected"}[own]
+    pair.configure(source={"topics": [], "pattern": f"{pair.live.source}|{topic}"})
+    refused = pair.command("begin").exception
+    assert isinstance(refused, errors.ConfigInvalid)
+    assert f"matches {topic!r}, which {pair.shadow.name!r} would write" in refused.what
+    assert not {pair.shadow.sink, f"{pair.shadow.name}.rejected"} & set(Cluster(pair.shadow.pipeline().kafka).topics())
+
+
 @pytest.mark.parametrize("how", ["expired", "sink"])
 def test_shadow_begins_again_although_its_bounds_are_gone(
     pair: Pair, tailrace_topics: Callable[..., str], how: str

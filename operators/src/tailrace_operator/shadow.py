@@ -31,12 +31,15 @@ class Uses:
     topics: set[str]
     pattern: str = ""
 
-    def has(self, topic: str) -> bool:
-        """Return whether a topic is one of them; a pattern that cannot be understood matches none."""
+    def of(self, topic: str) -> str:
+        """Return who uses a topic, and by which pattern; empty if nobody does. An invalid pattern matches nothing."""
+        if topic in self.topics:
+            return f"{self.who} uses"
         try:
-            return topic in self.topics or bool(self.pattern and re.fullmatch(self.pattern, topic))
+            matches = bool(self.pattern and re.fullmatch(self.pattern, topic))
         except re.error:
-            return False
+            return ""
+        return f"{self.who} uses: its source.pattern {self.pattern!r} matches it" if matches else ""
 
 
 @dataclass(frozen=True)
@@ -81,18 +84,22 @@ def problem(live: Pipeline, shadow: Pipeline, others: Iterable[Uses]) -> str:
             return f"rows of {which} name their own topics, so a shadow's would reach the live ones"
     if shadow.rejected is not None or shadow.offsets != Offsets():
         return "the platform's defaults give every pipeline `rejected` or `offsets`, which a shadow would share"
-    return _reaches(shadow.sink.topic or "", live, others)
+    # The live pipeline runs an earlier revision after a rollback; the shadow reads what the spec says.
+    own = [Uses("the live pipeline", set(), live.source.pattern or "")]
+    own.append(Uses("the shadow itself", set(), shadow.source.pattern or ""))
+    uses = [*own, *others]
+    sink = _reaches("the shadow would write to", shadow.sink.topic or "", live, uses)
+    return sink or _reaches("the shadow would write its rejected records to", shadow.rejected_topic, live, uses)
 
 
-def _reaches(topic: str, live: Pipeline, others: Iterable[Uses]) -> str:
-    """Return what else uses the topic that a shadow is to write."""
+def _reaches(would: str, topic: str, live: Pipeline, uses: Iterable[Uses]) -> str:
+    """Return what else uses a topic that a shadow would write; empty if nothing does."""
     ours = {live.sink.topic: "its sink", live.rejected_topic: "its rejected records", live.ledger.topic: "the ledger"}
     ours |= dict.fromkeys(live.source.topics, "its source")
     if topic in ours:
-        return f"the shadow would write to {topic}, which the live pipeline uses: {ours[topic]}"
-    also = Uses("the live pipeline", set(), live.source.pattern or "")
-    found = next((each.who for each in (also, *others) if each.has(topic)), "")
-    return f"the shadow would write to {topic}, which {found} uses" if found else ""
+        return f"{would} {topic}, which the live pipeline uses: {ours[topic]}"
+    found = next(filter(None, (each.of(topic) for each in uses)), "")
+    return f"{would} {topic}, which {found}" if found else ""
 
 
 def body(resource: Resource, key: Key, spec: Mapping[str, Any], partitions: int) -> Object:

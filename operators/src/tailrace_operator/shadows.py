@@ -109,9 +109,9 @@ class Shadows:
         yield Uses("the live pipeline", topics(resource.spec))
         for each, body in self._cache.bodies().items():
             if each not in (resource.key, key):
-                source = (body["spec"].get("config") or {}).get("source") or {}
-                named = topics(body["spec"]) | {f"{each.name}.rejected"}
-                yield Uses(f"the Pipeline {each}", named, str(source.get("pattern") or ""))
+                config = body["spec"].get("config") or {}
+                named = topics(body["spec"]) | {str(config.get("rejected") or f"{each.name}.rejected")}
+                yield Uses(f"the Pipeline {each}", named, str((config.get("source") or {}).get("pattern") or ""))
 
     def _follow(self, seen: Seen, choice: Choice, known: Known, there: Object | None) -> Known:
         resource, key = seen.resource, known.key

@@ -34,9 +34,17 @@ READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]
         ({}, {"sink": {"topic": "p.rejected"}}, "its rejected records"),
         ({}, {"sink": {"topic": "tailrace.plans"}, "ledger": {"topic": "x"}}, "the ledger"),
         ({"source": {"topics": ["a", "c"]}}, {"sink": {"topic": "c"}}, "its source"),
-        ({"source": {"pattern": "b-.*"}}, {}, "b-shadow, which the live pipeline uses"),
+        ({"source": {"pattern": "b-.*"}}, {}, "b-shadow, which the live pipeline uses: its source.pattern 'b-.*'"),
+        (
+            {"source": {"pattern": "p-.*"}},
+            {},
+            "rejected records to p-shadow.rejected, which the live pipeline uses: its",
+        ),
+        ({"source": {"pattern": "x"}}, {"source": {"pattern": "p-.*"}}, "p-shadow.rejected, which the shadow itself"),
         ({}, {"sink": {"topic": "theirs"}}, "theirs, which q uses"),
         ({}, {"sink": {"topic": "their-own"}}, "their-own, which s uses"),
+        ({}, {"pipeline": "q-shadow"}, "q-shadow.rejected, which t uses: its source.pattern"),
+        ({}, {"pipeline": "u-shadow"}, "rejected records to u-shadow.rejected, which u uses"),
         (STATEFUL, {}, "the pipeline is stateful"),
         ({}, STATEFUL, "its shadow is stateful"),
         ({}, {"sink": {"topics": ["x", "y"]}}, "name their own topics"),
@@ -50,9 +58,14 @@ def test_shadow_that_could_reach_the_live_pipeline_is_refused(
     """With the topic, and what else uses it."""
     given = {**LIVE, "ledger": {"topic": "tailrace.plans"}, **live}
     pipeline, own = (Pipeline.model_validate(each) for each in (given, {**TRIES, **tries}))
-    found = shadow.problem(
-        pipeline, own, (Uses("q", {"theirs"}), Uses("r", set(), "odd("), Uses("s", set(), "their.*"))
+    others = (
+        Uses("q", {"theirs"}),
+        Uses("r", set(), "odd("),
+        Uses("s", set(), "their.*"),
+        Uses("t", set(), r"q.*w\.rejected"),
+        Uses("u", {"u-shadow.rejected"}),
     )
+    found = shadow.problem(pipeline, own, iter(others))
     assert words in found
     assert bool(found) is bool(words)
 

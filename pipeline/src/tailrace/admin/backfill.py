@@ -8,7 +8,6 @@ names the bound. From there the ordinary start, loop and recovery apply, and eve
 from __future__ import annotations
 
 import hashlib
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,9 +81,8 @@ def derived(pipeline: Pipeline, request: Request, now: datetime) -> Pipeline:
             "offsets": Offsets(),  # the pipeline's own store shows the pipeline's own progress
         }
     )
-    pattern = pipeline.source.pattern
     for topic in (found.rejected_topic, request.into):
-        if topic in pipeline.source.topics or (pattern is not None and re.fullmatch(pattern, topic)):
+        if source.reads(pipeline, topic):
             raise OptionRefused(
                 f"{pipeline.pipeline!r} reads {topic!r}, so it would read what the backfill writes",
                 kept=_NOTHING,

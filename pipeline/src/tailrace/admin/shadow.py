@@ -81,6 +81,24 @@ def refuse(shadow: Pipeline, live: Live) -> None:
             kept=_KEPT,
             then="leave `offsets` out of the shadow's file",
         )
+    _refuse_own_input(shadow)
+
+
+def _refuse_own_input(shadow: Pipeline) -> None:
+    """Refuse a shadow that reads a topic it writes: the live pipeline has the same input, and would read it too."""
+    ways_out = {
+        shadow.sink.topic or "": "set sink.topic to a topic that the pattern does not match",
+        shadow.rejected_topic: "give the shadow a name whose topic NAME.rejected the pattern does not match, or narrow "
+        "the pattern in both files",
+    }
+    for topic, then in ways_out.items():
+        if source.reads(shadow, topic):
+            raise ConfigInvalid(
+                f"source.pattern {shadow.source.pattern!r} matches {topic!r}, which {shadow.pipeline!r} would write, "
+                "so the live pipeline would read it",
+                kept=_KEPT,
+                then=then,
+            )
 
 
 def finished(plan: Plan) -> Positions:

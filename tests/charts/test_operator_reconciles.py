@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
 from support.helm import CHART, tool
 from tailrace.config.resource import DIGEST, FAILED, STABLE
@@ -238,6 +239,10 @@ class Keeping(Api):
             raise OSError("the server is away")
         return [each for (of, _), each in self.kept.items() if of == kind]
 
+    def delete(self, kind: str, namespace: str, name: str) -> None:
+        """Delete an object."""
+        del self.kept[kind, name]
+
 
 @pytest.mark.parametrize("away", [False, True])
 def test_restarted_operator_keeps_a_rollback_whichever_watch_it_hears_first(away: bool) -> None:
@@ -268,6 +273,60 @@ def test_restarted_operator_keeps_a_rollback_whichever_watch_it_hears_first(away
     assert revision_of(api.kept["Deployment", "orders"]) == works["metadata"]["labels"][DIGEST]
     record = api.kept["ControllerRevision", fails["metadata"]["name"]]
     assert (record["metadata"]["annotations"], record["revision"]) == ({FAILED: "ConfigInvalid: no"}, 2)
+
+
+def configuration(api: Keeping, pod: Object) -> Object:
+    """Return the configuration that a pod mounts."""
+    mounted = {(each.get("configMap") or {}).get("name", "") for each in pod["volumes"]}
+    [found] = [api.kept["ConfigMap", name] for name in mounted if "pipeline.yaml" in data_of(api, name)]
+    made: Object = yaml.safe_load(found["data"]["pipeline.yaml"])
+    return made
+
+
+def data_of(api: Keeping, name: str) -> Object:
+    """Return the data of a ConfigMap; empty if there is none."""
+    data: Object = api.kept.get(("ConfigMap", name), {}).get("data", {})
+    return data
+
+
+@pytest.mark.parametrize("outcome", ["Complete", "Failed"])
+def test_changed_sink_is_accepted_after_its_rollback(outcome: str) -> None:
+    """The command has the spec's configuration, not that of the revision that runs; then the spec's revision runs."""
+    api = Keeping()
+    one, cache = made(api)
+    one.reconcile(KEY)
+    [works] = [body for (kind, _), body in api.kept.items() if kind == "ControllerRevision"]
+    works["metadata"]["annotations"] = {STABLE: "2026-01-01T00:00:00Z"}
+    cache.put("ControllerRevision", works)
+    spec = PIPELINE["spec"] | {"config": PIPELINE["spec"]["config"] | {"sink": {"topic": "c"}}}
+    changed = PIPELINE | {"metadata": PIPELINE["metadata"] | {"generation": 2, "resourceVersion": "2"}, "spec": spec}
+    cache.pipeline(changed, gone=False)
+    one.reconcile(KEY)
+    [fails] = [body for (kind, _), body in api.kept.items() if kind == "ControllerRevision" and body is not works]
+    record = "ControllerRevision", str(fails["metadata"]["name"])
+    left = {FAILED: "ProgressDeadlineExceeded: orders-x: TR-310 plan for another sink or source"}
+    fails["metadata"] |= {"annotations": left, "resourceVersion": str(len(api.applied))}
+    cache.put("ControllerRevision", fails)
+    one.reconcile(KEY)
+    old, new = works["metadata"]["labels"][DIGEST], fails["metadata"]["labels"][DIGEST]
+    assert revision_of(api.kept["Deployment", "orders"]) == old
+    about = {"name": "orders-accept", "namespace": "ns", "uid": "o", "creationTimestamp": "2026-01-01"}
+    asked: Object = {"metadata": about, "spec": {"pipeline": "orders", "run": ["offsets", "accept"]}}
+    cache.put("PipelineOperation", asked)
+    for _ in range(2):
+        assert one.reconcile(KEY) == "Operating"
+    job = api.kept["Job", "orders-accept"]
+    assert configuration(api, job["spec"]["template"]["spec"])["sink"]["topic"] == "c"
+    ended = {"conditions": [{"type": outcome, "status": "True"}]}
+    cache.put("Job", job | {"metadata": job["metadata"] | {"resourceVersion": "901"}, "status": ended})
+    one.reconcile(KEY)
+    phase = api.statuses[-2]["phase"]
+    cache.put("PipelineOperation", asked | {"metadata": about | {"resourceVersion": "902"}, "status": {"phase": phase}})
+    one.reconcile(KEY)
+    accepted = outcome == "Complete"
+    assert revision_of(api.kept["Deployment", "orders"]) == (new if accepted else old)
+    assert api.replicas[-1] == 1
+    assert api.kept[record]["metadata"]["annotations"] == ({} if accepted else left)
 
 
 class Overtaken(Api):

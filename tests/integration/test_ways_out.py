@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigResource,
     NewPartitions,
 )
+from typer.testing import CliRunner
 
 from support.pipelines import Bench, numbered
 from support.threads import Line, Torn, first_part_only, nothing, recreated
@@ -22,6 +24,7 @@ from support.ways_out import follow
 from tailrace import errors
 from tailrace.admin.checks import State
 from tailrace.admin.progress_checks import progress
+from tailrace.cli.main import app
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.gateway import Written
 from tailrace.kafka.cluster import Cluster
@@ -405,6 +408,27 @@ def test_doctor_names_a_changed_sink_before_a_start_does(line: MakeLine) -> None
     assert found[0].hint.endswith("if you changed the sink: tailrace offsets accept FILE")
     same = [each for each in progress(one.pipeline(), one.folder, one.folder / "f.yaml") if each.name == "last plan"]
     assert [each.state for each in same] == [State.OK]
+
+
+@pytest.mark.parametrize("output", [(), ("--output", "json")])
+def test_sink_of_the_last_plan_needs_no_acceptance(line: MakeLine, output: tuple[str, ...]) -> None:
+    """With the former configuration the command said that it had changed the plan, and the next start was refused."""
+    one = line(1)
+    filled(one, 10)
+    one.run()
+    file = one.folder / "former.yaml"
+    file.write_text(one.pipeline().model_dump_json(by_alias=True, exclude_defaults=True))
+    with Ledger.of(one.pipeline()) as ledger:
+        before = ledger.latest()
+        for dry in ((), ("--dry-run",)):
+            done = CliRunner().invoke(app, ["offsets", "accept", str(file), "--yes", *dry, *output])
+            assert done.exit_code == 0, done.output
+            if output:
+                assert json.loads(done.stdout)["changed"] is False
+            else:
+                assert f"unchanged: the last plan of {one.name} has the sink {one.sink!r}" in done.output
+                assert "set sink.topic" in done.output
+        assert ledger.latest() == before
 
 
 def test_pipeline_whose_source_was_recreated_continues_at_its_beginning(line: MakeLine) -> None:

@@ -2,17 +2,19 @@
 
 A revision is stable once its driver was seen to read new records with no other beside it. One that is not there by the
 Deployment's progress deadline has failed, or earlier if its driver ends with an error of the configuration, which no
-waiting mends. What failed is not run again until its mark is removed (`tailrace pipelines retry`); the spec is never
-edited, so that whoever applies it again changes nothing.
+waiting mends. What failed is not run again until its mark is removed, by `tailrace pipelines retry` or by an operation
+that accepts its sink; the spec is never edited, so that whoever applies it again changes nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, PlanOfAnother
 from tailrace_operator import operate, revisions
-from tailrace_operator.model import Choice, Hold, Pod, Progress, Revision, Seen
+from tailrace_operator.model import Choice, Hold, JobState, Operation, Pod, Progress, Revision, Seen
+
+_BY_HAND = "Requested: "  # how the mark begins that `tailrace pipelines rollback` makes
 
 
 def decide(seen: Seen, refused: str = "") -> Choice:
@@ -29,6 +31,10 @@ def decide(seen: Seen, refused: str = "") -> Choice:
     before = _last_stable(seen, wanted)
     # With nothing to go back to, the wanted one goes on trying.
     rolled_back = current.failed if before is not None else ""
+    if rolled_back and _accepts_its_sink(seen.operation, rolled_back):
+        # With the configuration of the revision before, the command would accept the sink that the plan has already.
+        # Afterwards that revision would be refused, so the wanted one runs.
+        rolled_back, wanted = "", _accepted(seen.operation, wanted)
     resting = seen.operation.name if seen.operation is not None and operate.needs_rest(seen.operation) else ""
     return Choice(
         wanted=wanted,
@@ -54,6 +60,18 @@ def _learned(seen: Seen, wanted: Revision) -> Revision:
     if broken is not None and broken.exit_code == ConfigError.exit_code and broken.restarts:
         return replace(wanted, failed=_words("ConfigurationRefused", broken, ""))
     return wanted
+
+
+def _accepts_its_sink(operation: Operation | None, failed: str) -> bool:
+    """Return whether an operation accepts the sink for which a revision was left, and no person has left it."""
+    another_sink = PlanOfAnother.code in failed and not failed.startswith(_BY_HAND)
+    return another_sink and operation is not None and operate.accepts(operation)
+
+
+def _accepted(operation: Operation | None, wanted: Revision) -> Revision:
+    """Return the wanted revision, without its mark if the operation has changed the plan."""
+    done = operation is not None and operation.job is JobState.DONE and not operate.is_dry_run(operation)
+    return replace(wanted, failed="") if done else wanted
 
 
 def _last_stable(seen: Seen, wanted: Revision) -> Revision | None:

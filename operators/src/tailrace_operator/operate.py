@@ -20,7 +20,7 @@ _LIMIT = 900  # seconds: a pipeline does not rest for ever because its brokers a
 FILE = "/etc/tailrace/pipeline/pipeline.yaml"
 _READS = ("show", "export", "list", "diff")  # commands that change nothing
 _ASKS = ("set", "reset", "rewind", "accept", "import", "replay")  # commands that ask before they act
-BEGIN, COMPARE = ("shadow", "begin"), ("shadow", "diff")
+BEGIN, COMPARE, ACCEPT = ("shadow", "begin"), ("shadow", "diff"), ("offsets", "accept")
 _LAST_WORDS = "/dev/termination-log"  # Kubernetes shows it in the pod's status
 _COUNTS = {
     "live": "live", "shadow": "shadow", "equal": "equal", "different": "different",
@@ -64,6 +64,16 @@ def next_of(operations: Sequence[Operation]) -> Operation | None:
 def needs_rest(operation: Operation) -> bool:
     """Return whether no driver may run meanwhile."""
     return operation.run[0] in ("offsets", "shadow") and operation.run[1] not in _READS
+
+
+def accepts(operation: Operation) -> bool:
+    """Return whether a pipeline is to continue with the sink of its configuration, whatever its last plan says."""
+    return tuple(operation.run[:2]) == ACCEPT
+
+
+def is_dry_run(operation: Operation) -> bool:
+    """Return whether it only shows what it would change."""
+    return "--dry-run" in operation.run
 
 
 def job(operation: Operation, deployment: Object) -> Object:

@@ -199,6 +199,8 @@ class Reconciler:
         if choice.failed is not None:
             now = replace(now, failed=choice.failed[1])
             log.warning("%s: revision %s has failed: %s", seen.resource.key, now.name, now.failed)
+        if not now.failed and now.name in learned and learned[now.name].failed:
+            log.info("%s: revision %s is tried again: its sink was accepted", seen.resource.key, now.name)
         if learned.get(now.name) != now:
             body = self._api.apply(revisions.record(seen.resource, now))
             self._cache.put("ControllerRevision", body)

@@ -8,7 +8,19 @@ import pytest
 
 from tailrace_operator import revisions
 from tailrace_operator.decide import decide
-from tailrace_operator.model import Hold, Key, Pod, Progress, Report, Resource, Revision, Rollout, Seen
+from tailrace_operator.model import (
+    Hold,
+    JobState,
+    Key,
+    Operation,
+    Pod,
+    Progress,
+    Report,
+    Resource,
+    Revision,
+    Rollout,
+    Seen,
+)
 from tailrace_operator.status import Phase, conditions, phase, status
 
 SPEC = {"config": {"sink": {"topic": "new"}}}
@@ -78,6 +90,40 @@ def test_revision_that_runs(given: dict[str, object], run: str, learned: tuple[s
     found = decide(seen(**given))
     assert found.run is not None
     assert (found.run.name, (found.stable, found.failed)) == (run, learned)
+
+
+SINK = "ProgressDeadlineExceeded: p-2: CrashLoopBackOff TR-310 plan for another sink or source: it writes to 'new'"
+ACCEPT = Operation("o", "uid", "2026-01-01", ("offsets", "accept"), "Running", job=JobState.RUNNING)
+ACCEPTED = replace(ACCEPT, job=JobState.DONE)
+
+
+@pytest.mark.parametrize(
+    ("failed", "operation", "run", "marked"),
+    [
+        (SINK, ACCEPT, NEW, SINK),
+        (SINK, replace(ACCEPT, job=JobState.NONE), NEW, SINK),
+        (SINK, ACCEPTED, NEW, ""),
+        (SINK, replace(ACCEPT, job=JobState.FAILED), NEW, SINK),
+        (SINK, replace(ACCEPTED, run=(*ACCEPT.run, "--dry-run")), NEW, SINK),
+        (SINK, None, "old", SINK),
+        # What moves offsets would accept the sink as well, and the revision that runs would be refused.
+        (SINK, replace(ACCEPTED, run=("offsets", "reset")), "old", SINK),
+        # The plan has the wanted sink, and the revision before is the one that is refused.
+        ("Requested: TR-310 is odd", ACCEPTED, "old", "Requested: TR-310 is odd"),
+        ("ConfigurationRefused: p-2: TR-102 no fee", ACCEPTED, "old", "ConfigurationRefused: p-2: TR-102 no fee"),
+    ],
+)
+def test_sink_is_accepted_with_the_revision_that_was_left_for_it(
+    failed: str, operation: Operation | None, run: str, marked: str
+) -> None:
+    """With the revision before, nothing would change; once it is accepted, the revision runs as after a retry."""
+    left = replace(WANTED, failed=failed)
+    rollout = replace(DONE, revision="old", replicas=0)
+    found = decide(seen(revisions=(OLD, left), rollout=rollout, operation=operation))
+    assert found.run is not None
+    assert (found.run.name, found.wanted.failed, found.failed) == (run, marked, None)
+    assert found.rolled_back == ("" if run == NEW else failed)
+    assert found.running is (operation is None)
 
 
 @pytest.mark.parametrize(

@@ -64,12 +64,14 @@ def moved(
     return replace(new, until=plan.until, away=away)
 
 
-def differs(plan: AnyPlan | None, after: Plan) -> bool:
+def differs(plan: AnyPlan | None, after: Plan, *, accepts: bool = False) -> bool:
     """Return whether the plan after a change says more than that the last one is done.
 
-    Another sink does not count: a person accepts it with a command of its own.
+    Another sink counts only for the command that `accepts` it.
     """
     if plan is None or after.batch != plan.batch:
+        return True
+    if accepts and (isinstance(plan, StreamPlan) or plan.sink != after.sink):
         return True
     if isinstance(plan, StreamPlan):  # one of an earlier version names no ids
         known = {place: name for name, place, _ in _offsets(after)} if plan.topics is None else {}

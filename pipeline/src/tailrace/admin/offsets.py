@@ -225,9 +225,17 @@ def needed(
     ledger: Ledger,
     named: Collection[Place],
     missing: Mapping[Place, int],
+    *,
+    accepts: bool = False,
 ) -> bool:
-    """Return whether a change that moves no offset writes something else that the next start needs."""
-    return differs(now.plan, _after(pipeline, cluster, now, target, named, missing)) or _behind(now, cluster, ledger)
+    """Return whether a change that moves no offset writes something else that the next start needs.
+
+    With `accepts`, another sink counts, and so do offsets of topics that are missing or no longer read.
+    """
+    if accepts and missing:
+        return True
+    after = _after(pipeline, cluster, now, target, named, missing)
+    return differs(now.plan, after, accepts=accepts) or _behind(now, cluster, ledger)
 
 
 def _behind(now: Situation, cluster: Cluster, ledger: Ledger) -> bool:

@@ -10,9 +10,23 @@ from tailrace.config import units
 from tailrace.errors import OptionRefused
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tailrace.config import Pipeline
     from tailrace.progress.positions import Place
 
 UNCHANGED = "nothing was changed"
+
+
+def unchanged(pipeline: Pipeline, file: Path, *, accepts: bool) -> tuple[str, str]:
+    """Say that a change has nothing to change; return that and the next command."""
+    if not accepts:
+        return f"unchanged: {pipeline.pipeline} has these offsets already", f"tailrace offsets show {file}"
+    sink = f"the sink {pipeline.sink.topic!r}" if pipeline.sink.topic else "sink topics that each row names"
+    return (
+        f"unchanged: the last plan of {pipeline.pipeline} has {sink} already",
+        f"to accept another sink, set sink.topic in {file} and repeat the command; otherwise: tailrace run {file}",
+    )
 
 
 def assignment(text: str) -> tuple[Place, int]:

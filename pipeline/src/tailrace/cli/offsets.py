@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace.cli.offset_words import UNCHANGED, assignment, moment
+from tailrace.cli.offset_words import UNCHANGED, assignment, moment, unchanged
 from tailrace.cli.terminal import Output, OutputOption, confirm, done, emit, interactive, note, say, table
 from tailrace.config import Pipeline, Reset
 from tailrace.config.file import load
@@ -298,9 +298,10 @@ def _change(
             )
             note(f"{topic}-{partition} {kept}")
         # A pipeline that has never run has no position yet: setting one is a change even if nothing moves.
-        idle = not moves and desk.now.state == "stopped" and not accepts
-        if idle and (named or how.give_up):  # the same offsets may be what ends a refusal
-            idle = not offsets.needed(desk.pipeline, desk.cluster, desk.now, target, desk.ledger, named, missing)
+        idle = not moves and desk.now.state == "stopped"
+        if idle and (named or how.give_up or accepts):  # the same offsets may be what ends a refusal
+            given = (desk.pipeline, desk.cluster, desk.now, target, desk.ledger, named, missing)
+            idle = not offsets.needed(*given, accepts=accepts)
         name = desk.pipeline.pipeline
         what = f"{len(moves)} offsets of {name}" if moves else f"the plan of {name} at the same offsets"
         if not idle and not how.dry_run:
@@ -310,7 +311,7 @@ def _change(
             offsets.apply(desk.pipeline, desk.cluster, desk.now, target, desk.ledger, named, missing)
             result["changed"] = True
             _keep(desk, target)
-    _report(desk, how, result, "" if idle else what)
+    _report(desk, how, result, "" if idle else what, accepts)
 
 
 def _keep(desk: Desk, target: Positions) -> None:
@@ -321,7 +322,7 @@ def _keep(desk: Desk, target: Positions) -> None:
         note(f"the ledger was changed, but not the store: {error.what}; the pipeline's next batch writes it")
 
 
-def _report(desk: Desk, how: How, result: dict[str, Any], what: str) -> None:
+def _report(desk: Desk, how: How, result: dict[str, Any], what: str, accepts: bool) -> None:
     """Report the change; `what` is empty if there is none."""
     if how.output is Output.JSON:
         emit(result)
@@ -330,7 +331,7 @@ def _report(desk: Desk, how: How, result: dict[str, Any], what: str) -> None:
     elif what:
         done(f"dry run: {what} would change", "repeat it without --dry-run")
     else:
-        done(f"unchanged: {desk.pipeline.pipeline} has these offsets already", f"tailrace offsets show {desk.file}")
+        done(*unchanged(desk.pipeline, desk.file, accepts=accepts))
 
 
 def _places(desk: Desk, topics: list[str] | None) -> list[Place]:

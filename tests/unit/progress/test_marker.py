@@ -55,3 +55,11 @@ def test_an_offset_set_by_a_tool_is_never_taken_for_a_marker(metadata: str | Non
 def test_a_missing_offset_is_not_a_marker() -> None:
     """Kafka answers -1001 if a group has no offset."""
     assert Marker.read(-1001, "") is None
+
+
+def test_conflict_of_a_job_without_a_plan_names_what_such_a_job_can_do() -> None:
+    """It has no pipeline file, so `tailrace offsets set` cannot help it."""
+    with pytest.raises(MarkerConflict, match="batch 7 is already written, by another job") as caught:
+        decide(Marker.of(BATCH, "rows/run", 0, sample="AAAA"), BATCH, "query 1", "who", planned=False)
+    assert "offsets set" not in caught.value.then
+    assert "another checkpoint folder and another id" in caught.value.then

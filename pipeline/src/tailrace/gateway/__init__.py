@@ -34,6 +34,7 @@ class Assignment:
     owner: str = ""  # the gateway that wrote this sink partition last; empty if unknown
     seen: bool = False  # the start has read a marker of it: if there is none now, it was deleted, and proves nothing
     idle: float = 300.0  # seconds after which a producer that no task uses is closed
+    planned: bool = True  # a plan in the ledger says what the sink partition gets
     by_content: bool = False  # no plan exists: the marker's digest is that of the rows
     attempt: str = ""  # the task attempt that reads; empty if it is another one, or Spark reads
     judges: bool = False  # rejected rows are handed over separately; with `verdicts`, only they are written

@@ -134,7 +134,7 @@ class Deliveries:
             raise _gone(task)
         if task.verdicts:
             return self._verdicts(sink, task, batches, fresh, marker)
-        if decide(marker, task.batch, task.digest, str(task)) is Decision.SKIP:
+        if decide(marker, task.batch, task.digest, str(task), planned=task.planned) is Decision.SKIP:
             # Read to the end all the same: only then does a stateful operator before the sink keep its state.
             collections.deque(batches, maxlen=0)
             return self._skipped(task, fresh)
@@ -192,7 +192,7 @@ class Deliveries:
     def _by_content(
         self, sink: SinkProducer, task: Assignment, batches: Iterator[Any], fresh: bool, markers: dict[int, Marker]
     ) -> Written:
-        content = Content()
+        content = Content(task, markers)
         own = markers.get(task.partition)
         if own is not None and own.next > task.batch:
             for _ in content.rows(batches):
@@ -202,8 +202,8 @@ class Deliveries:
         with self.counting.transaction(task) as opened:
             sink.begin()
             counts = send(sink, task, content.rows(batches))
-            check_moved(markers, task, content)
-            sink.seal(Marker.of(task.batch, content.named(task.run), task.sinks))
+            check_moved(task, content)
+            sink.seal(content.marker(task))
             took = sink.commit(task.batch)
             self.counting.committed(opened, took)
         return self._done(task, counts, fresh, took)

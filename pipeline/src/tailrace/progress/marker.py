@@ -20,6 +20,13 @@ CHOSEN_AGAIN = "chosen-again"  # nothing of the batch was written, and a start g
 REOPENED = "reopened"  # such a start was too late: another sink partition has written the batch, so this one may, too
 MAX_METADATA = 4096  # the broker's default limit, offset.metadata.max.bytes
 
+# Where a query or job of one's own continues if its open batch cannot be delivered: its positions cannot be set.
+CONTINUE = (
+    "check the output for what was delivered, then continue with another checkpoint folder and another id, from the "
+    "startingOffsets that you choose"
+)
+CONTINUE_JOB = "run a batch job under another id, with the rows that are missing"
+
 
 def markers_group(pipeline: str) -> str:
     """Return the consumer group whose offsets are the markers."""
@@ -64,6 +71,7 @@ class Marker:
     digest: str
     sinks: int
     verdicts: str = ""  # of a reading task upstream of a shuffle: the records it rejected (`gateway/verdicts.py`)
+    sample: str = ""  # of the rows, if no plan exists (`gateway/row_sample.py`)
 
     @property
     def given_up(self) -> bool:
@@ -76,12 +84,14 @@ class Marker:
         data: dict[str, object] = {"digest": self.digest, "sinks": self.sinks}
         if self.verdicts:
             data["verdicts"] = self.verdicts
+        if self.sample:
+            data["sample"] = self.sample
         return json.dumps(data, separators=(",", ":"))
 
     @classmethod
-    def of(cls, batch: BatchId, digest: str, sinks: int, verdicts: str = "") -> Marker:
+    def of(cls, batch: BatchId, digest: str, sinks: int, verdicts: str = "", sample: str = "") -> Marker:
         """Return the marker which proves that `batch` is written."""
-        return cls(BatchId(batch + 1), digest, sinks, verdicts)
+        return cls(BatchId(batch + 1), digest, sinks, verdicts, sample)
 
     @classmethod
     def read(cls, offset: int, metadata: str | None) -> Marker | None:
@@ -90,7 +100,8 @@ class Marker:
             return None
         try:
             data = json.loads((metadata or "").rstrip("\0"))
-            return cls(BatchId(offset), str(data["digest"]), int(data["sinks"]), str(data.get("verdicts", "")))
+            digest, sinks = str(data["digest"]), int(data["sinks"])
+            return cls(BatchId(offset), digest, sinks, str(data.get("verdicts", "")), str(data.get("sample", "")))
         except (ValueError, KeyError, TypeError):
             # An offset that a tool has set: it has no digest, so it cannot be mistaken for ours.
             return cls(BatchId(offset), "", 0)
@@ -103,8 +114,8 @@ class Decision(StrEnum):
     SKIP = "skip"
 
 
-def decide(marker: Marker | None, batch: BatchId, digest: str, who: str) -> Decision:
-    """Decide to write or skip; raise MarkerConflict if the marker contradicts the plan."""
+def decide(marker: Marker | None, batch: BatchId, digest: str, who: str, *, planned: bool = True) -> Decision:
+    """Decide to write or skip; raise MarkerConflict if the marker contradicts the plan, or the job that has none."""
     if marker is None or marker.next <= batch:
         return Decision.WRITE
     if marker.next == batch + 1 and marker.digest == digest:
@@ -124,7 +135,7 @@ def decide(marker: Marker | None, batch: BatchId, digest: str, who: str) -> Deci
         )
     found = f"digest {marker.digest or '(none: set by a tool)'}"
     why = (
-        f"batch {batch} is already written, by another plan ({found}, expected {digest})"
+        f"batch {batch} is already written, by another {'plan' if planned else 'job'} ({found}, expected {digest})"
         if marker.next == batch + 1
         else f"batch {marker.next - 1} is already written ({found}), and this is batch {batch}"
     )
@@ -133,7 +144,10 @@ def decide(marker: Marker | None, batch: BatchId, digest: str, who: str) -> Deci
         kept="nothing was written",
         then="look for a second pipeline with this name, and rename one; if there is none, check the output for what "
         "was delivered, then set where to continue: `tailrace offsets set FILE … --give-up`; for a stateful pipeline: "
-        "`tailrace explain TR-303`",
+        "`tailrace explain TR-303`"
+        if planned
+        else "look for a second query or job with this id, and give one another id; if there is none, use the "
+        f"checkpoint folder and the option replay that the query used before; otherwise {CONTINUE}; {CONTINUE_JOB}",
     )
 
 

@@ -59,6 +59,7 @@ class _Writing:
             topic=self.target.topic,
             rejected=self.target.rejected,
             run=self.run,
+            planned=False,
             by_content=content == "by-content",
             options=self.target.options,
         )

@@ -19,7 +19,7 @@ from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
 from tailrace.progress.elsewhere import Elsewhere, elsewhere
 from tailrace.progress.ledger import Ledger
-from tailrace.progress.marker import Marker, check_not_behind
+from tailrace.progress.marker import CONTINUE, Marker, check_not_behind
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, unlike
 from tailrace.progress.predecessor import undelivered
 from tailrace.progress.stream_plan import VERSION, Slice, StreamPlan, assign
@@ -86,7 +86,7 @@ class ExactlyOnce:
             raise errors.CheckpointMismatch(
                 f"the ledger of {name!r} ends with batch {known}, and the checkpoint begins batch {number}",
                 kept="nothing was written",
-                then="use the checkpoint folder that the query used before, or give the sink another id",
+                then=f"use the checkpoint folder that the query used before; if it is lost, {CONTINUE}",
             )
         planned = StreamPlan(
             name,
@@ -151,8 +151,7 @@ class ExactlyOnce:
                 markers,
                 time.time(),
                 expiry.retention(Cluster(self.target.kafka).admin),
-                then="look at the output for what the batch has delivered; then continue with another checkpoint "
-                "folder and another id, from the startingOffsets that you choose",
+                then=CONTINUE,
             )
         others = unlike(plan.settings, now.settings)
         if plan.query == plan.pipeline or (plan.code == now.code and not others):  # 0.1 did not note the shuffles
@@ -228,16 +227,12 @@ class ExactlyOnce:
         ledger.fence(plan.sinks if plan else 0)
         markers = ledger.markers()
         if plan is not None:
-            other = (
-                "check the output for what was delivered, then continue with another checkpoint folder and another "
-                "id, from the startingOffsets that you choose"
-            )
-            check_not_behind(plan.batch, markers, f"exactly_once {name!r}", other)
+            check_not_behind(plan.batch, markers, f"exactly_once {name!r}", CONTINUE)
         elif markers:
             raise errors.ProgressMissing(
                 f"the ledger {self.target.ledger!r} has markers of {name!r} and no plan",
                 kept="nothing was written",
-                then="restore the ledger topic, or give the sink another id",
+                then=f"restore the ledger topic; if it is lost, {CONTINUE}",
             )
         return plan
 

@@ -41,6 +41,13 @@ class CutChanged(DeliveryError):
     that has crossed `spark.sql.autoBroadcastJoinThreshold` is joined as before: Tailrace tries the joins without any
     broadcast by size, and with each. If several tables need different answers, set that threshold under `spark` so that
     the batch is joined as it was begun. Let `broadcast(table)` or `table.hint("merge")` decide from then on.
+
+    `format("tailrace")` has no plan and compares rows. It refuses a task whose rows, or some of them, another task
+    has delivered in an earlier run: Spark has numbered its tasks differently, or made fewer or more of them. The task
+    commits nothing; other tasks of the batch may have been delivered. If the number of tasks has changed, by
+    `spark.sql.adaptive.enabled`, `minPartitions` or `repartition`, change it back and start again. Otherwise check
+    the output for what was delivered, then continue with another checkpoint folder and another `id`, from the
+    `startingOffsets` that you choose. `exactly_once` and `replay: by-number` cannot finish the open batch.
     """
 
     code = "TR-302"
@@ -62,6 +69,11 @@ class MarkerConflict(DeliveryError):
 
     A stateful pipeline has its positions in its checkpoint, where they cannot be set: give it a new name and a new
     checkpoint, and set its start with the section `offsets` or `auto.offset.reset`.
+
+    A query with `format("tailrace")` or `exactly_once` may have met the marker of another one with its `id`, of an
+    older or newer copy of its checkpoint folder, or of the other value of the option `replay`. Go back to the folder
+    and the options that it used last. If that cannot be, check the output for what was delivered, then continue with
+    another checkpoint folder and another `id`, from the `startingOffsets` that you choose.
     """
 
     code = "TR-303"

@@ -36,13 +36,15 @@ class Job:
     def __init__(self, one: Bench, spark: SparkSession, folder: Path, streams: bool) -> None:
         self.one, self.spark, self.folder, self.streams = one, spark, folder, streams
         self.value = "cast(id as string)"
+        self.ledger, self.replay = f"{one.name}.ledger", "by-content"
         if streams:
             produce(one.kafka, one.source, [Record(b"%d" % n, partition=n % 6) for n in range(ROWS)])
 
     def run(self, tasks: int) -> None:
         """Deliver the rows with one task or two."""
         one = self.one
-        given = {"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": f"{one.name}.ledger"}
+        given = {"kafka.bootstrap.servers": one.kafka, "topic": one.sink, "ledger.topic": self.ledger}
+        given["replay"] = self.replay
         if not self.streams:
             rows = held(self.spark.range(0, ROWS, 1, tasks), self.folder, self.value)
             rows.write.format("tailrace").options(**given, id=one.name).mode("append").save()
@@ -162,3 +164,19 @@ def test_plain_format_finishes_a_batch_whose_tasks_have_equal_rows(job: Job, val
     job.run(2)
     wanted = job.spark.range(ROWS).select(F.expr(value)).collect()
     assert sorted(each or b"" for each in job.one.values()) == sorted(row[0].encode() for row in wanted)
+
+
+@pytest.mark.parametrize("replay", ["by-content", "by-number"])
+@pytest.mark.takes(15)
+def test_plain_format_refuses_a_batch_that_an_earlier_ledger_topic_has_delivered(job: Job, replay: str) -> None:
+    """Its new topic has no markers, so every task would write."""
+    job.replay = replay
+    job.deliver_last_task()
+    before, first = job.one.values(), job.ledger
+    job.ledger = f"{job.one.name}.other-ledger"
+    with pytest.raises(Exception, match=rf"TR-306.*'{first}' has markers of it up to batch 0"):
+        job.run(2)
+    assert job.one.values() == before
+    job.ledger = first
+    job.run(2)
+    assert sorted(int(value or b"") for value in job.one.values()) == list(range(ROWS))

@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tailrace.gateway import Assignment
 from tailrace.kafka.clients import connection, persist
 from tailrace.kafka.informed_reader import Informed, InformedReader
 from tailrace.kafka.rights import Operation, on_groups, on_topic
+from tailrace.progress.elsewhere import Elsewhere, elsewhere
 from tailrace.progress.marker import Marker, markers_group
+from tailrace.progress.plan import BatchId
 
 LIMIT = 60.0
 _TRY = 10.0
@@ -22,9 +25,12 @@ class MarkerReader:
 
     def __init__(self, task: Assignment) -> None:
         self.name = f"the markers of {task.pipeline}"
+        self._pipeline = task.pipeline
         self._topic = task.ledger
+        self._options = connection(task.options)
+        self._elsewhere: Elsewhere | None = None
         self._rights = (on_groups(task.pipeline), on_topic(Operation.READ, task.ledger))
-        self._reader = InformedReader(connection(task.options), markers_group(task.pipeline))
+        self._reader = InformedReader(self._options, markers_group(task.pipeline))
 
     @property
     def queued(self) -> int:
@@ -70,6 +76,12 @@ class MarkerReader:
             lambda: self._reader.consumer.list_topics(self._topic, timeout=_TRY), f"{who}: looking at the ledger", LIMIT
         )
         return self.markers(found.topics[self._topic].partitions, who, LIMIT, informed)
+
+    def refuse_elsewhere(self, batch: BatchId) -> None:
+        """Refuse a batch of a query without plans that has markers in another ledger topic."""
+        if self._elsewhere is None:  # what is there was written before this query was started with this one
+            self._elsewhere = elsewhere(AdminClient(self._options), self._pipeline, self._topic)
+        self._elsewhere.refuse(batch)
 
     def listen(self) -> None:
         """Do nothing: a failed request raises at once."""

@@ -128,8 +128,13 @@ class Deliveries:
         # With no doubt since the previous batch, no other producer can have written: no need to read the marker.
         known = remembers(sink.last, task.batch)
         if task.by_content:
-            return self._by_content(sink, task, batches, fresh, {} if known else sink.markers())
+            markers = {} if known else sink.markers()
+            if not known and task.partition not in markers:
+                sink.ledger.refuse_elsewhere(task.batch)
+            return self._by_content(sink, task, batches, fresh, markers)
         marker = None if known else sink.marker()
+        if not task.planned and not known and marker is None:
+            sink.ledger.refuse_elsewhere(task.batch)
         if task.seen and marker is None and not known:
             raise _gone(task)
         if task.verdicts:

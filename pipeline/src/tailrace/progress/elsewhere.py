@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from tailrace.errors import ProgressMissing
 from tailrace.kafka.clients import ANSWER_LIMIT, LONGEST_REQUEST, SHORT_TRY, answered, persist
 from tailrace.kafka.rights import on_group
-from tailrace.progress.marker import markers_group
+from tailrace.progress.marker import CONTINUE, CONTINUE_JOB, markers_group
 from tailrace.progress.plan import BatchId
 
 
@@ -35,8 +35,7 @@ class Elsewhere:
                     f"{topic!r} has markers of it up to batch {last}",
                     kept="nothing was written",
                     then="if you changed ledger.topic, change it back, finish the batch with the trigger availableNow, "
-                    "then change it; otherwise check the output for what was delivered, then continue with another "
-                    "checkpoint folder and another id, from the startingOffsets that you choose",
+                    f"then change it; otherwise {CONTINUE}; {CONTINUE_JOB}",
                 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tailrace import errors
+from tailrace.progress.marker import CONTINUE
 from tailrace.progress.plan import SinkPartition
 from tailrace.progress.stream_plan import Slice, StreamPlan, assign
 
@@ -46,9 +47,7 @@ def assigned(known: StreamPlan, slices: tuple[Slice, ...]) -> tuple[SinkPartitio
             error.what,
             kept=error.kept,
             then="if the query, its settings or those of the session have changed, finish the batch with the query as "
-            "it was, with the trigger availableNow; if records are gone, check the output for what the batch has "
-            "delivered, then continue with another checkpoint folder and another id, from the startingOffsets that you "
-            "choose",
+            f"it was, with the trigger availableNow; if records are gone, {CONTINUE}",
         ) from None
 
 

@@ -289,9 +289,12 @@ def data_of(api: Keeping, name: str) -> Object:
     return data
 
 
-@pytest.mark.parametrize("outcome", ["Complete", "Failed"])
-def test_changed_sink_is_accepted_after_its_rollback(outcome: str) -> None:
-    """The command has the spec's configuration, not that of the revision that runs; then the spec's revision runs."""
+@pytest.mark.parametrize(("outcome", "paused"), [("Complete", False), ("Failed", False), ("Complete", True)])
+def test_changed_sink_is_accepted_after_its_rollback(outcome: str, paused: bool) -> None:
+    """The command has the spec's configuration, not that of the revision that runs; then the spec's revision runs.
+
+    It has not ended as long as the Pipeline is paused, so that it still counts when that goes on.
+    """
     api = Keeping()
     one, cache = made(api)
     one.reconcile(KEY)
@@ -319,6 +322,12 @@ def test_changed_sink_is_accepted_after_its_rollback(outcome: str) -> None:
     assert configuration(api, job["spec"]["template"]["spec"])["sink"]["topic"] == "c"
     ended = {"conditions": [{"type": outcome, "status": "True"}]}
     cache.put("Job", job | {"metadata": job["metadata"] | {"resourceVersion": "901"}, "status": ended})
+    if paused:
+        about_it = changed["metadata"] | {"resourceVersion": "3"}
+        cache.pipeline(changed | {"metadata": about_it, "spec": spec | {"paused": True}}, gone=False)
+        one.reconcile(KEY)
+        assert [each["phase"] for each in api.statuses if each.get("phase") in ("Succeeded", "Failed")] == []
+        cache.pipeline(changed | {"metadata": about_it | {"resourceVersion": "4"}}, gone=False)
     one.reconcile(KEY)
     phase = api.statuses[-2]["phase"]
     cache.put("PipelineOperation", asked | {"metadata": about | {"resourceVersion": "902"}, "status": {"phase": phase}})

@@ -144,7 +144,8 @@ def test_topic_may_go_once_a_backfill_has_read_its_range(one: Line, lose: str) -
         pipeline = derived(one.pipeline(batch={"max_records": 30}), asked, datetime.now(UTC))
     run_backfill(one, pipeline)
     assert one.values(topic) == wanted
-    assert settled(pipeline, asked).finished
+    ended = settled(pipeline, asked)
+    assert (ended.finished, ended.offsets) == (True, 0)
     run_backfill(one, pipeline)
     assert one.values(topic) == wanted
 

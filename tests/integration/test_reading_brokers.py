@@ -19,6 +19,7 @@ from tailrace.gateway.log_ends import LogEnds
 from tailrace.gateway.reading import Reader
 from tailrace.kafka import handles
 from tailrace.kafka.clients import client_options
+from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.leaders import Leaders, leaders
 from tailrace.kafka.rights import Operation, on_topic
 from tailrace.progress.plan import Range
@@ -121,10 +122,15 @@ def test_loss_needs_the_word_of_most_brokers() -> None:
         everyone = {broker.node_id for broker in kafka.brokers}
         assert asked(options, topic, 5.0).told.keys() == everyone
         assert (ends.agreed(topic, 0, 5.0), ends.agreed(topic, 1, 5.0), ends.agreed("none", 0, 5.0)) == (5, -1, -1)
+        cluster = Cluster(Kafka(bootstrap_servers=kafka.bootstrap_servers))
+        assert cluster.agreed_latest([(topic, 0)]) == {(topic, 0): 5}
+        with pytest.raises(errors.KafkaFailed, match="do not agree"):
+            cluster.agreed_latest([(topic, 1)])
         kafka.brokers[0].kill()
         left = everyone - {kafka.brokers[0].node_id}
         wait_until(lambda: settled(options, topic, left), "the brokers that are left to agree", 60)
         assert ends.agreed(topic, 0, 5.0) == 5
+        assert cluster.agreed_latest([(topic, 0)]) == {(topic, 0): 5}
         kafka.brokers[1].kill()
         with pytest.raises((errors.KafkaFailed, KafkaException)):
             ends.agreed(topic, 0, 3.0)

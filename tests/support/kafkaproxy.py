@@ -15,13 +15,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import partial
 
 from support.wire import Api, Request, frame, parsed
+from tailrace.errors import BrokerDidNotStart
 from tailrace.testing import embedded, wait_until
-from tailrace.testing.broker import HOST
+from tailrace.testing.broker import HOST, Broker
 from tailrace.testing.embedded import PORT_TRIES, EmbeddedKafka, EmbeddedOptions
 
 _CHUNK = 1 << 16
+_API_VERSIONS = 18  # the request that any listener answers, before a login too
 LISTENER, GUARDED, BETWEEN = "PROXIED", "GUARDED", "BETWEEN"
 USER, PASSWORD = "pipeline", "a-password-of-the-tests"
 _PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
@@ -397,6 +400,16 @@ class ProxiedKafka(EmbeddedKafka):
                 known |= _GUARD
             file.write_text("".join(f"{name}={value}\n" for name, value in known.items()), encoding="utf-8")
 
+    def _start_brokers(self) -> None:
+        super()._start_brokers()
+        # A broker answers at its own listener, and a moment later ends because the port of another is taken.
+        by_id = {each.node_id: each for each in self.brokers}
+        for each in self._doors:
+            broker = by_id[each.broker]
+            wait_until(partial(_settled, broker, each.behind), f"port {each.behind} of broker {each.broker}", 30)
+            if not broker.alive:
+                raise BrokerDidNotStart(f"broker {each.broker} ended when it was to listen on port {each.behind}")
+
     def _door(self, broker: int, listener: str, taken: set[int]) -> _Door:
         [behind] = embedded._free_ports(1, taken)
         taken.add(behind)
@@ -418,6 +431,15 @@ class _Door:
     listener: str
     port: int  # the proxy's
     behind: int  # the broker's own
+
+
+def _settled(broker: Broker, port: int) -> bool:
+    """Return whether Kafka answers on a port, or its process has ended: another process may have the port."""
+    with suppress(OSError), socket.create_connection((HOST, port), timeout=2) as asked:
+        asked.sendall(struct.pack(">ihhih", 10, _API_VERSIONS, 0, 1, -1))
+        if asked.recv(4):
+            return True
+    return not broker.alive
 
 
 def _listening() -> socket.socket:

@@ -223,7 +223,9 @@ class Reconciler:
         if found is None:
             return
         phase, words = Ended.RUNNING, f"kubectl logs job/{found.name}"
-        if found.job in (JobState.DONE, JobState.FAILED):
+        if found.job in (JobState.DONE, JobState.FAILED) and choice.run is None and operate.accepts(found):
+            words = f"the Pipeline is on hold: {choice.hold}"  # what is chosen next depends on how this has ended
+        elif found.job in (JobState.DONE, JobState.FAILED):
             phase = Ended.SUCCEEDED if found.job is JobState.DONE else Ended.FAILED
             words = self._last_words(key, found.name) or words
         elif found.job is JobState.NONE and choice.run is None:

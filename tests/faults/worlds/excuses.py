@@ -1,8 +1,8 @@
-"""The errors with which a driver may end in a world: a supervisor restarts it then."""
+"""What a driver may do in a world: the errors with which it may end, for a supervisor to restart it, and its waits."""
 
 from __future__ import annotations
 
-from faults.worlds.world import BROKER_STRIKES, GUARDED, HIDING, Place, Strike, Work, World
+from faults.worlds.world import BROKER_STRIKES, DOUBTED, GUARDED, Place, Strike, Work, World
 from tailrace.errors import (
     BrokerUnreachable,
     CheckpointFailed,
@@ -14,9 +14,11 @@ from tailrace.errors import (
     TailraceError,
     TopicUnknown,
 )
+from tailrace.kafka.source import CERTAIN_AFTER
 
 _LOST = (OffsetsOutOfRange, SourceChanged, PlanOfAnother)  # refusals of a pipeline whose input was deleted
 _IMPATIENT = (Place.THREADS, Place.DROPIN)  # only `tailrace run` begins again in the same process
+_QUIET = 4.0
 _WAYS_ON = ("on_data_loss: reset", "start the pipeline again")
 
 
@@ -36,10 +38,18 @@ def excuses(world: World) -> tuple[type[TailraceError], ...]:
         found += (NotAuthorized,)
     if Strike.STORE in world.strikes:
         found += (CheckpointFailed,)
-    if {Strike.RECREATE, *HIDING}.intersection(world.strikes):
+    if DOUBTED.intersection(world.strikes):
         found += (TopicUnknown,)  # between its deletion and its creation, or while it is hidden
         found += (SourceChanged,) if world.work is Work.DISTINCT else ()  # so says Spark's reader
     return found
+
+
+def quiet_after(world: World) -> float:
+    """Return for how many seconds a driver is idle before it is believed.
+
+    Before it takes a topic for another one, it asks the brokers for a while, and has nothing to do meanwhile.
+    """
+    return _QUIET if DOUBTED.isdisjoint(world.strikes) else _QUIET + 1.5 * CERTAIN_AFTER
 
 
 def way_on_without(error: TailraceError) -> bool:

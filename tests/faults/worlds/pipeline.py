@@ -22,7 +22,7 @@ from faults.scenarios.clock import Clock
 from faults.worlds.backfills import Backfill, BackfillEnded, Span, import_path
 from faults.worlds.configuration import Outside, configuration, dropin, others
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA
-from faults.worlds.excuses import excuses, way_on_without
+from faults.worlds.excuses import excuses, quiet_after, way_on_without
 from faults.worlds.launching import program, told
 from faults.worlds.oracle import Gap, open_read
 from faults.worlds.records import FUNCTIONS, feed, wanted
@@ -36,8 +36,8 @@ from tailrace.errors import CutChanged, InvariantBroken, TailraceError
 # Seconds without a batch, a start or the end of a start. The second is Spark's, which may be three JVMs: beside five
 # other worlds, a start took 220 seconds, and a batch more than 120.
 LIMIT, SLOW = 120.0, 300.0
-QUIET = 4.0  # seconds for which a driver is idle before it is believed
 _MOST_STARTS = 20
+_TELL = 4.0  # seconds for a stuck driver to say where its threads are
 _PROXIED = NETWORK_STRIKES | {Strike.SLOW}
 
 
@@ -274,7 +274,7 @@ class Driven:
 
         def over() -> bool:
             there = counted and self.watch.kept.count >= outputs and (self._batches.idle or not idles)
-            quiet = self._batches.idle and time.monotonic() - self._heard > QUIET
+            quiet = self._batches.idle and time.monotonic() - self._heard > quiet_after(self.world)
             return (there or quiet) and (self.backfill is None or self.backfill.over)
 
         self.follow(over, f"{outputs} outputs{' and the backfill' if self.backfill is not None else ''}")
@@ -347,4 +347,4 @@ class Driven:
                 os.kill(each.pid, signal.SIGCONT)
                 if stuck and each.code is None:
                     os.kill(each.pid, signal.SIGABRT)
-            each.end(QUIET if stuck else 0.0)
+            each.end(_TELL if stuck else 0.0)

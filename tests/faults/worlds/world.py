@@ -104,6 +104,7 @@ BROKER_STRIKES = NETWORK_STRIKES | {
 # With these, an offset of the input is not the number of its record.
 TAKE_OFFSETS = BROKER_STRIKES | {Strike.HANG, Strike.ISOLATION}
 HIDING = frozenset({Strike.HIDE, Strike.SWAP})
+DOUBTED = HIDING | {Strike.RECREATE}  # a driver asks for a while whether the topic is the one that it read
 GUARDED = HIDING | {Strike.RIGHTS}  # they need brokers that ask for a user
 # What people do to a pipeline between two drivers. A world has one of them at most.
 OF_ITS_LIFE = (

@@ -65,6 +65,7 @@ class Lagging:
         self.now, self.admin = 100.0, None
         self.topics: dict[str, tuple[str, int]] = {"in": ("id", 2)}
         self.end = 600
+        self.agreed: int | None = None
         monkeypatch.setattr(look, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr("tailrace.kafka.source.by_name", lambda admin, names: (self.topics, frozenset()))
         monkeypatch.setattr(
@@ -76,6 +77,10 @@ class Lagging:
     def latest(self, places: list[tuple[str, int]], committed: bool = False) -> TopicPartitions:
         """Return the same end for each."""
         return dict.fromkeys(places, self.end)
+
+    def agreed_latest(self, places: list[tuple[str, int]]) -> TopicPartitions:
+        """Return the end that the brokers agree on."""
+        return dict.fromkeys(places, self.end if self.agreed is None else self.agreed)
 
     def named(self, name: str, seconds: float = 2 * TOPICS_EVERY) -> look.Seen:
         """Look after these seconds, at a topic with this id."""
@@ -107,6 +112,16 @@ def test_earlier_end_is_believed_once_it_was_repeated(monkeypatch: pytest.Monkey
     assert brokers.seen().short == frozenset()
     assert brokers.seen(60 * CERTAIN_AFTER).short == frozenset()  # two answers, however far apart
     assert brokers.seen(1.0).short == {("in", 0), ("in", 1)}
+
+
+def test_earlier_end_is_not_believed_unless_the_brokers_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that is cut off from the others repeats its end, and each repetition is doubted anew."""
+    brokers = Lagging(monkeypatch)
+    brokers.end, brokers.agreed = 300, 450
+    for _ in range(6):
+        assert brokers.seen(CERTAIN_AFTER / 2).short == frozenset()
+    brokers.agreed = 300
+    assert [len(brokers.seen(CERTAIN_AFTER / 2).short) for _ in range(4)][-1] == 2
 
 
 def test_missing_topic_counts_as_deleted_once_that_was_repeated(monkeypatch: pytest.MonkeyPatch) -> None:

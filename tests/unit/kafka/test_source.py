@@ -39,6 +39,10 @@ class Brokers:
 class Ends(Brokers):
     """One that does not know the last records."""
 
+    def agreed_latest(self, places: list[tuple[str, int]]) -> TopicPartitions:
+        """Return the ends that the brokers agree on."""
+        return self.latest(dict.fromkeys(places, 0))
+
     def latest(self, places: TopicPartitions, committed: bool = False) -> TopicPartitions:
         """Return the ends."""
         return dict.fromkeys(places, self.answer(300, 500)) if places else {}
@@ -85,6 +89,13 @@ def test_start_asks_again_before_it_believes_less_than_is_known(
 ) -> None:
     """Reset would deliver everything a second time, and stop would report a loss that did not happen."""
     assert within(monkeypatch, kind(4), loss) == (STORED, [])
+
+
+@pytest.mark.parametrize("loss", ["stop", "reset"])
+def test_start_believes_no_end_that_the_brokers_do_not_agree_on(monkeypatch: pytest.MonkeyPatch, loss: str) -> None:
+    """A leader that is cut off from the others repeats its end for as long as that lasts."""
+    monkeypatch.setattr(Ends, "agreed_latest", lambda brokers, places: dict.fromkeys(places, 500))
+    assert within(monkeypatch, Ends(10_000), loss) == (STORED, [])
 
 
 @pytest.mark.parametrize(

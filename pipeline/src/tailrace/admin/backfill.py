@@ -139,7 +139,8 @@ def extent(pipeline: Pipeline, request: Request, cluster: Cluster, ledger: Ledge
             then="rename the pipeline that has this name",
         )
     finished = plan.done and reached(plan.ends, plan.until, plan.away)
-    return Extent(dict(plan.ends), dict(plan.until), plan.topics, begun=True, finished=finished)
+    kept = {place: offset for places in plan.away.values() for place, offset in places.items()}
+    return Extent({**kept, **plan.ends}, dict(plan.until), plan.topics, begun=True, finished=finished)
 
 
 def resolved(pipeline: Pipeline, request: Request, cluster: Cluster) -> Extent:

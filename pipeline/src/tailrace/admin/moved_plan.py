@@ -6,6 +6,7 @@ change that moves no offset may still be what a refused start needs.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -54,13 +55,15 @@ def moved(
     away = {name: places for name, places in kept.items() if new.topics.keys().isdisjoint(topic for topic, _ in places)}
     for topic in {topic for topic, _ in missing} & before.keys():
         away[before[topic]] = {place: offset for place, offset in missing.items() if place[0] == topic}
+    # The group's note then follows the plan that this one replaces, which an older copy of the ledger may bring back.
+    later = max(time.time(), math.nextafter(plan.at, math.inf))
     if isinstance(plan, StreamPlan):
         new = replace(new, away=away)
-        return replace(new, batch=plan.batch, at=plan.at) if known <= plan.batch + 1 else new
+        return replace(new, batch=plan.batch, at=later) if known <= plan.batch + 1 else new
     if known <= plan.batch + 1:
         # Without the run that began there, a start takes these offsets for a person's (`driver.start`).
         run = plan.run if plan.batch > BEFORE_FIRST else ""
-        return replace(plan.finished(target), sink=new.sink, topics=new.topics, away=away, run=run)
+        return replace(plan.finished(target), sink=new.sink, topics=new.topics, away=away, run=run, at=later)
     return replace(new, until=plan.until, away=away)
 
 

@@ -93,6 +93,11 @@ class Look:
         self._doubts = since(self._doubts, low | self._unknown, now)
         sure = certain(self._doubts, now)
         short = frozenset(place for place in tops if place in sure)
+        if short:  # a broker that is cut off repeats its answer for as long as that lasts
+            tops |= self._cluster.agreed_latest(short)
+            refuted = {place for place in short if tops[place] >= known[place]}
+            self._doubts = {each: doubt for each, doubt in self._doubts.items() if each not in refuted}
+            short -= refuted
         deleted = self._unknown & sure
         self._ids = self._ids.without(deleted)
         ends |= {place: tops[place] for place in short}

@@ -85,7 +85,8 @@ def _check_group(pipeline: Pipeline, plan: AnyPlan, ledger: Ledger, cluster: Clu
         f"{plan.batch}, planned {_when(plan.at)}, and the offsets of its group were stored with batch {last.batch}, "
         f"planned {_when(last.at)}{' and done' if last.done else ''}: {shown}",
         kept="nothing was read or written",
-        then=f"if you changed ledger.topic, change it back; restore the ledger topic; or {other}",
+        then="start again: a broker that is cut off from the others may have answered; if you changed ledger.topic, "
+        f"change it back; restore the ledger topic; or {other}",
     )
 
 

@@ -77,11 +77,11 @@ class MarkerReader:
         )
         return self.markers(found.topics[self._topic].partitions, who, LIMIT, informed)
 
-    def refuse_elsewhere(self, batch: BatchId) -> None:
-        """Refuse a batch of a query without plans that has markers in another ledger topic."""
+    def refuse_elsewhere(self, batch: BatchId, known: Iterable[Marker]) -> None:
+        """Refuse a batch of a query without plans that has markers in another ledger topic; `known` are this one's."""
         if self._elsewhere is None:  # what is there was written before this query was started with this one
             self._elsewhere = elsewhere(AdminClient(self._options), self._pipeline, self._topic)
-        self._elsewhere.refuse(batch)
+        self._elsewhere.refuse(batch, continuing=any(each.next in {batch, batch + 1} for each in known))
 
     def listen(self) -> None:
         """Do nothing: a failed request raises at once."""

@@ -6,7 +6,7 @@ import concurrent.futures
 import difflib
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from confluent_kafka import (
     OFFSET_INVALID,
@@ -33,6 +33,8 @@ from tailrace.kafka.clients import (
     persist,
 )
 from tailrace.kafka.errors import STRANGER, UNKNOWN_TOPIC, code_of, denied, is_denied, is_retriable, stranger, translate
+from tailrace.kafka.handles import handle
+from tailrace.kafka.leaders import leaders
 from tailrace.kafka.rights import Operation, on_group, on_topic
 
 _SPREAD = 3.0  # seconds within which every broker learns of a new topic
@@ -250,3 +252,33 @@ class Cluster:
         """Return the end of each partition; with `committed`, stop before the first open transaction."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return self.offsets(partitions, OffsetSpec.latest(), level)  # type: ignore[no-untyped-call]
+
+    def agreed_latest(self, partitions: Collection[tuple[str, int]]) -> TopicPartitions:
+        """Return the end of each partition's log, as the leader says on which the brokers agree.
+
+        One that is cut off from the others takes itself for the leader, and this client may have learned it from there
+        (docs/decisions/0041). So the clients are new, and the leader is asked by one that knows no other address.
+        """
+        asking = Cluster(self._kafka)
+        instance = handle(asking.admin)
+        if instance is None:  # this confluent-kafka cannot ask one broker
+            return asking.latest(partitions)
+        listed = persist(lambda: asking.admin.list_topics(timeout=ANSWER_LIMIT).brokers, "looking for the brokers")
+        brokers = {number: f"{each.host}:{each.port}" for number, each in listed.items()}
+        led: dict[int, list[tuple[str, int]]] = {}
+        for topic, number in sorted(partitions):
+            try:
+                found = leaders(instance, brokers, topic, number, SHORT_TRY)
+            except KafkaException as error:
+                raise translate(error, f"asking who leads {topic}-{number}") from error
+            if not found.agreed or found.leader is None:
+                raise errors.KafkaFailed(
+                    f"the brokers do not agree on which of them leads {topic}-{number}: {found}",
+                    kept="everything that was delivered; nothing more was read",
+                    then="start the pipeline again; if this repeats, look for a broker that is cut off from the others",
+                )
+            led.setdefault(found.leader, []).append((topic, number))
+        ends: TopicPartitions = {}
+        for leader, theirs in led.items():
+            ends |= Cluster(self._kafka.model_copy(update={"bootstrap_servers": brokers[leader]})).latest(theirs)
+        return ends

@@ -161,6 +161,9 @@ def within(
         return stable, stable | beyond(here, stable, cluster)
 
     last, tops = _certain(bounds, lambda found: any(offset > found[1][place] for place, offset in here.items()))
+    short = [place for place, offset in here.items() if offset > tops[place]]
+    if short:  # a broker that is cut off repeats its answer for as long as that lasts
+        tops |= cluster.agreed_latest(short)
     notes = [
         f"{topic}-{number} {'no longer exists' if reads(pipeline, topic) else 'is no longer read'}"
         for topic, number in gone

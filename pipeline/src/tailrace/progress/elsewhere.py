@@ -26,10 +26,13 @@ class Elsewhere:
     ledger: str
     last: Mapping[str, BatchId]  # by topic
 
-    def refuse(self, batch: int) -> None:
-        """Refuse a batch that is new to this ledger, if a part of it or of a later one was delivered with another."""
+    def refuse(self, batch: int, *, continuing: bool) -> None:
+        """Refuse a batch that is new to this ledger, if a part of it or of a later one was delivered with another.
+
+        To a ledger that is `continuing` from the batch before, later ones are those of an earlier checkpoint folder.
+        """
         for topic, last in sorted(self.last.items()):
-            if last >= batch:
+            if last == batch or (last > batch and not continuing):
                 raise ProgressMissing(
                     f"the ledger {self.ledger!r} does not know batch {batch} of {self.name!r}, and the ledger "
                     f"{topic!r} has markers of it up to batch {last}",

@@ -84,10 +84,10 @@ class PlanLookup:
                     continue  # the end of the committed records: an open transaction hides later ones for a while
                 rights = [on_topic(Operation.READ, self.topic), on_groups(self.asker)]
                 raise translate(problem, f"reading the ledger {self.topic}-{number}", rights=rights)
+            if message.key() == name.encode() and message.value() is not None:
+                found = message  # also behind an end that only a broker of former times has said
             if (message.offset() or 0) >= end:
                 return found
-            if message.key() == name.encode() and message.value() is not None:
-                found = message
         raise errors.LedgerUnusable(
             f"the ledger {self.topic}-{number} was not read to its end within {_READ_LIMIT:.0f} s",
             kept="nothing was written",

@@ -56,6 +56,7 @@ class StreamPlan:
     cut: tuple[str, ...] | None = None  # the shuffles, as Spark printed them; None if nobody noted them
     topics: Mapping[str, str] | None = None  # the ids of the source topics; None if nobody noted them
     chosen: bool = False  # a person has chosen where the first batch begins
+    redirected: bool = False  # the batch was planned for another sink: late tasks of its driver write there
     version: int = VERSION
 
     @property
@@ -73,6 +74,8 @@ class StreamPlan:
             by = {"code": self.code, "settings": sorted((self.settings or {}).items())} if self.mixes else {}
             cut = {"cut": list(self.cut)} if self.mixes and self.cut is not None else {}
             named.append({"rules": self.rules, **by, **cut})
+        if self.redirected:
+            named.append({"sink": self.sink})
         text = json.dumps(named)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
@@ -131,6 +134,7 @@ class StreamPlan:
                 **({} if self.cut is None else {"cut": list(self.cut)}),
                 **({} if self.topics is None else {"topics": dict(self.topics)}),
                 **({"chosen": True} if self.chosen else {}),
+                **({"redirected": True} if self.redirected else {}),
             }
         )
         return text.encode()
@@ -161,6 +165,7 @@ class StreamPlan:
                 cut=tuple(map(str, data["cut"])) if "cut" in data else None,
                 topics=dict(data["topics"]) if "topics" in data else None,
                 chosen=bool(data.get("chosen", False)),
+                redirected=bool(data.get("redirected", False)),
                 version=data["version"],
             )
             digest = data["digest"]

@@ -21,7 +21,6 @@ from tailrace.progress.elsewhere import Elsewhere, elsewhere
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import CONTINUE, Marker, check_not_behind
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, unlike
-from tailrace.progress.predecessor import undelivered
 from tailrace.progress.stream_plan import VERSION, Slice, StreamPlan, assign
 from tailrace.spark_stream import replay_checks, shuffle_keys, spark_source
 from tailrace.spark_stream.cut_checks import CutChecks
@@ -106,7 +105,7 @@ class ExactlyOnce:
         markers: Mapping[SinkPartition, Marker] = {}
         new = plan is None or number > known
         if new and self._elsewhere is not None:
-            self._elsewhere.refuse(number)
+            self._elsewhere.refuse(number, continuing=plan is not None and known == number - 1)
         if plan is None or new:
             plan = planned
             assigned = assign(plan, slices)
@@ -114,8 +113,6 @@ class ExactlyOnce:
             markers = ledger.markers()
             replay_checks.check_same(plan, planned)
             replay_checks.check_sink(plan, planned)
-            if not undelivered(plan, markers):  # however Spark would cut it now
-                return
             # This may refuse the query, and then the plan must not name its code.
             assigned = replay_checks.assigned(plan, plan.slices if replay_checks.same_single(plan, planned) else slices)
             plan = self._replayed(ledger, plan, planned, markers, noted.printed)

@@ -247,7 +247,8 @@ class Runner:
         assembly = self._context.assembly
         by = assembly.rules, assembly.code, assembly.settings
         now = plan.delivered_by(*by, mixes=cut.mixes, spread=cut.spread, cut=shuffles)
-        now = replace(now, sink=self._context.pipeline.sink.topic or "")
+        sink = self._context.pipeline.sink.topic or ""
+        now = replace(now, sink=sink, redirected=now.redirected or now.sink not in {None, sink})
         if plan.done or self._touched or now == plan:
             return plan
         self._context.ledger.write(now, begins(now, now.ends))

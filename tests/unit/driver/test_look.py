@@ -11,6 +11,7 @@ from tailrace.config import Pipeline, Sink, Source
 from tailrace.driver import look
 from tailrace.driver.look import TOPICS_EVERY, Look
 from tailrace.driver.source_changes import changes
+from tailrace.errors import KafkaFailed
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.source import CERTAIN_AFTER
@@ -58,6 +59,9 @@ def test_quick_answer_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen(monkeypatch, Brokers(waits=TOPICS_EVERY / 2)).topics == {"in": "old"}
 
 
+DISAGREED = -1
+
+
 class Lagging:
     """Brokers whose next answers a test chooses."""
 
@@ -79,7 +83,9 @@ class Lagging:
         return dict.fromkeys(places, self.end)
 
     def agreed_latest(self, places: list[tuple[str, int]]) -> TopicPartitions:
-        """Return the end that the brokers agree on."""
+        """Return the end that the brokers agree on, if they do."""
+        if self.agreed == DISAGREED:
+            raise KafkaFailed("the brokers do not agree")
         return dict.fromkeys(places, self.end if self.agreed is None else self.agreed)
 
     def named(self, name: str, seconds: float = 2 * TOPICS_EVERY) -> look.Seen:
@@ -114,10 +120,14 @@ def test_earlier_end_is_believed_once_it_was_repeated(monkeypatch: pytest.Monkey
     assert brokers.seen(1.0).short == {("in", 0), ("in", 1)}
 
 
-def test_earlier_end_is_not_believed_unless_the_brokers_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader that is cut off from the others repeats its end, and each repetition is doubted anew."""
+@pytest.mark.parametrize("agreed", [450, DISAGREED])
+def test_earlier_end_is_not_believed_unless_the_brokers_agree(monkeypatch: pytest.MonkeyPatch, agreed: int) -> None:
+    """A leader that is cut off from the others repeats its end, and each repetition is doubted anew.
+
+    Other partitions are read on, whether the brokers agree on another end or on none.
+    """
     brokers = Lagging(monkeypatch)
-    brokers.end, brokers.agreed = 300, 450
+    brokers.end, brokers.agreed = 300, agreed
     for _ in range(6):
         assert brokers.seen(CERTAIN_AFTER / 2).short == frozenset()
     brokers.agreed = 300

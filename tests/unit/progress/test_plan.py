@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tailrace.driver.recovery import repeatable
 from tailrace.errors import CutChanged, LedgerUnusable
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
-from tailrace.progress.stream_plan import UNNAMED, VERSION, Slice, StreamPlan, assign, read
+from tailrace.progress.stream_plan import REDIRECTED, UNNAMED, VERSION, Slice, StreamPlan, assign, read
 
 names = st.text("abcXYZ09._-", min_size=1, max_size=20)
 ranges = st.builds(
@@ -62,8 +62,8 @@ def test_a_record_that_is_not_a_plan_is_refused_with_its_place(text: bytes) -> N
 
 def test_plan_of_a_newer_version_is_refused() -> None:
     """An old Tailrace does not guess what a new one meant."""
-    data = json.loads(plan_of().to_bytes()) | {"version": VERSION + 1}
-    with pytest.raises(LedgerUnusable, match=f"version {VERSION + 1}"):
+    data = json.loads(plan_of().to_bytes()) | {"version": REDIRECTED + 1}
+    with pytest.raises(LedgerUnusable, match=f"version {REDIRECTED + 1}"):
         read(json.dumps(data).encode(), "here")
 
 
@@ -225,6 +225,15 @@ def test_plan_names_the_shuffles_that_its_batch_was_begun_with() -> None:
     by_id.check_cut(by_id.cut)
     with pytest.raises(CutChanged, match=r"with the shuffles hashpartitioning\(id, 2\);.*hashpartitioning\(user, 2\)"):
         by_id.check_cut(by_user.cut)
+
+
+def test_plan_that_another_sink_delivers_is_not_for_earlier_versions() -> None:
+    """They would take it for damaged; its version says which one to run. Its markers are not those of before."""
+    begun = dataclasses.replace(plan_of("#0", "#1"), sink="a")
+    now = dataclasses.replace(begun, sink="b", version=REDIRECTED)
+    assert now.digest not in {begun.digest, dataclasses.replace(now, sink="c").digest}
+    assert read(now.to_bytes(), "here") == now
+    assert json.loads(now.to_bytes())["version"] > VERSION
 
 
 def test_plan_that_names_no_shuffles_is_finished_and_keeps_its_digest() -> None:

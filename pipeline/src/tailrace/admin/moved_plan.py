@@ -56,7 +56,8 @@ def moved(
     for topic in {topic for topic, _ in missing} & before.keys():
         away[before[topic]] = {place: offset for place, offset in missing.items() if place[0] == topic}
     # The group's note then follows the plan that this one replaces, which an older copy of the ledger may bring back.
-    later = max(time.time(), math.nextafter(plan.at, math.inf))
+    # It stays the time of the plan whose markers these are: they expire by it.
+    later = math.nextafter(plan.at, math.inf)
     if isinstance(plan, StreamPlan):
         new = replace(new, away=away)
         return replace(new, batch=plan.batch, at=later) if known <= plan.batch + 1 else new

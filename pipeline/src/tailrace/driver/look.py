@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +13,10 @@ from tailrace.driver.doubts import Doubt, Ids, Topic, certain, judged, longest, 
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.source import CERTAIN_AFTER
 from tailrace.progress.plan import Place
+
+log = logging.getLogger(__name__)
 
 TOPICS_EVERY = 1.0  # seconds between queries for the topics themselves
 
@@ -94,7 +98,7 @@ class Look:
         sure = certain(self._doubts, now)
         short = frozenset(place for place in tops if place in sure)
         if short:  # a broker that is cut off repeats its answer for as long as that lasts
-            tops |= self._cluster.agreed_latest(short)
+            tops |= self._agreed(short, known)
             refuted = {place for place in short if tops[place] >= known[place]}
             self._doubts = {each: doubt for each, doubt in self._doubts.items() if each not in refuted}
             short -= refuted
@@ -102,6 +106,14 @@ class Look:
         self._ids = self._ids.without(deleted)
         ends |= {place: tops[place] for place in short}
         return Seen(ends, _ids(topics), now, short, deleted, self._disputed)
+
+    def _agreed(self, short: Collection[Place], known: TopicPartitions) -> TopicPartitions:
+        """Return the ends that the brokers agree on, or what is known: other partitions are read on meanwhile."""
+        try:
+            return self._cluster.agreed_latest(short)
+        except (errors.BrokerUnreachable, errors.KafkaFailed) as error:
+            log.warning("%s; asking again in %g s, until then nothing of it is read", error.what, CERTAIN_AFTER)
+            return {place: known[place] for place in short}
 
 
 def _ids(topics: Mapping[str, Topic]) -> dict[str, str]:

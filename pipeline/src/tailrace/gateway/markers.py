@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -77,11 +77,12 @@ class MarkerReader:
         )
         return self.markers(found.topics[self._topic].partitions, who, LIMIT, informed)
 
-    def refuse_elsewhere(self, batch: BatchId, known: Iterable[Marker]) -> None:
-        """Refuse a batch of a query without plans that has markers in another ledger topic; `known` are this one's."""
+    def refuse_elsewhere(self, batch: BatchId, known: Callable[[], Iterable[Marker]]) -> None:
+        """Refuse a batch of a query without plans that has markers in another ledger topic; `known` reads its own."""
         if self._elsewhere is None:  # what is there was written before this query was started with this one
             self._elsewhere = elsewhere(AdminClient(self._options), self._pipeline, self._topic)
-        self._elsewhere.refuse(batch, continuing=any(each.next in {batch, batch + 1} for each in known))
+        if self._elsewhere.last:
+            self._elsewhere.refuse(batch, continuing=any(each.next in {batch, batch + 1} for each in known()))
 
     def listen(self) -> None:
         """Do nothing: a failed request raises at once."""

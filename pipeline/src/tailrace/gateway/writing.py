@@ -130,11 +130,11 @@ class Deliveries:
         if task.by_content:
             markers = {} if known else sink.markers()
             if not known and task.partition not in markers:
-                sink.ledger.refuse_elsewhere(task.batch, markers.values())
+                sink.ledger.refuse_elsewhere(task.batch, markers.values)
             return self._by_content(sink, task, batches, fresh, markers)
         marker = None if known else sink.marker()
         if not task.planned and not known and marker is None:
-            sink.ledger.refuse_elsewhere(task.batch, sink.markers().values())
+            sink.ledger.refuse_elsewhere(task.batch, lambda: sink.markers().values())
         if task.seen and marker is None and not known:
             raise _gone(task)
         if task.verdicts:

@@ -34,7 +34,7 @@ from tailrace.kafka.clients import (
 )
 from tailrace.kafka.errors import STRANGER, UNKNOWN_TOPIC, code_of, denied, is_denied, is_retriable, stranger, translate
 from tailrace.kafka.handles import handle
-from tailrace.kafka.leaders import leaders
+from tailrace.kafka.leaders import leaders_of
 from tailrace.kafka.rights import Operation, on_group, on_topic
 
 _SPREAD = 3.0  # seconds within which every broker learns of a new topic
@@ -266,18 +266,21 @@ class Cluster:
         listed = persist(lambda: asking.admin.list_topics(timeout=ANSWER_LIMIT).brokers, "looking for the brokers")
         brokers = {number: f"{each.host}:{each.port}" for number, each in listed.items()}
         led: dict[int, list[tuple[str, int]]] = {}
-        for topic, number in sorted(partitions):
+        for topic in sorted({topic for topic, _ in partitions}):
+            numbers = sorted(number for name, number in partitions if name == topic)
             try:
-                found = leaders(instance, brokers, topic, number, SHORT_TRY)
+                said = leaders_of(instance, brokers, topic, numbers, SHORT_TRY)
             except KafkaException as error:
-                raise translate(error, f"asking who leads {topic}-{number}") from error
-            if not found.agreed or found.leader is None:
-                raise errors.KafkaFailed(
-                    f"the brokers do not agree on which of them leads {topic}-{number}: {found}",
-                    kept="everything that was delivered; nothing more was read",
-                    then="start the pipeline again; if this repeats, look for a broker that is cut off from the others",
-                )
-            led.setdefault(found.leader, []).append((topic, number))
+                raise translate(error, f"asking which brokers lead {topic}") from error
+            for number, found in said.items():
+                if not found.agreed or found.leader is None:
+                    raise errors.KafkaFailed(
+                        f"the brokers do not agree on which of them leads {topic}-{number}: {found}",
+                        kept="everything that was delivered; nothing more was read",
+                        then="start the pipeline again; if this repeats, look for a broker that is cut off from the "
+                        "others",
+                    )
+                led.setdefault(found.leader, []).append((topic, number))
         ends: TopicPartitions = {}
         for leader, theirs in led.items():
             ends |= Cluster(self._kafka.model_copy(update={"bootstrap_servers": brokers[leader]})).latest(theirs)

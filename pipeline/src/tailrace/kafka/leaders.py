@@ -48,23 +48,34 @@ class Leaders:
 
 def leaders(instance: int, brokers: Collection[int], topic: str, partition: int, limit: float) -> Leaders:
     """Ask each of these brokers through an instance of librdkafka; raise KafkaException if none answers."""
+    return leaders_of(instance, brokers, topic, [partition], limit)[partition]
+
+
+def leaders_of(
+    instance: int, brokers: Collection[int], topic: str, partitions: Collection[int], limit: float
+) -> dict[int, Leaders]:
+    """Ask for the leaders of several partitions of a topic, which a broker describes at once."""
     end = time.monotonic() + limit
     failures: list[KafkaException] = []
 
-    def ask(broker: int) -> dict[int, int | None]:
+    def ask(broker: int) -> dict[int, dict[int, int | None]]:
         try:
             [found] = described_by(broker, instance, [topic], max(0.1, end - time.monotonic()))
         except KafkaException as error:
             failures.append(error)
             return {}
         if found.error:
-            return {broker: _MISSING} if found.error in UNKNOWN_TOPIC else {}
-        return {broker: found.leaders[partition] if partition < found.partitions else _MISSING}
+            return {broker: dict.fromkeys(partitions, _MISSING)} if found.error in UNKNOWN_TOPIC else {}
+        led = {each: found.leaders[each] if each < found.partitions else _MISSING for each in partitions}
+        return {broker: led}
 
-    told: dict[int, int | None] = {}
+    told: dict[int, dict[int, int | None]] = {}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for each in pool.map(ask, brokers):
             told |= each
     if failures and not told:
         raise failures[0]
-    return Leaders(len(brokers), told)
+    return {
+        partition: Leaders(len(brokers), {broker: said[partition] for broker, said in told.items()})
+        for partition in partitions
+    }

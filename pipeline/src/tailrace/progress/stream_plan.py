@@ -21,6 +21,7 @@ from tailrace.progress.plan import BatchId, Place, Plan, Range, Settings, SinkPa
 # What one task reads: source ranges joined by "+", or a shuffle's partition.
 Slice = NewType("Slice", str)
 
+REDIRECTED = 5  # planned for another sink, where late tasks of its driver write: the digest names the sink
 VERSION = 4
 UNNAMED = 3  # the digest does not name the code and the rules
 BEFORE = 1  # version 0.1, where rejected records were rows like any others
@@ -56,7 +57,6 @@ class StreamPlan:
     cut: tuple[str, ...] | None = None  # the shuffles, as Spark printed them; None if nobody noted them
     topics: Mapping[str, str] | None = None  # the ids of the source topics; None if nobody noted them
     chosen: bool = False  # a person has chosen where the first batch begins
-    redirected: bool = False  # the batch was planned for another sink: late tasks of its driver write there
     version: int = VERSION
 
     @property
@@ -74,7 +74,7 @@ class StreamPlan:
             by = {"code": self.code, "settings": sorted((self.settings or {}).items())} if self.mixes else {}
             cut = {"cut": list(self.cut)} if self.mixes and self.cut is not None else {}
             named.append({"rules": self.rules, **by, **cut})
-        if self.redirected:
+        if self.version == REDIRECTED:
             named.append({"sink": self.sink})
         text = json.dumps(named)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -134,7 +134,6 @@ class StreamPlan:
                 **({} if self.cut is None else {"cut": list(self.cut)}),
                 **({} if self.topics is None else {"topics": dict(self.topics)}),
                 **({"chosen": True} if self.chosen else {}),
-                **({"redirected": True} if self.redirected else {}),
             }
         )
         return text.encode()
@@ -165,7 +164,6 @@ class StreamPlan:
                 cut=tuple(map(str, data["cut"])) if "cut" in data else None,
                 topics=dict(data["topics"]) if "topics" in data else None,
                 chosen=bool(data.get("chosen", False)),
-                redirected=bool(data.get("redirected", False)),
                 version=data["version"],
             )
             digest = data["digest"]
@@ -261,7 +259,7 @@ def read(value: bytes, where: str) -> AnyPlan:
         version = data["version"]
     except (ValueError, KeyError, TypeError) as error:
         raise tampered(where, f"it is not a plan ({type(error).__name__}: {error})") from error
-    if version in (VERSION, UNNAMED, BEFORE):
+    if version in (REDIRECTED, VERSION, UNNAMED, BEFORE):
         return StreamPlan.of(data, where)
     if version == PLAN_VERSION:
         return Plan.of(data, where)

@@ -24,7 +24,7 @@ from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.progress.positions import begins
-from tailrace.progress.stream_plan import StreamPlan, assign, offsets_of
+from tailrace.progress.stream_plan import REDIRECTED, StreamPlan, assign, offsets_of
 from tailrace.spark_stream import analysis, executed, shuffle_keys, spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
 from tailrace.spark_stream.frame import Cut
@@ -248,7 +248,7 @@ class Runner:
         by = assembly.rules, assembly.code, assembly.settings
         now = plan.delivered_by(*by, mixes=cut.mixes, spread=cut.spread, cut=shuffles)
         sink = self._context.pipeline.sink.topic or ""
-        now = replace(now, sink=sink, redirected=now.redirected or now.sink not in {None, sink})
+        now = replace(now, sink=sink, version=now.version if now.sink in {None, sink} else REDIRECTED)
         if plan.done or self._touched or now == plan:
             return plan
         self._context.ledger.write(now, begins(now, now.ends))

@@ -244,10 +244,8 @@ class Keeping(Api):
         del self.kept[kind, name]
 
 
-@pytest.mark.parametrize("away", [False, True])
-def test_restarted_operator_keeps_a_rollback_whichever_watch_it_hears_first(away: bool) -> None:
-    """Each kind has its own watch: it hears of the Pipeline before it hears that the newest revision has failed."""
-    api = Keeping()
+def with_a_changed_sink(api: Keeping) -> tuple[reconcile.Reconciler, Cache, Object, Object, Object]:
+    """Return an operator whose stable Pipeline has got another sink, the Pipeline, and its revisions, old and new."""
     one, cache = made(api)
     one.reconcile(KEY)
     [works] = [body for (kind, _), body in api.kept.items() if kind == "ControllerRevision"]
@@ -258,6 +256,14 @@ def test_restarted_operator_keeps_a_rollback_whichever_watch_it_hears_first(away
     cache.pipeline(changed, gone=False)
     one.reconcile(KEY)
     [fails] = [body for (kind, _), body in api.kept.items() if kind == "ControllerRevision" and body is not works]
+    return one, cache, changed, works, fails
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_restarted_operator_keeps_a_rollback_whichever_watch_it_hears_first(away: bool) -> None:
+    """Each kind has its own watch: it hears of the Pipeline before it hears that the newest revision has failed."""
+    api = Keeping()
+    one, cache, changed, works, fails = with_a_changed_sink(api)
     fails["metadata"] |= {"annotations": {FAILED: "ConfigInvalid: no"}, "resourceVersion": "900"}
     cache.put("ControllerRevision", fails)
     one.reconcile(KEY)
@@ -296,16 +302,7 @@ def test_changed_sink_is_accepted_after_its_rollback(outcome: str, paused: bool)
     It has not ended as long as the Pipeline is paused, so that it still counts when that goes on.
     """
     api = Keeping()
-    one, cache = made(api)
-    one.reconcile(KEY)
-    [works] = [body for (kind, _), body in api.kept.items() if kind == "ControllerRevision"]
-    works["metadata"]["annotations"] = {STABLE: "2026-01-01T00:00:00Z"}
-    cache.put("ControllerRevision", works)
-    spec = PIPELINE["spec"] | {"config": PIPELINE["spec"]["config"] | {"sink": {"topic": "c"}}}
-    changed = PIPELINE | {"metadata": PIPELINE["metadata"] | {"generation": 2, "resourceVersion": "2"}, "spec": spec}
-    cache.pipeline(changed, gone=False)
-    one.reconcile(KEY)
-    [fails] = [body for (kind, _), body in api.kept.items() if kind == "ControllerRevision" and body is not works]
+    one, cache, changed, works, fails = with_a_changed_sink(api)
     record = "ControllerRevision", str(fails["metadata"]["name"])
     left = {FAILED: "ProgressDeadlineExceeded: orders-x: TR-310 plan for another sink or source"}
     fails["metadata"] |= {"annotations": left, "resourceVersion": str(len(api.applied))}
@@ -324,7 +321,7 @@ def test_changed_sink_is_accepted_after_its_rollback(outcome: str, paused: bool)
     cache.put("Job", job | {"metadata": job["metadata"] | {"resourceVersion": "901"}, "status": ended})
     if paused:
         about_it = changed["metadata"] | {"resourceVersion": "3"}
-        cache.pipeline(changed | {"metadata": about_it, "spec": spec | {"paused": True}}, gone=False)
+        cache.pipeline(changed | {"metadata": about_it, "spec": changed["spec"] | {"paused": True}}, gone=False)
         one.reconcile(KEY)
         assert [each["phase"] for each in api.statuses if each.get("phase") in ("Succeeded", "Failed")] == []
         cache.pipeline(changed | {"metadata": about_it | {"resourceVersion": "4"}}, gone=False)

@@ -22,7 +22,7 @@ from tailrace.gateway.librdkafka import available
 from tailrace.gateway.writing import Deliveries
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
-from tailrace.progress.ledger import LEDGER_SETTINGS
+from tailrace.progress.ledger_topic import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import Topics
 from tailrace.testing.embedded import EmbeddedKafka

@@ -32,7 +32,7 @@ from tailrace.gateway import message_protocol as wire
 from tailrace.gateway.client import Client
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
-from tailrace.progress.ledger import LEDGER_SETTINGS
+from tailrace.progress.ledger_topic import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import wait_until
 

@@ -25,7 +25,7 @@ from tailrace.gateway.schemas import ROW_SCHEMA
 from tailrace.gateway.server import Host
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
-from tailrace.progress.ledger import LEDGER_SETTINGS
+from tailrace.progress.ledger_topic import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, Range, SinkPartition
 from tailrace.testing import Record, Topics, consume, produce, wait_until
 

@@ -17,7 +17,7 @@ from tailrace.gateway.writing import Deliveries
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
-from tailrace.progress.ledger import LEDGER_SETTINGS
+from tailrace.progress.ledger_topic import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import Record, Topics, consume, produce, wait_until
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions

@@ -30,7 +30,7 @@ from tailrace.gateway.client import Client
 from tailrace.gateway.schemas import ROW_SCHEMA
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
-from tailrace.progress.ledger import LEDGER_SETTINGS
+from tailrace.progress.ledger_topic import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import Topics, consume, wait_until
 

@@ -263,3 +263,39 @@ def offsets_batches_of(one: Line, most: int) -> Iterator[None]:
     finally:
         change(None, AlterConfigOpType.DELETE)
         wait_until(lambda: limit() == before, "the limit to be lifted", 30)
+
+
+def test_driver_reads_the_ledger_behind_all_that_was_committed_before_it_took_over(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that is cut off tells an end of former times. It stands for every partition that may hold the plan."""
+    one = bench().pipeline(ledger={"partitions": 2})
+    place = (one.ledger.topic, 0)
+    with Ledger.of(one) as first:
+        first.take()
+        first.write(plan_of(one, 0, 1), {})
+        former = Cluster(one.kafka).latest([place, (one.ledger.topic, 1)])
+        first.write(plan_of(one, 1, 1), {})
+    monkeypatch.setattr(Cluster, "latest", lambda _, places: {each: former[each] for each in places})
+    with Ledger.of(one) as idle, Ledger.of(one) as second:
+        assert idle._ends([place]) == {place: former[place]}  # it does not lead, and writes nothing
+        second.take()
+        assert second.latest() == plan_of(one, 1, 1)
+        [end] = second._ends([place]).values()
+        assert end > former[place]
+        assert second._ends([place]) == {place: end}  # asked once
+        assert second.latest("another") is None
+        assert second._ends([(one.ledger.topic, 1)])[one.ledger.topic, 1] > former[one.ledger.topic, 1]
+        second.write(plan_of(one, 2, 1), {})
+        assert second.latest() == plan_of(one, 2, 1)
+
+
+def test_driver_that_was_replaced_before_it_looked_for_its_plan_is_fenced(bench: MakeBench) -> None:
+    """Its question for the ledger's end needs its transactional id."""
+    one = bench().pipeline(ledger={"partitions": 1})
+    with Ledger.of(one) as first, Ledger.of(one) as second:
+        first.take()
+        second.take()
+        with pytest.raises(errors.DriverFenced, match="asking for the ends of the ledger"):
+            first.latest()
+        assert second.latest() is None

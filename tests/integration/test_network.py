@@ -20,7 +20,8 @@ from tailrace.errors import BrokerUnreachable, DriverFenced, KafkaFailed, Record
 from tailrace.gateway import producers
 from tailrace.kafka.clients import add_offsets
 from tailrace.kafka.cluster import Cluster
-from tailrace.progress.ledger import LEDGER_SETTINGS, Ledger
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.ledger_topic import LEDGER_SETTINGS
 from tailrace.progress.marker import Marker, driver_id
 from tailrace.progress.plan import BatchId, Range
 from tailrace.progress.stream_plan import Slice, StreamPlan

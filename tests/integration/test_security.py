@@ -25,7 +25,7 @@ from tailrace.gateway.producers import SinkProducer
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.rights import Operation, for_samples, needed, on_topic, to_create
-from tailrace.progress.ledger import LEDGER_SETTINGS
+from tailrace.progress.ledger_topic import LEDGER_SETTINGS
 from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.startup.run import run
 from tailrace.testing import Record, Topics, consume, produce, wait_until

@@ -23,7 +23,7 @@ from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.rights import Operation
 from tailrace.kafka.topics import recreation, topic_ids
 from tailrace.progress.ledger import Ledger
-from tailrace.progress.plan import BatchId, Place, Plan
+from tailrace.progress.plan import BatchId, Place, Plan, unseen
 from tailrace.progress.positions import Positions, named
 
 _NOTHING = "nothing was read or written"
@@ -139,8 +139,7 @@ def extent(pipeline: Pipeline, request: Request, cluster: Cluster, ledger: Ledge
             then="rename the pipeline that has this name",
         )
     finished = plan.done and reached(plan.ends, plan.until, plan.away)
-    kept = {place: offset for places in plan.away.values() for place, offset in places.items()}
-    return Extent({**kept, **plan.ends}, dict(plan.until), plan.topics, begun=True, finished=finished)
+    return Extent({**unseen(plan.away), **plan.ends}, dict(plan.until), plan.topics, begun=True, finished=finished)
 
 
 def resolved(pipeline: Pipeline, request: Request, cluster: Cluster) -> Extent:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tailrace.progress.plan import Away, Place, Range
+from tailrace.progress.plan import Away, Place, Range, unseen
 
 PART_SECONDS = 0.1  # work that is worth a task of its own
 FIRST_COST = 20e-6  # seconds per record, until a batch has been measured
@@ -61,8 +61,7 @@ def reached(positions: Mapping[Place, int], until: Mapping[Place, int], away: Aw
 
 def read_whole(positions: Mapping[Place, int], until: Mapping[Place, int], away: Away) -> set[str]:
     """Return the topics of which everything before the bound has been read: they may be taken out, or deleted."""
-    kept = {place: offset for places in away.values() for place, offset in places.items()}
-    known = {**kept, **positions}
+    known = {**unseen(away), **positions}
     return {topic for topic, _ in until} - {place[0] for place, end in until.items() if known.get(place, 0) < end}
 
 

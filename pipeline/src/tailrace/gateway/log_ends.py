@@ -14,7 +14,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from tailrace import errors
 from tailrace.gateway.consuming import Consumer, settings
 from tailrace.kafka.leaders import leaders
 
@@ -51,16 +50,11 @@ class LogEnds:
         with contextlib.closing(_client(self._options)) as asking:
             brokers = asking.brokers(limit)
             found = leaders(asking.handle, brokers, topic, partition, limit)
-        if not found.agreed:
-            raise errors.KafkaFailed(
-                f"the brokers do not agree on which of them leads {topic}-{partition}: {found}",
-                kept=KEPT,
-                then=CUT_OFF,
-            )
-        if found.leader is None:
+        leader = found.agreed(f"{topic}-{partition}", KEPT, CUT_OFF)
+        if leader is None:
             return NOWHERE
         # Any other broker may be cut off, and name itself.
-        options = {**self._options, "bootstrap.servers": brokers[found.leader]}
+        options = {**self._options, "bootstrap.servers": brokers[leader]}
         with contextlib.closing(_client(options)) as consumer:
             return consumer.watermarks(topic, partition, limit)[1]
 

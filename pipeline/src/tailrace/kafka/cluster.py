@@ -38,6 +38,8 @@ from tailrace.kafka.leaders import leaders_of
 from tailrace.kafka.rights import Operation, on_group, on_topic
 
 _SPREAD = 3.0  # seconds within which every broker learns of a new topic
+_KEPT = "everything that was delivered; nothing more was read"
+_CUT_OFF = "start the pipeline again; if this repeats, look for a broker that is cut off from the others"
 _MISSES = 2  # unanswered requests for offsets in a row, after which the client is replaced
 
 
@@ -273,14 +275,10 @@ class Cluster:
             except KafkaException as error:
                 raise translate(error, f"asking which brokers lead {topic}") from error
             for number, found in said.items():
-                if not found.agreed or found.leader is None:
-                    raise errors.KafkaFailed(
-                        f"the brokers do not agree on which of them leads {topic}-{number}: {found}",
-                        kept="everything that was delivered; nothing more was read",
-                        then="start the pipeline again; if this repeats, look for a broker that is cut off from the "
-                        "others",
-                    )
-                led.setdefault(found.leader, []).append((topic, number))
+                leader = found.agreed(f"{topic}-{number}", _KEPT, _CUT_OFF)
+                if leader is None:
+                    raise errors.KafkaFailed(f"no broker knows {topic}-{number}", kept=_KEPT, then=_CUT_OFF)
+                led.setdefault(leader, []).append((topic, number))
         ends: TopicPartitions = {}
         for leader, theirs in led.items():
             ends |= Cluster(self._kafka.model_copy(update={"bootstrap_servers": brokers[leader]})).latest(theirs)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaException
 
+from tailrace import errors
 from tailrace.kafka.described_topics import described_by
 from tailrace.kafka.errors import UNKNOWN_TOPIC
 
@@ -27,16 +28,17 @@ class Leaders:
     asked: int
     told: Mapping[int, int | None]  # by broker: the leader that it names, -1 without one
 
-    @property
-    def agreed(self) -> bool:
-        """Whether more than half of the brokers have answered, all of these the same, and the leader among them."""
-        most = 2 * len(self.told) > self.asked and len(set(self.told.values())) == 1
-        return most and (self.leader is _MISSING or self.leader in self.told)
+    def agreed(self, place: str, kept: str, then: str) -> int | None:
+        """Return the leader that they agree on; None if they agree that the partition, `place`, does not exist.
 
-    @property
-    def leader(self) -> int | None:
-        """The leader that they agree on; None if they agree that the partition does not exist."""
-        return next(iter(self.told.values()))
+        Raise KafkaFailed unless more than half have answered, all of these the same, and the leader among them.
+        """
+        most = 2 * len(self.told) > self.asked and len(set(self.told.values())) == 1
+        leader = next(iter(self.told.values()), _MISSING)
+        if not most or (leader is not _MISSING and leader not in self.told):
+            what = f"the brokers do not agree on which of them leads {place}: {self}"
+            raise errors.KafkaFailed(what, kept=kept, then=then)
+        return leader
 
     def __str__(self) -> str:
         said = [

@@ -21,18 +21,16 @@ from tailrace.crash_points import Point
 from tailrace.kafka.clients import TopicPartitions, add_offsets, client_options, committed, lost_id, persist, told
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import PURGED, is_fenced, translate
+from tailrace.kafka.informed_ends import informed_ends
 from tailrace.kafka.informed_reader import InformedReader
 from tailrace.kafka.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
-from tailrace.kafka.topics import setting
-from tailrace.progress import fences, planned_topics
+from tailrace.progress import fences, ledger_topic, planned_topics
 from tailrace.progress.group_note import GroupNote
 from tailrace.progress.marker import Marker, driver_id, lead_group, markers_group, offsets_group
 from tailrace.progress.plan import Place, Plan, SinkPartition
 from tailrace.progress.plan_lookup import PlanLookup, place_of
 from tailrace.progress.stream_plan import AnyPlan
 
-# Small segments: only closed ones are compacted, and each start reads the others.
-LEDGER_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1"}
 _COMMIT_LIMIT = 30.0
 _SOON = 0.1  # seconds; 0 would mean without a limit
 _OFFSETS_LIMIT = 15.0  # longer than the brokers need to replace one that was killed
@@ -49,8 +47,7 @@ class Ledger:
         self._topic = topic
         self._base = client_options(kafka)
         self._cluster = Cluster(kafka)
-        self.partitions = self._cluster.ensure(topic, partitions, replication, LEDGER_SETTINGS, Operation.READ)
-        self._check_policy()
+        self.partitions = ledger_topic.ensure(self._cluster, topic, partitions, replication)
         self._prepared: Producer | None = None
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
@@ -58,6 +55,7 @@ class Ledger:
         self._ear = crash_points.Ear(Point.PLAN_SENT)
         self._asked: float | None = None  # when a question or a plan began a transaction that may not have ended
         self._planned = False  # whether that one may hold a plan
+        self._informed: TopicPartitions = {}  # ends that a driver's look for its last plan must reach
         self._lock = threading.Lock()  # Spark's callback and the driver's own thread both write
 
     @classmethod
@@ -172,22 +170,29 @@ class Ledger:
         name = of or self._name
         consumer = self._reader(f"tailrace.{self._name}.reader")
         try:
-            lookup = PlanLookup(consumer, self._topic, self._cluster.earliest, self._cluster.latest, self._name)
+            lookup = PlanLookup(consumer, self._topic, self._cluster.earliest, self._ends, self._name)
             return lookup.latest(name, place_of(name, self.partitions), self.partitions)
         finally:
             consumer.assign([])
             consumer.close()
 
-    def _check_policy(self) -> None:
-        """Raise LedgerUnusable if the brokers would delete plans."""
-        policy = setting(self._cluster, self._topic, "cleanup.policy")
-        if policy is not None and "delete" in policy.split(","):
-            raise errors.LedgerUnusable(
-                f"the ledger topic {self._topic!r} has cleanup.policy={policy}: the brokers would delete plans",
-                kept="nothing was read or written",
-                then=f"kafka-configs.sh --alter --entity-type topics --entity-name {self._topic} "
-                "--add-config cleanup.policy=compact",
-            )
+    def _ends(self, places: Sequence[Place]) -> TopicPartitions:
+        """Return the ends of partitions; a driver learns them from brokers that have all that was committed."""
+        new, doing = [place for place in places if place not in self._informed], "asking for the ends of the ledger"
+        producer = self._producer
+        if producer is not None and new:
+            try:
+                with self._lock:
+                    self._settle(producer, doing)
+                    self._asked, self._planned = time.monotonic(), True  # not to be committed, if this fails
+                    self._informed |= informed_ends(producer, new, _OFFSETS_LIMIT, doing)
+                    self._asked, self._planned = None, False
+            except KafkaException as error:
+                if is_fenced(error):
+                    raise self._fenced(doing) from error
+                rights = [self._right(Operation.WRITE), on_transactions(self._name)]
+                raise translate(error, doing, kept="nothing was read or written", rights=rights) from error
+        return {place: max(end, self._informed.get(place, 0)) for place, end in self._cluster.latest(places).items()}
 
     def write(self, plan: AnyPlan, positions: TopicPartitions) -> None:
         """Write a plan, and how far the earlier batches have read, in one transaction."""

@@ -32,6 +32,11 @@ _COMPRESSED_FROM = 16_384  # characters: larger plans would approach the broker'
 _MAGIC = b"\x02z"
 
 
+def unseen(away: Away) -> dict[Place, int]:
+    """Return the positions that are kept of topics that are not seen."""
+    return {place: offset for places in away.values() for place, offset in places.items()}
+
+
 @dataclass(frozen=True, order=True)
 class Range:
     """Offsets of one topic partition: from `start`, up to but excluding `end`."""

@@ -24,7 +24,7 @@ from tailrace.gateway.schemas import ROW_SCHEMA
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.rights import Operation
-from tailrace.progress.ledger import LEDGER_SETTINGS
+from tailrace.progress.ledger_topic import LEDGER_SETTINGS
 
 if TYPE_CHECKING:
     Batches = Iterator[pa.RecordBatch]

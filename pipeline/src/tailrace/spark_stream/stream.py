@@ -27,7 +27,7 @@ from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress import expiry
 from tailrace.progress.marker import Marker
-from tailrace.progress.plan import BEFORE_FIRST, BatchId, Plan, SinkPartition
+from tailrace.progress.plan import BEFORE_FIRST, BatchId, Plan, SinkPartition, unseen
 from tailrace.progress.positions import listed, named, seen_again
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 from tailrace.spark_stream import spark_source
@@ -115,8 +115,7 @@ def _recorded(context: Context, topics: SourceTopics, known: Plan) -> tuple[Topi
     """
     pipeline, cluster = context.pipeline, context.cluster
     kept = seen_again(known, source.topics(pipeline, cluster, known.topics).found)
-    away = {place: at for places in known.away.values() for place, at in places.items()}
-    away = {place: at for place, at in away.items() if place[0] not in {topic for topic, _ in known.ends}}
+    away = {place: at for place, at in unseen(known.away).items() if place[0] not in {topic for topic, _ in known.ends}}
     stored, again = topics.moved({**away, **kept, **known.ends})
     anew = first_position.moved(context, known, stored)
     positions, notes = source.within(pipeline, stored | anew, cluster)

@@ -398,7 +398,7 @@ def test_plan_that_expires_unanswered_is_not_taken_for_a_newer_driver(
     direct = Cluster(Kafka(bootstrap_servers=line.kafka.bootstrap_servers))
     with Ledger(line.pipeline, topic, kafka, 1, 1) as ledger:
         fail_second_plan(line, ledger, plan, monkeypatch, Api.TXN_OFFSET_COMMIT)
-        wait_until(lambda: direct.latest([(topic, 0)])[topic, 0] >= 4, "the brokers' marker that aborts the plan", 30)
+        wait_until(lambda: direct.latest([(topic, 0)])[topic, 0] >= 6, "the brokers' marker that aborts the plan", 30)
         line.kafka.proxy.heal()
         assert not ledger.overtaken()
         with pytest.raises(KafkaFailed, match="they abort one after 1 s"):

@@ -205,6 +205,8 @@ def lost_id(producer: Producer, place: TopicPartition, group: object, limit: flo
         except KafkaException as error:
             if code_of(error) not in {KafkaError._STATE, *_CALLED} and not error.args[0].txn_requires_abort():
                 raise
+            if commit and code_of(error) == KafkaError._CONFLICT and _resumed(producer, left()):
+                return False
         try:
             _until(end, add, {KafkaError._PREV_IN_PROGRESS})
         except KafkaException as error:
@@ -220,6 +222,17 @@ def lost_id(producer: Producer, place: TopicPartition, group: object, limit: flo
     except KafkaException as error:
         return None if _may_pass(error, _CALLED) else is_fenced(error)
     return False
+
+
+def _resumed(producer: Producer, limit: float) -> bool:
+    """Return whether a commit that ran out of time has ended now: the producer refuses every other call until then."""
+    try:
+        told(producer, lambda: producer.commit_transaction(limit))
+    except KafkaException as error:
+        if is_fenced(error):
+            raise
+        return False
+    return True
 
 
 def _may_pass(error: KafkaException, also: Container[int]) -> bool:

@@ -21,7 +21,7 @@ from tailrace.crash_points import Point
 from tailrace.kafka.clients import TopicPartitions, add_offsets, client_options, committed, lost_id, persist, told
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import PURGED, is_fenced, translate
-from tailrace.kafka.informed_ends import informed_ends
+from tailrace.kafka.informed_end import informed_end
 from tailrace.kafka.informed_reader import InformedReader
 from tailrace.kafka.rights import Operation, Right, on_group, on_groups, on_topic, on_transactions
 from tailrace.progress import fences, ledger_topic, planned_topics
@@ -55,7 +55,7 @@ class Ledger:
         self._ear = crash_points.Ear(Point.PLAN_SENT)
         self._asked: float | None = None  # when a question or a plan began a transaction that may not have ended
         self._planned = False  # whether that one may hold a plan
-        self._informed: TopicPartitions = {}  # ends that a driver's look for its last plan must reach
+        self._informed: TopicPartitions = {}  # the end that this driver's look for its last plan must reach
         self._lock = threading.Lock()  # Spark's callback and the driver's own thread both write
 
     @classmethod
@@ -97,10 +97,25 @@ class Ledger:
         doing = f"taking over the transactional id {name!r}"
         persist(lambda: producer.init_transactions(_COMMIT_LIMIT), doing, 60, [on_transactions(self._name)])
         self._producer = producer
+        self._asked, self._planned = None, False  # of an earlier producer
         self._consumer = self._reader(offsets_group(self._name))
         # A standby may have waited for days: an older driver, fenced now, may have used partitions that were added. A
         # smaller number is of a broker that does not know them yet.
         self.partitions = max(self.partitions, self._cluster.topics().get(self._topic, 0))
+        self._inform(producer)
+
+    def _inform(self, producer: Producer) -> None:
+        """Learn where the log of this pipeline's plans ends, from a broker that has all that was committed."""
+        doing, began = "asking for the end of the ledger", time.monotonic()
+        try:
+            place = self._topic, self._partition
+            self._informed = {place: informed_end(producer, *place, _COMMIT_LIMIT)}
+        except KafkaException as error:
+            self._asked = began  # a later question ends it
+            if is_fenced(error) and time.monotonic() - began <= fences.TRANSACTION_TIMEOUT:
+                raise self._fenced(doing) from error
+            rights = [self._right(Operation.WRITE), on_transactions(self._name)]
+            raise translate(error, doing, kept="nothing was read or written", rights=rights) from error
 
     def overtaken(self) -> bool:
         """Ask whether a newer driver has taken over, although it may not have written a plan yet."""
@@ -177,22 +192,8 @@ class Ledger:
             consumer.close()
 
     def _ends(self, places: Sequence[Place]) -> TopicPartitions:
-        """Return the ends of partitions; a driver learns them from brokers that have all that was committed."""
-        new, doing = [place for place in places if place not in self._informed], "asking for the ends of the ledger"
-        producer = self._producer
-        if producer is not None and new:
-            try:
-                with self._lock:
-                    self._settle(producer, doing)
-                    self._asked, self._planned = time.monotonic(), True  # not to be committed, if this fails
-                    self._informed |= informed_ends(producer, new, _OFFSETS_LIMIT, doing)
-                    self._asked, self._planned = None, False
-            except KafkaException as error:
-                if is_fenced(error):
-                    raise self._fenced(doing) from error
-                rights = [self._right(Operation.WRITE), on_transactions(self._name)]
-                raise translate(error, doing, kept="nothing was read or written", rights=rights) from error
-        return {place: max(end, self._informed.get(place, 0)) for place, end in self._cluster.latest(places).items()}
+        ends = self._cluster.latest(places)
+        return {place: max(end, self._informed.get(place, 0)) for place, end in ends.items()}
 
     def write(self, plan: AnyPlan, positions: TopicPartitions) -> None:
         """Write a plan, and how far the earlier batches have read, in one transaction."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,20 +47,15 @@ class PlanLookup:
 
     def latest(self, name: str, own: int, partitions: int) -> AnyPlan | None:
         """Return the last plan of a pipeline, from its `own` partition, or else from any of the ledger's."""
-        for numbers in ([own], [number for number in range(partitions) if number != own]):
-            plans = [plan for plan in self._in(name, numbers) if plan is not None]
-            if plans:
-                return max(plans, key=lambda plan: (plan.batch, plan.at))
-        return None
+        found = self._in(name, own)
+        if found is not None:
+            return found
+        plans = [self._in(name, number) for number in range(partitions) if number != own]
+        return max((each for each in plans if each is not None), key=lambda plan: (plan.batch, plan.at), default=None)
 
-    def _in(self, name: str, numbers: Sequence[int]) -> Iterator[AnyPlan | None]:
-        """Return the last plan in each of these partitions."""
-        places = [(self.topic, number) for number in numbers]
-        lows, highs = (self.earliest(places), self.latest_end(places)) if places else ({}, {})
-        for place in places:
-            yield self._last(name, place[1], lows[place], highs[place])
-
-    def _last(self, name: str, number: int, low: int, high: int) -> AnyPlan | None:
+    def _in(self, name: str, number: int) -> AnyPlan | None:
+        place = (self.topic, number)
+        low, high = self.earliest([place])[place], self.latest_end([place])[place]
         span = _LOOK_BACK
         while low < high:
             start = max(low, high - span)

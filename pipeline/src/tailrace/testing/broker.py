@@ -102,8 +102,13 @@ class Broker:
         self.finish(STOP_LIMIT)
 
     def pause(self) -> None:
-        """Suspend the process: its connections stay open, but nothing answers."""
+        """Suspend the process: its connections stay open, but nothing answers once this has returned."""
         self._signal(signal.SIGSTOP)
+        end = time.monotonic() + STOP_LIMIT
+        while not _suspended(self.pid):  # on a busy machine, its threads answer until the signal reaches one of them
+            if time.monotonic() > end:
+                raise InvariantBroken(f"broker {self.node_id} was not suspended within {STOP_LIMIT:.0f} s")
+            time.sleep(0.001)
 
     def resume(self) -> None:
         """Resume a paused process."""
@@ -191,6 +196,15 @@ class Broker:
                 if pipe is not None:
                     pipe.close()
             watcher.wait(STOP_LIMIT)
+
+
+def _suspended(pid: int) -> bool:
+    """Return whether every thread is stopped; without /proc, assume it."""
+    states = []
+    for each in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # the thread has ended
+            states.append(each.read_text().rpartition(")")[2].split()[0])
+    return set(states) <= {"T"}
 
 
 def random_id() -> str:

@@ -1,4 +1,4 @@
-"""The ends of logs as they are, and not as a broker remembers them that no longer leads their partitions.
+"""The end of a log as it is, and not as a broker remembers it that no longer leads the partition.
 
 A broker that is cut off from the others takes itself for the leader, and its log lacks what the next leader has
 received since: a driver would take an older plan for the last one, and deliver its records again. No question of a
@@ -8,40 +8,37 @@ has just fenced a transactional id sends a record, and reads at least as far as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from tailrace.kafka.clients import TopicPartitions, told
+from tailrace.kafka.clients import told
 from tailrace.kafka.errors import PURGED
 
 # No name has these bytes: they are not UTF-8. Each such record replaces the one before when the topic is compacted.
 _KEY = b"\xff"
 
 
-def informed_ends(producer: Producer, places: Sequence[tuple[str, int]], limit: float, doing: str) -> TopicPartitions:
-    """Return for each partition an end behind all that was committed before; the producer has just taken its id.
+def informed_end(producer: Producer, topic: str, partition: int, limit: float) -> int:
+    """Return an end behind all that was committed before; the producer has just taken its transactional id.
 
-    It commits a record without a value in each: an abort that arrives late may end a later transaction
-    (docs/decisions/0015). If this raises, its transaction may still be open.
+    It commits a record without a value: an abort that arrives late may end a later transaction (docs/decisions/0015).
+    If this raises, its transaction may still be open.
     """
-    ends: TopicPartitions = {}
+    ends: list[int] = []
     refused: list[KafkaError] = []
 
     def heard(error: KafkaError | None, message: Message) -> None:
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        offset = message.offset()
         if error is not None:
             refused.extend([error] if error.code() not in PURGED else [])
-        elif topic is not None and partition is not None and offset is not None:
-            ends[topic, partition] = offset + 1
+        elif offset is not None:
+            ends.append(offset + 1)
 
     producer.begin_transaction()
-    for topic, partition in places:
-        producer.produce(topic, None, _KEY, partition, on_delivery=heard)
+    producer.produce(topic, None, _KEY, partition, on_delivery=heard)
     try:
         told(producer, lambda: producer.commit_transaction(limit))
     except KafkaException as error:
         raise KafkaException(refused[0]) if refused else error from error
-    if len(ends) < len(places):
-        raise KafkaException(KafkaError(KafkaError._FAIL, f"{doing}: {len(places) - len(ends)} reports are missing"))
-    return ends
+    if not ends:
+        raise KafkaException(KafkaError(KafkaError._FAIL, "the record was committed, and not reported"))
+    return ends[0]

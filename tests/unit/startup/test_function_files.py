@@ -115,10 +115,10 @@ def test_second_function_file_of_a_name_is_refused_before_the_session_is_spoilt(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Spark would hold both, and fail each later job at the second one."""
-    shipped(spark, tmp_path / "a a", "tailrace_test_twice", b"a")
+    shipped(spark, tmp_path / "a a", "tailrace_test_second_file", b"a")
     held = spark.sparkContext.listFiles
-    with pytest.raises(FunctionMissing, match=r"tailrace_test_twice\.py") as caught:
-        shipped(spark, tmp_path / "b", "tailrace_test_twice", b"b")
+    with pytest.raises(FunctionMissing, match=r"tailrace_test_second_file\.py") as caught:
+        shipped(spark, tmp_path / "b", "tailrace_test_second_file", b"b")
     assert caught.value.then == "rename the file, or use another Spark session"
     assert spark.sparkContext.listFiles == held
     assert works(spark)

@@ -60,7 +60,8 @@ def _rival(one: Driven, start: Callable[[Driven], object] = Driven.start) -> Non
     first = one.driver
     if first.code is None:
         start(one)
-        _fenced(one, first)
+        # Brokers that were struck may not answer the older driver in time, so that it ends before it learns more.
+        _fenced(one, first, DriverFenced if BROKER.keys().isdisjoint(one.world.strikes) else BrokerUnreachable)
 
 
 def _fenced(one: Driven, first: Driver, other: type[TailraceError] = DriverFenced) -> None:

@@ -169,7 +169,7 @@ def test_restart_begins_slowly_again(bench: MakeBench) -> None:
 
 
 def test_size_of_records_is_sampled_from_the_topic(tailrace_topics: Topics) -> None:
-    """It samples keys and values of the next records; there is no result at the topic's end or without a broker."""
+    """It samples keys and values of the next records; there is no result at the topic's end."""
     kafka, topic = Kafka(bootstrap_servers=tailrace_topics.bootstrap_servers), tailrace_topics("in", 2)
     produce(kafka.bootstrap_servers, topic, [Sent(bytes(90), key=bytes(10), partition=0)] * 20)
     produce(kafka.bootstrap_servers, topic, [Sent(None, partition=1)] * 20)
@@ -178,7 +178,12 @@ def test_size_of_records_is_sampled_from_the_topic(tailrace_topics: Topics) -> N
     assert weight(kafka, {(topic, 0): 20, (topic, 1): 20}) is None
     assert weight(kafka, {(topic, 0): 7_000}) is None
     assert weight(kafka, {}) is None
-    assert weight(Kafka(bootstrap_servers="127.0.0.1:1"), {(topic, 0): 0}) is None
+
+
+def test_size_of_records_stays_unknown_if_no_broker_answers_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch does not wait for it."""
+    monkeypatch.setattr("tailrace.driver.record_size._PROBE_LIMIT", 0.2)
+    assert weight(Kafka(bootstrap_servers="127.0.0.1:1"), {("in", 0): 0}) is None
 
 
 def test_topic_that_is_empty_at_the_start_begins_with_few_records(bench: MakeBench) -> None:

@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +54,18 @@ def engine(source: Path = SOURCE) -> str:
     found = hashlib.sha256()
     for room in ENGINE:
         for file in sorted((source / room).rglob("*.py")):
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-            for node in ast.walk(tree):
-                if (
-                    isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-                    and ast.get_docstring(node) is not None
-                ):
-                    node.body = node.body[1:]
-            found.update(f"{file.relative_to(source)}\n{ast.dump(tree)}\n".encode())
+            code = _code(file, file.stat().st_mtime_ns)
+            found.update(f"{file.relative_to(source)}\n{code}\n".encode())
     return found.hexdigest()[:16]
+
+
+@cache  # a campaign asks after each world, and parsing takes a second
+def _code(file: Path, changed: int) -> str:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:]
+    return ast.dump(tree)
 
 
 def merged(known: Iterable[Line], new: Iterable[Line], digest: str) -> list[Line]:

@@ -221,3 +221,29 @@ def test_stateful_batch_that_would_be_joined_in_another_way_is_refused_once_a_pa
     spark.conf.set("spark.sql.autoBroadcastJoinThreshold", SETTINGS["spark.sql.autoBroadcastJoinThreshold"])
     enrich(one)
     assert numbers(one) == list(range(40))
+
+
+DIVIDED = """
+    from pyspark.sql import functions as F
+
+    def joined(frame):
+        numbers = frame.sparkSession.range(40).select(F.col("id").cast("string").cast("binary").alias("value"))
+        table = numbers.repartition(8, "value").cache()
+        return frame.repartition(8, "value").join(table.hint("merge"), "value")
+"""
+
+
+@pytest.mark.takes(10)
+def test_sink_partitions_that_spark_would_merge_beside_a_cached_table_are_refused_at_the_start(
+    bench: MakeBench,
+) -> None:
+    """Nothing is planned; with as many sink partitions as the shuffle has, everything is delivered."""
+    one = bench(partitions=2)
+    one.write("divided.py", DIVIDED)
+    fill(one)
+    process = {"function": "divided.py:joined"}
+    with pytest.raises(errors.FunctionInvalid, match=r"sink.partitions \(4\) merges the 8 partitions"):
+        one.run(process=process, sink={"partitions": 4})
+    assert numbers(one) == []
+    one.run(process=process, sink={"partitions": 8})
+    assert numbers(one) == list(range(40))

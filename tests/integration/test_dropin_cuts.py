@@ -267,6 +267,21 @@ def test_hidden_frame_in_a_coalesced_union_is_refused(bench: MakeBench, spark: S
     assert numbers(one) == []
 
 
+def test_tasks_with_state_are_not_merged_but_into_one(bench: MakeBench, tmp_path: Path) -> None:
+    """Spark merges them by the executors that keep their state, which a restart forgets."""
+    one = bench(partitions=2)
+    fill(one, 0, 40)
+    kept = read(one).dropDuplicates(["value"])
+    for number, (query, change) in enumerate(
+        [(kept.coalesce(2), lambda frame: frame), (kept, lambda frame: frame.coalesce(2))]
+    ):
+        with pytest.raises(Exception, match=r"(?s)TR-103.*coalesce\(2\) merges tasks by the executors"):
+            deliver(query, one, tmp_path / f"c{number}", change)
+    assert numbers(one) == []
+    deliver(kept, one, tmp_path / "c", lambda frame: frame.coalesce(1))
+    assert numbers(one) == list(range(40))
+
+
 LOOKUP = """
     from pyspark.sql import functions as F
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from support.pipelines import numbered
-from support.threads import Deliver, Line, first_part_only, killed_before_noting, nothing
+from support.threads import Deliver, Line, first_part_only, killed_before_noting, nothing, recreated
 from tailrace import errors
 from tailrace.cli.offsets import app
 from tailrace.kafka.cluster import Cluster
@@ -260,3 +260,23 @@ def test_offsets_that_a_person_has_set_before_the_first_batch_are_kept(line: Mak
     assert done.exit_code == 0, done.output
     begin(new, one)
     assert one.values() == [*numbered(0, 4), *numbered(3, 5), *numbered(4, 5)]
+
+
+def test_new_name_does_not_begin_in_the_middle_of_a_topic_that_was_created_again(line: MakeLine) -> None:
+    """The last batch of the earlier name was delivered, and not noted; its ends are of the topic that was deleted."""
+    one = line(1)
+    other = one.topics("kept", 1)
+    both = {"topics": [one.source, other]}
+    one.send(numbered(0, 5))
+    produce(one.kafka, other, [Record(each) for each in numbered(5, 10)])
+    with pytest.raises(errors.QueryFailed):
+        one.run(killed_before_noting, source=both)
+    recreated(one)
+    one.send(numbered(10, 20))
+    new, ledger, begins = renamed(one), {"topic": f"{one.name}.ledger"}, {"from": f"tailrace.{one.name}"}
+    with pytest.raises(errors.PlanOfAnother, match=f"{one.source} was deleted and created again since batch 0") as told:
+        new.run(ledger=ledger, offsets=begins, source=both)
+    assert "source.on_data_loss: reset and --batch" in told.value.then
+    one.run(source={**both, "on_data_loss": "reset"})
+    new.run(ledger=ledger, offsets=begins, source=both)
+    assert one.values() == numbered(0, 20)

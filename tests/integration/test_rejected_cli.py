@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -15,9 +15,11 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from typer.testing import CliRunner
 
+from support.kafkaproxy import Fault, nth, proxied
 from support.threads import Line
+from support.wire import Api
 from tailrace.admin.replay import Replay
-from tailrace.admin.selection import Home, Selection, select
+from tailrace.admin.selection import Home, Marks, Selection, select
 from tailrace.cli.rejected import app
 from tailrace.errors import KafkaFailed, OptionRefused, RecordTooLarge
 from tailrace.kafka.clients import add_offsets
@@ -238,6 +240,38 @@ def test_transaction_that_the_brokers_ended_is_not_taken_for_another_replay(
     assert hasty.arrived() == []
 
 
+def test_commit_of_a_replay_that_arrives_in_its_next_transaction_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would commit records before their marks, and the repeated command would send them once more."""
+    produce_one, held = Replay._produce, list[Any]()
+    with proxied() as kafka:
+        setup = Setup(kafka, Topics(kafka.bootstrap_servers))
+        setup.bootstrap = kafka.proxied_servers
+        setup.reject(*range(6))
+
+        def late(sending: Replay, message: Message, home: Home) -> None:
+            produce_one(sending, message, home)
+            if message.offset == 1:  # the second transaction has begun
+                sending._producer.flush(10)
+                held[0].let_go()
+                raise RuntimeError("the replay is killed")
+
+        def held_back(sending: Replay) -> None:
+            kafka.proxy.judge = nth(Api.END_TXN, Fault.HOLD, transaction=sending._name)
+            commit(sending)
+            held.append(kafka.proxy.one_held())
+
+        commit = Replay._commit
+        monkeypatch.setattr(Replay, "_commit", held_back)
+        monkeypatch.setattr(Replay, "_produce", late)
+        monkeypatch.setattr("tailrace.admin.replay._PART", 0.0)
+        with pytest.raises(RuntimeError, match="the replay is killed"):
+            setup.replay("--all")
+        monkeypatch.undo()
+        kafka.proxy.heal()
+        assert setup.replay("--all")["before"] == 1
+        assert setup.arrived() == [b"value-%d" % number for number in range(6)]
+
+
 def test_replay_that_another_one_fences_says_so(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what it has sent by then; the other one does not send it again."""
     setup.reject(*range(5))
@@ -251,6 +285,28 @@ def test_replay_that_another_one_fences_says_so(setup: Setup, monkeypatch: pytes
         produce_one(sending, message, home)
 
     monkeypatch.setattr(Replay, "_produce", taken_over)
+    monkeypatch.setattr("tailrace.admin.replay._PART", 0.0)
+    with pytest.raises(KafkaFailed, match="another replay has taken over") as caught:
+        setup.replay("--all")
+    assert caught.value.kept == "2 records were sent and are marked as replayed"
+    assert setup.arrived() == [b"value-%d" % number for number in range(5)]
+
+
+def test_replay_ends_once_another_one_has_sent_more_between_its_transactions(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a new epoch for each of them, and so would go on without having noticed the other one."""
+    setup.reject(*range(5))
+    others = [2]
+    renew = Replay._renew
+
+    def overtaken(sending: Replay, marked: Mapping[int, Marks]) -> None:
+        if sending._marked in others:
+            others.clear()
+            assert setup.replay("--all")["replayed"] == 3
+        renew(sending, marked)
+
+    monkeypatch.setattr(Replay, "_renew", overtaken)
     monkeypatch.setattr("tailrace.admin.replay._PART", 0.0)
     with pytest.raises(KafkaFailed, match="another replay has taken over") as caught:
         setup.replay("--all")

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
-from tailrace.driver.frame_analysis import Analysis, Planning, analyse
+from tailrace.driver.frame_analysis import Analysis, Planning, analyse, planned_cut
 from tailrace.driver.leaf import one_row_per_task
 from tailrace.driver.spark_jobs import answers, kept_job
 from tailrace.errors import ConfigInvalid, FunctionInvalid, InvariantBroken
@@ -424,6 +424,29 @@ def test_other_tables_may_be_computed_in_any_way(leaf: DataFrame, table: DataFra
     other = table.repartition(3).distinct().sort("k").limit(4).union(table.coalesce(1)).groupBy("k").count()
     found = analyse(leaf.join(other, leaf.key == other.k, "left"), leaf)
     assert (found.planning, found.cut) == (Planning.PLANNED, ())
+
+
+def test_tasks_behind_a_shuffle_are_not_merged_beside_a_cached_table_that_is_divided_like_it(
+    leaf: DataFrame, table: DataFrame
+) -> None:
+    """Spark would merge them by the hosts that keep the table, which are others after a restart."""
+    kept = table.repartition(8, "k").cache()
+    rows = leaf.repartition(8, "key").join(kept.hint("merge"), leaf.key == kept.k, "left")
+    try:
+        with pytest.raises(FunctionInvalid, match=r"sink.partitions \(4\) merges the 8 .*\(InMemoryTableScan\)"):
+            analyse(rows, leaf, 4)
+        for most in (8, None):
+            assert analyse(rows, leaf, most).partitions == 8
+        with pytest.raises(FunctionInvalid, match=r"\(4\) merges the 8"):
+            planned_cut(rows.coalesce(4), leaf)
+        assert planned_cut(rows, leaf)[1] == 8
+        # Shuffled or broadcast, the table comes from wherever it is kept.
+        for other in (table.cache().hint("merge"), F.broadcast(kept), table.hint("merge")):
+            joined = leaf.repartition(8, "key").join(other, leaf.key == other.k, "left")
+            assert analyse(joined, leaf, 2).partitions == 8
+    finally:
+        kept.unpersist()
+        table.unpersist()
 
 
 def test_adaptive_execution_is_not_accepted(leaf: DataFrame) -> None:

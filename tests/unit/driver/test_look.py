@@ -198,3 +198,18 @@ def test_id_that_was_replaced_is_not_believed_again(monkeypatch: pytest.MonkeyPa
     for _ in range(10):
         assert brokers.named("old").topics == {}
     assert brokers.named("new").topics == {"in": "new"}
+
+
+def test_id_of_a_topic_that_was_deleted_is_not_believed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its positions are gone by then, so all that a broker which was away still has of it would count as new."""
+    brokers = Lagging(monkeypatch)
+    brokers.seen()
+    brokers.topics = {}
+    for _ in range(3):
+        found = brokers.seen(CERTAIN_AFTER)
+    assert found.deleted == {"in"}
+    brokers.topics = {"in": ("id", 2)}
+    for _ in range(10):
+        found = brokers.seen(CERTAIN_AFTER)
+        assert (found.topics, found.ends) == ({}, {})
+    assert brokers.named("new").topics == {"in": "new"}

@@ -9,11 +9,12 @@ from typing import Any, cast
 import pytest
 
 from tailrace import errors
+from tailrace.admin.offsets import open_parts
 from tailrace.config import Delivery
 from tailrace.driver.recovery import changed, last_marked, repeatable, unfinished
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker
-from tailrace.progress.plan import BatchId, Plan, Range, Settings, SinkPartition
+from tailrace.progress.plan import BatchId, Place, Plan, Range, Settings, SinkPartition
 from tailrace.progress.stream_plan import BEFORE, VERSION, Slice, StreamPlan
 
 
@@ -79,18 +80,11 @@ def test_batch_that_the_engine_would_cut_otherwise_is_chosen_again_unless_a_part
 ) -> None:
     """A part that is delivered decides for the rest; at-least-once delivery may repeat it."""
 
-    class Stored:
-        """A ledger whose group has not read the batch."""
-
-        def positions(self, places: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-            """Return the batch's begin."""
-            return dict.fromkeys(places, 0)
-
     begun = replace(shuffled(None), delivery=delivery)
     marker = Marker.of(begun.batch, begun.digest, begun.sinks)
 
     def left(fits: bool, markers: dict[SinkPartition, Marker]) -> object:
-        return unfinished(begun, markers, cast(Ledger, Stored()), "r", "c", None, lambda plan: fits)
+        return unfinished(begun, markers, cast(Ledger, None), "r", "c", None, lambda plan: fits)
 
     again = {("in", 0): 0}
     part = {SinkPartition(0): marker} if delivery is Delivery.EXACTLY_ONCE else {}
@@ -120,22 +114,35 @@ def test_markers_are_as_old_as_the_last_batch_that_left_one() -> None:
     assert last_marked(at_least, {SinkPartition(0): old}) == 0.0
 
 
-def test_unfinished_batch_asks_only_for_offsets_of_partitions_that_it_reads() -> None:
+class Stored:
+    """A ledger whose group has the ends of the last batch."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[Place]] = []
+
+    def positions(self, places: dict[Place, int]) -> dict[Place, int]:
+        """Return where the batch ends."""
+        self.asked.append(list(places))
+        return places
+
+
+def test_batch_that_spark_made_asks_only_for_offsets_of_partitions_that_it_reads() -> None:
     """A topic that is hidden may not be asked for, and is only carried along."""
-    asked: list[dict[tuple[str, int], int]] = []
+    ends = json.dumps({"in": {"0": 5}, "hidden": {"0": 9}})
+    begun = replace(
+        plan("r", "c"), entry=f"v1\n{{}}\n{ends}", reads=(Range("in", 0, 0, 5),), delivery=Delivery.AT_LEAST_ONCE
+    )
+    stored = Stored()
+    assert unfinished(begun, {}, cast(Ledger, stored), "r", "c") is None
+    assert stored.asked == [[("in", 0)]]
 
-    class Stored:
-        """A ledger with the offsets of its group."""
 
-        def positions(self, places: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-            """Return where the batch ends."""
-            asked.append(places)
-            return places
-
-    ends = {("in", 0): 5, ("hidden", 0): 9}
-    begun = replace(own(Delivery.AT_LEAST_ONCE), parts=((Range("in", 0, 0, 5),),), ends=ends)
-    assert unfinished(begun, {}, cast(Ledger, Stored()), "r", "c") is None
-    assert [list(each) for each in asked] == [[("in", 0)]]
+def test_open_batch_is_delivered_although_the_group_has_its_ends() -> None:
+    """A tool, or a broker that has lost the group, may say so; the driver stores them together with its note."""
+    parts = ((Range("in", 0, 0, 5),),)
+    begun = replace(own(Delivery.AT_LEAST_ONCE), parts=parts, outputs=1, ends={("in", 0): 5})
+    assert unfinished(begun, {}, cast(Ledger, Stored()), "r", "c") == begun
+    assert open_parts(begun, {}, cast(Ledger, Stored())) == [0]
 
 
 def left(version: int, *reads: Range) -> Plan | dict[tuple[str, int], int] | None:

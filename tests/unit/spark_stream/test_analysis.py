@@ -89,6 +89,29 @@ def test_each_operator_that_spark_plans_with_an_exchange_counts_as_a_shuffle(
     assert (check_shuffles(rows) > 0) == planned
 
 
+@pytest.mark.parametrize(
+    "merged",
+    [
+        lambda rows: rows.groupBy("value").count().coalesce(2),
+        lambda rows: with_state(rows).select("value").coalesce(3).filter("value > 1"),
+        lambda rows: rows.coalesce(2).groupBy("value").count(),
+    ],
+)
+def test_stream_with_state_whose_tasks_spark_would_merge_is_refused(
+    spark: SparkSession, merged: Callable[[DataFrame], DataFrame]
+) -> None:
+    """It merges them by the executors that keep the state: an open batch would fit its plan at no later start."""
+    with pytest.raises(FunctionInvalid, match=r"coalesce\([23]\) merges tasks by the executors"):
+        check_shuffles(merged(spark.readStream.format("rate").load()))
+
+
+def test_stream_with_state_may_be_written_by_one_task(spark: SparkSession) -> None:
+    """There is one way to merge all."""
+    rows = spark.readStream.format("rate").load().groupBy("value").count()
+    assert check_shuffles(rows.coalesce(1)) == 1
+    assert check_shuffles(rows.join(spark.range(9).coalesce(2), F.col("value") == F.col("id"))) == 2
+
+
 def salted(rows: DataFrame, expression: str = "cast(rand(42) * 4 AS int)") -> DataFrame:
     """Give each row a salt; the seed says nothing of the order in which rows come."""
     return rows.withColumn("salt", F.expr(expression))

@@ -4,7 +4,8 @@ A transaction holds records and the marks that say which were sent. The marks ar
 `tailrace.<pipeline>.replay` on the rejected topic: everything before the offset was sent, and its metadata lists what
 was sent beyond it. A second replay takes the same transactional id, and so fences the first before it reads the marks.
 The brokers abort a transaction that stays open for long, so a long replay has several, and each marks all that was sent
-by its end.
+by its end. Each has an epoch of its own: the end of the last one may have been sent twice, and would end the next one
+before that has its marks (docs/decisions/0015).
 """
 
 from __future__ import annotations
@@ -124,15 +125,19 @@ class Replay:
             )
         last: dict[int, int] = {}
         sent = 0
+        marked = before
         try:
             for message, home in messages:
                 if sent == self._marked:
+                    if sent:
+                        self._renew(marked)
                     self._begin()
                 self._produce(message, home)
                 last[message.partition] = message.offset
                 sent += 1
                 if time.monotonic() >= self._due:
-                    self._finish(selection.marks(before, self._partitions, last), sent)
+                    marked = selection.marks(before, self._partitions, last)
+                    self._finish(marked, sent)
             if sent != len(selection.wanted):
                 raise KafkaFailed(
                     f"{len(selection.wanted)} records of {self._topic!r} were selected, but only {sent} still exist",
@@ -152,6 +157,12 @@ class Replay:
             if isinstance(cause, KafkaException):
                 raise self._refused(cause) from error
             raise
+
+    def _renew(self, marked: Mapping[int, Marks]) -> None:
+        """Take a new epoch. That fences another replay, which may have fenced this one: it must not have sent more."""
+        self._producer = self._made()
+        if self.marks() != marked:
+            raise self._taken_over()
 
     def _begin(self) -> None:
         self._begun = time.monotonic()
@@ -227,11 +238,14 @@ class Replay:
                     kept=self._kept,
                     then="tailrace doctor FILE, then repeat the command, with fewer records if it happens again",
                 )
-            return KafkaFailed(
-                f"another replay has taken over the transactional id {self._name!r}",
-                kept=self._kept,
-                then="repeat the command once the other one has ended",
-            )
+            return self._taken_over()
         doing = f"replaying {self._topic!r}"
         rights = [*(on_topic(Operation.WRITE, topic) for topic in sorted(self._homes)), *self._rights]
         return translate(self._error or error, doing, kept=self._kept, rights=rights)
+
+    def _taken_over(self) -> KafkaFailed:
+        return KafkaFailed(
+            f"another replay has taken over the transactional id {self._name!r}",
+            kept=self._kept,
+            then="repeat the command once the other one has ended",
+        )

@@ -1,9 +1,9 @@
 """Answers of the brokers that contradict Kafka's own rules, and when to believe them. Everything here is pure.
 
 While a topic keeps its id, no partition disappears and no end moves back, unless an unclean election has lost records.
-An id that was replaced never comes back. A broker that lags or is cut off may answer otherwise for some seconds. So an
-answer that says less than is known, or another id, counts only once the brokers have repeated it for long enough, and
-more than once.
+An id that was replaced or deleted never comes back. A broker that lags or is cut off may answer otherwise for some
+seconds. So an answer that says less than is known, or another id, counts only once the brokers have repeated it for
+long enough, and more than once.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Ids:
 
     believed: Mapping[str, str] = field(default_factory=dict)
     disputed: Mapping[tuple[str, str], Doubt] = field(default_factory=dict)  # the last id of each topic in doubt
-    former: frozenset[str] = frozenset()  # ids that were replaced: only a broker that lags shows one
+    former: frozenset[str] = frozenset()  # ids that were replaced or deleted: only a broker that lags shows one
 
     def sure(self, topic: str, name: str) -> bool:
         """Return whether a topic that was answered with this id is certainly that topic."""
@@ -62,8 +62,9 @@ class Ids:
 
     def without(self, deleted: Iterable[str]) -> Ids:
         """Return the ids without those of topics that are certainly gone: any other id is of a new topic."""
-        gone = set(deleted)
-        return replace(self, believed={topic: name for topic, name in self.believed.items() if topic not in gone})
+        gone = {topic: self.believed[topic] for topic in deleted if topic in self.believed}
+        left = {topic: name for topic, name in self.believed.items() if topic not in gone}
+        return replace(self, believed=left, former=self.former.union(gone.values()))
 
 
 def judged(before: Ids, found: Mapping[str, str], now: float) -> Ids:

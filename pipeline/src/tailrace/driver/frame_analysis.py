@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame
 from tailrace.driver.catalyst import Node, Patterns, called, clocks, items, marked, references, tree
 from tailrace.driver.column_doubts import CONSTANT, Doubts, described, other_table
 from tailrace.driver.dealing import JOINS, equated, join_type
+from tailrace.driver.merging import check_merging
 from tailrace.driver.repeatable import check, unrepeatable
 from tailrace.errors import ConfigInvalid, FunctionInvalid, InvariantBroken
 
@@ -89,10 +90,10 @@ class Analysis:
         return len(self.cut)
 
 
-def analyse(frame: DataFrame, leaf: DataFrame) -> Analysis:
+def analyse(frame: DataFrame, leaf: DataFrame, most: int | None = None) -> Analysis:
     """Find what must be redone for each batch; raise ConfigInvalid or FunctionInvalid if delivery cannot be exact.
 
-    `leaf` is the frame that mapInArrow returned for reading. Nothing is executed.
+    `leaf` is the frame that mapInArrow returned for reading, and `most` is `sink.partitions`. Nothing is executed.
     """
     execution = frame._jdf.queryExecution()
     source, patterns = Leaf(leaf), Patterns(frame.sparkSession._jvm)
@@ -105,7 +106,8 @@ def analyse(frame: DataFrame, leaf: DataFrame) -> Analysis:
     changing = _changing(patterns, source)
     for node in path[1:]:
         check(node, changing)
-    way = _physical_path(tree(execution.executedPlan(), source.ends), source)
+    planned = tree(execution.executedPlan(), source.ends)
+    way = _physical_path(planned, source)
     shuffles = [node for node in way[1:] if node.name == "Exchange"]
     if any(node.name in {"SortMergeJoin", "ShuffledHashJoin"} for node in way):
         for above, below in zip(path[1:], path, strict=False):
@@ -118,6 +120,7 @@ def analyse(frame: DataFrame, leaf: DataFrame) -> Analysis:
     )
     order = list(Planning)
     cut, partitions = _cut(shuffles)
+    check_merging(planned, source.ends, partitions, most)
     return Analysis(
         planning=max((level for level, _ in reasons), key=order.index, default=Planning.KEPT),
         reasons=tuple(dict.fromkeys(why for _, why in reasons)),
@@ -131,7 +134,11 @@ def planned_cut(frame: DataFrame, leaf: DataFrame) -> tuple[tuple[str, ...], int
     """Return `cut` and `partitions` of the analysis for a frame as it will run; its last step may be a coalesce."""
     source = Leaf(leaf)
     root = tree(frame._jdf.queryExecution().executedPlan(), source.ends)
-    return _cut([node for node in _physical_path(root, source, _MERGED)[1:] if node.name == "Exchange"])
+    way = _physical_path(root, source, _MERGED)[1:]
+    cut, partitions = _cut([node for node in way if node.name == "Exchange"])
+    most = next((node.plan.numPartitions() for node in way if node.name == "Coalesce"), None)
+    check_merging(root, source.ends, partitions, most)
+    return cut, partitions
 
 
 def _cut(shuffles: list[Node]) -> tuple[tuple[str, ...], int | None]:

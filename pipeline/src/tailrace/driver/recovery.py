@@ -229,11 +229,12 @@ def unfinished(
     """
     if plan.done:
         return None
+    if plan.delivery is not Delivery.EXACTLY_ONCE and isinstance(plan, Plan):
+        # Its ends are stored together with the note that it is done: whoever else has stored them did not deliver it.
+        return plan if fits(plan) else begins(plan, plan.ends)
     if plan.delivery is not Delivery.EXACTLY_ONCE:
         read = ends_of_read(plan)
-        if ledger.positions(read) == read:
-            return None
-        return plan if isinstance(plan, Plan) and fits(plan) else begins(plan, plan.ends)
+        return None if ledger.positions(read) == read else begins(plan, plan.ends)
     who = f"pipeline {plan.pipeline!r} sink partition"
     again = chosen_again.given_up(plan, markers)
     done = [

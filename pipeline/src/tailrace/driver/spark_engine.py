@@ -92,7 +92,7 @@ class SparkEngine:
         if fills:
             fill_caches(reading, records)
         with broadcasting(spark, threshold):
-            self.analysis = analyse(reading, records)
+            self.analysis = analyse(reading, records, pipeline.sink.partitions)
         if self.analysis.shuffles:
             _refuse_rejecting(pipeline)
             answers = self._answers if judges else None

@@ -7,7 +7,7 @@ So it must have ended: plan, markers and offsets that are read one after another
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 from confluent_kafka import TopicPartition
 
@@ -15,7 +15,7 @@ from tailrace.config import Delivery, Pipeline
 from tailrace.errors import BatchOpen, KafkaFailed, PipelineRunning
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.source import CERTAIN_AFTER
-from tailrace.kafka.topics import topic_ids
+from tailrace.kafka.topics import recreation, topic_ids
 from tailrace.progress import expiry
 from tailrace.progress.group_note import former, later
 from tailrace.progress.lease import running
@@ -38,8 +38,9 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
 
     The group lacks the end of a batch whose note is missing. It also has the beginning of the last batch of a topic
     that was taken out or hidden right after it: later plans keep the end, and commit no offsets of such a topic.
-    Raise PipelineRunning if the group's pipeline may still move, BatchOpen if it can finish its last batch, and
-    KafkaFailed if the offsets are older than its last batch, which is done.
+    Raise PipelineRunning if the group's pipeline may still move, BatchOpen if it can finish its last batch, KafkaFailed
+    if the offsets are older than its last batch, which is done, and PlanOfAnother if they are of a topic that was
+    deleted and created again since.
     """
     found = _offsets(stored())
     if not group.startswith(_PREFIX) or not found:
@@ -52,9 +53,11 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
         markers = markers_at_rest(pipeline, ledger) if in_doubt is not None else {}
         # Again: an answer from before the plan may be older than the note that the plan is done.
         found = _offsets(stored() if plan is None else _not_former(plan, stored))
-        ends = seen_again(plan, topic_ids(cluster.admin, topics)) if plan is not None else {}
-        if in_doubt is not None:
-            ends |= _ends(in_doubt, markers, ledger, cluster)
+        ids = topic_ids(cluster.admin, topics) if plan is not None else {}
+        ends = _ends(in_doubt, markers, ledger, cluster) if in_doubt is not None else {}
+        if plan is not None:
+            _require_same(plan, [*found, *ends], ids)
+            ends = seen_again(plan, ids) | ends
         again = _at_rest(own, cluster, name, topics)
     if again != plan and (reads(plan, topics) or reads(again, topics)):
         raise PipelineRunning(
@@ -63,6 +66,20 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
             then=f"stop {name!r} if it still runs, then start this pipeline again",
         )
     return found | {place: ends[place] for place in places if place in ends}
+
+
+def _require_same(plan: AnyPlan, offsets_of: Iterable[Place], ids: Mapping[str, tuple[str, int]]) -> None:
+    """Refuse offsets of a topic that is another one by now: as offsets of that, they would leave out its beginning."""
+    planned = plan.topics or {}
+    again = {topic for topic, _ in offsets_of if topic in ids and planned.get(topic, ids[topic][0]) != ids[topic][0]}
+    if again:
+        raise recreation(
+            again,
+            f"since batch {plan.batch} of {plan.pipeline!r}, whose offsets offsets.from names",
+            _UNTOUCHED,
+            f"run the configuration of {plan.pipeline!r} once with source.on_data_loss: reset and --batch, which reads "
+            "it from its beginning; then start this pipeline again",
+        )
 
 
 def _offsets(found: Mapping[Place, TopicPartition]) -> Positions:

@@ -6,11 +6,13 @@ distributes records by their order of arrival, or by a sample, prevents that.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import DataFrame
 
 from tailrace.driver.branches import streams, unions
 from tailrace.driver.catalyst import Node, Patterns, tree
-from tailrace.driver.repeatable import Judged, check_stream
+from tailrace.driver.repeatable import BY_COLUMNS, Judged, check_stream, unrepeatable
 from tailrace.errors import ConfigInvalid
 from tailrace.spark_stream import executed
 
@@ -43,7 +45,12 @@ def check(rows: DataFrame, checkpoint: str) -> int:
 
 def stateful_reason(rows: DataFrame) -> str | None:
     """Return why the stream needs a store for its state; None for a stateless one."""
-    for node in tree(rows._jdf.queryExecution().analyzed()):
+    return kept_state(tree(rows._jdf.queryExecution().analyzed()))
+
+
+def kept_state(root: Node) -> str | None:
+    """Return why a stream's plan needs a store for its state; None for a stateless one."""
+    for node in root:
         if node.name in _STATEFUL and node.plan.isStreaming():
             return _STATEFUL[node.name]
         if node.name == "Join" and all(side.plan.isStreaming() for side in node.children):
@@ -73,7 +80,23 @@ def branched(rows: DataFrame) -> bool:
 
 def check_shuffles(rows: DataFrame) -> int:
     """Count the shuffles that the stream may have; refuse one that a replay could not repeat."""
-    return sum(node.name in _SHUFFLES for node in _checked(rows, joins=False).root)
+    root = _checked(rows, joins=False).root
+    refuse_merging(root, streams)
+    return sum(node.name in _SHUFFLES for node in root)
+
+
+def refuse_merging(root: Node, has_records: Callable[[Node], bool]) -> None:
+    """Refuse a coalesce of a stream with state: Spark merges tasks by the hosts that keep the state from before.
+
+    In the first batch of a run it knows none of them. An open batch would never fit its plan again.
+    """
+    for node in root:
+        merges = node.name == "Repartition" and not node.plan.shuffle() and has_records(node)
+        if merges and (tasks := node.plan.numPartitions()) > 1:
+            raise unrepeatable(
+                f"coalesce({tasks}) merges tasks by the executors that keep their state, which a restart forgets",
+                f"{BY_COLUMNS}; or coalesce(1)",
+            )
 
 
 def check_joins(rows: DataFrame) -> None:

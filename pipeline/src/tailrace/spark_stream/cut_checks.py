@@ -13,8 +13,10 @@ from pyspark.sql import DataFrame
 
 from tailrace import errors
 from tailrace.driver import repeatable
+from tailrace.driver.branches import records_of, streams
 from tailrace.driver.catalyst import Patterns, tree
 from tailrace.spark_stream import executed
+from tailrace.spark_stream.analysis import kept_state, refuse_merging
 
 
 @dataclass
@@ -35,8 +37,13 @@ class CutChecks:
             if self._query is None or run != self._run or joins > self._joins:
                 self._query = repeatable.check_stream(query.logicalPlan(), patterns, clock=False, joins=joins)
                 self._run, self._joins = run, joins
+            state = kept_state(self._query.root) is not None
+            if state:
+                refuse_merging(self._query.root, streams)
             joins, number = executed.joined(above), stream.toRdd().id()
             judged = repeatable.check_batch(batch.analyzed(), patterns, number, self._query, joins=joins)
+            if state:
+                refuse_merging(judged.root, records_of(number))
             for each in (below, above):
                 executed.check_sent(each, number)
             executed.check_keys(below, self._query)

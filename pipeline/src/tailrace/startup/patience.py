@@ -17,7 +17,6 @@ from tailrace.progress.ledger import Ledger
 from tailrace.status.events import BatchWritten, BrokersAway, BrokersBack, Emit, Event, Idle, Started
 
 _FIRST, _LONGEST = 0.5, 10.0  # seconds between two questions
-_SKEW = 60.0  # seconds by which the clocks of two drivers may differ
 
 
 class Patience:
@@ -30,7 +29,6 @@ class Patience:
         run: str,
         stop: Stop,
         clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] = time.time,
     ) -> None:
         self._limit = pipeline.kafka.patience
         self._cluster = cluster
@@ -39,18 +37,13 @@ class Patience:
         self._clock = clock
         self._since: float | None = None  # the first failure since the pipeline got on
         self._pause = _FIRST
-        self._now = now
-        self._began = now()
+        self._next: int | None = None  # the number of this driver's first batch, once it has led
         self._away = False  # whether it was said that brokers are away, and not that they are back
-
-    def begin(self) -> None:
-        """Take note that this driver leads from now on: until then the plans were those of the one before."""
-        self._began = self._now()
 
     def heard(self, event: Event) -> None:
         """Reset with each batch that is delivered or settled, and keep what was said of the brokers."""
-        if isinstance(event, Started):  # the ledger is taken
-            self.begin()
+        if isinstance(event, Started):  # the ledger is taken: until now the plans were those of the driver before
+            self._next = event.batch
         # A run that starts over with nothing left to deliver settles the last batch, and is idle.
         if isinstance(event, BatchWritten | Idle):
             self._since, self._pause = None, _FIRST
@@ -88,9 +81,12 @@ class Patience:
         return pause
 
     def refuse_successor(self, ledger: Ledger) -> None:
-        """End this driver if another one took over while the brokers were away: it must not be fenced in turn."""
+        """End this driver if another one took over while the brokers were away: it must not be fenced in turn.
+
+        A plan of another run counts by its number: its time may be that of a clock which was set back since.
+        """
         last = ledger.latest()
-        newer = last is not None and last.run != self._run and last.at > self._began + _SKEW
+        newer = last is not None and last.run != self._run and self._next is not None and last.batch >= self._next
         if newer or ledger.overtaken():
             raise errors.DriverFenced(
                 f"a newer driver of pipeline {self._name!r} has taken over while no broker answered this one",

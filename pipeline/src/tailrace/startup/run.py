@@ -177,7 +177,6 @@ def _outlast(
     board: Board,
 ) -> None:
     """Lead; if the brokers go away meanwhile, start over from the ledger once they answer."""
-    patience.begin()
     again = False
     while True:
         try:

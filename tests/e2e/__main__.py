@@ -1,7 +1,8 @@
 """Run the end-to-end tests: on the cluster that KUBECONFIG names, or on a temporary one made by kind.
 
 `python -m e2e` (`make e2e`) passes its arguments on to pytest. E2E_LOAD is the command that loads the images named
-after it onto the nodes; if it is unset, they must be there already.
+after it onto the nodes; if it is unset, they must be there already. Without a selection, all modules run, two of them
+at the same time (`together`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from e2e import provided
+from e2e.together import together
+
 HERE = Path(__file__).parent
 CLUSTER = "tailrace-e2e"
 NEEDED = ("kind", "docker", "kubectl")
@@ -22,9 +26,8 @@ NEEDED = ("kind", "docker", "kubectl")
 
 def main(arguments: list[str]) -> int:
     """Run the tests; return pytest's exit code."""
-    command = [sys.executable, "-m", "pytest", str(HERE), "-s", *arguments]
     if os.environ.get("KUBECONFIG"):
-        return subprocess.run(command, check=False).returncode
+        return run(arguments)
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if missing:
         sys.stderr.write(
@@ -33,7 +36,19 @@ def main(arguments: list[str]) -> int:
         )
         return 2
     with kind() as variables:
-        return subprocess.run(command, env={**os.environ, **variables}, check=False).returncode
+        os.environ.update(variables)
+        return run(arguments)
+
+
+def run(arguments: list[str]) -> int:
+    """Run what the arguments select, or everything; return pytest's exit code."""
+    if any(not each.startswith("-") or each.startswith("-k") for each in arguments):
+        return subprocess.run([sys.executable, "-m", "pytest", str(HERE), "-s", *arguments], check=False).returncode
+    command = os.environ.get("E2E_LOAD")
+    if command:
+        provided.load(command)
+    with provided.definitions():
+        return together(arguments, {name: value for name, value in os.environ.items() if name != "E2E_LOAD"})
 
 
 @contextmanager

@@ -280,6 +280,9 @@ def test_tasks_with_state_are_not_merged_but_into_one(bench: MakeBench, tmp_path
     assert numbers(one) == []
     deliver(kept, one, tmp_path / "c", lambda frame: frame.coalesce(1))
     assert numbers(one) == list(range(40))
+    fill(one, 40, 80)
+    deliver(kept, one, tmp_path / "c", lambda frame: frame.repartition(4, "value").coalesce(2))
+    assert numbers(one) == list(range(80))
 
 
 LOOKUP = """

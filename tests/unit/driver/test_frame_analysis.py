@@ -449,6 +449,24 @@ def test_tasks_behind_a_shuffle_are_not_merged_beside_a_cached_table_that_is_div
         table.unpersist()
 
 
+def test_tasks_are_merged_beside_a_bucketed_table_of_which_no_host_keeps_a_part(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Object stores and local folders have none; Spark merges neighbours then. On HDFS it is refused."""
+    leaf = reading(spark)
+    numbers = spark.range(40).withColumnRenamed("id", "k")
+    numbers.write.bucketBy(8, "k").saveAsTable("buckets", path=str(tmp_path / "buckets"))
+    try:
+        kept = spark.table("buckets").hint("merge")
+        rows = leaf.repartition(8, "key").join(kept, leaf.key == kept.k, "left")
+        assert analyse(rows, leaf, 4).partitions == 8
+        monkeypatch.setattr("tailrace.driver.merging._FILES", frozenset())  # as if it had asked, and hosts had it
+        with pytest.raises(FunctionInvalid, match=r"merges the 8 .*\(Scan parquet spark_catalog.default.buckets\)"):
+            analyse(rows, leaf, 4)
+    finally:
+        spark.sql("DROP TABLE buckets")
+
+
 def test_adaptive_execution_is_not_accepted(leaf: DataFrame) -> None:
     """It would choose the number of tasks by the size of a batch."""
     spark = leaf.sparkSession

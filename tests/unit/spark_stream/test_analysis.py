@@ -94,7 +94,9 @@ def test_each_operator_that_spark_plans_with_an_exchange_counts_as_a_shuffle(
     [
         lambda rows: rows.groupBy("value").count().coalesce(2),
         lambda rows: with_state(rows).select("value").coalesce(3).filter("value > 1"),
-        lambda rows: rows.coalesce(2).groupBy("value").count(),
+        lambda rows: (
+            late(rows).dropDuplicatesWithinWatermark(["value"]).join(salts(rows), F.col("value") == 1).coalesce(2)
+        ),
     ],
 )
 def test_stream_with_state_whose_tasks_spark_would_merge_is_refused(
@@ -105,11 +107,22 @@ def test_stream_with_state_whose_tasks_spark_would_merge_is_refused(
         check_shuffles(merged(spark.readStream.format("rate").load()))
 
 
-def test_stream_with_state_may_be_written_by_one_task(spark: SparkSession) -> None:
-    """There is one way to merge all."""
-    rows = spark.readStream.format("rate").load().groupBy("value").count()
-    assert check_shuffles(rows.coalesce(1)) == 1
-    assert check_shuffles(rows.join(spark.range(9).coalesce(2), F.col("value") == F.col("id"))) == 2
+@pytest.mark.parametrize(
+    "merged",
+    [
+        lambda rows: rows.groupBy("value").count().coalesce(1),
+        lambda rows: rows.groupBy("value").count().join(salts(rows).coalesce(2), F.col("value") == F.col("half")),
+        lambda rows: rows.coalesce(2).groupBy("value").count(),
+        lambda rows: rows.groupBy("value").count().repartition(8, "value").coalesce(2),
+        lambda rows: late(rows).coalesce(2),
+    ],
+    ids=["into one", "a table", "before the state", "behind a shuffle", "without state"],
+)
+def test_tasks_that_spark_always_merges_in_the_same_way_are_not_refused(
+    spark: SparkSession, merged: Callable[[DataFrame], DataFrame]
+) -> None:
+    """No executor keeps state of them, or there is one way to merge all."""
+    check_shuffles(merged(spark.readStream.format("rate").load()))
 
 
 def salted(rows: DataFrame, expression: str = "cast(rand(42) * 4 AS int)") -> DataFrame:

@@ -80,7 +80,7 @@ class Replay:
         try:
             informed = self._reader.inform(self._producer, places[0], _LIMIT, doing)
         except KafkaException as error:
-            raise translate(error, doing, kept="nothing was sent", rights=self._rights) from error
+            raise translate(error, doing, kept=self._kept, rights=self._rights) from error
         self._producer = self._made()
         self._take()  # this ends the transaction of the question
         found = self._reader.read(places, doing, self._rights, _LIMIT, informed.consumer)

@@ -16,6 +16,7 @@ from tailrace.driver.repeatable import unrepeatable
 Ends = Callable[[Any, str], bool]
 
 _NOWHERE = frozenset({"LocalTableScan", "Range", "Scan OneRowRelation"})  # tables that no host has
+_FILES = frozenset({"BatchScanExec", "FileSourceScanExec"})  # object stores and a local folder name no hosts
 
 
 def check_merging(root: Node, ends: Ends, partitions: int | None, most: int | None) -> None:
@@ -40,5 +41,15 @@ def _beside(node: Node, ends: Ends) -> str | None:
     if ends(node.plan, node.name) or node.name.endswith("Exchange"):
         return None
     if not node.children:
-        return None if node.name in _NOWHERE else node.name
+        return node.name if _has_hosts(node) else None
     return next(filter(None, (_beside(each, ends) for each in node.children)), None)
+
+
+def _has_hosts(node: Node) -> bool:
+    """Return whether hosts may keep parts of a table; those of a cache are not asked for, as it may be filled later."""
+    if node.name in _NOWHERE:
+        return False
+    if node.plan.getClass().getSimpleName() not in _FILES:
+        return True
+    rows = node.plan.inputRDD()
+    return any(not rows.preferredLocations(part).isEmpty() for part in rows.partitions())

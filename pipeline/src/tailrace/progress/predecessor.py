@@ -14,14 +14,14 @@ from confluent_kafka import TopicPartition
 from tailrace.config import Delivery, Pipeline
 from tailrace.errors import BatchOpen, KafkaFailed, PipelineRunning
 from tailrace.kafka.cluster import Cluster
-from tailrace.kafka.source import CERTAIN_AFTER
-from tailrace.kafka.topics import recreation, topic_ids
+from tailrace.kafka.source import CERTAIN_AFTER, ids_of
+from tailrace.kafka.topics import recreation
 from tailrace.progress import expiry
 from tailrace.progress.group_note import former, later
 from tailrace.progress.lease import running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker, offsets_group
-from tailrace.progress.plan import SinkPartition
+from tailrace.progress.plan import Plan, SinkPartition
 from tailrace.progress.positions import Place, Positions, listed, named, seen_again
 from tailrace.progress.settling import markers_at_rest
 from tailrace.progress.stream_plan import AnyPlan
@@ -53,11 +53,11 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
         markers = markers_at_rest(pipeline, ledger) if in_doubt is not None else {}
         # Again: an answer from before the plan may be older than the note that the plan is done.
         found = _offsets(stored() if plan is None else _not_former(plan, stored))
-        ids = topic_ids(cluster.admin, topics) if plan is not None else {}
+        ids = ids_of(topics, cluster, plan.topics or {}) if plan is not None else {}
         ends = _ends(in_doubt, markers, ledger, cluster) if in_doubt is not None else {}
         if plan is not None:
             _require_same(plan, [*found, *ends], ids)
-            ends = seen_again(plan, ids) | ends
+            ends = seen_again(plan, {topic: (name, 0) for topic, name in ids.items()}) | ends
         again = _at_rest(own, cluster, name, topics)
     if again != plan and (reads(plan, topics) or reads(again, topics)):
         raise PipelineRunning(
@@ -68,17 +68,22 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
     return found | {place: ends[place] for place in places if place in ends}
 
 
-def _require_same(plan: AnyPlan, offsets_of: Iterable[Place], ids: Mapping[str, tuple[str, int]]) -> None:
+def _require_same(plan: AnyPlan, offsets_of: Iterable[Place], ids: Mapping[str, str]) -> None:
     """Refuse offsets of a topic that is another one by now: as offsets of that, they would leave out its beginning."""
     planned = plan.topics or {}
-    again = {topic for topic, _ in offsets_of if topic in ids and planned.get(topic, ids[topic][0]) != ids[topic][0]}
+    again = {topic for topic, _ in offsets_of if topic in ids and planned.get(topic, ids[topic]) != ids[topic]}
     if again:
+        own = "run the configuration of {!r} once with source.on_data_loss: reset and --batch, which reads it from its "
+        own += "beginning; then start this pipeline again"
+        # A batch that Spark has made cannot be finished without the topic that it read.
+        chosen = (
+            "write the offsets at which to begin into a file, and name it in offsets (store: file) instead of `from`"
+        )
         raise recreation(
             again,
             f"since batch {plan.batch} of {plan.pipeline!r}, whose offsets offsets.from names",
             _UNTOUCHED,
-            f"run the configuration of {plan.pipeline!r} once with source.on_data_loss: reset and --batch, which reads "
-            "it from its beginning; then start this pipeline again",
+            own.format(plan.pipeline) if isinstance(plan, Plan) else chosen,
         )
 
 

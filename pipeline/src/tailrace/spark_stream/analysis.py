@@ -16,12 +16,13 @@ from tailrace.driver.repeatable import BY_COLUMNS, Judged, check_stream, unrepea
 from tailrace.errors import ConfigInvalid
 from tailrace.spark_stream import executed
 
+_WATERMARK = "EventTimeWatermark"  # which holds no state, but needs a folder
 _STATEFUL = {
     "Aggregate": "it aggregates",
     "Distinct": "it removes duplicates",
     "Deduplicate": "it removes duplicates",
     "DeduplicateWithinWatermark": "it removes duplicates",
-    "EventTimeWatermark": "it has a watermark",
+    _WATERMARK: "it has a watermark",
     "FlatMapGroupsInPandasWithState": "it keeps state by group",
     "FlatMapGroupsWithState": "it keeps state by group",
     "GlobalLimit": "it limits the whole stream",
@@ -45,20 +46,18 @@ def check(rows: DataFrame, checkpoint: str) -> int:
 
 def stateful_reason(rows: DataFrame) -> str | None:
     """Return why the stream needs a store for its state; None for a stateless one."""
-    return kept_state(tree(rows._jdf.queryExecution().analyzed()))
+    return next(filter(None, map(_reason, tree(rows._jdf.queryExecution().analyzed()))), None)
 
 
-def kept_state(root: Node) -> str | None:
-    """Return why a stream's plan needs a store for its state; None for a stateless one."""
-    for node in root:
-        if node.name in _STATEFUL and node.plan.isStreaming():
-            return _STATEFUL[node.name]
-        if node.name == "Join" and all(side.plan.isStreaming() for side in node.children):
-            return "it joins two streams"
+def _reason(node: Node) -> str | None:
+    if node.name in _STATEFUL and node.plan.isStreaming():
+        return _STATEFUL[node.name]
+    if node.name == "Join" and all(side.plan.isStreaming() for side in node.children):
+        return "it joins two streams"
     return None
 
 
-_SHUFFLES = frozenset(_STATEFUL) - {"EventTimeWatermark"} | {
+_SHUFFLES = frozenset(_STATEFUL) - {_WATERMARK} | {
     "AsOfJoin",
     "Except",
     "FlatMapCoGroupsInArrow",
@@ -81,22 +80,40 @@ def branched(rows: DataFrame) -> bool:
 def check_shuffles(rows: DataFrame) -> int:
     """Count the shuffles that the stream may have; refuse one that a replay could not repeat."""
     root = _checked(rows, joins=False).root
-    refuse_merging(root, streams)
+    refuse_merging(root, holds_state)
     return sum(node.name in _SHUFFLES for node in root)
 
 
-def refuse_merging(root: Node, has_records: Callable[[Node], bool]) -> None:
-    """Refuse a coalesce of a stream with state: Spark merges tasks by the hosts that keep the state from before.
+def holds_state(node: Node) -> bool:
+    """Return whether an operator of a stream keeps state from batch to batch."""
+    return node.name != _WATERMARK and _reason(node) is not None
+
+
+def refuse_merging(root: Node, of_state: Callable[[Node], bool]) -> None:
+    """Refuse to merge tasks that have state: Spark goes by the executors that keep it from the last batch.
 
     In the first batch of a run it knows none of them. An open batch would never fit its plan again.
     """
     for node in root:
-        merges = node.name == "Repartition" and not node.plan.shuffle() and has_records(node)
-        if merges and (tasks := node.plan.numPartitions()) > 1:
+        merges = node.name == "Repartition" and not node.plan.shuffle()
+        if merges and (tasks := node.plan.numPartitions()) > 1 and beneath(node, of_state):
             raise unrepeatable(
                 f"coalesce({tasks}) merges tasks by the executors that keep their state, which a restart forgets",
                 f"{BY_COLUMNS}; or coalesce(1)",
             )
+
+
+def beneath(node: Node, wanted: Callable[[Node], bool]) -> bool:
+    """Return whether the tasks of an operator have such rows; those of a shuffle in between have them no more."""
+    return wanted(node) or (not _deals(node) and any(beneath(each, wanted) for each in node.children))
+
+
+def _deals(node: Node) -> bool:
+    """Return whether an operator certainly deals its rows out to other tasks; a join may broadcast a table."""
+    if node.name == "Repartition":
+        return bool(node.plan.shuffle())
+    keyed = node.name in _SHUFFLES - {"AsOfJoin", "Join"} and not node.plan.isStreaming()
+    return keyed or node.name == "RepartitionByExpression"
 
 
 def check_joins(rows: DataFrame) -> None:

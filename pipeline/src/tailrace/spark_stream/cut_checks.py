@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame
 
 from tailrace import errors
 from tailrace.driver import repeatable
-from tailrace.driver.branches import records_of, streams
+from tailrace.driver.branches import records_of
 from tailrace.driver.catalyst import Patterns, tree
 from tailrace.spark_stream import executed
-from tailrace.spark_stream.analysis import kept_state, refuse_merging
+from tailrace.spark_stream.analysis import beneath, holds_state, refuse_merging
 
 
 @dataclass
@@ -37,13 +37,12 @@ class CutChecks:
             if self._query is None or run != self._run or joins > self._joins:
                 self._query = repeatable.check_stream(query.logicalPlan(), patterns, clock=False, joins=joins)
                 self._run, self._joins = run, joins
-            state = kept_state(self._query.root) is not None
-            if state:
-                refuse_merging(self._query.root, streams)
+            refuse_merging(self._query.root, holds_state)
             joins, number = executed.joined(above), stream.toRdd().id()
             judged = repeatable.check_batch(batch.analyzed(), patterns, number, self._query, joins=joins)
-            if state:
-                refuse_merging(judged.root, records_of(number))
+            if beneath(self._query.root, holds_state):
+                has = records_of(number)
+                refuse_merging(judged.root, lambda node: not node.children and has(node))
             for each in (below, above):
                 executed.check_sent(each, number)
             executed.check_keys(below, self._query)

@@ -25,7 +25,7 @@ from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA
 from faults.worlds.excuses import excuses, quiet_after, way_on_without
 from faults.worlds.launching import program, told
 from faults.worlds.oracle import Gap, open_read
-from faults.worlds.records import FUNCTIONS, feed, wanted
+from faults.worlds.records import FUNCTIONS, LEAVING_OUT, feed, wanted
 from faults.worlds.world import BROKER_STRIKES, GUARDED, NETWORK_STRIKES, Input, Place, Strike, Work, World
 from support.kafkaproxy import ProxiedKafka
 from support.minio import BUCKET, reach
@@ -269,8 +269,8 @@ class Driven:
         # How many outputs there will be is not known if some may be missing, or repeated.
         counted = self.world.input is not Input.COMPACTED and self.world.work is not Work.LIMIT
         counted = counted and not self.world.knobs.at_least_once and not open_read(self.world)
-        # A query that is stopped leaves its batch open, which may have no outputs: it read only ends of transactions.
-        idles = rejected or self.world.place is Place.DROPIN
+        # The last batch may have no outputs: its records are left out, or a query has read only ends of transactions.
+        idles = rejected or self.world.work in LEAVING_OUT or self.world.place is Place.DROPIN
 
         def over() -> bool:
             there = counted and self.watch.kept.count >= outputs and (self._batches.idle or not idles)

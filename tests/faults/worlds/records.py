@@ -235,6 +235,9 @@ def aborted(world: World, partition: int, number: int) -> bytes:
     return framed(world, encoded(world, partition, ABORTED + number, PAD))
 
 
+LEAVING_OUT = frozenset({Work.FILTER, Work.JOIN, Work.LOOKUP, Work.DISTINCT})  # some records have no output there
+
+
 def wanted(world: World, partition: int, count: int) -> tuple[Array, Array]:
     """Return which outputs and which rejected records a source partition with this many records must lead to.
 

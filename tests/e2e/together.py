@@ -20,14 +20,16 @@ _FIRST = frozenset({"-x", "--exitfirst"})
 
 def together(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run all modules; return the first exit code that is not 0. With `--exitfirst`, one that fails ends the others."""
+    failed, first = 0, not _FIRST.isdisjoint(arguments)
     for names in ROUNDS:
-        code = _round(names, arguments, environment)
-        if code:
-            return code
-    return 0
+        code = _round(names, arguments, environment, first=first)
+        failed = failed or code
+        if failed and first:
+            break
+    return failed
 
 
-def _round(names: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+def _round(names: Sequence[str], arguments: Sequence[str], environment: Mapping[str, str], *, first: bool) -> int:
     running = [_Module(name, arguments, environment) for name in names]
     codes: list[int] = []
     ended = threading.Condition()
@@ -46,7 +48,7 @@ def _round(names: Sequence[str], arguments: Sequence[str], environment: Mapping[
     with ended:
         while len(codes) < len(running):
             ended.wait()
-            if any(codes) and not _FIRST.isdisjoint(arguments):
+            if any(codes) and first:
                 for module in running:
                     module.end()
     return next(filter(None, codes), 0)
@@ -67,10 +69,11 @@ class _Module:
 
     def follow(self) -> int:
         """Print what it prints until it ends; return its exit code."""
-        for line in self._process.stdout or ():
-            sys.stdout.write(f"{self.name}: {line}")
-            sys.stdout.flush()
-        return self._process.wait()
+        with self._process as process:
+            for line in process.stdout or ():
+                sys.stdout.write(f"{self.name}: {line}")
+                sys.stdout.flush()
+        return process.returncode
 
     def end(self) -> None:
         """End it as a person would, so that it removes what it has made."""

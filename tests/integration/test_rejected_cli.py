@@ -272,6 +272,15 @@ def test_commit_of_a_replay_that_arrives_in_its_next_transaction_ends_nothing(mo
         assert setup.arrived() == [b"value-%d" % number for number in range(6)]
 
 
+def check_overtaken(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replay five records, each in a transaction, and expect that another replay takes over after two."""
+    monkeypatch.setattr("tailrace.admin.replay._PART", 0.0)
+    with pytest.raises(KafkaFailed, match="another replay has taken over") as caught:
+        setup.replay("--all")
+    assert caught.value.kept == "2 records were sent and are marked as replayed"
+    assert setup.arrived() == [b"value-%d" % number for number in range(5)]
+
+
 def test_replay_that_another_one_fences_says_so(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says what it has sent by then; the other one does not send it again."""
     setup.reject(*range(5))
@@ -285,11 +294,7 @@ def test_replay_that_another_one_fences_says_so(setup: Setup, monkeypatch: pytes
         produce_one(sending, message, home)
 
     monkeypatch.setattr(Replay, "_produce", taken_over)
-    monkeypatch.setattr("tailrace.admin.replay._PART", 0.0)
-    with pytest.raises(KafkaFailed, match="another replay has taken over") as caught:
-        setup.replay("--all")
-    assert caught.value.kept == "2 records were sent and are marked as replayed"
-    assert setup.arrived() == [b"value-%d" % number for number in range(5)]
+    check_overtaken(setup, monkeypatch)
 
 
 def test_replay_ends_once_another_one_has_sent_more_between_its_transactions(
@@ -307,11 +312,7 @@ def test_replay_ends_once_another_one_has_sent_more_between_its_transactions(
         renew(sending, marked)
 
     monkeypatch.setattr(Replay, "_renew", overtaken)
-    monkeypatch.setattr("tailrace.admin.replay._PART", 0.0)
-    with pytest.raises(KafkaFailed, match="another replay has taken over") as caught:
-        setup.replay("--all")
-    assert caught.value.kept == "2 records were sent and are marked as replayed"
-    assert setup.arrived() == [b"value-%d" % number for number in range(5)]
+    check_overtaken(setup, monkeypatch)
 
 
 def test_replay_keeps_the_marks_of_one_that_ran_while_it_listed_its_records(

@@ -85,5 +85,5 @@ def open_after(bootstrap: str, pipeline: str, limit: float = 10.0) -> list[str]:
 
 def beyond(bootstrap: str, pipeline: str, sinks: int) -> list[str]:
     """Return the transactional ids that a pipeline with this many sink partitions does not need."""
-    needed = {f"tailrace.{pipeline}.driver", *(f"tailrace.{pipeline}.{number}" for number in range(sinks))}
+    needed = {f"tailrace.{pipeline}.{each}" for each in ("driver", "replay", *range(sinks))}
     return sorted(ids(bootstrap, pipeline) - needed)

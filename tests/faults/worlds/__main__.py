@@ -107,6 +107,7 @@ def _one(world: World, kafka: EmbeddedKafka, folder: Path, file: Path | None) ->
     what = f"{world.place}, {world.encoding}, {world.work}, {len(world.counts)} partitions, {world.input}"
     faults = ", ".join([*world.strikes, *(f"{each.at}@{each.batch}" for each in world.crashes)]) or "no fault"
     faults += "; a backfill" if world.backfill is not None else ""
+    faults += "; replays" if world.replays is not None else ""
     kept = "kept" if outcome.good else "BROKEN"
     sys.stdout.write(f"{kept} {world.seed}: {what}; {faults}: {outcome}; {starts} starts, {took:.0f} s\n")
     sys.stdout.flush()

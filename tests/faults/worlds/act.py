@@ -20,9 +20,12 @@ from faults.worlds.backfills import Backfill, feed_span
 from faults.worlds.configuration import Outside
 from faults.worlds.contents import Contents, found_wrong
 from faults.worlds.encodings import IN_SCHEMA, heads_of
+from faults.worlds.excuses import Stuck
 from faults.worlds.history import Checked, check, checker
+from faults.worlds.input_strikes import wait_for_ends
 from faults.worlds.oracle import Outcome, judge
-from faults.worlds.pipeline import LIMIT, Driven, Stuck
+from faults.worlds.pipeline import LIMIT, Driven
+from faults.worlds.replays import Replays
 from faults.worlds.strikes import strike
 from faults.worlds.world import LOSSES, Encoding, Input, Strike, World
 from support.minio import minio, proxy
@@ -72,8 +75,13 @@ def act(world: World, context: Context, package: Path | None = None) -> tuple[Ou
             one.start()
             one.start_backfill(span)
             for number, kind in enumerate(world.strikes, start=2):
+                if number == parts:
+                    _begin_replays(one)
                 strike(one, kind)
                 one.feed(number / parts)
+            _begin_replays(one)
+            if one.replays is not None:
+                _finish(one, one.replays)
             one.drain()
             one.stop()
         except Stuck as error:
@@ -91,6 +99,20 @@ def _begin_late(one: Driven) -> None:
     one.start()
     one.work("a driver without input to be idle")
     one.kill()
+
+
+def _begin_replays(one: Driven) -> None:
+    """Replay what is rejected by now, beside the last strike if there is one."""
+    if one.world.replays is not None and one.replays is None:
+        one.work("a batch with records to replay")
+        one.replays = Replays(one, one.world.replays)
+
+
+def _finish(one: Driven, replays: Replays) -> None:
+    """Follow until the replays are over, and let the pipeline read what they sent before it can be idle."""
+    one.follow(lambda: replays.over, str(replays))
+    wait_for_ends(one)
+    one.write({0: 10})
 
 
 def delete(bootstrap: str, topics: Iterable[str]) -> None:
@@ -127,7 +149,8 @@ def judged(one: Driven, stuck: str) -> Outcome:
     told = {Strike.RESTORE, Strike.RENAME}.isdisjoint(one.world.strikes)
     program = checker() if told else None
     history = check(program, one.history) if program is not None else Checked()
-    outcome = judge(one.world, one.counts, output.seen, rejected.seen, one.gaps)
+    again = one.replays.sent() if one.replays is not None else {}
+    outcome = judge(one.world, one.counts, output.seen, rejected.seen, one.gaps, again=again)
     outcome = outcome.plus(_judged_backfill(one.backfill, one)) if one.backfill is not None else outcome
     return replace(
         outcome,

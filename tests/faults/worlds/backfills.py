@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from faults.worlds.excuses import excuses
+from faults.worlds.excuses import Stuck, excuses
 from faults.worlds.world import Crash, Place
 from tailrace import crash_points
 from tailrace.admin.backfill import Request
@@ -33,10 +33,6 @@ _MOST_STARTS = 20
 _APART = 0.02  # seconds between a record and a time before or after it
 _LIMIT = 120.0
 _FILES = ("pipeline.yaml", "work.py", "in.avsc", "out.avsc")
-
-
-class BackfillEnded(Exception):
-    """Raised if a backfill ended for no reason, or too often."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +86,8 @@ class Backfill:
         self.sink, self.rejected = one.context.topic("again", one.world.outputs), one.context.topic("again-rejected", 1)
         self._request = Request(span.since, span.until, self.sink, self.rejected)
         self.name = f"{one.name}-backfill-{self._request.digest(one.name)}"
-        self.starts, self.batches, self.over = 0, 0, False
+        self.over = False
+        self._starts, self._batches = 0, 0
         # A deploy changes the pipeline's files, not those of a backfill that has begun.
         self._folder = one.folder / "backfill"
         self._folder.mkdir()
@@ -112,7 +109,7 @@ class Backfill:
             command += ["--into", self.sink, "--rejected", self.rejected, "--output", "json"]
         environment = crash_points.crashes(self._marks, *self._crashes) if self._crashes else {}
         environment |= {"PYTHONUNBUFFERED": "1", "PYTHONPATH": self._path}
-        self.starts += 1
+        self._starts += 1
         self._struck = self._happened
         return Driver(["-m", *command], environment, self._folder)
 
@@ -120,11 +117,19 @@ class Backfill:
     def _happened(self) -> int:
         return len(list(self._marks.glob("*.crash")))
 
+    def __str__(self) -> str:
+        return "the backfill"
+
+    @property
+    def progress(self) -> int:
+        """What grows while it does something."""
+        return self._starts + self._batches
+
     def step(self) -> None:
         """Take the events that came; repeat the command if a strike ended it."""
         code = self._driver.code
         while (heard := self._driver.next(0.0)) is not None:
-            self.batches += heard.event.get("event") == "written"
+            self._batches += heard.event.get("event") == "written"
         if self.over or code is None:
             return
         if code == 0:
@@ -132,8 +137,8 @@ class Backfill:
             return
         if self._happened == self._struck:
             error = self._driver.failure()
-            if self.starts >= _MOST_STARTS or not isinstance(error, excuses(self._world)):
-                raise BackfillEnded(f"the backfill ended with {code}: {error}".replace("\n", " "))
+            if self._starts >= _MOST_STARTS or not isinstance(error, excuses(self._world)):
+                raise Stuck(f"the backfill ended with {code}: {error}".replace("\n", " "))
         self._driver.end(0.0)
         self._driver = self._started()
 

@@ -68,7 +68,8 @@ class Contents(Heads):
     def _wrong_headers(self, headers: dict[str, bytes | str | None], partition: int, number: int) -> str:
         """Return what is wrong with the headers of a rejected record."""
         wanted = {HEADER_TOPIC: self._source, HEADER_PARTITION: str(partition)}
-        if self._world.input is Input.PLAIN and not _OTHER_OFFSETS.intersection(self._world.strikes):
+        moved = self._world.replays is not None or _OTHER_OFFSETS.intersection(self._world.strikes)
+        if self._world.input is Input.PLAIN and not moved:
             wanted[HEADER_OFFSET] = str(number)
         if not headers.get(HEADER_REASON):
             return "no reason"

@@ -90,7 +90,16 @@ def draw(seed: int, place: Place | None = None) -> World:
     # Drawn after everything else, as above. Where input may be lost, a position may be moved to the latest record.
     late = not dropin and not DELETIONS.intersection(strikes) and chance.random() < 0.1
     world = replace(world, knobs=replace(world.knobs, late=late)) if late else world
-    return _lived(chance, world) if chance.random() < 0.3 else world
+    world = _lived(chance, world) if chance.random() < 0.3 else world
+    return replace(world, replays=chance.randint(1, 4)) if _replayed(world) and chance.random() < 0.2 else world
+
+
+def _replayed(world: World) -> bool:
+    """Tell whether records can be rejected and sent again, so that they come out once more for each time."""
+    moved = LOSSES.intersection(world.strikes)  # these tell records by their offsets
+    aborted = world.knobs.uncommitted or Strike.ISOLATION in world.strikes  # a killed replay's would be rejected too
+    steady = not moved and not aborted and world.input is not Input.COMPACTED and world.place is not Place.DROPIN
+    return steady and (world.bad_every > 0 or world.knobs.raises)
 
 
 def _lived(chance: random.Random, world: World) -> World:

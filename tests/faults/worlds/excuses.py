@@ -1,4 +1,7 @@
-"""What a driver may do in a world: the errors with which it may end, for a supervisor to restart it, and its waits."""
+"""What a driver may do in a world: the errors with which it may end, for a supervisor to restart it, and its waits.
+
+What ends in another way, or is waited for in vain, is stuck.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,10 @@ _LOST = (OffsetsOutOfRange, SourceChanged, PlanOfAnother)  # refusals of a pipel
 _IMPATIENT = (Place.THREADS, Place.DROPIN)  # only `tailrace run` begins again in the same process
 _QUIET = 4.0
 _WAYS_ON = ("on_data_loss: reset", "start the pipeline again")
+
+
+class Stuck(Exception):
+    """Raised if something was waited for in vain, or ended for no reason."""
 
 
 def excuses(world: World) -> tuple[type[TailraceError], ...]:

@@ -10,8 +10,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from faults.reading import exists
+from faults.worlds.excuses import Stuck
 from faults.worlds.oracle import Gap
-from faults.worlds.pipeline import LIMIT, Driven, Stuck
+from faults.worlds.pipeline import LIMIT, Driven
 from faults.worlds.records import ABORTED, aborted, key_of
 from faults.worlds.world import GROWTH, Strike, Work
 from tailrace.config import Kafka
@@ -58,12 +59,13 @@ def begun(one: Driven, timeout_ms: int) -> Producer:
 
 
 def wait_for_ends(one: Driven) -> None:
-    """Follow until no transaction is open in the input's first partition."""
-    cluster, place = Cluster(Kafka(bootstrap_servers=one.context.bootstrap)), [(one.source, 0)]
+    """Follow until no transaction is open in the input."""
+    cluster = Cluster(Kafka(bootstrap_servers=one.context.bootstrap))
+    places = [(one.source, each) for each in one.counts]
 
     def closed() -> bool:
         one.step()
-        return cluster.latest(place, committed=True) == cluster.latest(place)
+        return cluster.latest(places, committed=True) == cluster.latest(places)
 
     wait_until(closed, "the transaction in the input to end", LIMIT)
 

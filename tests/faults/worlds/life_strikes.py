@@ -17,9 +17,10 @@ from typing import Any
 from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceType  # type: ignore[attr-defined]
 
 from faults.worlds.broker_strikes import AWAY
+from faults.worlds.excuses import Stuck
 from faults.worlds.history import HISTORY
 from faults.worlds.input_strikes import begun, gap, recreated, wait_for_ends
-from faults.worlds.pipeline import LIMIT, Driven, Stuck
+from faults.worlds.pipeline import LIMIT, Driven
 from faults.worlds.records import ABORTED, aborted, key_of, numbered, values
 from faults.worlds.rights import denied
 from faults.worlds.world import Place, Strike

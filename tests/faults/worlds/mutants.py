@@ -106,6 +106,12 @@ MUTANTS = (
         "min(end, until.get(place, 0))",
         "min(end, until.get(place, 0) + 1)",
     ),
+    Mutant(
+        "replay-without-its-marks",
+        "admin/replay.py",
+        '        add_offsets(self._producer, offsets, self._reader.metadata, _LIMIT, "adding the marks")\n',
+        "",
+    ),
     Mutant("new-partitions-read-from-their-end", "driver/loop.py", "cluster.earliest(", "cluster.latest("),
     Mutant(
         "rejected-records-dropped",

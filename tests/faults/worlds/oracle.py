@@ -61,22 +61,23 @@ class Gap:
 
 def judge(
     world: World, counts: Mapping[int, int], output: Seen, rejected: Seen, gaps: Iterable[Gap] = (),
-    starts: Mapping[int, int] | None = None,
+    starts: Mapping[int, int] | None = None, again: Seen | None = None,
 ) -> Outcome:  # fmt: skip
     """Compare; `counts` are the records of each source partition in the end. What is in a gap may be missing.
 
-    With `starts`, nothing may come out of the records before these.
+    With `starts`, nothing may come out of the records before these. The records of `again` are rejected once more.
     """
     lost = duplicated = 0
-    again = world.knobs.at_least_once
+    repeats = world.knobs.at_least_once
     examples: list[str] = []
     known = np.array(sorted(counts), dtype=np.int64)
     for name, seen, place in (("output", output, 0), ("rejected", rejected, 1)):
         for partition, count in counts.items():
             want = wanted(world, partition, count)[place]
             want[: (starts or {}).get(partition, 0) * (len(want) // max(count, 1))] = False
-            times, beyond = _times(seen, partition, len(want), again, open_read(world))
-            more = np.flatnonzero((times > 0) & ~want if again else times > want)
+            times, beyond = _times(seen, partition, len(want), repeats, open_read(world))
+            times -= _times((again or {}) if place else {}, partition, len(want), repeats, False)[0]
+            more = np.flatnonzero((times > 0) & ~want if repeats else times > want)
             needed = want & ~np.repeat(_deleted(world, gaps, partition, count), len(want) // max(count, 1))
             if world.work is Work.LIMIT and place == 0:
                 needed[:] = False  # which ones are the first of a task is not known here

@@ -19,13 +19,14 @@ import yaml
 from faults.reading import Watching
 from faults.scenario import Context
 from faults.scenarios.clock import Clock
-from faults.worlds.backfills import Backfill, BackfillEnded, Span, import_path
+from faults.worlds.backfills import Backfill, Span, import_path
 from faults.worlds.configuration import Outside, configuration, dropin, others
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA
-from faults.worlds.excuses import excuses, quiet_after, way_on_without
+from faults.worlds.excuses import Stuck, excuses, quiet_after, way_on_without
 from faults.worlds.launching import program, told
 from faults.worlds.oracle import Gap, open_read
 from faults.worlds.records import FUNCTIONS, LEAVING_OUT, feed, wanted
+from faults.worlds.replays import Replays
 from faults.worlds.world import BROKER_STRIKES, GUARDED, NETWORK_STRIKES, Input, Place, Strike, Work, World
 from support.kafkaproxy import ProxiedKafka
 from support.minio import BUCKET, reach
@@ -39,10 +40,6 @@ LIMIT, SLOW = 120.0, 300.0
 _MOST_STARTS = 20
 _TELL = 4.0  # seconds for a stuck driver to say where its threads are
 _PROXIED = NETWORK_STRIKES | {Strike.SLOW}
-
-
-class Stuck(Exception):
-    """Raised if something was waited for in vain, or a driver ended for no reason."""
 
 
 class Driven:
@@ -67,6 +64,7 @@ class Driven:
         self.path = import_path(package)
         self.names = [self.name]  # all that the pipeline has had
         self.backfill: Backfill | None = None
+        self.replays: Replays | None = None
         self.address = ""  # of the driver's status page and metrics, if it serves them
         self._batches = Batches()
         self._drivers: list[Driver] = []
@@ -159,6 +157,11 @@ class Driven:
             self.backfill = Backfill(self, span, self.world.backfill, self.path)
 
     @property
+    def _beside(self) -> list[Backfill | Replays]:
+        """What runs next to the pipeline."""
+        return [each for each in (self.backfill, self.replays) if each is not None]
+
+    @property
     def driver(self) -> Driver:
         """The last driver."""
         return self._drivers[-1]
@@ -181,11 +184,8 @@ class Driven:
         elif code is not None and not self.refused:
             self._check_end(code)
             self.start()
-        if self.backfill is not None:
-            try:
-                self.backfill.step()
-            except BackfillEnded as error:
-                raise Stuck(str(error)) from error
+        for each in self._beside:
+            each.step()
 
     def _check_end(self, code: int) -> None:
         """Raise Stuck if the driver had no reason to end: no strike, no crash point, and no broker that was away."""
@@ -211,7 +211,7 @@ class Driven:
         since, before = time.monotonic(), (0, 0, -1, 0, 0)
         while not until():
             self.step()
-            again = self.backfill.starts + self.backfill.batches if self.backfill is not None else 0
+            again = sum(each.progress for each in self._beside)
             now = (self.starts, self._begun, self._batches.written, self.watch.kept.count, again)
             if now != before:
                 before, since = now, time.monotonic()
@@ -275,9 +275,9 @@ class Driven:
         def over() -> bool:
             there = counted and self.watch.kept.count >= outputs and (self._batches.idle or not idles)
             quiet = self._batches.idle and time.monotonic() - self._heard > quiet_after(self.world)
-            return (there or quiet) and (self.backfill is None or self.backfill.over)
+            return (there or quiet) and all(each.over for each in self._beside)
 
-        self.follow(over, f"{outputs} outputs{' and the backfill' if self.backfill is not None else ''}")
+        self.follow(over, " and ".join([f"{outputs} outputs", *map(str, self._beside)]))
 
     def work(self, what: str) -> None:
         """Follow until one more batch is delivered, or there is nothing to do."""
@@ -340,8 +340,8 @@ class Driven:
     def close(self, stuck: bool = False) -> None:
         """Leave no process behind, and no network that is slow; the log of a stuck one says what its threads do."""
         self.proxied.proxy.heal()
-        if self.backfill is not None:
-            self.backfill.close()
+        for other in self._beside:
+            other.close()
         for each in self._drivers:
             with suppress(ProcessLookupError, psutil.NoSuchProcess):
                 os.kill(each.pid, signal.SIGCONT)

@@ -44,6 +44,7 @@ KINDS: Mapping[str, Callable[[World], Iterable[str]]] = {
     "setting": lambda world: (
         [each.name.replace("_", " ") for each in fields(Knobs) if getattr(world.knobs, each.name) != each.default]
         + ["backfill"] * (world.backfill is not None)
+        + ["replays"] * (world.replays is not None)
         + ["others after a crash"] * world.unlike
     ),
 }

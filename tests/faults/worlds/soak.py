@@ -30,8 +30,9 @@ from faults.transactions import ids
 from faults.worlds.act import judged
 from faults.worlds.configuration import Outside
 from faults.worlds.encodings import heads_of
+from faults.worlds.excuses import Stuck
 from faults.worlds.lanes import brokers
-from faults.worlds.pipeline import Driven, Stuck
+from faults.worlds.pipeline import Driven
 from faults.worlds.strikes import strike
 from faults.worlds.world import Encoding, Input, Place, Strike, Work, World
 from support import archive

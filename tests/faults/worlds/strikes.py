@@ -12,9 +12,10 @@ from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceTyp
 
 from faults.worlds.broker_strikes import AWAY, BROKER
 from faults.worlds.configuration import others
+from faults.worlds.excuses import Stuck
 from faults.worlds.input_strikes import INPUT
 from faults.worlds.life_strikes import LIFE
-from faults.worlds.pipeline import LIMIT, Driven, Stuck
+from faults.worlds.pipeline import LIMIT, Driven
 from faults.worlds.rights import denied
 from faults.worlds.world import Strike
 from support.minio import Fault

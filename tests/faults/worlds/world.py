@@ -158,6 +158,8 @@ class World:
     # The crashes of a backfill that runs next to the pipeline; None: there is no backfill.
     backfill: tuple[Crash, ...] | None = None
     unlike: bool = False  # the start after a crash has other settings, as in a deploy
+    # How many of the replays of rejected records are struck that run next to the pipeline; None: there is no replay.
+    replays: int | None = None
 
     @property
     def line(self) -> str:
@@ -183,6 +185,8 @@ class World:
         found += [replace(self, crashes=(*self.crashes[:n], *self.crashes[n + 1 :])) for n in range(len(self.crashes))]
         if self.backfill is not None:
             found += [replace(self, backfill=left) for left in (None, ()) if left != self.backfill]
+        if self.replays is not None:
+            found.append(replace(self, replays=None))
         if self.unlike:
             found.append(replace(self, unlike=False))
         if len(self.counts) > 1:

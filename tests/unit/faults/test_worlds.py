@@ -111,10 +111,10 @@ def test_every_world_has_a_pipeline_that_tailrace_accepts(tmp_path: Path) -> Non
     assert accepted > 400
 
 
-def test_line_of_a_world_from_before_backfills_is_replayed_without_one() -> None:
+def test_line_of_a_world_from_before_backfills_and_replays_is_run_without_them() -> None:
     """The lines of earlier records stay usable."""
     data = json.loads(PLAIN.line)
-    del data["backfill"]
+    del data["backfill"], data["replays"]
     assert World.parse(json.dumps(data)) == PLAIN
 
 
@@ -127,6 +127,18 @@ def test_backfill_is_drawn_only_where_its_range_stays_and_its_function_has_no_st
         assert each.place is not Place.DROPIN
         assert each.work is not Work.DISTINCT
         assert not DELETIONS.intersection(each.strikes)
+
+
+def test_replay_is_drawn_only_where_the_marks_tell_what_is_rejected_again() -> None:
+    """What a killed one sent is rejected, too, if records of aborted transactions are read."""
+    found = [each for each in map(draw, range(400)) if each.replays is not None]
+    assert len(found) > 15
+    for each in found:
+        assert each.bad_every or each.knobs.raises
+        assert each.place is not Place.DROPIN
+        assert each.input is not Input.COMPACTED
+        assert not each.knobs.uncommitted
+        assert not {Strike.ISOLATION, *LOSSES}.intersection(each.strikes)
 
 
 def test_strike_of_its_life_is_drawn_only_where_the_oracle_can_tell_what_must_come_of_it() -> None:
@@ -224,6 +236,20 @@ def test_backfill_that_leaves_its_range_is_found() -> None:
     assert judge(world, COUNTS, {**inside, 0: inside[0][1:]}, rejected, starts=starts).lost == 1
     both = Outcome(records=9, lost=1).plus(Outcome(lost=2, wrong=1, examples=("backfill: one",)))
     assert (both.records, both.lost, both.wrong, both.examples) == (9, 3, 1, ("backfill: one",))
+
+
+def test_record_that_is_replayed_is_to_be_rejected_once_more() -> None:
+    """A replay that sends more or less than it marks is found, and so is a record that is lost on its second way."""
+    world = replace(PLAIN, bad_every=7)
+    output, rejected = made(world)
+    heads = rejected[0]
+    once, twice = {0: np.append(heads, heads[:2])}, {0: np.concatenate([heads, heads[:2], heads[:1]])}
+    assert judge(world, COUNTS, output, once, again={0: heads[:2]}).good
+    assert judge(world, COUNTS, output, twice, again={0: np.append(heads[:2], heads[:1])}).good
+    assert judge(world, COUNTS, output, twice, again={0: heads[:2]}).duplicated == 1
+    assert judge(world, COUNTS, output, once, again={0: heads[:1]}).duplicated == 1
+    assert judge(world, COUNTS, output, once, again={0: heads[:3]}).lost == 1
+    assert judge(world, COUNTS, output, once).duplicated == 2
 
 
 def test_an_aborted_record_is_found() -> None:

@@ -9,7 +9,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import tailrace
-from support.kafkaproxy import Fault, ProxiedKafka, proxied
+from support.kafkaproxy import ProxiedKafka, proxied
+from support.proxy import Fault
 from support.wire import Api
 from tailrace.config import Kafka
 from tailrace.demo.feed import create_topics

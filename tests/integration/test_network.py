@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from support.kafkaproxy import Fault, Judge, ProxiedKafka, nth, proxied
+from support.kafkaproxy import ProxiedKafka, proxied
+from support.proxy import Fault, Judge, nth
 from support.transactions import Line, Older, connected, rows
 from support.wire import Api
 from tailrace.config import Kafka

@@ -15,7 +15,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from typer.testing import CliRunner
 
-from support.kafkaproxy import Fault, nth, proxied
+from support.kafkaproxy import proxied
+from support.proxy import Fault, nth
 from support.threads import Line
 from support.wire import Api
 from tailrace.admin.replay import Replay

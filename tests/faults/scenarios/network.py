@@ -16,7 +16,8 @@ from unittest import mock
 from faults.scenario import Context, Expect, Result, Scenario
 from faults.supervision import proven
 from support.drivers import Load
-from support.kafkaproxy import Fault, ProxiedKafka, nth, proxied
+from support.kafkaproxy import ProxiedKafka, proxied
+from support.proxy import Fault, nth
 from support.supervised import Supervised
 from support.transactions import Line, Older, rows
 from support.wire import Api

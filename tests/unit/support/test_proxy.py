@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from support.kafkaproxy import Fault, Proxy, nth
+from support.proxy import Fault, Proxy, nth
 from support.wire import Api, Request, parsed
 from tailrace.testing import embedded
 from tailrace.testing.broker import HOST

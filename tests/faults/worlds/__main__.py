@@ -86,17 +86,22 @@ def _every(worlds: Sequence[World], folder: Path, file: Path | None, until: floa
     """Run the worlds one after another, each on a Kafka that some of them share; make those smaller that fail."""
     tally = Tally()
     for group in groups(worlds):
-        if until is not None and time.monotonic() > until:
+        if _passed(until):
             break
         with brokers() as kafka:
             for world in group:
-                if until is not None and time.monotonic() > until:
+                if _passed(until):
                     break
                 outcome = _one(world, kafka, folder, file)
                 tally += Tally(1, outcome.records, int(not outcome.good))
-                if not outcome.good and not replayed:
-                    smallest = shrunk(world, lambda smaller: not _one(smaller, kafka, folder, None).good)
-                    sys.stdout.write(f"  the smallest that fails: make faults WORLD='{smallest.line}'\n")
+                if not outcome.good and not replayed and not _passed(until):
+                    smallest = shrunk(world, lambda smaller: not _one(smaller, kafka, folder, None).good, until)
+                    told = (
+                        f"the smallest that fails: make faults WORLD='{smallest.line}'"
+                        if smallest
+                        else "kept when it ran again"
+                    )
+                    sys.stdout.write(f"  {told}\n")
     return tally
 
 
@@ -160,12 +165,14 @@ def _all_caught(
     return not left and all(sound.values())
 
 
-def shrunk(world: World, fails: Callable[[World], bool]) -> World:
-    """Return a smaller world that fails as well, after a bounded number of attempts."""
+def shrunk(world: World, fails: Callable[[World], bool], until: float | None = None) -> World | None:
+    """Return a smaller world that fails as well, after a bounded number of attempts; None if it is kept this time."""
+    if not fails(world):
+        return None
     left = _SHRINKS
     while True:
         for smaller in world.smaller():
-            if not left:
+            if not left or _passed(until):
                 return world
             left -= 1
             if fails(smaller):
@@ -173,6 +180,10 @@ def shrunk(world: World, fails: Callable[[World], bool]) -> World:
                 break
         else:
             return world
+
+
+def _passed(until: float | None) -> bool:
+    return until is not None and time.monotonic() > until
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 from faults.records import HEAD
+from faults.worlds.__main__ import shrunk
 from faults.worlds.configuration import configuration
 from faults.worlds.drawing import draw
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA, body, heads_of
@@ -183,6 +185,24 @@ def test_smaller_world_keeps_an_encoding_that_can_have_bad_records() -> None:
     """Otherwise it fails because nothing rejects them, and hides what failed."""
     world = replace(PLAIN, encoding=Encoding.JSON, bad_every=97)
     assert not [each for each in world.smaller() if each.encoding is Encoding.RAW and each.bad_every]
+
+
+def test_world_is_made_smaller_only_if_it_fails_again_and_only_for_so_long() -> None:
+    """One that was starved of CPU is kept then, and a run that is to end in time has none for a dozen more worlds."""
+    world, tried = replace(PLAIN, strikes=(Strike.KILL, Strike.GROW)), list[World]()
+
+    def fails(each: World) -> bool:
+        tried.append(each)
+        return Strike.GROW in each.strikes
+
+    smallest = shrunk(world, fails)
+    assert smallest is not None
+    assert (smallest.strikes, len(smallest.counts)) == ((Strike.GROW,), 1)
+    assert tried[0] == world
+    assert shrunk(world, lambda each: False) is None
+    tried.clear()
+    assert shrunk(world, fails, until=time.monotonic() - 1) == world
+    assert tried == [world]
 
 
 @pytest.mark.parametrize("work", Work)

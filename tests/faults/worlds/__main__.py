@@ -146,6 +146,8 @@ def _all_caught(
     for mutant in [each for each in MUTANTS if not names or each.name in names]:
         package, verdict = mutant.build(folder), "SURVIVED"
         for number, world in enumerate(worlds, start=1):
+            if not mutant.only(world):
+                continue
             outcome, _ = act(world, Context(kafka, folder, world.seed, True, lambda text: None), package)
             if outcome.good:
                 continue

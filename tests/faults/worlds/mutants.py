@@ -7,10 +7,12 @@ import. One that survives is a hole in the campaign.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import tailrace
+from faults.worlds.world import Strike, World
 
 SOURCE = Path(tailrace.__file__).parent
 
@@ -23,6 +25,7 @@ class Mutant:
     module: str  # relative to the package
     old: str
     new: str
+    only: Callable[[World], bool] = lambda world: True  # the others never run what is broken, and need not be tried
 
     def build(self, folder: Path) -> Path:
         """Copy the package, broken, into a folder; return what must be on the import path."""
@@ -34,6 +37,10 @@ class Mutant:
             raise ValueError(f"{self.name}: {self.module} must contain the text once: {self.old!r}")
         file.write_text(text.replace(self.old, self.new), encoding="utf-8")
         return place
+
+
+def _with(*strikes: Strike) -> Callable[[World], bool]:
+    return lambda world: not set(strikes).isdisjoint(world.strikes)
 
 
 _PID = ".{__import__('os').getpid()}\""
@@ -64,6 +71,7 @@ MUTANTS = (
         "driver/first_position.py",
         "if not stored and context.pipeline.source.auto_offset_reset is not Reset.LATEST:",
         "if True:",
+        lambda world: world.knobs.late or Strike.RENAME in world.strikes,
     ),
     Mutant(
         "plan-after-the-job",
@@ -83,18 +91,21 @@ MUTANTS = (
         "driver/recovery.py",
         "    if plan is not None:\n        other = way_out(",
         "    if None is not None:\n        other = way_out(",
+        _with(Strike.RESTORE),
     ),
     Mutant(
         "open-batch-of-the-old-name-passed-over",
         "progress/predecessor.py",
         "    if not group.startswith(_PREFIX) or not found:\n",
         "    if group:\n",
+        _with(Strike.RENAME),
     ),
     Mutant(
         "recreated-topic-taken-for-the-same",
         "driver/recovery.py",
         "if ids.get(topic, name) != name)",
         "if ids.get(topic, name) == '')",
+        _with(Strike.RECREATE, Strike.SWAP),
     ),
     Mutant("open-transactions-read", "gateway/consuming.py", '": isolation}', '": "read_uncommitted"}'),
     Mutant("one-record-skipped", "driver/loop.py", "each.end for part", "each.end + (number % 4 == 3) for part"),
@@ -105,12 +116,14 @@ MUTANTS = (
         "progress/positions.py",
         "min(end, until.get(place, 0))",
         "min(end, until.get(place, 0) + 1)",
+        lambda world: world.backfill is not None,
     ),
     Mutant(
         "replay-without-its-marks",
         "admin/replay.py",
         '        add_offsets(self._producer, offsets, self._reader.metadata, _LIMIT, "adding the marks")\n',
         "",
+        lambda world: world.replays is not None,
     ),
     Mutant("new-partitions-read-from-their-end", "driver/loop.py", "cluster.earliest(", "cluster.latest("),
     Mutant(

@@ -80,9 +80,9 @@ def act(world: World, context: Context, package: Path | None = None) -> tuple[Ou
                 strike(one, kind)
                 one.feed(number / parts)
             _begin_replays(one)
-            if one.replays is not None:
-                _finish(one, one.replays)
             one.drain()
+            if one.replays is not None:
+                _replay_the_rest(one, one.replays)
             one.stop()
         except Stuck as error:
             stuck = str(error)[:1000]
@@ -108,11 +108,13 @@ def _begin_replays(one: Driven) -> None:
         one.replays = Replays(one, one.world.replays)
 
 
-def _finish(one: Driven, replays: Replays) -> None:
-    """Follow until the replays are over, and let the pipeline read what they sent before it can be idle."""
+def _replay_the_rest(one: Driven, replays: Replays) -> None:
+    """Replay what has been rejected since, and let the pipeline read what was sent before it can be idle."""
+    replays.begin()
     one.follow(lambda: replays.over, str(replays))
     wait_for_ends(one)
     one.write({0: 10})
+    one.drain()
 
 
 def delete(bootstrap: str, topics: Iterable[str]) -> None:

@@ -49,12 +49,12 @@ class Driven:
         self, world: World, context: Context, watch: Watching, topics: tuple[str, str, str],
         package: Path | None, outside: Outside,
     ) -> None:  # fmt: skip
-        self.world, self.context, self.watch = world, context, watch
+        self.world, self.context, self.watch, self.outside = world, context, watch, outside
         self.source, self.sink, self.rejected = topics
         self.name = f"w-{uuid.uuid4().hex[:8]}"
         self.ledger = f"{self.name}.ledger"
         self.counts: dict[int, int] = dict.fromkeys(range(len(world.counts)), 0)
-        self.starts = self._begun = 0  # drivers that were started, and those of them that came so far as to lead
+        self.starts = self._begun = self._deployed = 0  # drivers, those of them that came to lead, and deploys
         self.chance = random.Random(world.seed + 1)
         self.folder = context.folder / self.name
         self.folder.mkdir(parents=True)
@@ -71,11 +71,9 @@ class Driven:
         self._awaited: tuple[type[TailraceError], ...] = ()  # refusals that a strike waits for
         self.expected = self._up = False  # whether the last driver's end is our doing; whether it was heard of
         self._heard = time.monotonic()
-        self.outside = outside
         self.gaps: list[Gap] = []  # what was deleted from the input before it was read
         self.base: dict[int, int] = {}  # of each source partition: the number of its record at offset 0
         self._clock = Clock(self.folder) if Strike.CLOCK in world.strikes else None
-        self._deployed = 0
         self.change_code()
         for schema, name in ((IN_SCHEMA, "in.avsc"), (OUT_SCHEMA, "out.avsc")):
             (self.folder / name).write_text(json.dumps(schema))
@@ -197,7 +195,7 @@ class Driven:
         if self._refused is not None and isinstance(error, CutChanged):  # the old settings must finish the batch
             self.settings, self._refused = self._refused, None
             return
-        struck = any(each in BROKER_STRIKES for each in self.world.strikes)
+        struck = BROKER_STRIKES.intersection(self.world.strikes)
         if struck and self.world.place is Place.DROPIN and self.starts < _MOST_STARTS:
             return  # Spark's source ends a query in many ways when a broker is away
         if self.gaps and way_on_without(error):
@@ -259,8 +257,7 @@ class Driven:
         """Write so many records more to each of these partitions."""
         self._batches.idle = False
         feed(self.world, self.context.bootstrap, self.source, more, self.counts)
-        for number, count in more.items():
-            self.counts[number] = self.counts.get(number, 0) + count
+        self.counts |= {number: self.counts.get(number, 0) + count for number, count in more.items()}
 
     def drain(self) -> None:
         """Follow until all outputs are there, or the driver is idle for a while."""
@@ -283,6 +280,10 @@ class Driven:
         """Follow until one more batch is delivered, or there is nothing to do."""
         written = self._batches.written
         self.follow(lambda: self._batches.written > written or self._batches.idle, what)
+
+    def rest(self, what: str) -> None:
+        """Follow until there is nothing to do."""
+        self.follow(lambda: self._batches.idle, what)
 
     def begin(self, what: str) -> None:
         """Follow until a batch is in progress, or there is nothing to do."""
@@ -315,8 +316,6 @@ class Driven:
             root = psutil.Process(self.driver.pid)
             return [root, *root.children(recursive=True)]
         return []
-
-    # -- the end ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Send SIGTERM; the driver must exit with 0, unless a planned crash comes just then."""

@@ -41,7 +41,8 @@ class Replays:
         for name in _FILES:
             shutil.copy(one.folder / name, self._folder / name)
         self._starts = 0
-        self._running = [self._start()]
+        self._running: list[Driver] = []
+        self.begin()
 
     def __str__(self) -> str:
         return "the replays"
@@ -56,13 +57,14 @@ class Replays:
         """Whether all have been made, and have ended."""
         return not self._left and not self._running
 
-    def _start(self) -> Driver:
+    def begin(self) -> None:
+        """Start one more."""
         self._starts += 1
         chance = self._one.chance
         self._until = time.monotonic() + chance.uniform(_BEGUN, _AT_WORK)
         command = ["-m", "tailrace.cli.main", "rejected", "replay", "pipeline.yaml", "--all", "--yes"]
         environment = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": self._one.path}
-        return Driver([*command, "--output", "json"], environment, self._folder)
+        self._running.append(Driver([*command, "--output", "json"], environment, self._folder))
 
     def step(self) -> None:
         """Strike one that has been at work for a while, and start another one in place of each that was struck."""
@@ -75,12 +77,12 @@ class Replays:
             if self._starts >= _MOST_STARTS or not isinstance(error, (*_BESIDE, *excuses(self._one.world))):
                 raise Stuck(f"a replay ended with {each.code}: {error}".replace("\n", " "))
             if not self._running and not self._left:
-                self._running.append(self._start())
+                self.begin()
         if self._left and time.monotonic() > self._until:
             self._left -= 1
             if self._one.chance.random() < 0.5:
                 self.close()
-            self._running.append(self._start())
+            self.begin()
 
     def _keep(self, ended: Driver) -> None:
         """Append what one has said to a file; it tells why one is stuck."""

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AclOperation, ResourcePatternType, ResourceTyp
 
 from faults.worlds.broker_strikes import AWAY, BROKER
 from faults.worlds.configuration import others
-from faults.worlds.excuses import Stuck
+from faults.worlds.excuses import Stuck, way_on_without
 from faults.worlds.input_strikes import INPUT
 from faults.worlds.life_strikes import LIFE
 from faults.worlds.pipeline import LIMIT, Driven
@@ -66,7 +66,7 @@ def _rival(one: Driven, start: Callable[[Driven], object] = Driven.start) -> Non
 
 
 def _fenced(one: Driven, first: Driver, other: type[TailraceError] = DriverFenced) -> None:
-    """Wait until an older driver ends because it is fenced, or by the other error, a crash point or a signal."""
+    """Wait until an older driver is fenced, or ends by the other error, a crash point, a signal, or lost input."""
     ends = nudged = time.monotonic()
     ends += LIMIT
     while first.code is None:
@@ -76,8 +76,11 @@ def _fenced(one: Driven, first: Driver, other: type[TailraceError] = DriverFence
             one.write({0: 10})
         if time.monotonic() > ends:
             raise Stuck("the older driver did not end")
-    if (code := first.code) not in (DriverFenced.exit_code, other.exit_code, -signal.SIGKILL):
-        raise Stuck(f"the older driver ended with {code}: {first.failure()}".replace("\n", " "))
+    if (code := first.code) in (DriverFenced.exit_code, other.exit_code, -signal.SIGKILL):
+        return
+    error = first.failure()
+    if not (one.gaps and way_on_without(error)):  # it may have found out first that input is gone
+        raise Stuck(f"the older driver ended with {code}: {error}".replace("\n", " "))
 
 
 def _replace(one: Driven) -> None:

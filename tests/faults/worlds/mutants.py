@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tailrace
-from faults.worlds.world import Strike, World
+from faults.worlds.world import DELETIONS, Strike, World
 
 SOURCE = Path(tailrace.__file__).parent
 
@@ -125,7 +125,13 @@ MUTANTS = (
         "",
         lambda world: world.replays is not None and not world.knobs.at_least_once,
     ),
-    Mutant("new-partitions-read-from-their-end", "driver/loop.py", "cluster.earliest(", "cluster.latest("),
+    Mutant(
+        "new-partitions-read-from-their-end",
+        "driver/loop.py",
+        "cluster.earliest(",
+        "cluster.latest(",
+        _with(Strike.GROW, *DELETIONS),
+    ),
     Mutant(
         "rejected-records-dropped",
         "gateway/send.py",

@@ -198,7 +198,7 @@ class Driven:
         struck = BROKER_STRIKES.intersection(self.world.strikes)
         if struck and self.world.place is Place.DROPIN and self.starts < _MOST_STARTS:
             return  # Spark's source ends a query in many ways when a broker is away
-        if self.gaps and way_on_without(error):
+        if self.gaps and way_on_without(error) and self.starts < _MOST_STARTS:
             self.settings.setdefault("source", {})["on_data_loss"] = "reset"
             return
         if self.starts >= _MOST_STARTS or not isinstance(error, excuses(self.world)):

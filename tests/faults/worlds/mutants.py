@@ -110,7 +110,12 @@ MUTANTS = (
     Mutant("open-transactions-read", "gateway/consuming.py", '": isolation}', '": "read_uncommitted"}'),
     Mutant("one-record-skipped", "driver/loop.py", "each.end for part", "each.end + (number % 4 == 3) for part"),
     Mutant("one-record-read-twice", "driver/loop.py", "each.end for part", "each.end - (number % 4 == 3) for part"),
-    Mutant("sixth-range-dropped", "driver/choose.py", "tuple(sorted(each)) for", "tuple(sorted(each))[:5] for"),
+    Mutant(
+        "sixth-range-dropped",
+        "driver/loop.py",
+        "            parts=parts,\n",
+        "            parts=tuple(each[:5] for each in parts),\n",
+    ),
     Mutant(
         "backfill-beyond-its-range",
         "progress/positions.py",

@@ -6,7 +6,6 @@ The same command is repeated until it has finished, as a person would; each cras
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from faults.worlds.excuses import Stuck, excuses
+from faults.worlds.launching import MOST_STARTS, copied
 from faults.worlds.world import Crash, Place
 from tailrace import crash_points
 from tailrace.admin.backfill import Request
@@ -29,10 +29,8 @@ from tailrace.testing import wait_until
 if TYPE_CHECKING:
     from faults.worlds.pipeline import Driven
 
-_MOST_STARTS = 20
 _APART = 0.02  # seconds between a record and a time before or after it
 _LIMIT = 120.0
-_FILES = ("pipeline.yaml", "work.py", "in.avsc", "out.avsc")
 
 
 @dataclass(frozen=True)
@@ -88,11 +86,7 @@ class Backfill:
         self.name = f"{one.name}-backfill-{self._request.digest(one.name)}"
         self.over = False
         self._starts, self._batches = 0, 0
-        # A deploy changes the pipeline's files, not those of a backfill that has begun.
-        self._folder = one.folder / "backfill"
-        self._folder.mkdir()
-        for name in _FILES:
-            shutil.copy(one.folder / name, self._folder / name)
+        self._folder = copied(one.folder, "backfill")
         self._marks = self._folder / "crashes"
         self._crashes = [
             crash_points.Crash(crash_points.Point(each.at), each.batch, times=each.times) for each in crashes
@@ -137,7 +131,7 @@ class Backfill:
             return
         if self._happened == self._struck:
             error = self._driver.failure()
-            if self._starts >= _MOST_STARTS or not isinstance(error, excuses(self._world)):
+            if self._starts >= MOST_STARTS or not isinstance(error, excuses(self._world)):
                 raise Stuck(f"the backfill ended with {code}: {error}".replace("\n", " "))
         self._driver.end(0.0)
         self._driver = self._started()

@@ -91,10 +91,10 @@ def draw(seed: int, place: Place | None = None) -> World:
     late = not dropin and not DELETIONS.intersection(strikes) and chance.random() < 0.1
     world = replace(world, knobs=replace(world.knobs, late=late)) if late else world
     world = _lived(chance, world) if chance.random() < 0.3 else world
-    return replace(world, replays=chance.randint(1, 4)) if _replayed(world) and chance.random() < 0.2 else world
+    return replace(world, replays=chance.randint(1, 4)) if _may_replay(world) and chance.random() < 0.2 else world
 
 
-def _replayed(world: World) -> bool:
+def _may_replay(world: World) -> bool:
     """Tell whether records can be rejected and sent again, so that they come out once more for each time."""
     moved = LOSSES.intersection(world.strikes)  # these tell records by their offsets
     aborted = world.knobs.uncommitted or Strike.ISOLATION in world.strikes  # a killed replay's would be rejected too

@@ -1,12 +1,25 @@
-"""How a world's driver is started: its program, and what the environment tells it."""
+"""How a world's drivers are started: their program, their files, and what the environment tells them."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from faults.worlds.history import HISTORY
 from faults.worlds.world import Place, World
 from tailrace import crash_points
+
+MOST_STARTS = 20  # of one pipeline, or of a command that is repeated next to it
+_FILES = ("pipeline.yaml", "work.py", "in.avsc", "out.avsc")
+
+
+def copied(folder: Path, name: str) -> Path:
+    """Copy a pipeline's files into a folder within its own, which neither a deploy nor another name changes."""
+    place = folder / name
+    place.mkdir()
+    for file in _FILES:
+        shutil.copy(folder / file, place / file)
+    return place
 
 
 def program(place: Place, file: Path) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ class Mutant:
     module: str  # relative to the package
     old: str
     new: str
-    only: Callable[[World], bool] = lambda world: True  # the others never run what is broken, or may do so
+    only: Callable[[World], bool] = lambda world: True  # the worlds that can show it
 
     def build(self, folder: Path) -> Path:
         """Copy the package, broken, into a folder; return what must be on the import path."""

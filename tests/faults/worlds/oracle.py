@@ -26,7 +26,7 @@ class Outcome:
     wrong: int = 0  # records with other bytes, another key or partition, or other headers than they must have
     unsteady: int = 0  # records that the reader beside the pipeline got differently
     lingering: int = 0  # transactions that stay open
-    ids: int = 0  # transactional ids beyond one for each sink partition and the driver's
+    ids: int = 0  # transactional ids beyond one for each sink partition, the driver's and the replay's
     markers: int = 0  # markers that are wrong
     plans: int = 0  # ranges in the ledger that leave a gap, overlap, or are missing at the end
     histories: int = 0  # of the ledger and the markers: those that no order of what the drivers did explains
@@ -71,12 +71,12 @@ def judge(
     repeats = world.knobs.at_least_once
     examples: list[str] = []
     known = np.array(sorted(counts), dtype=np.int64)
-    for name, seen, place in (("output", output, 0), ("rejected", rejected, 1)):
+    for name, seen, more_often, place in (("output", output, {}, 0), ("rejected", rejected, again or {}, 1)):
         for partition, count in counts.items():
             want = wanted(world, partition, count)[place]
             want[: (starts or {}).get(partition, 0) * (len(want) // max(count, 1))] = False
             times, beyond = _times(seen, partition, len(want), repeats, open_read(world))
-            times -= _times((again or {}) if place else {}, partition, len(want), repeats, False)[0]
+            times -= _times(more_often, partition, len(want), repeats, False)[0]
             more = np.flatnonzero((times > 0) & ~want if repeats else times > want)
             needed = want & ~np.repeat(_deleted(world, gaps, partition, count), len(want) // max(count, 1))
             if world.work is Work.LIMIT and place == 0:

@@ -23,7 +23,7 @@ from faults.worlds.backfills import Backfill, Span, import_path
 from faults.worlds.configuration import Outside, configuration, dropin, others
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA
 from faults.worlds.excuses import Stuck, excuses, quiet_after, way_on_without
-from faults.worlds.launching import program, told
+from faults.worlds.launching import MOST_STARTS, program, told
 from faults.worlds.oracle import Gap, open_read
 from faults.worlds.records import FUNCTIONS, LEAVING_OUT, feed, wanted
 from faults.worlds.replays import Replays
@@ -37,7 +37,6 @@ from tailrace.errors import CutChanged, InvariantBroken, TailraceError
 # Seconds without a batch, a start or the end of a start. The second is Spark's, which may be three JVMs: beside five
 # other worlds, a start took 220 seconds, and a batch more than 120.
 LIMIT, SLOW = 120.0, 300.0
-_MOST_STARTS = 20
 _TELL = 4.0  # seconds for a stuck driver to say where its threads are
 _PROXIED = NETWORK_STRIKES | {Strike.SLOW}
 
@@ -196,12 +195,12 @@ class Driven:
             self.settings, self._refused = self._refused, None
             return
         struck = BROKER_STRIKES.intersection(self.world.strikes)
-        if struck and self.world.place is Place.DROPIN and self.starts < _MOST_STARTS:
+        if struck and self.world.place is Place.DROPIN and self.starts < MOST_STARTS:
             return  # Spark's source ends a query in many ways when a broker is away
-        if self.gaps and way_on_without(error) and self.starts < _MOST_STARTS:
+        if self.gaps and way_on_without(error) and self.starts < MOST_STARTS:
             self.settings.setdefault("source", {})["on_data_loss"] = "reset"
             return
-        if self.starts >= _MOST_STARTS or not isinstance(error, excuses(self.world)):
+        if self.starts >= MOST_STARTS or not isinstance(error, excuses(self.world)):
             raise Stuck(f"the driver ended by itself with {code}: {error}".replace("\n", " "))
 
     def follow(self, until: Any, what: str, patience: float = LIMIT) -> None:
@@ -316,6 +315,8 @@ class Driven:
             root = psutil.Process(self.driver.pid)
             return [root, *root.children(recursive=True)]
         return []
+
+    # -- the end ------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Send SIGTERM; the driver must exit with 0, unless a planned crash comes just then."""

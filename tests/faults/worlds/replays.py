@@ -6,7 +6,6 @@ What they send is rejected once more: each record as often as the marks say that
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from typing import TYPE_CHECKING
 
@@ -16,17 +15,17 @@ from faults.checker import Array
 from faults.reading import whole
 from faults.worlds.encodings import heads_of
 from faults.worlds.excuses import Stuck, excuses
+from faults.worlds.launching import MOST_STARTS, copied
 from tailrace.demo.driver import Driver
 from tailrace.errors import CommitInDoubt, KafkaFailed
+from tailrace.kafka.rejected_headers import HEADER_PIPELINE
 
 if TYPE_CHECKING:
     from faults.worlds.pipeline import Driven
 
-_MOST_STARTS = 20
 _BEGUN = 0.5  # seconds after which a replay may be struck; it sends and commits within four
 _AT_WORK = 4.0
 _BESIDE = (CommitInDoubt, KafkaFailed)  # another replay has taken over
-_FILES = ("pipeline.yaml", "work.py", "in.avsc", "out.avsc")
 
 
 class Replays:
@@ -35,11 +34,7 @@ class Replays:
     def __init__(self, one: Driven, strikes: int) -> None:
         self._one, self._left = one, strikes
         self._name = one.name
-        # A deploy or another name changes the pipeline's files, not those of a replay.
-        self._folder = one.folder / "replays"
-        self._folder.mkdir()
-        for name in _FILES:
-            shutil.copy(one.folder / name, self._folder / name)
+        self._folder = copied(one.folder, "replays")
         self._starts = 0
         self._running: list[Driver] = []
         self.begin()
@@ -74,7 +69,7 @@ class Replays:
             if each.code == 0:
                 continue
             error = each.failure()
-            if self._starts >= _MOST_STARTS or not isinstance(error, (*_BESIDE, *excuses(self._one.world))):
+            if self._starts >= MOST_STARTS or not isinstance(error, (*_BESIDE, *excuses(self._one.world))):
                 raise Stuck(f"a replay ended with {each.code}: {error}".replace("\n", " "))
             if not self._running and not self._left:
                 self.begin()
@@ -102,7 +97,9 @@ class Replays:
         values: list[bytes] = []
 
         def keep(message: Message) -> None:
-            offset = message.offset() or 0
+            offset, named = message.offset() or 0, dict(message.headers() or []).get(HEADER_PIPELINE)
+            if named != self._name.encode():  # of an earlier name: these are not replayed, and lie between the others
+                return
             if offset < before or any(first <= offset <= last for first, last in beyond):
                 values.append(message.value() or b"")
 

@@ -1,6 +1,6 @@
 """A proxy before Kafka's brokers that lets a test break the network: request by request, or all at once.
 
-Of a request it understands the sender and the kind; of a response, only where it ends.
+Of a request it understands the sender and the kind; of a response, only where it ends, and which brokers it lists.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from support.wire import Api, Request, frame, parsed
+from support.wire import Api, Request, frame, parsed, without_brokers
 from tailrace.testing import embedded, wait_until
 from tailrace.testing.broker import HOST
 from tailrace.testing.embedded import PORT_TRIES
@@ -32,6 +32,7 @@ class Fault(Enum):
     HOLD = auto()  # the connection is closed; it arrives when the test releases it
     DELAY = auto()  # it, and all that follows on the connection, arrive when the test releases it
     DELAY_ANSWER = auto()  # it arrives; the response, and all later ones, arrive when the test releases it
+    NO_BROKERS = auto()  # it arrives; the response lists no brokers
     TWICE = auto()  # it arrives; a copy arrives over another connection when the test releases it
 
 
@@ -56,6 +57,11 @@ def nth(api: Api, fault: Fault, number: int = 1, transaction: str | None = None,
             return fault if counted == number else None
 
     return judge
+
+
+def brokerless(request: Request) -> Fault | None:
+    """Judge: no answer lists a broker, as when a controller has heard of none lately."""
+    return Fault.NO_BROKERS if request.api == Api.METADATA else None
 
 
 @dataclass
@@ -299,6 +305,8 @@ class _Link:
                 held.wait()
                 self._client.sendall(sent)
                 held.arrived()
+            elif fault is Fault.NO_BROKERS and request is not None:
+                self._client.sendall(without_brokers(sent, request.version))
             elif fault is not None:
                 self.close(reset=fault is Fault.RESET_ANSWER)
                 return

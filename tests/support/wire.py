@@ -32,6 +32,7 @@ _COMPACT_SINCE = {
     Api.END_TXN: 3,
     Api.TXN_OFFSET_COMMIT: 3,
 }
+_COMPACT_METADATA = 9
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,23 @@ def parsed(frame: bytes, broker: int = 0) -> Request:
             at += 2
         transaction = frame[at : at + size].decode() if size >= 0 else None
     return Request(api, version, correlation, client, transaction, broker)
+
+
+def without_brokers(answer: bytes, version: int) -> bytes:
+    """Return an answer to METADATA that lists no broker, as brokers give it whose controller has heard of none lately.
+
+    Only the compact versions, which clients of this decade use.
+    """
+    if version < _COMPACT_METADATA:
+        raise ValueError(f"an answer to METADATA of version {version} is not understood")
+    begin = at = 13  # length, correlation, the header's tagged fields, throttle time
+    count, at = _varint(answer, at)
+    for _ in range(count - 1):
+        size, at = _varint(answer, at + 4)  # behind the number, the host
+        size, at = _varint(answer, at + size - 1 + 4)  # behind the port, the rack, which may be missing
+        at += max(0, size - 1) + 1  # and no tagged fields
+    rest = answer[4:begin] + b"\x01" + answer[at:]
+    return struct.pack(">i", len(rest)) + rest
 
 
 def _varint(frame: bytes, at: int) -> tuple[int, int]:

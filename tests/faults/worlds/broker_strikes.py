@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from faults.scenarios.brokers import full, in_sync
 from faults.worlds.pipeline import Driven
 from faults.worlds.world import Strike
+from support.proxy import brokerless
 from support.reassign import reassign
 from tailrace.testing.broker import Broker
 
@@ -48,6 +49,13 @@ def _slow(one: Driven) -> None:
     broker = one.chance.choice(one.context.kafka.brokers)
     one.proxied.proxy.late = {broker.node_id: LATE}
     one.wait(AWAY)
+
+
+def _unlisted(one: Driven) -> None:
+    """A client that asks meanwhile has nobody left to ask, and must be replaced."""
+    one.proxied.proxy.judge = brokerless
+    one.wait(AWAY)
+    one.proxied.proxy.judge = lambda request: None
 
 
 def _rolling(one: Driven) -> None:
@@ -125,6 +133,7 @@ BROKER: Mapping[Strike, Callable[[Driven], None]] = {
     Strike.SLOW: _slow,
     Strike.SPLIT: _split,
     Strike.FEW: _few,
+    Strike.UNLISTED: _unlisted,
     Strike.ELECTION: _election,
     Strike.REASSIGN: _reassign,
 }

@@ -38,7 +38,7 @@ from tailrace.errors import CutChanged, InvariantBroken, TailraceError
 # other worlds, a start took 220 seconds, and a batch more than 120.
 LIMIT, SLOW = 120.0, 300.0
 _TELL = 4.0  # seconds for a stuck driver to say where its threads are
-_PROXIED = NETWORK_STRIKES | {Strike.SLOW}
+_PROXIED = NETWORK_STRIKES | {Strike.SLOW, Strike.UNLISTED}
 
 
 class Driven:

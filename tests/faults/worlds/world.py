@@ -70,6 +70,7 @@ class Strike(StrEnum):
     SLOW = "slow"  # from here to the end one broker answers each request late
     SPLIT = "split"  # for some seconds nothing that the other brokers send reaches one of them
     FEW = "few"  # a broker is away, and too few replicas are in sync for a write
+    UNLISTED = "unlisted"  # for some seconds the brokers list none of themselves, as when all were suspended
     ELECTION = "election"  # the leaders of all partitions move
     REASSIGN = "reassign"  # the replicas of all partitions move, those of Kafka's own topics too
     GROW = "grow"  # the input gets more partitions
@@ -99,7 +100,7 @@ GROWTH = 2  # partitions that the input gets at once
 # A supervisor restarts a driver that ends because a broker is away.
 BROKER_STRIKES = NETWORK_STRIKES | {
     Strike.BROKER, Strike.FREEZE, Strike.FULL, Strike.ROLLING, Strike.SLOW, Strike.SPLIT, Strike.FEW,
-    Strike.ELECTION, Strike.REASSIGN,
+    Strike.UNLISTED, Strike.ELECTION, Strike.REASSIGN,
 }  # fmt: skip
 # With these, an offset of the input is not the number of its record.
 TAKE_OFFSETS = BROKER_STRIKES | {Strike.HANG, Strike.ISOLATION}

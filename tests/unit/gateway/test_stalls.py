@@ -92,6 +92,15 @@ def test_topic_that_only_one_broker_does_not_know_is_not_lost() -> None:
         brokers.look(stall, LOSS + 2, UNKNOWN)
 
 
+def test_topic_that_only_one_client_does_not_know_is_not_refused() -> None:
+    """A client that has forgotten every broker says so of each topic; the driver ended."""
+    brokers = Brokers(UNKNOWN, agreed=120)
+    stall = brokers.stall(reset=False)
+    brokers.look(stall, 10, UNKNOWN)
+    with pytest.raises(errors.KafkaFailed, match="the log ends at 120"):
+        brokers.look(stall, 20, UNKNOWN)
+
+
 def test_brokers_that_contradict_each_other_are_not_believed() -> None:
     """The attempt fails, and the next one asks through new clients."""
     brokers = Brokers(agreed=errors.KafkaFailed("the brokers contradict each other"))

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from tailrace import errors
 from tailrace.config import Kafka
 from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.reach import Finding
 
 PLACE = ("in", 0)
 
@@ -99,6 +100,7 @@ class Clients:
 
     def __init__(self, silent: int) -> None:
         self.silent, self.made = silent, 0
+        self.brokerless = 0  # so many of the first know no broker
         self.asked: list[str] = []  # a number of a client, and its request
         self.limits: list[float] = []
 
@@ -109,6 +111,8 @@ class Clients:
 
         def topics(timeout: float) -> SimpleNamespace:
             self.asked.append(f"{number} topics")
+            if number <= self.brokerless:
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT))
             return SimpleNamespace(topics={"in": SimpleNamespace(partitions={0: None}, error=None)})
 
         def offsets(asked: dict[TopicPartition, object], request_timeout: float, **_: object) -> dict[Any, Future[Any]]:
@@ -161,6 +165,20 @@ def test_new_client_lists_topics_before_offsets_although_the_request_of_the_form
         with suppress(errors.BrokerUnreachable):
             cluster.latest([PLACE])
     assert [each for each in made.asked if each.startswith("2")] == ["2 topics", "2 offsets"]
+
+
+def test_client_that_knows_no_broker_is_replaced_and_the_new_one_lists_topics_first(
+    clients: Callable[[int], tuple[Cluster, Clients]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never asks again; and the new one knows no leaders yet."""
+    cluster, made = clients(0)
+    made.brokerless = 1
+    listening = [Finding("127.0.0.1:1", "accepts a connection", connects=True)]
+    monkeypatch.setattr("tailrace.kafka.reach.findings", lambda _: listening)
+    with pytest.raises(errors.BrokerUnreachable):
+        cluster.topics()
+    assert cluster.latest([PLACE]) == {PLACE: 7}
+    assert made.asked == ["1 topics", "2 topics", "2 offsets"]
 
 
 def unanswered(*_: object, **__: object) -> dict[str, Future[Any]]:

@@ -173,21 +173,22 @@ class Stall:
         return True
 
     def _end_if_it_stays(self, position: int, what: str) -> Lost | bool:
-        """Give up the remaining range if that is allowed and the answer has held for long enough."""
+        """Give up the remaining range, or the read, if the answer has held for long enough."""
         self._missing = self._clock() if self._missing is None else self._missing
         if self._clock() - self._missing < min(LOSS if self._reset else _GRACE, self._limit / 2):
             return False
-        if not self._reset:
-            raise self._changed(what)
         if not self._agreed(what):
             return False
+        if not self._reset:
+            raise self._changed(what)
         self._restart()
         return Lost(Range(self._span.topic, self._span.partition, position, self._span.end))
 
     def _agreed(self, what: str) -> bool:
-        """Ask all brokers whether the log ends too early; raise KafkaFailed if only the leader of this client says so.
+        """Ask all brokers whether the log ends too early; raise KafkaFailed if only this client says so.
 
-        That one may be cut off from the others, for as long as that lasts. The next attempt has new clients.
+        Its leader may be cut off from the others, for as long as that lasts. Or it may know no broker any more, and
+        take each partition for unknown. The next attempt has new clients.
         """
         span = self._span
         try:

@@ -71,6 +71,10 @@ class Cluster:
                 "`tailrace explain kafka.options` lists the options",
             ) from error
 
+    def _replace(self) -> None:
+        """Use a new client from now on, which lists the topics before it is asked for offsets."""
+        self._admin, self._missed = self._client(), max(self._missed, _MISSES)
+
     @property
     def admin(self) -> AdminClient:
         """The admin client itself, for requests that only one module makes."""
@@ -87,6 +91,10 @@ class Cluster:
                 what = f"the brokers at {address} do not let us in: {self._refusals[-1].str()}"
                 raise stranger(what, "nothing was read or written") from error
             found = reach.findings(self._kafka)
+            if any(each.connects for each in found):
+                # While no broker is alive in the eyes of the controller, none is listed. librdkafka forgets those that
+                # are not, and one that knows none never asks again.
+                self._replace()
             raise errors.BrokerUnreachable(
                 f"no broker answered at {address} within {ANSWER_LIMIT:.0f} s ({'; '.join(map(str, found))})",
                 kept="nothing was read or written",
@@ -238,7 +246,7 @@ class Cluster:
         if concurrent.futures.wait(futures.values(), SHORT_TRY).not_done:
             self._missed += 1
             if self._missed % _MISSES == 0:
-                self._admin = self._client()  # this one may wait for a broker that has gone; a new one does not know it
+                self._replace()  # this client may wait for a broker that has gone; a new one does not know it
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no answer within {SHORT_TRY:.0f} s"))
         self._missed = 0
         found = {(place.topic, place.partition): future.result().offset for place, future in futures.items()}

@@ -1,0 +1,83 @@
+"""Brokers that list no broker for a moment, as after all of them were suspended: librdkafka then has nobody to ask.
+
+It forgets every broker that an answer does not list, and if that leaves none, it never asks again
+(confluentinc/librdkafka#5301). So a client that gets no answer is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaError
+
+from support.kafkaproxy import ProxiedKafka, proxied
+from support.proxy import brokerless
+from support.readers import Reading, request_for
+from tailrace import errors
+from tailrace.config import Kafka
+from tailrace.gateway.consuming import Consumer
+from tailrace.kafka.cluster import Cluster
+from tailrace.progress.plan import Range
+from tailrace.testing import Topics, wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def network() -> Iterator[ProxiedKafka]:
+    """Start one broker behind a proxy."""
+    with proxied() as kafka:
+        yield kafka
+
+
+def test_cluster_answers_after_no_broker_was_listed(network: ProxiedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver asked a client that had forgotten every broker, until its patience ended."""
+    place = [(Topics(network.bootstrap_servers)(), 0)]
+    cluster = Cluster(Kafka(bootstrap_servers=network.proxied_servers))
+    before = cluster.latest(place)
+
+    def silent() -> bool:
+        try:
+            cluster.topics()
+        except errors.BrokerUnreachable:
+            return True
+        return False
+
+    monkeypatch.setattr("tailrace.kafka.cluster.ANSWER_LIMIT", 2.0)
+    network.proxy.judge = brokerless
+    try:
+        wait_until(silent, "the client to have forgotten the broker", 60)
+    finally:
+        network.proxy.heal()
+    wait_until(lambda: not silent(), "an answer", 60)
+    assert cluster.latest(place) == before
+
+
+def forgotten(client: Consumer, topic: str) -> bool:
+    """Ask for the brokers, and for this topic; return whether there is nobody left to ask."""
+    wrong = client.topic_error(topic, 2.0)
+    return wrong is not None and wrong.code() == KafkaError._TRANSPORT
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_topic_is_not_taken_for_a_deleted_one_after_no_broker_was_listed(network: ProxiedKafka, reset: bool) -> None:
+    """The reader's client says that the partition is unknown; the driver ended, with advice to do without the topic."""
+    topic = Topics(network.bootstrap_servers)()
+    asked = request_for(network.proxied_servers)
+    forgetful, fresh = Reading(network.bootstrap_servers, asked, limit=80.0), Reading(network.bootstrap_servers, asked)
+    try:
+        forgetful.fill(topic, 4)
+        assert forgetful.offsets(Range(topic, 0, 0, 4), reset=reset) == [0, 1, 2, 3]
+        known = forgetful.reader._consumer
+        network.proxy.judge = brokerless
+        wait_until(lambda: forgotten(known, topic), "the client to have forgotten the broker", 60)
+        network.proxy.heal()
+        forgetful.fill(topic, 4)
+        with pytest.raises(errors.KafkaFailed, match="as this client's brokers say"):
+            forgetful.read(Range(topic, 0, 4, 8), reset=reset)
+        assert fresh.offsets(Range(topic, 0, 4, 8), reset=reset) == [4, 5, 6, 7]
+    finally:
+        network.proxy.heal()
+        forgetful.reader.close()
+        fresh.reader.close()

@@ -15,11 +15,16 @@ from support.kafkaproxy import ProxiedKafka, proxied
 from support.proxy import brokerless
 from support.readers import Reading, request_for
 from tailrace import errors
-from tailrace.config import Kafka
+from tailrace.config import Kafka, Pipeline
 from tailrace.gateway.consuming import Consumer
+from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.plan import Range
-from tailrace.testing import Topics, wait_until
+from tailrace.status import lag, samples
+from tailrace.status.lag import Lags
+from tailrace.status.samples import Sampler, Samples
+from tailrace.status.snapshots import LagSeen
+from tailrace.testing import Record, Topics, produce, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -81,3 +86,71 @@ def test_topic_is_not_taken_for_a_deleted_one_after_no_broker_was_listed(network
         network.proxy.heal()
         forgetful.reader.close()
         fresh.reader.close()
+
+
+def test_lag_has_an_age_again_after_no_broker_was_listed(
+    network: ProxiedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its consumer heard of nothing until the driver was started again."""
+    monkeypatch.setattr("tailrace.kafka.cluster.ANSWER_LIMIT", 2.0)
+    options = lag._options
+    monkeypatch.setattr("tailrace.status.lag._options", lambda pipeline: options(pipeline) | {"client.id": "ages"})
+    topic = Topics(network.bootstrap_servers)()
+    positions: TopicPartitions = {}
+    seen, kept = list[LagSeen](), list[float]()
+    pipeline = Pipeline.model_validate(
+        {
+            "pipeline": "aged",
+            "kafka": {"bootstrap.servers": network.proxied_servers},
+            "source": {"topics": [topic]},
+            "sink": {"topic": "out", "format": "raw"},
+        }
+    )
+    lags = Lags(pipeline, seen.append, kept.append)
+    lags.start(lambda: dict(positions))
+    try:
+        wait_until(lambda: kept, "the clients to know the broker", 60)
+        produce(network.bootstrap_servers, topic, [Record(b"x")])
+        network.proxy.judge = brokerless
+        positions[topic, 0] = 0
+        faults = network.proxy.faults
+        wait_until(lambda: any(each.client == "ages" for each, _ in faults), "the consumer to ask for the topic", 60)
+        network.proxy.heal()
+        wait_until(lambda: seen and seen[-1].oldest is not None, "the age of the oldest record", 120)
+    finally:
+        network.proxy.heal()
+        lags.stop()
+
+
+def test_samples_are_shown_again_after_no_broker_was_listed(
+    network: ProxiedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no broker gave was even kept as the last records, until the next one was delivered."""
+    options = samples._options
+    monkeypatch.setattr("tailrace.status.samples._options", lambda pipeline: options(pipeline) | {"client.id": "shown"})
+    monkeypatch.setattr("tailrace.status.samples.EVERY", 1.0)
+    topics = Topics(network.bootstrap_servers)
+    sink, rejected = topics(), topics()
+    pipeline = Pipeline.model_validate(
+        {
+            "pipeline": "shown",
+            "kafka": {"bootstrap.servers": network.proxied_servers},
+            "source": {"topics": ["in"]},
+            "sink": {"topic": sink, "format": "raw"},
+            "rejected": rejected,
+            "metrics": {"samples": 3},
+        }
+    )
+    seen: list[Samples] = []
+    sampler = Sampler(pipeline, seen.append)
+    network.proxy.judge = lambda request: brokerless(request) if request.client == "shown" else None
+    try:
+        produce(network.bootstrap_servers, sink, [Record(b"x")])
+        sampler.start()
+        wait_until(lambda: seen, "the first look", 60)
+        assert seen[0]["delivered"]["records"] == []
+        network.proxy.heal()
+        wait_until(lambda: seen[-1]["delivered"]["records"], "the record", 60)
+    finally:
+        network.proxy.heal()
+        sampler.stop()

@@ -70,6 +70,7 @@ class Sampler:
         self._count = pipeline.metrics.samples
         self._hidden = frozenset(pipeline.metrics.redact)
         self._kept: dict[str, tuple[TopicPartitions, list[Message]]] = {}  # by topic: its ends, and its last records
+        self._deaf = False  # whether the consumer has heard of nothing, not even of an end
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-samples", daemon=True)
 
@@ -96,6 +97,9 @@ class Sampler:
                         "rejected": self._sampled(cluster, consumer, [self._pipeline.rejected_topic]),
                     }
                 )
+                if self._deaf:  # it may know no broker any more, and then it never asks again
+                    consumer.close()
+                    consumer, self._deaf = Consumer(_options(self._pipeline)), False
                 self._stop.wait(EVERY)
         except Exception:
             log.exception("reading samples failed")
@@ -140,6 +144,9 @@ class Sampler:
                         raise translate(problem, doing, rights=rights)
         finally:
             consumer.unassign()
+        if not found and waiting == set(highest):
+            self._deaf = True
+            return []
         self._kept[topic] = ends, found
         return found
 

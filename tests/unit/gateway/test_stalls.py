@@ -79,7 +79,7 @@ def test_end_that_only_a_leader_of_former_times_says_is_no_loss() -> None:
     brokers = Brokers(agreed=100)
     stall = brokers.stall()
     brokers.look(stall, 1, 90)
-    with pytest.raises(errors.KafkaFailed, match=r"orders-0: the plan reads 90 to 100.*but the log ends at 100"):
+    with pytest.raises(errors.BrokerUnreachable, match=r"orders-0: the plan reads 90 to 100.*but the log ends at 100"):
         brokers.look(stall, LOSS + 2, 90)
 
 
@@ -88,7 +88,7 @@ def test_topic_that_only_one_broker_does_not_know_is_not_lost() -> None:
     brokers = Brokers(agreed=100)
     stall = brokers.stall()
     brokers.look(stall, 1, UNKNOWN)
-    with pytest.raises(errors.KafkaFailed, match=r"it no longer exists, .*but the log ends at 100"):
+    with pytest.raises(errors.BrokerUnreachable, match=r"it no longer exists, .*but the log ends at 100"):
         brokers.look(stall, LOSS + 2, UNKNOWN)
 
 
@@ -97,7 +97,7 @@ def test_topic_that_only_one_client_does_not_know_is_not_refused() -> None:
     brokers = Brokers(UNKNOWN, agreed=120)
     stall = brokers.stall(reset=False)
     brokers.look(stall, 10, UNKNOWN)
-    with pytest.raises(errors.KafkaFailed, match="the log ends at 120"):
+    with pytest.raises(errors.BrokerUnreachable, match="the log ends at 120"):
         brokers.look(stall, 20, UNKNOWN)
 
 

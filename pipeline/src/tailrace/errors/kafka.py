@@ -19,6 +19,9 @@ class BrokerUnreachable(KafkaError):
     TLS. An address that accepts a connection but answers no request is often a listener with another
     `security.protocol`, or no broker at all. Check also whether the brokers' advertised addresses are reachable from
     here; `tailrace doctor FILE` tries each in turn.
+
+    A read ends with it, too, if its own client takes records for deleted that the brokers have: the client reaches only
+    a broker that is cut off from the others, or none any more. The driver starts over with new clients.
     """
 
     code = "TR-201"

@@ -185,10 +185,10 @@ class Stall:
         return Lost(Range(self._span.topic, self._span.partition, position, self._span.end))
 
     def _agreed(self, what: str) -> bool:
-        """Ask all brokers whether the log ends too early; raise KafkaFailed if only this client says so.
+        """Ask all brokers whether the log ends too early; raise BrokerUnreachable if only this client says so.
 
         Its leader may be cut off from the others, for as long as that lasts. Or it may know no broker any more, and
-        take each partition for unknown. The next attempt has new clients.
+        take each partition for unknown. The next attempt has new clients, and the driver waits for it to pass.
         """
         span = self._span
         try:
@@ -199,7 +199,7 @@ class Stall:
             return False
         if end < span.end:
             return True
-        raise errors.KafkaFailed(
+        raise errors.BrokerUnreachable(
             f"{self._place}: the plan reads {span.start} to {span.end}, and {what}, as this client's brokers say; but "
             f"the log ends at {end}, as the leader says that all brokers name",
             kept=KEPT,

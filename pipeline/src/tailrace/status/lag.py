@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY = 1.0
 _AGE_EVERY = 3.0
 _AGE_LIMIT = 2.0
+_DEAF = 5  # questions in a row of whose answers the consumer has heard nothing, after which it is replaced
 _ASKED = 64  # topic partitions whose next record is requested, those with most lag first
 
 
@@ -50,7 +51,7 @@ class Lags:
         self._next: dict[tuple[str, int], tuple[int, float]] = {}  # a position, and the time of its record
         self._aged = 0.0
         self._before: LagSeen | None = None
-        self._deaf = False  # whether the consumer has heard of nothing, not even of an end
+        self._unheard = 0  # questions in a row after which the consumer has heard nothing, not even of an end
 
     def start(self, positions: Callable[[], TopicPartitions], until: TopicPartitions | None = None) -> None:
         """Start to look; `positions` returns the offsets read so far, and a backfill's lag ends at `until`."""
@@ -82,9 +83,9 @@ class Lags:
                     self._look(cluster, consumer)
                 except (errors.TailraceError, KafkaException) as problem:
                     log.debug("the lag is not known: %s", problem)  # if brokers are away, the batch reports it
-                if self._deaf:  # it may know no broker any more, and then it never asks again
+                if self._unheard >= _DEAF:  # it may know no broker any more, and then it never asks again
                     consumer.close()
-                    consumer, self._deaf = Consumer(_options(self._pipeline)), False
+                    consumer, self._unheard = Consumer(_options(self._pipeline)), 0
                 self._stop.wait(LOOK_EVERY)
         except Exception:
             log.exception("measuring the lag failed")
@@ -112,7 +113,7 @@ class Lags:
         if asked and time.monotonic() - self._aged >= _AGE_EVERY:
             self._aged = time.monotonic()
             found, nothing = _next_records(consumer, asked, self._stop)
-            self._deaf = not found and not nothing
+            self._unheard = 0 if found or nothing else self._unheard + 1
             self._next |= {place: (positions[place], written) for place, written in found.items()}
             self._nothing |= {place: ends[place] for place in nothing}
         oldest = min((written for _, written in self._next.values()), default=None)

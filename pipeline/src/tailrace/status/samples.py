@@ -33,6 +33,7 @@ _PARTITIONS = 8  # of a topic, those with the highest ends
 _MOST_BYTES = 4_000_000  # of a topic's records
 _READ_LIMIT = 3.0  # seconds
 _FETCHED = 256
+_DEAF = 3  # reads in a row in which the consumer has heard nothing, after which it is replaced
 
 Samples = Mapping[str, Any]
 
@@ -70,7 +71,7 @@ class Sampler:
         self._count = pipeline.metrics.samples
         self._hidden = frozenset(pipeline.metrics.redact)
         self._kept: dict[str, tuple[TopicPartitions, list[Message]]] = {}  # by topic: its ends, and its last records
-        self._deaf = False  # whether the consumer has heard of nothing, not even of an end
+        self._unheard = 0  # reads in a row in which the consumer has heard nothing, not even of an end
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-samples", daemon=True)
 
@@ -97,9 +98,9 @@ class Sampler:
                         "rejected": self._sampled(cluster, consumer, [self._pipeline.rejected_topic]),
                     }
                 )
-                if self._deaf:  # it may know no broker any more, and then it never asks again
+                if self._unheard >= _DEAF:  # it may know no broker any more, and then it never asks again
                     consumer.close()
-                    consumer, self._deaf = Consumer(_options(self._pipeline)), False
+                    consumer, self._unheard = Consumer(_options(self._pipeline)), 0
                 self._stop.wait(EVERY)
         except Exception:
             log.exception("reading samples failed")
@@ -145,8 +146,9 @@ class Sampler:
         finally:
             consumer.unassign()
         if not found and waiting == set(highest):
-            self._deaf = True
+            self._unheard += 1
             return []
+        self._unheard = 0
         self._kept[topic] = ends, found
         return found
 

@@ -60,7 +60,7 @@ def test_cluster_answers_after_no_broker_was_listed(network: ProxiedKafka, monke
 
 
 def forgotten(client: Consumer, topic: str) -> bool:
-    """Ask for the brokers, and for this topic; return whether there is nobody left to ask."""
+    """Ask for this topic, and return whether there is nobody left to ask."""
     wrong = client.topic_error(topic, 2.0)
     return wrong is not None and wrong.code() == KafkaError._TRANSPORT
 

@@ -92,8 +92,8 @@ class Cluster:
                 raise stranger(what, "nothing was read or written") from error
             found = reach.findings(self._kafka)
             if any(each.connects for each in found):
-                # While no broker is alive in the eyes of the controller, none is listed. librdkafka forgets those that
-                # are not, and one that knows none never asks again.
+                # Brokers of which the controller hears nothing, as after all paused, are not listed. librdkafka
+                # forgets a broker that is not listed, and a client that knows none never asks again.
                 self._replace()
             raise errors.BrokerUnreachable(
                 f"no broker answered at {address} within {ANSWER_LIMIT:.0f} s ({'; '.join(map(str, found))})",

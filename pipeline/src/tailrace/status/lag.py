@@ -25,6 +25,7 @@ from tailrace.kafka.clients import TopicPartitions, client_options
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
 from tailrace.progress.positions import bounded
+from tailrace.status.listening import Listening
 from tailrace.status.snapshots import LagSeen
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,6 @@ class Lags:
         self._next: dict[tuple[str, int], tuple[int, float]] = {}  # a position, and the time of its record
         self._aged = 0.0
         self._before: LagSeen | None = None
-        self._unheard = 0  # questions in a row after which the consumer has heard nothing, not even of an end
 
     def start(self, positions: Callable[[], TopicPartitions], until: TopicPartitions | None = None) -> None:
         """Start to look; `positions` returns the offsets read so far, and a backfill's lag ends at `until`."""
@@ -70,7 +70,7 @@ class Lags:
         self._positions = dict
 
     def _run(self) -> None:
-        cluster, consumer = Cluster(self._pipeline.kafka), Consumer(_options(self._pipeline))
+        cluster, listening = Cluster(self._pipeline.kafka), Listening(_options(self._pipeline), _DEAF)
         reported = False
         try:
             while not self._stop.is_set():
@@ -80,19 +80,16 @@ class Lags:
                         reported = True
                         if not found.note:
                             self._kept(found.seconds)
-                    self._look(cluster, consumer)
+                    self._look(cluster, listening)
                 except (errors.TailraceError, KafkaException) as problem:
                     log.debug("the lag is not known: %s", problem)  # if brokers are away, the batch reports it
-                if self._unheard >= _DEAF:  # it may know no broker any more, and then it never asks again
-                    consumer.close()
-                    consumer, self._unheard = Consumer(_options(self._pipeline)), 0
                 self._stop.wait(LOOK_EVERY)
         except Exception:
             log.exception("measuring the lag failed")
         finally:
-            consumer.close()
+            listening.close()
 
-    def _look(self, cluster: Cluster, consumer: Consumer) -> None:
+    def _look(self, cluster: Cluster, listening: Listening) -> None:
         positions = dict(self._positions())
         if not positions:
             return
@@ -112,8 +109,8 @@ class Lags:
         asked = {place: positions[place] for place in behind if place not in self._next}
         if asked and time.monotonic() - self._aged >= _AGE_EVERY:
             self._aged = time.monotonic()
-            found, nothing = _next_records(consumer, asked, self._stop)
-            self._unheard = 0 if found or nothing else self._unheard + 1
+            found, nothing = _next_records(listening.consumer, asked, self._stop)
+            listening.heard(bool(found or nothing))
             self._next |= {place: (positions[place], written) for place, written in found.items()}
             self._nothing |= {place: ends[place] for place in nothing}
         oldest = min((written for _, written in self._next.values()), default=None)

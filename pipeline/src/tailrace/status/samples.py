@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from tailrace import errors
 from tailrace.config import Pipeline
@@ -22,6 +22,7 @@ from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import translate
 from tailrace.kafka.rejected_headers import HEADER_DETAIL, HEADER_REASON
 from tailrace.kafka.rights import Operation, on_topic
+from tailrace.status.listening import Listening
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,6 @@ class Sampler:
         self._count = pipeline.metrics.samples
         self._hidden = frozenset(pipeline.metrics.redact)
         self._kept: dict[str, tuple[TopicPartitions, list[Message]]] = {}  # by topic: its ends, and its last records
-        self._unheard = 0  # reads in a row in which the consumer has heard nothing, not even of an end
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-samples", daemon=True)
 
@@ -87,30 +87,27 @@ class Sampler:
             self._thread.join(2)
 
     def _run(self) -> None:
-        cluster, consumer = Cluster(self._pipeline.kafka), Consumer(_options(self._pipeline))
+        cluster, listening = Cluster(self._pipeline.kafka), Listening(_options(self._pipeline), _DEAF)
         delivered = [topic for topic in self._pipeline.sink.named if topic != self._pipeline.rejected_topic]
         try:
             while not self._stop.is_set():
                 self._tell(
                     {
                         "at": time.time(),
-                        "delivered": self._sampled(cluster, consumer, delivered),
-                        "rejected": self._sampled(cluster, consumer, [self._pipeline.rejected_topic]),
+                        "delivered": self._sampled(cluster, listening, delivered),
+                        "rejected": self._sampled(cluster, listening, [self._pipeline.rejected_topic]),
                     }
                 )
-                if self._unheard >= _DEAF:  # it may know no broker any more, and then it never asks again
-                    consumer.close()
-                    consumer, self._unheard = Consumer(_options(self._pipeline)), 0
                 self._stop.wait(EVERY)
         except Exception:
             log.exception("reading samples failed")
         finally:
-            consumer.close()
+            listening.close()
 
-    def _sampled(self, cluster: Cluster, consumer: Consumer, topics: list[str]) -> dict[str, Any]:
+    def _sampled(self, cluster: Cluster, listening: Listening, topics: list[str]) -> dict[str, Any]:
         """Return the last records of some topics, or why there are none."""
         try:
-            found = [each for topic in topics for each in self._last(cluster, consumer, topic)]
+            found = [each for topic in topics for each in self._last(cluster, listening, topic)]
         except errors.TailraceError as problem:
             return {"records": [], "problem": problem.what}
         except KafkaException as problem:
@@ -118,7 +115,7 @@ class Sampler:
         found.sort(key=lambda message: message.timestamp()[1])
         return {"records": [self._record(each) for each in found[-self._count :]], "problem": ""}
 
-    def _last(self, cluster: Cluster, consumer: Consumer, topic: str) -> list[Message]:
+    def _last(self, cluster: Cluster, listening: Listening, topic: str) -> list[Message]:
         places = [(topic, number) for number in range(cluster.topics().get(topic, 0))]
         ends = cluster.latest(places, committed=True)
         if topic in self._kept and self._kept[topic][0] == ends:
@@ -129,6 +126,7 @@ class Sampler:
         first = cluster.earliest(highest)
         span = self._count + _SPAN
         starts = {place: max(first[place], ends[place] - span) for place in highest}
+        consumer = listening.consumer
         consumer.assign([TopicPartition(*place, start) for place, start in starts.items()])
         waiting, found, limit, size = set(highest), list[Message](), time.monotonic() + _READ_LIMIT, 0
         try:
@@ -145,10 +143,10 @@ class Sampler:
                         raise translate(problem, doing, rights=rights)
         finally:
             consumer.unassign()
-        if not found and waiting == set(highest):
-            self._unheard += 1
+        heard = bool(found) or waiting != set(highest)
+        listening.heard(heard)
+        if not heard:
             return []
-        self._unheard = 0
         self._kept[topic] = ends, found
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -134,8 +134,9 @@ def test_lag_of_a_backfill_is_counted_to_the_end_of_its_range(monkeypatch: pytes
     monkeypatch.setattr(source, "ends", lambda given, places, cluster: {("in", 0): 900, ("in", 1): 700})
     cluster: Any = SimpleNamespace(latest=lambda places: {("in", 0): 950, ("in", 1): 700})
     lags._positions, lags._until = (lambda: {("in", 0): 40, ("in", 1): 0}), {("in", 0): 100}
-    lags._look(cluster, cast(Any, None))
+    listening: Any = SimpleNamespace(consumer=None, heard=lambda anything: None)
+    lags._look(cluster, listening)
     assert (seen[-1].records, seen[-1].unstable) == (60, 0)
     lags._until = None
-    lags._look(cluster, cast(Any, None))
+    lags._look(cluster, listening)
     assert (seen[-1].records, seen[-1].unstable) == (860 + 700, 50)

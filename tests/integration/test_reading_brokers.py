@@ -9,9 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
+from support.kafkaproxy import proxied
+from support.proxy import Fault, nth
 from support.readers import Reading, request_for
+from support.wire import Api
 from tailrace import errors
 from tailrace.config import Kafka
 from tailrace.gateway.consuming import Consumer, settings
@@ -20,7 +23,7 @@ from tailrace.gateway.reading import Reader
 from tailrace.kafka import handles
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster
-from tailrace.kafka.leaders import Leaders, leaders
+from tailrace.kafka.leaders import Leaders, leaders, most_partitions
 from tailrace.kafka.rights import Operation, on_topic
 from tailrace.progress.plan import Range
 from tailrace.testing import Record, Topics, produce, wait_until
@@ -177,3 +180,34 @@ def test_option_that_librdkafka_refuses_is_named(reading: Reading) -> None:
         with pytest.raises(errors.OptionRefused, match=shown) as refused:
             Reader(replace(reading.request, options={**reading.request.options, name: value}))
         assert "secret" not in str(refused.value)
+
+
+@pytest.mark.takes(10)
+def test_beginning_that_the_leader_refuses_to_tell_is_not_taken_for_the_end() -> None:
+    """It was elected between two answers, which arrive together; the records in between would count as lost."""
+    with proxied() as kafka, contextlib.ExitStack() as held:
+        topic = Topics(kafka.bootstrap_servers)()
+        produce(kafka.bootstrap_servers, topic, [Record(b"x")] * 10)
+        connection = client_options(Kafka(bootstrap_servers=kafka.proxied_servers))
+        consumer = held.enter_context(contextlib.closing(Consumer(settings(connection, "read_committed", 1))))
+        assert consumer.watermarks(topic, 0, 10) == (0, 10)
+        told = set[object]()
+        for _ in range(50):
+            kafka.proxy.judge = nth(Api.LIST_OFFSETS, Fault.NOT_LEADER)
+            try:
+                told.add(consumer.watermarks(topic, 0, 10))
+            except KafkaException as error:
+                told.add(error.args[0].code())
+        assert told <= {(0, 10), KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
+        assert told - {(0, 10)}
+
+
+def test_number_of_partitions_is_that_of_most_brokers_or_unknown(tailrace_topics: Topics) -> None:
+    """A broker that does not answer may know more."""
+    servers = tailrace_topics.bootstrap_servers
+    topic, admin = tailrace_topics(partitions=3), Cluster(Kafka(bootstrap_servers=servers)).admin
+    instance = handles.handle(admin)
+    assert instance is not None
+    [own] = admin.list_topics(timeout=10).brokers
+    assert most_partitions(instance, [own], topic, 10) == 3
+    assert most_partitions(instance, [own, own + 77], topic, 3) is None

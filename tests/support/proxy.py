@@ -1,6 +1,6 @@
 """A proxy before Kafka's brokers that lets a test break the network: request by request, or all at once.
 
-Of a request it understands the sender and the kind; of a response, only where it ends, and which brokers it lists.
+Of a request it understands the sender and the kind; of a response, where it ends, and what it changes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from support.wire import Api, Request, frame, parsed, without_brokers
+from support.wire import Api, Request, frame, not_leader, parsed, without_brokers
 from tailrace.testing import embedded, wait_until
 from tailrace.testing.broker import HOST
 from tailrace.testing.embedded import PORT_TRIES
@@ -33,6 +33,7 @@ class Fault(Enum):
     DELAY = auto()  # it, and all that follows on the connection, arrive when the test releases it
     DELAY_ANSWER = auto()  # it arrives; the response, and all later ones, arrive when the test releases it
     NO_BROKERS = auto()  # it arrives; the response lists no brokers
+    NOT_LEADER = auto()  # it arrives; the response says that the broker does not lead yet, and waits for the next one
     TWICE = auto()  # it arrives; a copy arrives over another connection when the test releases it
 
 
@@ -46,11 +47,8 @@ def nth(api: Api, fault: Fault, number: int = 1, transaction: str | None = None,
 
     def judge(request: Request) -> Fault | None:
         nonlocal counted
-        if (
-            request.api != api
-            or transaction not in {None, request.transaction}
-            or (client is not None and client != request.client)
-        ):
+        other = transaction not in {None, request.transaction} or client not in {None, request.client}
+        if request.api != api or other:
             return None
         with lock:
             counted += 1
@@ -293,6 +291,7 @@ class _Link:
             self._server.sendall(sent)
 
     def _replies(self) -> None:
+        waiting = b""
         while True:
             sent = frame(self._server)
             (correlation,) = struct.unpack_from(">i", sent, 4)
@@ -307,11 +306,14 @@ class _Link:
                 held.arrived()
             elif fault is Fault.NO_BROKERS and request is not None:
                 self._client.sendall(without_brokers(sent, request.version))
+            elif fault is Fault.NOT_LEADER and request is not None:
+                waiting = not_leader(sent, request.version)
             elif fault is not None:
                 self.close(reset=fault is Fault.RESET_ANSWER)
                 return
             else:
-                self._client.sendall(sent)
+                self._client.sendall(waiting + sent)
+                waiting = b""
 
     def _there(self) -> None:
         self._pass_through(self._client, self._server)

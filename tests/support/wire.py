@@ -14,6 +14,7 @@ class Api(IntEnum):
     """The requests of a transaction, by Kafka's number."""
 
     PRODUCE = 0
+    LIST_OFFSETS = 2
     METADATA = 3
     FIND_COORDINATOR = 10
     INIT_PRODUCER_ID = 22
@@ -33,6 +34,8 @@ _COMPACT_SINCE = {
     Api.TXN_OFFSET_COMMIT: 3,
 }
 _COMPACT_METADATA = 9
+_COMPACT_OFFSETS = 6
+_NOT_LEADER = 6
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,17 @@ def without_brokers(answer: bytes, version: int) -> bytes:
         at += max(0, size - 1) + 1  # and no tagged fields
     rest = answer[4:begin] + b"\x01" + answer[at:]
     return struct.pack(">i", len(rest)) + rest
+
+
+def not_leader(answer: bytes, version: int) -> bytes:
+    """Return an answer to LIST_OFFSETS of one partition, as a broker gives it that does not lead the partition yet."""
+    if version < _COMPACT_OFFSETS:
+        raise ValueError(f"an answer to LIST_OFFSETS of version {version} is not understood")
+    _, at = _varint(answer, 13)  # length, correlation, the header's tagged fields, throttle time; then topics
+    size, at = _varint(answer, at)
+    _, at = _varint(answer, at + size - 1)  # behind the name, the partitions
+    at += 4  # the number
+    return answer[:at] + struct.pack(">hqq", _NOT_LEADER, -1, -1) + answer[at + 18 :]
 
 
 def _varint(frame: bytes, at: int) -> tuple[int, int]:

@@ -35,6 +35,7 @@ def made(monkeypatch: pytest.MonkeyPatch, *answers: int | None) -> tuple[Sender,
     monkeypatch.setattr(Brokers, "answers", list(answers), raising=False)
     monkeypatch.setattr(senders, "Producer", Brokers)
     monkeypatch.setattr(senders, "_LOOK_EVERY", 0)
+    monkeypatch.setattr(Sender, "_most", lambda sender, topic: 0)
     sender = Sender({}, "at-least-once")
     return sender, sender.producer
 
@@ -83,3 +84,11 @@ def test_row_counts_as_writable_while_the_brokers_do_not_answer(monkeypatch: pyt
     """Writing it shows what is wrong."""
     sender, _ = made(monkeypatch, None)
     assert sender.lacking("out", 7, again=True) is None
+
+
+def test_partition_that_only_one_broker_does_not_know_is_not_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cut off from the others, and each look was at that one: the row would be rejected."""
+    sender, _ = made(monkeypatch, 4)
+    monkeypatch.setattr(Sender, "_most", lambda sender, topic: 8)
+    assert sender.lacking("out", 7, again=True) is None
+    assert sender.lacking("out", 8, again=True) == 8

@@ -15,6 +15,8 @@ from tailrace.config import TRANSACTION_TIMEOUT_MS, redact
 from tailrace.gateway.statistics import Listener
 from tailrace.kafka.clients import fatal
 from tailrace.kafka.errors import INVALID, PURGED, UNKNOWN_TOPIC, invalid, is_fenced, translate
+from tailrace.kafka.handles import handle
+from tailrace.kafka.leaders import most_partitions
 from tailrace.kafka.rights import Operation, on_topic
 
 log = logging.getLogger(__name__)
@@ -181,8 +183,28 @@ class Sender:
             if time.monotonic() < self._settled.get(topic, 0.0) + _SETTLED:
                 break
         else:
+            self._counts[topic] = known = max(known or 0, self._most(topic))
             self._settled[topic] = time.monotonic()
-        return known
+        return None if partition < known else known
+
+    def _most(self, topic: str) -> int:
+        """Return the most partitions that a broker knows: the looks may all have been at one that is cut off."""
+        instance = handle(self.producer)
+        if instance is None:  # this confluent-kafka cannot ask one broker
+            return 0
+        try:
+            brokers = self.producer.list_topics(topic, _LOOK_LIMIT).brokers
+            most = most_partitions(instance, brokers, topic, _LOOK_LIMIT)
+        except KafkaException as error:
+            raise translate(error, f"asking for the partitions of {topic!r}", kept=KEPT) from error
+        if most is None:
+            raise errors.KafkaFailed(
+                f"half of the {len(brokers)} brokers or more do not tell how many partitions {topic!r} has, and a row "
+                "names one that the others do not know",
+                kept=KEPT,
+                then="nothing, if the next try passes; otherwise look for brokers that are away",
+            )
+        return most
 
     def _refused(self, error: KafkaException, what: str, topic: str) -> errors.TailraceError:
         """Return the error for records that librdkafka did not take."""

@@ -1,4 +1,4 @@
-"""Which broker leads a partition, as each of the brokers knows it.
+"""Which broker leads a partition, and how many a topic has, as each of the brokers knows it.
 
 A broker that is cut off from the others takes itself for the leader until it hears of the next one, and tells clients
 so. The others know better. So each broker is asked by its id: left to itself, librdkafka asks any of them.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaException
 
 from tailrace import errors
-from tailrace.kafka.described_topics import described_by
+from tailrace.kafka.described_topics import Described, described_by
 from tailrace.kafka.errors import UNKNOWN_TOPIC
 
 _AT_ONCE = 16  # brokers that are asked at the same time
@@ -57,27 +57,45 @@ def leaders_of(
     instance: int, brokers: Collection[int], topic: str, partitions: Collection[int], limit: float
 ) -> dict[int, Leaders]:
     """Ask for the leaders of several partitions of a topic, which a broker describes at once."""
+
+    def led(found: Described) -> dict[int, int | None]:
+        return {each: found.leaders[each] if each < found.partitions else _MISSING for each in partitions}
+
+    told: dict[int, dict[int, int | None]] = {}
+    for broker, found in _described(instance, brokers, topic, limit).items():
+        if not found.error:
+            told[broker] = led(found)
+        elif found.error in UNKNOWN_TOPIC:
+            told[broker] = dict.fromkeys(partitions, _MISSING)
+    return {
+        partition: Leaders(len(brokers), {broker: said[partition] for broker, said in told.items()})
+        for partition in partitions
+    }
+
+
+def most_partitions(instance: int, brokers: Collection[int], topic: str, limit: float) -> int | None:
+    """Return the largest number of partitions that a broker knows of a topic; None if half of them do not tell."""
+    told = [each.partitions for each in _described(instance, brokers, topic, limit).values() if not each.error]
+    return max(told) if 2 * len(told) > len(brokers) else None
+
+
+def _described(instance: int, brokers: Collection[int], topic: str, limit: float) -> dict[int, Described]:
+    """Ask each broker for its description of a topic; raise KafkaException if none answers."""
     end = time.monotonic() + limit
     failures: list[KafkaException] = []
 
-    def ask(broker: int) -> dict[int, dict[int, int | None]]:
+    def ask(broker: int) -> dict[int, Described]:
         try:
             [found] = described_by(broker, instance, [topic], max(0.1, end - time.monotonic()))
         except KafkaException as error:
             failures.append(error)
             return {}
-        if found.error:
-            return {broker: dict.fromkeys(partitions, _MISSING)} if found.error in UNKNOWN_TOPIC else {}
-        led = {each: found.leaders[each] if each < found.partitions else _MISSING for each in partitions}
-        return {broker: led}
+        return {broker: found}
 
-    told: dict[int, dict[int, int | None]] = {}
+    told: dict[int, Described] = {}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for each in pool.map(ask, brokers):
             told |= each
     if failures and not told:
         raise failures[0]
-    return {
-        partition: Leaders(len(brokers), {broker: said[partition] for broker, said in told.items()})
-        for partition in partitions
-    }
+    return told

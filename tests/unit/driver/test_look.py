@@ -145,6 +145,24 @@ def test_missing_topic_counts_as_deleted_once_that_was_repeated(monkeypatch: pyt
     assert brokers.seen(CERTAIN_AFTER / 2).deleted == {"in"}
 
 
+def test_answer_that_a_topic_is_missing_counts_once_however_many_looks_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another topic keeps the answer for a second, and the brokers may take long to tell its ends."""
+    brokers = Lagging(monkeypatch)
+    brokers.topics = {"in": ("id", 2), "other": ("another", 1)}
+    brokers.seen()
+    brokers.topics = {"other": ("another", 1)}
+    brokers.seen(2 * TOPICS_EVERY)
+    brokers.seen()
+    real = brokers.latest
+
+    def late(places: list[tuple[str, int]], committed: bool = False) -> TopicPartitions:
+        brokers.now += CERTAIN_AFTER
+        return real(places, committed)
+
+    monkeypatch.setattr(brokers, "latest", late)
+    assert brokers.seen().deleted == frozenset()
+
+
 def test_deleted_topic_is_told_by_every_look_until_it_exists_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """During a long batch only the last of many looks is used; one without it would hide the loss."""
     brokers = Lagging(monkeypatch)

@@ -52,10 +52,10 @@ class Look:
         self._asked = 0.0
         self._topics: dict[str, Topic] = {}
         self._known: dict[str, Topic] = {}  # every topic that was found, also if it is missing now
-        self._unknown: frozenset[str] = frozenset()  # topics that no longer seem to exist
+        self._absent: dict[str, Doubt] = {}  # topics that no longer seem to exist
         self._ids = Ids(dict(ids or {}))
         self._disputed: frozenset[str] = frozenset()
-        self._doubts: dict[Place | str, Doubt] = {}  # what the brokers say less of than is known
+        self._doubts: dict[Place, Doubt] = {}  # what the brokers say less of than is known
 
     def topics(self) -> dict[str, Topic]:
         """Return the id and the number of partitions of each source topic, at most a second old.
@@ -64,7 +64,8 @@ class Look:
         """
         if not self._topics or time.monotonic() - self._asked > TOPICS_EVERY:
             found = source.topics(self._pipeline, self._cluster, self._known)
-            self._asked, self._unknown = time.monotonic(), found.unknown
+            self._asked = time.monotonic()
+            self._absent = since(self._absent, found.unknown, self._asked)
             self._ids = judged(self._ids, _ids(found.found), self._asked)
             sure = {topic: each for topic, each in found.found.items() if self._ids.sure(topic, each[0])}
             self._topics, self._disputed = longest(self._known, sure), frozenset(found.found.keys() - sure.keys())
@@ -93,8 +94,7 @@ class Look:
         known = {place: offset for place, offset in positions.items() if place in ends}
         tops = source.beyond(known, ends, self._cluster)
         now = time.monotonic()
-        low: set[Place | str] = {place for place, top in tops.items() if top < known[place]}
-        self._doubts = since(self._doubts, low | self._unknown, now)
+        self._doubts = since(self._doubts, [place for place, top in tops.items() if top < known[place]], now)
         sure = certain(self._doubts, now)
         short = frozenset(place for place in tops if place in sure)
         if short:  # a broker that is cut off repeats its answer for as long as that lasts
@@ -102,7 +102,7 @@ class Look:
             refuted = {place for place in short if tops[place] >= known[place]}
             self._doubts = {each: doubt for each, doubt in self._doubts.items() if each not in refuted}
             short -= refuted
-        deleted = self._unknown & sure
+        deleted = certain(self._absent, self._asked)  # by answers that are as far apart, however many looks use them
         self._ids = self._ids.without(deleted)
         ends |= {place: tops[place] for place in short}
         return Seen(ends, _ids(topics), now, short, deleted, self._disputed)

@@ -70,12 +70,13 @@ class MarkerReader:
         read = {each.partition: Marker.read(each.offset, each.metadata) for each in found}
         return {number: marker for number, marker in read.items() if marker is not None}
 
-    def all(self, who: str, informed: Consumer | None = None) -> dict[int, Marker]:
-        """Return the markers of all sink partitions."""
+    def all(self, who: str, own: int, informed: Consumer | None = None) -> dict[int, Marker]:
+        """Return the markers of all sink partitions, with `own` among them: a broker may show fewer than there are."""
         found = persist(
             lambda: self._reader.consumer.list_topics(self._topic, timeout=_TRY), f"{who}: looking at the ledger", LIMIT
         )
-        return self.markers(found.topics[self._topic].partitions, who, LIMIT, informed)
+        most = max(len(found.topics[self._topic].partitions), own + 1)
+        return self.markers(range(most), who, LIMIT, informed)
 
     def refuse_elsewhere(self, batch: BatchId, known: Callable[[], Iterable[Marker]]) -> None:
         """Refuse a batch of a query without plans that has markers in another ledger topic; `known` reads its own."""

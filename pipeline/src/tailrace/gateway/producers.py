@@ -145,7 +145,7 @@ class SinkProducer(Sender):
     def markers(self) -> dict[int, Marker]:
         """Read the markers of all sink partitions."""
         self._require_informed()
-        found = self.ledger.all(self._who, self.informed)
+        found = self.ledger.all(self._who, self._place.partition, self.informed)
         self._read(found)
         return found
 

@@ -196,6 +196,26 @@ def test_command_does_not_give_up_by_a_marker_of_a_broker_that_has_lost_the_grou
     assert line.marker() == Marker.of(BatchId(1), "digest of 1", 1)
 
 
+def test_start_is_told_its_markers_by_a_broker_that_knows_of_its_transaction(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By older ones it would take a batch for untouched, and finish it by other code, or in another topic."""
+    line.write(0)
+    first: list[Consumer] = []
+
+    def former(consumer: Consumer, group: str, places: Sequence[TopicPartition], *given: Any, **more: Any) -> Any:
+        first[:] = first or [consumer]
+        if consumer is first[0]:  # it knows neither the marker nor the transaction
+            return [Stored(each.topic, each.partition, -1, "") for each in places]
+        return stored(consumer, group, places, *given, **more)
+
+    with Ledger(line.pipeline, line.ledger, Kafka(bootstrap_servers=line.kafka.bootstrap_servers), 4, 1) as ledger:
+        ledger.take()
+        ledger.fence(1)
+        monkeypatch.setattr(informed_reader, "stored", former)
+        assert ledger.markers(fenced=True) == {SinkPartition(0): line.marker()}
+
+
 def test_reader_leaves_a_broker_that_is_no_longer_the_groups(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka would ask the same one until the limit."""
     line.write(0)

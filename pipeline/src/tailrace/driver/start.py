@@ -112,7 +112,7 @@ def _left(
                 raise
         refuse_overtaken(ledger, context.pipeline, plan.batch)  # else this would fence what a newer driver writes
         ledger.fence(plan.sinks)
-        markers = ledger.markers()
+        markers = ledger.markers(fenced=True)
     raise errors.InvariantBroken("a start judged its open batch no times")
 
 

@@ -89,6 +89,31 @@ def give_up(
         collections.deque(threads.map(one, parts), maxlen=0)
 
 
+def markers(
+    options: Mapping[str, Any], pipeline: str, reader: InformedReader, ledger: str, partitions: int
+) -> dict[SinkPartition, Marker]:
+    """Return all markers as they are, and not as a broker remembers them that has lost their group.
+
+    One broker has the whole group, so one sink partition's transaction is enough to know it by.
+    """
+    doing, rights = f"reading the markers of {pipeline!r}", [on_groups(pipeline), on_transactions(pipeline)]
+    for left in reversed(range(_TRIES)):
+        try:
+            producer = _taken(options, pipeline, SinkPartition(0))
+            informed = reader.inform(producer, TopicPartition(ledger, 0), _LIMIT, doing)
+        except KafkaException as error:
+            if left and is_fenced(error):  # by a task of an older driver that is tried again, or by its gateway
+                continue
+            raise translate(error, doing, kept="nothing was read or written", rights=rights) from error
+        _taken(options, pipeline, SinkPartition(0))  # this ends the open transaction
+        if informed.recent:
+            break
+    places = [TopicPartition(ledger, number) for number in range(partitions)]
+    found = reader.read(places, doing, [*rights, on_topic(Operation.READ, ledger)], 2 * _LIMIT, informed.consumer)
+    read = {SinkPartition(each.partition): _marker(each) for each in found}
+    return {number: marker for number, marker in read.items() if marker is not None}
+
+
 def _marker(found: TopicPartition | Stored) -> Marker | None:
     return Marker.read(found.offset, found.metadata)
 

@@ -318,8 +318,11 @@ class Ledger:
 
     # -- markers ---------------------------------------------------------------------------------
 
-    def markers(self, limit: float = 60.0) -> dict[SinkPartition, Marker]:
-        """Return every marker of the pipeline."""
+    def markers(self, limit: float = 60.0, *, fenced: bool = False) -> dict[SinkPartition, Marker]:
+        """Return every marker of the pipeline; whoever has fenced its sinks is told by a broker that knows all."""
+        if fenced:
+            with contextlib.closing(InformedReader(self._base, markers_group(self._name))) as reader:
+                return fences.markers(self._base, self._name, reader, self._topic, self.partitions)
         consumer = self._reader(markers_group(self._name))
         places = [TopicPartition(self._topic, number) for number in range(self.partitions)]
         try:
@@ -331,8 +334,7 @@ class Ledger:
         return {partition: marker for partition, marker in read.items() if marker is not None}
 
     def fence(self, sinks: int) -> None:
-        """Take each sink partition's transactional id once: this aborts open transactions of dead gateways, and a
-        gateway that still writes for an older driver can no longer commit."""
+        """Take each sink partition's transactional id once: gateways of older drivers can commit no more."""
         fences.fence(self._base, self._name, range(sinks))
 
     def give_up(self, parts: Sequence[SinkPartition], marker: Marker, known: Mapping[SinkPartition, Marker]) -> None:

@@ -110,7 +110,7 @@ class ExactlyOnce:
             plan = planned
             assigned = assign(plan, slices)
         else:
-            markers = ledger.markers()
+            markers = ledger.markers(fenced=plan.sinks > 0)
             replay_checks.check_same(plan, planned)
             replay_checks.check_sink(plan, planned)
             # This may refuse the query, and then the plan must not name its code.
@@ -222,7 +222,7 @@ class ExactlyOnce:
                 then="give the sink another id",
             )
         ledger.fence(plan.sinks if plan else 0)
-        markers = ledger.markers()
+        markers = ledger.markers(fenced=plan is not None and plan.sinks > 0)
         if plan is not None:
             check_not_behind(plan.batch, markers, f"exactly_once {name!r}", CONTINUE)
         elif markers:

@@ -238,3 +238,22 @@ def test_lease_that_the_broker_refuses_stops_only_a_standby(bench: MakeBench) ->
     events = one.run_until(pipeline, enough)
     assert len(events_of(events, "lease")) == 1
     assert one.values() == numbered(0, 10)
+
+
+@pytest.mark.parametrize("what", ["checkpoint", "ledger"])
+def test_standby_whose_progress_is_elsewhere_is_refused_before_it_says_that_it_is_ready(
+    bench: MakeBench, what: str
+) -> None:
+    """It could not take over, and the driver that leads would have ended by then."""
+    one = bench()
+    one.send(numbered(0, 5))
+    one.run()
+    other: dict[str, Any] = {
+        "checkpoint": {"checkpoint": str(one.folder / "state")},
+        "ledger": {"ledger": {"topic": f"{one.name}.other", "partitions": 8}},
+    }
+    said: list[dict[str, Any]] = []
+    refusal = errors.CheckpointMismatch if what == "checkpoint" else errors.ProgressMissing
+    with led(one.pipeline()), pytest.raises(refusal):
+        waits(one, one.pipeline(**other[what]), lambda event, stop: said.append(event))
+    assert events_of(said, "standby") == []

@@ -21,7 +21,7 @@ from tailrace.progress import chosen_again, expiry
 from tailrace.progress.group_note import later
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Decision, Marker, check_not_behind, decide
-from tailrace.progress.plan import Place, Plan, Range, Settings, SinkPartition, unlike
+from tailrace.progress.plan import BEFORE_FIRST, Place, Plan, Range, Settings, SinkPartition, unlike
 from tailrace.progress.positions import begins, ends_of_read, named
 from tailrace.progress.predecessor import undelivered
 from tailrace.progress.stream_plan import BEFORE, AnyPlan, StreamPlan
@@ -47,7 +47,7 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
     # a marker in an open transaction would hold up the answer.
     ledger.fence(plan.sinks if plan else 0)
     crash_points.at(Point.SINKS_FENCED, number)
-    markers = ledger.markers()
+    markers = ledger.markers(fenced=plan is not None and _marks(plan))
     if plan is not None:
         other = way_out(
             pipeline,
@@ -63,6 +63,10 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
         expiry.check(plan, markers, time.time(), kept, way_out(pipeline, expiry.THEN))
         _check_deleted(plan, markers, kept)
     return Recovered(plan, markers), note
+
+
+def _marks(plan: AnyPlan) -> bool:
+    return plan.delivery is Delivery.EXACTLY_ONCE and plan.sinks > 0
 
 
 def _check_group(pipeline: Pipeline, plan: AnyPlan, ledger: Ledger, cluster: Cluster) -> None:
@@ -104,6 +108,18 @@ def check_new(pipeline: Pipeline, ledger: Ledger, cluster: Cluster, markers: Map
             f"offsets of {len(read)} partitions, and there is no plan",
             kept="nothing was read or written",
             then=f"restore the ledger topic; or {other}; `tailrace explain TR-306` lists the choices",
+        )
+
+
+def check_kind(pipeline: Pipeline, plan: AnyPlan | None) -> None:
+    """Refuse a checkpoint for a pipeline that has read without one: its state would lack what was read."""
+    if pipeline.checkpoint != "ledger" and isinstance(plan, Plan) and plan.batch > BEFORE_FIRST:
+        raise errors.CheckpointMismatch(
+            f"batch {plan.batch} of {pipeline.pipeline!r} was planned without a checkpoint, and the pipeline has "
+            f"checkpoint {pipeline.checkpoint!r} now",
+            kept="nothing was read or written",
+            then=f"{'' if plan.done else 'run the old configuration with --batch to finish its batch, then '}give the "
+            f"pipeline a new name, and a section `offsets` with from: tailrace.{pipeline.pipeline}",
         )
 
 

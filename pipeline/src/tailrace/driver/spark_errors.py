@@ -25,6 +25,7 @@ _KEPT = "the batch's open transactions were aborted; the batch is read again at 
 _LOST_DATA = re.compile(
     r"([^\n]*(?:are gone|some data may have been missed|data may have been lost)[^\n]*)", re.IGNORECASE
 )
+_REASON = re.compile(r"\nReason: ([^\n]+)")
 _FULL = "No space left on device"
 _FULL_PATH = re.compile(rf"(/[^\s:()]+)[^\n/]*{_FULL}")
 _FUNCTION = ("PythonException", "ArithmeticException", "RuntimeException: [", "NumberFormatException",
@@ -67,8 +68,9 @@ def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors
     if lost is not None:
         gone = "gone" in lost[1]
         kind = errors.SourceChanged if gone else errors.OffsetsOutOfRange
+        reason = _REASON.search(text, lost.end())
         return kind(
-            lost[1].strip()[:500],
+            (lost[1] if reason is None else f"{lost[1].rstrip(';')}: {reason[1]}").strip()[:500],
             kept="everything that was delivered; nothing more was read",
             then="set source.on_data_loss: reset to continue with the records that exist, or restore the topic",
         )

@@ -205,7 +205,8 @@ class BatchOpen(DeliveryError):
 
     If `offsets.from` names the group of another pipeline, its batch is meant, and FILE is its configuration. If it
     cannot be finished, check the output, and begin where you say: `tailrace offsets export FILE offsets.json`, correct
-    the offsets, and start the new pipeline with `offsets: {store: file, path: offsets.json}`.
+    the offsets, take `from` out of the new pipeline's configuration, and set them there: `tailrace offsets import
+    NEWFILE offsets.json`.
     """
 
     code = "TR-313"

@@ -21,7 +21,9 @@ class BrokerUnreachable(KafkaError):
     here; `tailrace doctor FILE` tries each in turn.
 
     A read ends with it, too, if its own client takes records for deleted that the brokers have: the client reaches only
-    a broker that is cut off from the others, or none any more. The driver starts over with new clients.
+    a broker that is cut off from the others, or none any more. So does a batch of a stateful pipeline if what Spark was
+    told of the topics leaves out what was read. The driver starts over with new clients, and asks until the brokers
+    agree.
     """
 
     code = "TR-201"

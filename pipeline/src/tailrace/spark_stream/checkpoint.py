@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,29 +25,15 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Place
 from tailrace.progress.stream_plan import StreamPlan, offsets_of, replace_offsets
 from tailrace.spark_stream import beginning, executed
+from tailrace.spark_stream.executed import Operator
 from tailrace.spark_stream.storage import on_s3
 
 KEPT = "what was committed stays delivered, once; the batch is read again, and what it had delivered is skipped"
 NEXT = "check the object store with `tailrace doctor FILE`, then start the pipeline again"
 _OWN = "point `checkpoint` to the folder that this pipeline used before; `tailrace explain TR-307`"
+_UNPLANNED = "removing a batch that was never planned"
 _PROBES = 8  # concurrent requests to the store
 _STATE_FILE = re.compile(r"(\d+)(?:_[^.]+)?\.(?:changelog|zip|delta|snapshot)")
-
-
-@dataclass(frozen=True)
-class Operator:
-    """A stateful operator of the query, with the number of partitions and the stores of its state."""
-
-    number: int
-    partitions: int
-    stores: tuple[str, ...]
-
-    def folders(self) -> Iterator[str]:
-        """Yield the folders of its state, under the checkpoint."""
-        for partition in range(self.partitions):
-            for store in self.stores:
-                place = f"state/{self.number}/{partition}"
-                yield place if store == "default" else f"{place}/{store}"
 
 
 class Checkpoint:
@@ -66,13 +52,13 @@ class Checkpoint:
     # -- the start ---------------------------------------------------------------------------------
 
     def check(self, plan: StreamPlan | None, present: Collection[Place]) -> None:
-        """Refuse a folder that does not match the ledger; remove the state that an unfinished batch left.
+        """Refuse a folder that does not match the ledger; remove what an unplanned or unfinished batch left.
 
         `present` are the source's partitions.
         """
         offsets, commits = self._batches("offsets"), self._batches("commits")
         last, known = max(offsets, default=-1), plan.batch if plan else -1
-        if not known <= last <= known + 1 or (plan is None and commits):
+        if not known <= last <= known + 1 or any(batch > known for batch in commits):
             raise CheckpointMismatch(
                 f"the ledger ends with batch {known}, and the checkpoint {self.place} ends with batch {last}",
                 kept="nothing was read or written",
@@ -80,7 +66,13 @@ class Checkpoint:
             )
         if plan is not None and plan.query:
             self._check_query(plan.query)
+        if plan is not None and last > known:  # Spark would judge again what it was told then, and not ask again
+            with self._asking(_UNPLANNED):
+                self._files.delete(self._path(f"offsets/{last}"), False)
+            last = known
         if plan is not None and plan.batch == last and last not in commits:
+            if self._read(f"offsets/{last}") != plan.entry:  # of a driver that was overtaken, or of a restored folder
+                self._replace(f"offsets/{last}", plan.entry, f"before batch {last} is finished")
             self._keep_beginning(plan, present)
         if plan is None and not commits:  # it may have begun elsewhere, and with other code
             self._remove_unplanned()
@@ -91,7 +83,7 @@ class Checkpoint:
         """Remove what Spark has written of a first batch that the ledger does not know, and nothing else."""
         if not any(map(self._exists, ("metadata", "offsets/0", beginning.INITIAL, "state/0/_metadata/metadata"))):
             return
-        with self._asking("removing a batch that was never planned"):
+        with self._asking(_UNPLANNED):
             for name in ("offsets/0", "offsets/.0.crc", "sources/0", *(f"state/{n}" for n in self._batches("state"))):
                 self._files.delete(self._path(name), True)
 
@@ -150,13 +142,11 @@ class Checkpoint:
         return changed
 
     def move(self, batch: BatchId, positions: TopicPartitions) -> None:
-        """Let Spark continue at these positions after a batch that it has noted; a later one was never planned.
+        """Let Spark continue at these positions after a batch that it has noted.
 
         A first batch without records need not be noted.
         """
         when = "before other offsets are read"
-        with self._asking("removing a batch that was never planned"):
-            self._files.delete(self._path(f"offsets/{batch + 1}"), False)
         if batch == 0:  # so that a batch of no records that Spark brings again has none
             self._replace(beginning.INITIAL, beginning.completed("", positions), when)
         self._replace(f"offsets/{batch}", replace_offsets(self._read(f"offsets/{batch}"), positions), when)
@@ -230,8 +220,7 @@ class Checkpoint:
         theirs = json.loads(metadata)
         held = execution.availableOffsets().values().toSeq()
         offsets = [json.loads(held.apply(number).json()) for number in range(held.size())]
-        names = ("batchWatermarkMs", "batchTimestampMs")
-        same = all(ours.get(name) == theirs.get(name) for name in names)
+        same = all(ours.get(name) == theirs.get(name) for name in ("batchWatermarkMs", "batchTimestampMs"))
         # A source that two branches read has a line for each of them.
         lines = [json.loads(each) for each in stored]
         if not same or any(each not in lines for each in offsets) or any(each not in offsets for each in lines):
@@ -253,11 +242,9 @@ class Checkpoint:
     def _operators(self) -> tuple[Operator, ...]:
         """Return the query's stateful operators, which are the same in all its batches; a query may have none."""
         if self._known is None:
-            counts: dict[int, int] = {}
-            for node in executed.nodes(tree(self._execution().lastExecution().executedPlan())):
-                info = _state_info(node.plan)
-                if info is not None:
-                    counts[info.operatorId()] = info.numPartitions()
+            nodes = executed.nodes(tree(self._execution().lastExecution().executedPlan()))
+            found = [info for info in (_state_info(node.plan) for node in nodes) if info is not None]
+            counts = {info.operatorId(): info.numPartitions() for info in found}
             self._known = tuple(
                 Operator(number, partitions, self._stores(number)) for number, partitions in sorted(counts.items())
             )

@@ -7,6 +7,7 @@ equality behind a product of tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from tailrace.driver.branches import made_from
 from tailrace.driver.catalyst import Node, held, items, tree
@@ -17,6 +18,22 @@ SINGLE = "SinglePartition$"
 _SHUFFLING = frozenset({"ShuffledHashJoin", "SortMergeJoin"})
 _BROADCASTING = frozenset({"BroadcastHashJoin", "BroadcastNestedLoopJoin"})
 _TO_ONE = frozenset({"CollectLimit", "CollectTail", "TakeOrderedAndProject"})
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A stateful operator of the query, with the number of partitions and the stores of its state."""
+
+    number: int
+    partitions: int
+    stores: tuple[str, ...]
+
+    def folders(self) -> Iterator[str]:
+        """Yield the folders of its state, under the checkpoint."""
+        for partition in range(self.partitions):
+            for store in self.stores:
+                place = f"state/{self.number}/{partition}"
+                yield place if store == "default" else f"{place}/{store}"
 
 
 def joined(executed: Node) -> bool:

@@ -23,7 +23,7 @@ from tailrace.gateway import Written
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
-from tailrace.progress.positions import begins
+from tailrace.progress.positions import begins, named
 from tailrace.progress.stream_plan import REDIRECTED, StreamPlan, assign, offsets_of
 from tailrace.spark_stream import analysis, executed, shuffle_keys, spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
@@ -176,6 +176,7 @@ class Runner:
             assigned = assign(known, slices)  # may refuse this code, and then the plan must not name it
             replay, plan = True, self._delivered_now(known, self._cut, shuffles)
         else:
+            self._check_new(offsets_of(entry))
             replay = False
             plan = StreamPlan(
                 pipeline=self._context.pipeline.pipeline,
@@ -218,6 +219,15 @@ class Runner:
                 self._control.learn(plan, time.monotonic() - begun)
         self._context.watcher.finished(self._finished(plan, written, replay))
         crash_points.at(Point.BATCH_RETURNED, number)
+
+    def _check_new(self, ends: TopicPartitions) -> None:
+        """Refuse a batch that goes back, or that follows the only one of this run."""
+        if self._once:  # a driver that was suspended has noted it after this start has looked
+            raise self._topics.finished(BatchId(self.last))
+        for place, at in sorted(self.positions.items()):
+            if ends.get(place, -1) < at:
+                end = f"ends at {ends[place]}" if place in ends else "is not there"
+                raise spark_source.doubted(f"{named(place)} {end}, and was read up to {at}")
 
     def _ids(self, ends: TopicPartitions) -> dict[str, str]:
         self._topics.learn({topic for topic, _ in ends} - {topic for topic, _ in self.positions})

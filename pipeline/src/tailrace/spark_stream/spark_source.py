@@ -26,6 +26,8 @@ from tailrace.progress.stream_plan import Slice, offsets_json
 NO_WAIT = {"kafka.fetch.max.wait.ms": "5"}
 # How Spark prints the range of a planned task.
 _RANGE = re.compile(r"KafkaOffsetRange\(([A-Za-z0-9._-]+)-(\d+),(\d+),(\d+),")
+# Why Spark does not plan a batch. The other reason, a range that could not be read, is a task's.
+_LOST = re.compile(r"data may have been lost because .*?\nReason: (?!Could not read)([^\n]+)", re.DOTALL)
 _PLANNED = "DataSourceRDDPartition"
 _HIDDEN = "the frame no longer shows what its tasks read"
 
@@ -49,12 +51,36 @@ def stream(spark: SparkSession, pipeline: Pipeline, start: TopicPartitions | Non
     if source.partitions is not None:
         reader = reader.option("minPartitions", source.partitions)
     if source.pattern is not None:
-        reader = reader.option("subscribePattern", source.pattern)
+        reader = reader.option("subscribePattern", _whole(source.pattern))
     else:
         reader = reader.option("subscribe", ",".join(source.topics))
     if start:
         reader = reader.option("startingOffsets", offsets_json(start))
     return reader.load()
+
+
+def _whole(pattern: str) -> str:
+    """Return the pattern for whole names: Spark looks for it anywhere in a name."""
+    end = "\n" if re.compile(pattern).flags & re.VERBOSE else ""  # a comment ends there
+    return rf"\A(?:{pattern}{end})\z"
+
+
+def doubted(said: str) -> errors.BrokerUnreachable:
+    """Return the error for an answer to Spark that leaves out what was read; the next start asks until it is sure.
+
+    Spark asks one broker, a few times within two seconds. That one may lag, or be cut off from the others.
+    """
+    return errors.BrokerUnreachable(
+        f"what Spark was told of the topics leaves out what was read: {said}",
+        kept="everything that was delivered; nothing more was read",
+        then="start the pipeline again: it asks until the brokers agree",
+    )
+
+
+def planning_failure(error: BaseException) -> errors.BrokerUnreachable | None:
+    """Return the error for a batch that Spark could not plan because offsets seem lost; None for another reason."""
+    found = _LOST.search(str(error))
+    return doubted(found[1]) if found is not None else None
 
 
 def active_query(spark: SparkSession, number: str) -> Any:

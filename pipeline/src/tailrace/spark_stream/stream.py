@@ -17,7 +17,7 @@ from tailrace.config import Pipeline
 from tailrace.driver import first_position, open_transactions, recovery
 from tailrace.driver.brokers import Brokers, asking
 from tailrace.driver.context import Context
-from tailrace.driver.lead import Renewal, overtaken, require_lead
+from tailrace.driver.lead import Renewal, overtaken, refuse_overtaken, require_lead
 from tailrace.driver.recovery import Recovered
 from tailrace.driver.shutdown import unfinished
 from tailrace.driver.spark_errors import failure
@@ -25,6 +25,7 @@ from tailrace.driver.table_sizes import fill_caches_of_stream
 from tailrace.driver.task_reports import reports
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
+from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import BEFORE_FIRST, BatchId, Plan, SinkPartition, unseen
@@ -51,14 +52,7 @@ _UNLISTED = "you must specify all TopicPartitions"  # in the words of Spark's Ka
 def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_read: bool) -> None:
     """Run a stateful pipeline until it is stopped; with `until_read`, until what is there now has been read."""
     pipeline, plan = context.pipeline, recovered.plan
-    if isinstance(plan, Plan) and plan.batch > BEFORE_FIRST:
-        raise errors.CheckpointMismatch(
-            f"batch {plan.batch} of {pipeline.pipeline!r} was planned without a checkpoint, and the pipeline has "
-            f"checkpoint {pipeline.checkpoint!r} now",
-            kept="nothing was read or written",
-            then=f"{'' if plan.done else 'run the old configuration with --batch to finish its batch, then '}give the "
-            f"pipeline a new name, and a section `offsets` with from: tailrace.{pipeline.pipeline}",
-        )
+    recovery.check_kind(pipeline, plan)
     if not isinstance(plan, StreamPlan):
         if plan is None:
             recovery.check_new(pipeline, context.ledger, context.cluster, recovered.markers)
@@ -77,10 +71,17 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
         plan = replace(plan, topics=topics.of(plan.ends))
     anew = first_position.moved(context, plan, stored)
     positions, notes = source.within(pipeline, stored | anew, context.cluster)
+    positions |= _shortened(pipeline, positions, context.cluster)
     if anew:
         again.append(f"{pipeline.offsets.from_} has other offsets by now, and nothing was read yet; beginning there")
     context.mirror.compare(plan, plan.ends)
     _from(context, spark, topics, plan, positions, until_read, recovered.markers, (*again, *notes))
+
+
+def _shortened(pipeline: Pipeline, known: TopicPartitions, cluster: Cluster) -> TopicPartitions:
+    """Return where new partitions begin that do not begin at 0: Spark would take that for a loss."""
+    new = cluster.earliest(place for place in source.partitions_of(pipeline, cluster) if place not in known)
+    return {place: at for place, at in new.items() if at > 0}
 
 
 def _from_the_beginning(context: Context, spark: SparkSession, until_read: bool, known: Plan | None = None) -> None:
@@ -157,12 +158,13 @@ def _from(
         _check_open(plan, markers, context.assembly, mixes=cut.mixes)
     checkpoint = Checkpoint(spark, pipeline, context.assembly.folder)
     try:
+        refuse_overtaken(context.ledger, pipeline, last + 1)  # what a newer driver has written must not be removed
         checkpoint.check(plan, frozenset(source.partitions_of(pipeline, context.cluster)))
         once = plan is not None and _finishes_first(checkpoint, topics, plan)
         if plan is not None and once:
             topics.wait()
             positions = plan.ends
-        elif plan is not None and (moved or _behind(checkpoint, plan)):
+        elif plan is not None and (moved or _behind(checkpoint, plan, positions)):
             for note in moved:  # first: a start after a crash finds the ledger as it is then, and nothing to report
                 context.emit(OffsetsReset(note))
             plan = _moved(context, checkpoint, topics, plan, positions)
@@ -189,9 +191,11 @@ def _finishes_first(checkpoint: Checkpoint, topics: SourceTopics, plan: StreamPl
     return bool(topics.again) and not _at_rest(checkpoint, plan) and not plan.reads_of(topics.again)
 
 
-def _behind(checkpoint: Checkpoint, plan: StreamPlan) -> bool:
-    """Return whether a crash came after the ledger's offsets were moved and before those in the checkpoint were."""
-    return _at_rest(checkpoint, plan) and checkpoint.ends(plan.batch) != plan.ends
+def _behind(checkpoint: Checkpoint, plan: StreamPlan, positions: TopicPartitions) -> bool:
+    """Return whether the checkpoint lacks positions: those of the ledger, after a crash, or of what is new."""
+    if not _at_rest(checkpoint, plan):
+        return False
+    return checkpoint.ends(plan.batch) != plan.ends or not positions.keys() <= plan.ends.keys()
 
 
 def _at_rest(checkpoint: Checkpoint, plan: StreamPlan) -> bool:
@@ -266,7 +270,8 @@ def _stream(context: Context, runner: Runner, topics: SourceTopics, rows: DataFr
         raise topics.finished(BatchId(runner.last))
     problem = None if runner.turns.refused else query.exception()
     if problem is not None:
-        raise overtaken(failure(problem, pipeline), context.ledger, pipeline, runner.last + 1, context.run)
+        found = spark_source.planning_failure(problem) or failure(problem, pipeline)
+        raise overtaken(found, context.ledger, pipeline, runner.last + 1, context.run)
     reason = context.stop.reason or ("all that was there has been read" if batch else "the query ended")
     context.emit(Stopped(reason, runner.last))
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.driver import recovery
 from tailrace.driver.context import Context
-from tailrace.errors import KafkaError, NotAuthorized
+from tailrace.errors import KafkaError, NotAuthorized, ProgressMissing
 from tailrace.kafka import source
 from tailrace.progress.lease import Holder, Lease, Phase, next_in_line, running
 from tailrace.startup import warming
@@ -41,6 +41,9 @@ class Standby:
         plan = ledger.latest()
         if plan is not None:
             recovery.check_same(pipeline, plan, source.ids(pipeline, cluster, recovery.known_ids(plan)))
+            recovery.check_kind(pipeline, plan)
+        else:
+            self._check_new()
         ledger.prepare()
         cold = []
         for step in (self._warm_workers, self.warm):
@@ -52,6 +55,15 @@ class Standby:
                 cold.append(f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}")
         self.lease.hold(Phase.STANDBY)
         return self._turn(cold) or self._stopped()
+
+    def _check_new(self) -> None:
+        """Refuse a ledger without plans of a pipeline that has some elsewhere. Its first driver may be planning."""
+        pipeline, ledger, cluster = self.context.pipeline, self.context.ledger, self.context.cluster
+        try:
+            recovery.check_new(pipeline, ledger, cluster, {})  # a running driver's transactions would hide the markers
+        except ProgressMissing:
+            if ledger.latest() is None:
+                raise
 
     def _turn(self, cold: list[str]) -> bool:
         announced, warmed = False, time.monotonic()

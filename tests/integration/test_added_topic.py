@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from support.pipelines import events_of
 from support.threads import Line
 from tailrace.cli.main import app
+from tailrace.kafka.cluster import Cluster
 from tailrace.testing import Record, produce
 
 pytestmark = pytest.mark.integration
@@ -58,3 +60,32 @@ def test_topic_that_is_added_continues_at_its_end_if_its_offsets_are_set_before_
     produce(one.kafka, added, [Record(b"x2")])
     assert events_of(one.run(source=both), "note") == []
     assert one.values() == [b"a1", b"x2"]
+
+
+@pytest.mark.parametrize("words", [["set", "{}:0=2"], ["reset", "--to", "latest"]])
+def test_partition_that_a_broker_does_not_show_yet_keeps_its_offset_when_others_are_set(
+    line: MakeLine, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """It was added a moment ago, and the broker that is asked lags. Without its offset it would be read again."""
+    one = line(2)
+    for partition in range(2):
+        one.send([b"%d-%d" % (partition, number) for number in range(3)], partition)
+    one.run()
+    file = one.folder / "pipeline.yaml"
+    file.write_text(one.pipeline().model_dump_json(by_alias=True, exclude_unset=True))
+    real, began = Cluster.topics, list[float]()
+
+    def lagging(cluster: Cluster) -> dict[str, int]:
+        began.append(time.monotonic())
+        late = began[-1] - began[0] < 3.0
+        return {**real(cluster), one.source: 1} if late else real(cluster)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Cluster, "topics", lagging)
+        command, *more = words
+        more = [each.format(one.source) for each in more]
+        done = CliRunner().invoke(app, ["offsets", command, str(file), *more, "--yes"])
+    assert done.exit_code == 0, done.output
+    one.run()
+    again = [b"0-2"] if command == "set" else []
+    assert one.values() == sorted([b"0-0", b"0-1", b"0-2", *again, b"1-0", b"1-1", b"1-2"])

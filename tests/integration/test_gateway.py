@@ -293,7 +293,8 @@ def test_worker_that_dies_in_mid_stream_leaves_nothing_behind(house: House) -> N
     wait_until(lambda: Client().stats()["sinks"]["used"] == 0, "the gateway to notice that the worker is gone", 30)
     assert house.read() == []
     assert house.write(task, values(0, 10)).fresh
-    assert house.read() == [b"%06d" % number for number in range(10)]
+    # The brokers acknowledge a commit before they have written that it ends.
+    wait_until(lambda: house.read() == [b"%06d" % number for number in range(10)], "the records of the commit", 30)
     assert counts["created"] == 1
 
 

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,22 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import SparkSession
 
-from support.pipelines import events_of
+from support.pipelines import QUIET, as_json, events_of
 from support.plans import leave_stream_plan
 from support.threads import run_in_threads
 from tailrace import errors
+from tailrace.admin.backfill import Request, derived, extent
 from tailrace.admin.offsets import apply, base, look, targets
-from tailrace.config import Pipeline
+from tailrace.config import Pipeline, Sink
 from tailrace.driver.shutdown import Stop
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.rights import Operation, needed, on_topic, to_create
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.stores import open_store
+from tailrace.startup.run import run
 from tailrace.status.events import Event
 from tailrace.testing import Record, Topics, consume, produce, wait_until
 from tailrace.testing.embedded import EmbeddedKafka
@@ -340,3 +344,76 @@ def test_markers_that_may_not_be_read_are_not_taken_for_missing(case: Case) -> N
         case.security.allow(case.principal, rights)
     assert before
     assert f"{Operation.READ} on topic {pipeline.ledger.topic}" in found[0].what
+
+
+@pytest.mark.takes(20)
+@pytest.mark.parametrize("loss", ["stop", "reset"])
+def test_topic_that_is_hidden_from_a_running_stateful_pipeline_keeps_its_offsets(
+    case: Case, spark: SparkSession, loss: str
+) -> None:
+    """Spark is told that it is gone. Its offsets have no place but in Spark's log, so the pipeline does not go on."""
+    stateful = {"checkpoint": str(case.folder / "state"), "spark": QUIET}
+    pipeline = case.pipeline(loss).model_copy(update=stateful)
+    case.security.allow(case.principal, needed(pipeline, list(case.topics)))
+    events: list[dict[str, Any]] = []
+
+    def heard(event: dict[str, Any]) -> None:
+        events.append(event)
+        if event["event"] == "idle" and len(events_of(events, "idle")) == 1:
+            case.hide()
+            wait_until(lambda: case.topics[0] not in Cluster(pipeline.kafka).topics(), "the topic to be hidden")
+            case.send(case.topics[1], b"c")
+
+    with pytest.raises(errors.NotAuthorized, match="may not be described"):
+        run(pipeline, case.folder, emit=as_json(heard), spark=spark)
+    case.show()
+    case.send(case.topics[0], b"d")
+    run(pipeline, case.folder, batch=True, emit=as_json(events.append), spark=spark)
+    assert events_of(events, "reset") == []
+    assert case.values() == [b"a", b"b", b"c", b"d"]
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_topic_that_is_hidden_from_a_new_name_is_not_read_anew(case: Case, *, away: bool) -> None:
+    """The earlier name has its offsets, in its last plan or kept aside. Without them it would begin anew once seen."""
+    case.run("stop")
+    case.hide()
+    if away:
+        case.send(case.topics[1], b"c")
+        case.run("stop")
+    name = f"{case.name}-2"
+    begins = Pipeline.model_validate(
+        case.pipeline("stop").model_dump(by_alias=True)
+        | {"pipeline": name, "offsets": {"from": f"tailrace.{case.name}"}}
+    )
+    case.security.allow(case.principal, [*needed(begins, case.topics[1:]), *to_create(begins)])
+
+    def run_renamed() -> None:
+        def engine() -> ThreadEngine:
+            return ThreadEngine(begins, case.folder, "renamed")
+
+        run_in_threads(begins, case.folder, "renamed", engine, lambda event: None, until_read=True)
+
+    with pytest.raises(errors.NotAuthorized, match=f"has offsets of {case.topics[0]}"):
+        run_renamed()
+    case.show()
+    run_renamed()
+    case.hide()
+    with pytest.raises(errors.NotAuthorized, match=f"has offsets of {case.topics[0]}"):
+        run_renamed()  # it has read nothing yet, so it begins where the earlier name is by now
+    assert case.values() == [b"a", b"b", *([b"c"] if away else [])]
+
+
+def test_topic_that_is_hidden_from_a_backfill_is_not_left_out(case: Case) -> None:
+    """Its range is recorded once, and would count as delivered without that topic."""
+    case.run("stop")
+    case.hide()
+    since, until = (datetime.now(UTC) + timedelta(hours=hours) for hours in (-2, -1))
+    live = case.pipeline("stop")
+    asked = Request(since, until, case.sink, of=live.pipeline)
+    pipeline = derived(
+        live.model_copy(update={"sink": Sink(topic="elsewhere", format="raw")}), asked, datetime.now(UTC)
+    )
+    case.security.allow(case.principal, [*needed(pipeline, case.topics[1:]), *to_create(pipeline)])
+    with Ledger.of(pipeline) as ledger, pytest.raises(errors.NotAuthorized, match=f"has offsets of {case.topics[0]}"):
+        extent(pipeline, asked, Cluster(pipeline.kafka), ledger)

@@ -12,8 +12,9 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartiti
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from support.pipelines import numbered
+from support.pipelines import events_of, numbered
 from support.threads import Deliver, Line, first_part_only, killed_before_noting, nothing, recreated
+from support.threads import running as running_in_a_thread
 from tailrace import errors
 from tailrace.cli.offsets import app
 from tailrace.kafka.cluster import Cluster
@@ -36,6 +37,15 @@ def renamed(one: Line) -> Line:
 def begin(new: Line, old: Line) -> None:
     """Start the pipeline with the new name."""
     new.run(ledger={"topic": f"{old.name}.ledger"}, offsets={"from": f"tailrace.{old.name}"})
+
+
+def set_offset(new: Line, old: Line, offset: int) -> None:
+    """Set the new pipeline's offset, as a person does."""
+    sections = {"ledger": {"topic": f"{old.name}.ledger"}, "offsets": {"from": f"tailrace.{old.name}"}}
+    file = new.folder / "new.yaml"
+    file.write_text(json.dumps(new.pipeline(**sections).model_dump(mode="json", by_alias=True, exclude_defaults=True)))
+    done = CliRunner().invoke(app, ["set", str(file), f"{old.source}:0={offset}", "--yes"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
 
 
 def left_open(one: Line, how: Deliver) -> list[bytes | None]:
@@ -251,13 +261,8 @@ def test_offsets_that_a_person_has_set_before_the_first_batch_are_kept(line: Mak
     one.send(numbered(0, 5))
     one.run()
     new = renamed(one)
-    sections = {"ledger": {"topic": f"{one.name}.ledger"}, "offsets": {"from": f"tailrace.{one.name}"}}
     begin(new, one)
-    file = new.folder / "new.yaml"
-    file.write_text(json.dumps(new.pipeline(**sections).model_dump(mode="json", by_alias=True, exclude_defaults=True)))
-    command = ["set", str(file), f"{one.source}:0=3", "--yes"]
-    done = CliRunner().invoke(app, command, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
+    set_offset(new, one, 3)
     begin(new, one)
     assert one.values() == [*numbered(0, 4), *numbered(3, 5), *numbered(4, 5)]
 
@@ -280,3 +285,31 @@ def test_new_name_does_not_begin_in_the_middle_of_a_topic_that_was_created_again
     one.run(source={**both, "on_data_loss": "reset"})
     new.run(ledger=ledger, offsets=begins, source=both)
     assert one.values() == numbered(0, 20)
+
+
+@pytest.mark.parametrize("first", ["start", "set", "set again"])
+def test_driver_of_the_earlier_name_that_lost_its_lease_delivers_nothing_more(line: MakeLine, first: str) -> None:
+    """It was suspended, or cut off from the brokers for long enough: nothing lists it, and then it goes on."""
+    one = line(1)
+    one.send(numbered(0, 5))
+    new = renamed(one)
+
+    if first == "set again":
+        one.run()
+        begin(new, one)
+
+    def run_both() -> None:
+        with running_in_a_thread(one) as live:
+            wait_until(lambda: events_of(live.events, "idle"), "the driver to be idle", 60)
+            if first != "start":
+                set_offset(new, one, 4)
+            else:
+                begin(new, one)
+            one.send(numbered(5, 10))
+            wait_until(lambda: live.ended, "the end of the driver", 60)
+
+    with pytest.raises(errors.DriverFenced):
+        run_both()
+    begin(new, one)
+    again = [] if first == "start" else numbered(4, 5)
+    assert one.values() == sorted([*numbered(0, 10), *again], key=lambda value: value or b"")

@@ -53,7 +53,9 @@ def main(path: str, *backfill: str) -> int:
 
 def begun(pipeline: Pipeline, since: str, until: str, into: str, rejected: str) -> Pipeline:
     """Return the pipeline of a backfill, whose range is in the ledger."""
-    request = Request(datetime.fromisoformat(since), datetime.fromisoformat(until), into, rejected)
+    request = Request(
+        datetime.fromisoformat(since), datetime.fromisoformat(until), into, rejected, of=pipeline.pipeline
+    )
     found, cluster = derived(pipeline, request, datetime.now(UTC)), Cluster(pipeline.kafka)
     with Ledger.of(found) as ledger:
         range_ = extent(found, request, cluster, ledger)

@@ -25,6 +25,8 @@ from tailrace.kafka.topics import recreation, topic_ids
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.plan import BatchId, Place, Plan, unseen
 from tailrace.progress.positions import Positions, named
+from tailrace.progress.predecessor import require_seen
+from tailrace.progress.stream_plan import AnyPlan
 
 _NOTHING = "nothing was read or written"
 _LONGEST = 100  # characters of a pipeline's name
@@ -41,6 +43,7 @@ class Request:
     into: str
     rejected: str | None = None
     partial: bool = False  # whether to accept that the topic may no longer hold the beginning of the range
+    of: str = ""  # the pipeline that reads the topics, if it is one of this ledger
 
     def digest(self, pipeline: str) -> str:
         """Return what tells this range and topic from others; long names of pipelines are cut, so they count too."""
@@ -131,7 +134,7 @@ def extent(pipeline: Pipeline, request: Request, cluster: Cluster, ledger: Ledge
     plan = ledger.latest()
     if plan is None:
         check_new(pipeline, ledger, cluster, ledger.markers())
-        return resolved(pipeline, request, cluster)
+        return resolved(pipeline, request, cluster, ledger.latest(request.of) if request.of else None)
     if not isinstance(plan, Plan) or plan.until is None:
         raise PlanOfAnother(
             f"{pipeline.pipeline!r} has plans in the ledger, and they are not of a backfill",
@@ -142,9 +145,14 @@ def extent(pipeline: Pipeline, request: Request, cluster: Cluster, ledger: Ledge
     return Extent({**unseen(plan.away), **plan.ends}, dict(plan.until), plan.topics, begun=True, finished=finished)
 
 
-def resolved(pipeline: Pipeline, request: Request, cluster: Cluster) -> Extent:
-    """Ask the topics which offsets the times mean; refuse a range that may have lost its beginning."""
+def resolved(pipeline: Pipeline, request: Request, cluster: Cluster, live: AnyPlan | None = None) -> Extent:
+    """Ask the topics which offsets the times mean; refuse a range that may have lost its beginning.
+
+    `live` is the last plan of the pipeline whose range it is: what that reads belongs to the range.
+    """
     places = source.partitions_of(pipeline, cluster)
+    if live is not None:
+        require_seen(pipeline, live, places, cluster)
     # First: a topic that is created again meanwhile has another id than the one whose offsets are found.
     ids = topic_ids(cluster.admin, {topic for topic, _ in places})
     end = bound(pipeline, request, cluster, places)

@@ -6,6 +6,7 @@ and the markers stay valid because batch numbers continue. Then the store is wri
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from tailrace.errors import (
     ConfigInvalid,
     MarkerConflict,
     OffsetsOutOfRange,
+    OffsetStoreUnusable,
     PipelineRunning,
     ProgressMissing,
 )
@@ -31,7 +33,7 @@ from tailrace.progress.marker import GIVEN_UP, Decision, Marker, decide
 from tailrace.progress.plan import BEFORE_FIRST, Plan, SinkPartition
 from tailrace.progress.positions import Place, Positions, begins, changed_by, ends_of_read, named, seen_again
 from tailrace.progress.settling import markers_at_rest
-from tailrace.progress.stores import OffsetStore
+from tailrace.progress.stores import KafkaStore, OffsetStore
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 
 _UNCHANGED = "nothing was changed"
@@ -158,15 +160,20 @@ def base(now: Situation, give_up: bool) -> Positions:
     return dict(now.begins if give_up and now.undelivered else now.positions)
 
 
+def present(pipeline: Pipeline, cluster: Cluster, before: Positions) -> set[Place]:
+    """Return the partitions that the pipeline reads now, with those that a broker which lags does not show yet."""
+    found = set(source.partitions_of(pipeline, cluster))
+    topics = {topic for topic, _ in found}
+    late = {place for place in before.keys() - found if place[0] in topics}
+    return found | late.difference(source.missing(pipeline, late, cluster)[1] if late else ())
+
+
 def targets(
     pipeline: Pipeline, cluster: Cluster, before: Positions, wanted: Mapping[Place, int], *, alone: bool = False
 ) -> Positions:
-    """Return the new offsets, which must exist in the topics; with `alone` they replace all others.
-
-    Those of topics that are missing are left out: the brokers take none.
-    """
-    present = source.partitions_of(pipeline, cluster)
-    unknown = sorted(set(wanted) - set(present))
+    """Return the new offsets, which must exist; with `alone` they replace all others. Missing topics take none."""
+    there = present(pipeline, cluster, before)
+    unknown = sorted(set(wanted) - there)
     if unknown:
         raise ConfigInvalid(
             f"the pipeline does not read {', '.join(map(named, unknown[:5]))}",
@@ -182,7 +189,7 @@ def targets(
                 kept=_UNCHANGED,
                 then="choose an offset in that range",
             )
-    left = {} if alone else {place: offset for place, offset in before.items() if place in present}
+    left = {} if alone else {place: offset for place, offset in before.items() if place in there}
     return left | dict(wanted)
 
 
@@ -280,6 +287,10 @@ def apply(
     refuse them.
     """
     _require_idle(pipeline, running(cluster, pipeline.pipeline))  # one may have started since the state was read
+    begins = not now.lost if now.plan is None else now.plan.batch == BEFORE_FIRST
+    if begins and pipeline.offsets.from_ is not None:  # its pipeline must not go on
+        with contextlib.suppress(OffsetStoreUnusable):
+            KafkaStore(pipeline).take_over(sorted(target))
     ledger.take()
     plan = ledger.latest()
     if plan != now.plan:

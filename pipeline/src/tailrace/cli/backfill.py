@@ -45,9 +45,10 @@ def backfill(
     loaded = load(file)
     from tailrace.admin.backfill import Request, derived
 
-    request = Request(moment(since, "--from"), moment(until, "--to"), into, rejected, partial)
+    live = loaded.pipeline.pipeline
+    request = Request(moment(since, "--from"), moment(until, "--to"), into, rejected, partial, live)
     pipeline = derived(loaded.pipeline, request, datetime.now(UTC))
-    with told_apart(pipeline.pipeline, loaded.pipeline.pipeline, into):
+    with told_apart(pipeline.pipeline, live, into):
         _deliver(pipeline, loaded.folder, request, output, dry_run=dry_run)
 
 

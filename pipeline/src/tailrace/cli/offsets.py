@@ -159,7 +159,7 @@ def reset(
         from tailrace.admin.offsets import ends_of
 
         earliest = (to or desk.pipeline.source.auto_offset_reset) is Reset.EARLIEST
-        return ends_of(desk.pipeline, desk.cluster, _places(desk, topic), earliest)
+        return ends_of(desk.pipeline, desk.cluster, _places(desk, topic, before), earliest)
 
     _change(file, How(dry_run, yes, give_up, output), wanted, alone=topic is None)
 
@@ -185,7 +185,7 @@ def rewind(
     def wanted(desk: Desk, before: Positions) -> Positions:
         from tailrace.admin.offsets import earlier, first_since
 
-        found = first_since(desk.cluster, _places(desk, topic), since.timestamp())
+        found = first_since(desk.cluster, _places(desk, topic, before), since.timestamp())
         return earlier(before, found)
 
     _change(file, How(dry_run, yes, give_up, output), wanted)
@@ -334,15 +334,15 @@ def _report(desk: Desk, how: How, result: dict[str, Any], what: str, accepts: bo
         done(*unchanged(desk.pipeline, desk.file, accepts=accepts))
 
 
-def _places(desk: Desk, topics: list[str] | None) -> list[Place]:
-    from tailrace.kafka import source
+def _places(desk: Desk, topics: list[str] | None, before: Positions) -> list[Place]:
+    from tailrace.admin.offsets import present
 
-    present = source.partitions_of(desk.pipeline, desk.cluster)
-    unknown = sorted(set(topics or ()) - {topic for topic, _ in present})
+    there = sorted(present(desk.pipeline, desk.cluster, before))
+    unknown = sorted(set(topics or ()) - {topic for topic, _ in there})
     if unknown:
         raise ConfigInvalid(
             f"the pipeline does not read the topic {unknown[0]!r}",
             kept=UNCHANGED,
             then=f"`tailrace offsets show {desk.file}` lists what it reads",
         )
-    return [place for place in present if not topics or place[0] in topics]
+    return [place for place in there if not topics or place[0] in topics]

@@ -61,7 +61,11 @@ def moved(context: Context, plan: AnyPlan, positions: TopicPartitions) -> TopicP
         return {}
     try:
         _, stored, reset = context.mirror.begin(context.cluster)
-    except (OffsetStoreUnusable, NotAuthorized):
+    except OffsetStoreUnusable:
+        return {}
+    except NotAuthorized:
+        if context.mirror.tells(context.cluster):  # what is refused is to begin there
+            raise
         return {}
     now = {place: offset for place, offset in stored.items() if place not in reset}
     return now if now.items() - positions.items() else {}

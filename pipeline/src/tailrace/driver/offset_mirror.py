@@ -18,7 +18,7 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.plan import Place
 from tailrace.progress.positions import Known, begins, differences, listed, named
-from tailrace.progress.stores import OffsetStore
+from tailrace.progress.stores import KafkaStore, OffsetStore
 from tailrace.progress.stream_plan import AnyPlan, offsets_json
 from tailrace.status.events import Emit, OffsetsReset, OffsetStoreReport
 
@@ -52,7 +52,7 @@ class OffsetMirror:
         """Return where a pipeline without a plan begins: at the stored offsets, otherwise by auto.offset.reset."""
         fallback = source.beginning(self._pipeline, cluster)
         store = self._opened()
-        stored = store.begin(list(fallback))
+        stored = (store.take_over if isinstance(store, KafkaStore) else store.begin)(list(fallback))
         if not stored:
             return Beginning(fallback, {})
         place = self._pipeline.offsets.from_ or store.where
@@ -66,6 +66,11 @@ class OffsetMirror:
         self._say(notice)
         reset = frozenset(place for place, offset in here.items() if stored[place] != offset)
         return Beginning(fallback | here, here, reset)
+
+    def tells(self, cluster: Cluster) -> bool:
+        """Return whether the group of `offsets.from` may be read."""
+        store = self._opened()
+        return isinstance(store, KafkaStore) and store.tells(source.partitions_of(self._pipeline, cluster))
 
     def compare(self, plan: AnyPlan, positions: TopicPartitions) -> None:
         """Report where the store differs from the ledger; the ledger is authoritative."""

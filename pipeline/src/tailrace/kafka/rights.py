@@ -103,6 +103,11 @@ def needed(pipeline: Pipeline, sources: Sequence[str] = ()) -> tuple[Right, ...]
         on_groups(name),
         on_transactions(name),
     ]
+    before = pipeline.offsets.from_
+    if before is not None:
+        found.append(on_group(before))
+        if before.startswith("tailrace."):  # another pipeline: whether it runs, its markers, and its driver's id
+            found += [on_groups(before.removeprefix("tailrace.")), on_transactions(before.removeprefix("tailrace."))]
     return tuple(found)
 
 

@@ -1,19 +1,24 @@
 """The pipeline that `offsets.from` names, if it is one of Tailrace's in the same ledger: its last batch may be open.
 
 Its group may have the beginning of a batch that is delivered, so a pipeline that begins there would deliver it again.
-So it must have ended: plan, markers and offsets that are read one after another fit together only if nothing moves.
+So it must have ended: plan, markers and offsets that are read one after another fit together only if nothing moves. Its
+driver may be suspended, or cut off from the brokers for longer than its lease, and go on later. So a driver that begins
+here takes its transactional id, as a newer driver of that pipeline would.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 
 from confluent_kafka import TopicPartition
 
 from tailrace.config import Delivery, Pipeline
 from tailrace.errors import BatchOpen, KafkaFailed, PipelineRunning
+from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.errors import denied
+from tailrace.kafka.rights import Operation, on_topic
 from tailrace.kafka.source import CERTAIN_AFTER, ids_of
 from tailrace.kafka.topics import recreation
 from tailrace.progress import expiry
@@ -21,7 +26,7 @@ from tailrace.progress.group_note import former, later
 from tailrace.progress.lease import running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker, offsets_group
-from tailrace.progress.plan import Plan, SinkPartition
+from tailrace.progress.plan import Plan, SinkPartition, unseen
 from tailrace.progress.positions import Place, Positions, listed, named, seen_again
 from tailrace.progress.settling import markers_at_rest
 from tailrace.progress.stream_plan import AnyPlan
@@ -33,14 +38,16 @@ _ASK_EVERY = 0.2
 Stored = Callable[[], Mapping[Place, TopicPartition]]
 
 
-def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Stored) -> Positions:
+def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Stored, *, takes: bool = False) -> Positions:
     """Return where a pipeline begins that continues after this group; `stored` asks for its offsets and their notes.
+
+    With `takes`, the group's pipeline ends: its driver, should there be one, plans nothing more.
 
     The group lacks the end of a batch whose note is missing. It also has the beginning of the last batch of a topic
     that was taken out or hidden right after it: later plans keep the end, and commit no offsets of such a topic.
     Raise PipelineRunning if the group's pipeline may still move, BatchOpen if it can finish its last batch, KafkaFailed
-    if the offsets are older than its last batch, which is done, and PlanOfAnother if they are of a topic that was
-    deleted and created again since.
+    if the offsets are older than its last batch, which is done, PlanOfAnother if they are of a topic that was deleted
+    and created again since, and NotAuthorized if it has offsets of a topic that this pipeline may not see.
     """
     found = _offsets(stored())
     if not group.startswith(_PREFIX) or not found:
@@ -49,6 +56,8 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
     cluster, theirs = Cluster(pipeline.kafka), (where.topic, pipeline.kafka, where.partitions, where.replication)
     with Ledger.of(pipeline) as own, Ledger(name, *theirs) as ledger:
         plan = _at_rest(own, cluster, name, topics)
+        if plan is not None:
+            require_seen(pipeline, plan, places, cluster)
         in_doubt = plan if plan is not None and _in_doubt(plan, topics) else None
         markers = markers_at_rest(pipeline, ledger) if in_doubt is not None else {}
         # Again: an answer from before the plan may be older than the note that the plan is done.
@@ -58,7 +67,9 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
         if plan is not None:
             _require_same(plan, [*found, *ends], ids)
             ends = seen_again(plan, {topic: (name, 0) for topic, name in ids.items()}) | ends
-        again = _at_rest(own, cluster, name, topics)
+        if takes and reads(plan, topics):
+            ledger.take()  # last: what refuses this start must not end the other pipeline
+        again = _at_rest(ledger, cluster, name, topics)
     if again != plan and (reads(plan, topics) or reads(again, topics)):
         raise PipelineRunning(
             f"offsets.from: {name!r} planned or finished a batch while this start was reading its state",
@@ -66,6 +77,31 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
             then=f"stop {name!r} if it still runs, then start this pipeline again",
         )
     return found | {place: ends[place] for place in places if place in ends}
+
+
+def require_seen(pipeline: Pipeline, plan: AnyPlan, places: Collection[Place], cluster: Cluster) -> None:
+    """Refuse to begin without places of which another pipeline's last plan has offsets: it would read them anew later.
+
+    A list of all topics leaves out those that may not be described, and a broker that lags leaves out new partitions.
+    """
+    away = unseen(plan.away) if isinstance(plan, Plan) else {}
+    kept = {place for place in (*plan.ends, *away) if source.reads(pipeline, place[0])}
+    if kept.issubset(places):
+        return
+    hidden, gone = source.missing(pipeline, kept, cluster)
+    if hidden:
+        raise denied(
+            f"{plan.pipeline!r} has offsets of {listed(sorted(hidden))}, which may not be described",
+            [on_topic(Operation.READ, topic) for topic in sorted(hidden)],
+            _UNTOUCHED,
+        )
+    late = sorted(kept.difference(places, gone))
+    if late:
+        raise KafkaFailed(
+            f"a broker did not show {listed([named(place) for place in late])} yet, which {plan.pipeline!r} has read",
+            kept=_UNTOUCHED,
+            then="start this pipeline again",
+        )
 
 
 def _require_same(plan: AnyPlan, offsets_of: Iterable[Place], ids: Mapping[str, str]) -> None:
@@ -77,7 +113,7 @@ def _require_same(plan: AnyPlan, offsets_of: Iterable[Place], ids: Mapping[str, 
         own += "beginning; then start this pipeline again"
         # A batch that Spark has made cannot be finished without the topic that it read.
         chosen = (
-            "write the offsets at which to begin into a file, and name it in offsets (store: file) instead of `from`"
+            "take `from` out of the configuration, and set the offsets at which to begin: tailrace offsets set FILE …"
         )
         raise recreation(
             again,
@@ -125,12 +161,12 @@ def _in_doubt(plan: AnyPlan, topics: Set[str]) -> bool:
     return not plan.done and plan.delivery is Delivery.EXACTLY_ONCE and reads(plan, topics)
 
 
-def _at_rest(own: Ledger, cluster: Cluster, name: str, topics: Set[str]) -> AnyPlan | None:
+def _at_rest(ledger: Ledger, cluster: Cluster, name: str, topics: Set[str]) -> AnyPlan | None:
     """Return the last plan of a pipeline; raise PipelineRunning if a driver of it may read one of the topics.
 
     A driver leaves its group only after it has noted its last batch as done.
     """
-    plan = own.latest(name)
+    plan = ledger.latest(name)
     holders = running(cluster, name) if reads(plan, topics) else []
     if holders:
         who = ", ".join(f"run {each.run} on {each.host}" for each in holders)

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tailrace.config import Pipeline, StoreKind
 from tailrace.config.reference import load
-from tailrace.errors import OffsetStoreUnusable
+from tailrace.errors import NotAuthorized, OffsetStoreUnusable
 from tailrace.kafka.clients import client_options, committed
 from tailrace.kafka.rights import Operation, on_group, on_topic
 from tailrace.progress import predecessor
@@ -86,10 +86,25 @@ class KafkaStore:
 
     def begin(self, places: Sequence[Place]) -> Positions:
         """Return the offsets of the group named by `offsets.from`."""
+        return self._begin(places, takes=False)
+
+    def take_over(self, places: Sequence[Place]) -> Positions:
+        """Return the same to a driver that begins there: from now on, the group's own pipeline plans nothing more."""
+        return self._begin(places, takes=True)
+
+    def tells(self, places: Sequence[Place]) -> bool:
+        """Return whether the group of `offsets.from` may be read."""
+        try:
+            self._committed(self._from or self._group, places)
+        except NotAuthorized:
+            return False
+        return True
+
+    def _begin(self, places: Sequence[Place], *, takes: bool) -> Positions:
         if self._from is None:
             return {}
         ask = partial(self._committed, self._from, places)
-        found = predecessor.begin(self._pipeline, self._from, places, ask)
+        found = predecessor.begin(self._pipeline, self._from, places, ask, takes=takes)
         if not found:
             raise OffsetStoreUnusable(
                 f"offsets.from: the group {self._from!r} has no offsets of the source topics",

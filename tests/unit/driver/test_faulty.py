@@ -136,6 +136,41 @@ def test_faulty_records_are_found_together_and_rejected() -> None:
     assert len(one.rejected) == 4
 
 
+class TableAway(Raising):
+    """An engine whose function reads a table that is away until it was tried so many times."""
+
+    def __init__(self, tries: int, empty: bool) -> None:
+        super().__init__()
+        self.tries, self.empty = tries, empty
+
+    def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults, lane: int) -> str | None:
+        """Fail at any records, or `empty` at none too."""
+        if not part and not self.empty:
+            return None
+        self.tries -= 1
+        return "the table is away" if self.tries >= 0 else None
+
+
+@pytest.mark.parametrize("policy", ["stop", "reject"])
+def test_no_record_is_blamed_for_what_fails_without_records_too(policy: str) -> None:
+    """They are good, and would be rejected, or named as the reason."""
+    one = tolerant(TableAway(1000, empty=True), on_error=policy)
+    small = Plan("p", BatchId(7), "out", {}, ((Range("in", 0, 0, 5),),), 1, {("in", 0): 5})
+    with pytest.raises(errors.FunctionFailed, match="ValueError: no") as caught:
+        one.deliver(small, {})
+    assert "offset" not in str(caught.value)
+    assert one.rejected == []
+
+
+def test_record_that_is_left_out_is_not_blamed_again() -> None:
+    """The batch fails without it, so it was not the reason; each try would add it once more."""
+    one = tolerant(TableAway(1000, empty=False), on_error="reject")
+    small = Plan("p", BatchId(7), "out", {}, ((Range("in", 0, 0, 5),),), 1, {("in", 0): 5})
+    with pytest.raises(errors.FunctionFailed):
+        one.deliver(small, {})
+    assert len(one.rejected) <= 5
+
+
 def test_search_is_announced_once() -> None:
     """It may take minutes, in which no batch is delivered."""
     one = tolerant(Raising(345), on_error="reject")
@@ -261,10 +296,11 @@ def test_record_that_fails_only_once_is_not_blamed() -> None:
     deliver, probe, tried = engine.deliver, engine.probe, list[int]()
 
     def flaky(plan: Plan, part: Part, faults: Faults, lane: int) -> str | None:
-        if part[0].start == 700 and part[0].end == 701 and tried.count(700) == 0:
+        start, end = (part[0].start, part[0].end) if part else (0, 0)
+        if (start, end) == (700, 701) and tried.count(700) == 0:
             tried.append(700)
             return "an executor was lost"
-        return probe(plan, part, faults, lane) or ("lost" if not tried and part[0].start <= 700 < part[0].end else None)
+        return probe(plan, part, faults, lane) or ("lost" if not tried and start <= 700 < end else None)
 
     engine.probe = flaky  # type: ignore[method-assign]
     engine.deliver = deliver  # type: ignore[method-assign]

@@ -146,6 +146,9 @@ class Tolerant:
                 raise error
             self._in_vain = True
             return
+        left_out = {(each.place, each.offset) for each in self.rejected}
+        if any((each.place, each.offset) in left_out for each in found):  # so it is not why
+            raise error
         refused = self._refusal(plan, [*self.rejected, *found])
         if refused is not None:
             raise refused from error
@@ -196,7 +199,10 @@ class Tolerant:
                 found = search(ranges, failing, most)
                 again = failing([(Range(*each.place, each.offset, each.offset + 1),) for each in found])
                 sure = {(part[0].place, part[0].start) for part, _ in again}
-                return [each for each in found if (each.place, each.offset) in sure]
+                found = [each for each in found if (each.place, each.offset) in sure]
+                none = self.engine.probe(plan, (), known, _LANES) if found else None
+                # A table that cannot be read, say: it fails in the same way without any record.
+                return None if none is not None and {each.why for each in found} == {_OWN.sub("", none)} else found
             except errors.TailraceError as other:
                 if process.on_error is OnError.REJECT:  # its records would have been rejected: the function is not why
                     raise other from error

@@ -72,7 +72,7 @@ class CountingTasks:
 
 
 class RuleCounter:
-    """Counts the batches of one run, as Spark jobs over a frame that is planned once."""
+    """Counts the batches of one run, as Spark jobs over a frame that is made once."""
 
     def __init__(
         self, spark: SparkSession, assembly: Assembly, run: str, spec: ArrowSpec | None = None, group: str = ""
@@ -82,18 +82,22 @@ class RuleCounter:
         tasks = Tasks.of(pipeline, columns, shuffles=False, judges=False)
         self._spark, self._assembly, self._run, self._group = spark, assembly, run, group
         self._tasks = CountingTasks(tasks, len(pipeline.process.validate_), spec)
+        self._frames: dict[int, DataFrame] = {}
         self._jobs: dict[int, Any] = {}
 
     def count(self, plan: Plan, faults: Faults = NO_FAULTS) -> Judged:
         """Return how many records of a batch were judged, and how many broke each rule."""
         parts = len(plan.parts)
-        if parts not in self._jobs:
-            self._jobs[parts] = kept_job(self._frame(parts))
+        if parts not in self._frames:
+            self._frames[parts] = self._frame(parts)
+        if self._tasks.spec is None or parts not in self._jobs:
+            # A plan keeps the time, and the rows of a table, and a condition may depend on them.
+            self._jobs[parts] = kept_job(self._frames[parts].select("*"))
         info = BatchInfo.of(plan, self._run, {}, frozenset(), faults)
         with job(self._spark.sparkContext, info, self._group, f"rules of batch {plan.batch}"):
             return total(written_of(each).judged for each in answers(self._jobs[parts]))
 
-    def _frame(self, parts: int) -> Any:
+    def _frame(self, parts: int) -> DataFrame:
         tasks = self._tasks
         if tasks.spec is not None:
             return one_row_per_task(self._spark, parts).mapInArrow(tasks.read_and_count, RESULT)

@@ -213,6 +213,19 @@ def test_range_with_an_open_transaction_is_refused_until_that_ends(one: Line, mo
     assert one.values(asked.into) == [b"before", b"behind", b"open"]
 
 
+def test_range_that_a_former_leader_would_cut_short_is_refused(one: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is recorded once: what that broker lacks would be left out, and the backfill said to be finished."""
+    fill(one.kafka, one.source, 2, 50)
+    asked = request(into(one))
+    pipeline = derived(one.pipeline(), asked, datetime.now(UTC))
+    real = Cluster.agreed_latest
+    with monkeypatch.context() as former:
+        former.setattr(Cluster, "agreed_latest", lambda *given: {each: at + 9 for each, at in real(*given).items()})
+        with pytest.raises(errors.KafkaFailed, match="2 partitions end too early"):
+            settled(pipeline, asked)
+    assert settled(pipeline, asked).offsets == 100
+
+
 def test_range_that_retention_may_have_cut_is_refused_unless_the_rest_is_accepted(one: Line) -> None:
     """An offset that is left says nothing of those before it, but an older record does."""
     fill(one.kafka, one.source, 2, 50)

@@ -17,7 +17,7 @@ from tailrace.admin.offsets import at_time, first_since
 from tailrace.config import Offsets, OnDataLoss, Pipeline
 from tailrace.driver.choose import reached
 from tailrace.driver.recovery import check_new
-from tailrace.errors import ConfigInvalid, OffsetsOutOfRange, OptionRefused, PlanOfAnother
+from tailrace.errors import ConfigInvalid, KafkaFailed, OffsetsOutOfRange, OptionRefused, PlanOfAnother
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.rights import Operation
@@ -174,12 +174,21 @@ def resolved(pipeline: Pipeline, request: Request, cluster: Cluster, live: AnyPl
 
 
 def bound(pipeline: Pipeline, request: Request, cluster: Cluster, places: list[Place]) -> Positions:
-    """Return where the range ends; refuse one that is not stable yet.
+    """Return where the range ends; refuse one that is not stable yet, or that a former leader would cut short.
 
     Behind an open transaction nothing can be read, and its own records may belong to the range: an end there would
     leave them out without a word. One that was just committed is waited for: brokers answer before it has ended.
     """
+    agreed = cluster.agreed_latest(places)  # first: what arrives meanwhile makes the logs longer, never shorter
     end, since = first_since(cluster, places, request.until.timestamp()), time.monotonic()
+    last = cluster.latest(places)
+    if short := sorted(place for place in places if last[place] < agreed[place]):
+        shown = ", ".join(f"{named(place)} at {last[place]}" for place in short[:_SHOWN])
+        raise KafkaFailed(
+            f"{len(short)} partitions end too early, as a broker says that is cut off from the others ({shown})",
+            kept=_NOTHING,
+            then="repeat the command; if this repeats, look for a broker that is cut off from the others",
+        )
     while True:
         stable = source.ends(pipeline, places, cluster)
         waiting = sorted(place for place in places if stable[place] < end[place])

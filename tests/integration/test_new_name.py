@@ -152,6 +152,25 @@ def test_beginning_from_another_group_is_kept_when_the_group_has_expired(line: M
     assert one.values() == numbered(0, 15)
 
 
+@pytest.mark.parametrize("open_", [False, True])
+def test_new_name_begins_where_the_ledger_says_if_the_group_has_expired(line: MakeLine, open_: bool) -> None:
+    """Without the group it was refused, with the advice to begin by auto.offset.reset: all would come again."""
+    one = line(1)
+    one.send(numbered(0, 10))
+    if open_:
+        with pytest.raises(errors.QueryFailed):
+            one.run(killed_before_noting)
+    else:
+        one.run()
+    admin, group = AdminClient({"bootstrap.servers": one.kafka}), f"tailrace.{one.name}"
+    wait_until(lambda: not running(Cluster(one.pipeline().kafka), one.name), "the driver to have left")
+    admin.delete_consumer_groups([group])[group].result(30)
+    begin(renamed(one), one)
+    one.send(numbered(10, 15))
+    begin(renamed(one), one)
+    assert one.values() == numbered(0, 15)
+
+
 def test_beginning_from_a_file_is_kept_when_the_file_is_gone(line: MakeLine) -> None:
     """The store is where others may write, until the ledger has a place of its own."""
     one = line(1)

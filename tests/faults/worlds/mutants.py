@@ -96,7 +96,7 @@ MUTANTS = (
     Mutant(
         "open-batch-of-the-old-name-passed-over",
         "progress/predecessor.py",
-        "    if not group.startswith(_PREFIX) or not found:\n",
+        "    if not group.startswith(_PREFIX):\n",
         "    if group:\n",
         _with(Strike.RENAME),
     ),

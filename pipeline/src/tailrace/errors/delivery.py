@@ -29,13 +29,17 @@ class DriverFenced(DeliveryError):
 class CutChanged(DeliveryError):
     """An open batch cannot be divided into the same sink partitions again.
 
-    Some sink partitions of the batch may already be delivered. A replay is exact only if each sink partition gets
-    the same rows as before, so once a batch is delivered in part, Tailrace refuses another shuffle in the function, and
+    Some sink partitions of the batch may already be delivered. A replay is exact only if each sink partition gets the
+    same rows as before, so once a batch is delivered in part, Tailrace refuses another shuffle in the function, and
     another number of partitions behind it. If the batch is behind a shuffle, or of a stateful pipeline, it also
-    refuses another `source.format`, `source.isolation`, schema, `process.validate` or function, and behind a
-    shuffle a session with another time zone or other `spark.sql.*` settings that may decide what an expression gives:
-    a record could move from output to rejected, or to another sink partition, and end up in neither. Start once with
-    the old settings, let the pipeline finish the batch (`tailrace run FILE --batch`), then change them.
+    refuses another `source.format`, `source.isolation`, schema, `process.validate` or function, and behind a shuffle
+    a session with another time zone or other `spark.sql.*` settings that may decide what an expression gives: a
+    record could move from output to rejected, or to another sink partition, and end up in neither. Start once with
+    the old settings, let the pipeline finish the batch (`tailrace run FILE --batch`), then change them. If they
+    cannot finish it, because the function raises, say, check the output for what the batch delivered, and give it up:
+    `tailrace offsets set FILE … --give-up`. A stateful pipeline gets a new name, a new checkpoint and its offsets
+    from a file instead (`tailrace offsets export FILE offsets.json`, corrected, and `offsets: {store: file, path:
+    offsets.json}`).
 
     Spark chooses between a broadcast, which needs no shuffle, and a shuffle by the size of the joined table. A table
     that has crossed `spark.sql.autoBroadcastJoinThreshold` is joined as before: Tailrace tries the joins without any
@@ -205,8 +209,9 @@ class BatchOpen(DeliveryError):
 
     If `offsets.from` names the group of another pipeline, its batch is meant, and FILE is its configuration. If it
     cannot be finished, check the output, and begin where you say: `tailrace offsets export FILE offsets.json`, correct
-    the offsets, take `from` out of the new pipeline's configuration, and set them there: `tailrace offsets import
-    NEWFILE offsets.json`.
+    the offsets, and start the new pipeline with `offsets: {store: file, path: offsets.json}` instead of `from`. If it
+    was started before, the ledger has recorded where it begins, and `tailrace offsets import NEWFILE offsets.json`
+    changes that.
     """
 
     code = "TR-313"

@@ -21,7 +21,8 @@ class FunctionFailed(RunError):
     exception, and the others are delivered; `tailrace rejected replay` brings it back once the function is fixed. Or
     exclude such records with a condition in `process.validate`, which sends them to the rejected topic too.
 
-    Behind a shuffle neither can be: there the function has to catch the exception itself.
+    Behind a shuffle neither can be: there the function has to catch the exception itself. If a part of the batch was
+    delivered before, another function is refused (TR-302), and its page says how to go on.
     """
 
     code = "TR-401"

@@ -27,7 +27,7 @@ from tailrace.progress.lease import running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker, offsets_group
 from tailrace.progress.plan import Plan, SinkPartition, unseen
-from tailrace.progress.positions import Place, Positions, listed, named, seen_again
+from tailrace.progress.positions import Place, Positions, begins, listed, named, seen_again
 from tailrace.progress.settling import markers_at_rest
 from tailrace.progress.stream_plan import AnyPlan
 
@@ -50,7 +50,7 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
     and created again since, and NotAuthorized if it has offsets of a topic that this pipeline may not see.
     """
     found = _offsets(stored())
-    if not group.startswith(_PREFIX) or not found:
+    if not group.startswith(_PREFIX):
         return found
     name, where, topics = group.removeprefix(_PREFIX), pipeline.ledger, {topic for topic, _ in places}
     cluster, theirs = Cluster(pipeline.kafka), (where.topic, pipeline.kafka, where.partitions, where.replication)
@@ -65,9 +65,10 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
         ids = ids_of(topics, cluster, plan.topics or {}) if plan is not None else {}
         ends = _ends(in_doubt, markers, ledger, cluster) if in_doubt is not None else {}
         if plan is not None:
+            found = _kept(plan, places) | found
             _require_same(plan, [*found, *ends], ids)
             ends = seen_again(plan, {topic: (name, 0) for topic, name in ids.items()}) | ends
-        if takes and reads(plan, topics):
+        if takes and found and reads(plan, topics):
             ledger.take()  # last: what refuses this start must not end the other pipeline
         again = _at_rest(ledger, cluster, name, topics)
     if again != plan and (reads(plan, topics) or reads(again, topics)):
@@ -113,14 +114,22 @@ def _require_same(plan: AnyPlan, offsets_of: Iterable[Place], ids: Mapping[str, 
         own += "beginning; then start this pipeline again"
         # A batch that Spark has made cannot be finished without the topic that it read.
         chosen = (
-            "take `from` out of the configuration, and set the offsets at which to begin: tailrace offsets set FILE …"
+            "write all offsets at which to begin into a file (tailrace offsets export has those of {!r}), and name it "
+            "in offsets (store: file) instead of `from`; if this pipeline was started before, import it too: tailrace "
+            "offsets import FILE DOCUMENT"
         )
         raise recreation(
             again,
             f"since batch {plan.batch} of {plan.pipeline!r}, whose offsets offsets.from names",
             _UNTOUCHED,
-            own.format(plan.pipeline) if isinstance(plan, Plan) else chosen,
+            (own if isinstance(plan, Plan) else chosen).format(plan.pipeline),
         )
+
+
+def _kept(plan: AnyPlan, places: Collection[Place]) -> Positions:
+    """Return where a plan leaves these places, or begins if it is not done: brokers forget a group that nobody uses."""
+    kept = plan.ends if plan.done else begins(plan, plan.ends)
+    return {place: offset for place, offset in kept.items() if place in places}
 
 
 def _offsets(found: Mapping[Place, TopicPartition]) -> Positions:

@@ -244,7 +244,8 @@ class StreamPlan:
             raise CutChanged(
                 f"batch {self.batch} of {self.pipeline!r} is delivered in part, and was begun with another {changed}",
                 kept="nothing more of the batch was delivered; what was, is not delivered again",
-                then="finish the batch as it was begun (`tailrace run FILE --batch`), then change",
+                then="finish the batch as it was begun (`tailrace run FILE --batch`), then change; if it cannot be "
+                "finished: `tailrace explain TR-302`",
             )
 
 

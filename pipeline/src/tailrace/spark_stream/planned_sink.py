@@ -193,7 +193,8 @@ class ExactlyOnce:
         if self._name and name != self._name:
             raise errors.OptionRefused(
                 f"one exactly_once(...) serves one query: it has written {self._name!r} and is now called by {name!r}",
-                then="make one for each query, or give each the option id",
+                then="make another one for the other query; leave the id of one that has written as it is: under "
+                "another name, an open batch would come out again",
             )
         ledger = self._ledger
         if ledger is None:

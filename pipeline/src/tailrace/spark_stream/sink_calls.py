@@ -67,7 +67,8 @@ def check(name: str, last: Call | None, now: Call, *, active: bool) -> None:
             f"an active query ({last.query}) writes as {name!r}, and the query {now.query} would write under the same "
             "name: the batches of one would be taken for those of the other",
             kept="nothing of this batch was written; the other query continues",
-            then="make one exactly_once(...) for each query, and give each an id of its own, or none",
+            then="make another exactly_once(...) for this query, with an id of its own, or none; leave the other "
+            "query's as it is",
         )
     if last.batch == now.batch and (last.done or last.sink != now.sink):
         raise OptionRefused(

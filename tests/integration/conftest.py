@@ -86,6 +86,12 @@ def known_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Believe the only broker at once that something is gone."""
+    monkeypatch.setattr("tailrace.kafka.source.CERTAIN_AFTER", 1.0)
+
+
+@pytest.fixture
 def bench(tailrace_topics: Topics, spark: SparkSession, tmp_path: Path) -> Callable[..., Bench]:
     """Return a factory of benches, each a pipeline with its own topics."""
 

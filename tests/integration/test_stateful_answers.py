@@ -22,15 +22,9 @@ from tailrace.spark_stream.frame import frame
 from tailrace.spark_stream.runner import Runner
 from tailrace.testing import Record, produce
 
-pytestmark = [pytest.mark.integration, pytest.mark.takes(15)]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("soon"), pytest.mark.takes(15)]
 
 MakeBench = Callable[..., Bench]
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Believe the only broker at once."""
-    monkeypatch.setattr("tailrace.kafka.source.CERTAIN_AFTER", 1.0)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tailrace.progress.stream_plan import StreamPlan
 from tailrace.startup.run import run
 from tailrace.testing import Record, produce
 
-pytestmark = [pytest.mark.integration, pytest.mark.takes(25)]
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("soon"), pytest.mark.takes(25)]
 
 MakeBench = Callable[..., Bench]
 FUNCTION = """
@@ -37,12 +37,6 @@ FUNCTION = """
             return number
         return frame.dropDuplicates(["id"]).select(F.udf(check, LongType())("id").alias("id"))
 """
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Believe the only broker at once."""
-    monkeypatch.setattr("tailrace.kafka.source.CERTAIN_AFTER", 1.0)
 
 
 @pytest.fixture

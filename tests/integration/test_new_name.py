@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
@@ -34,16 +35,22 @@ def renamed(one: Line) -> Line:
     return Line(one.topics, one.folder, f"{one.name}-2", one.source, one.sink, one.partitions)
 
 
+def following(old: Line) -> dict[str, Any]:
+    """Return the sections of a pipeline that begins where this one is."""
+    return {"ledger": {"topic": f"{old.name}.ledger"}, "offsets": {"from": f"tailrace.{old.name}"}}
+
+
 def begin(new: Line, old: Line) -> None:
     """Start the pipeline with the new name."""
-    new.run(ledger={"topic": f"{old.name}.ledger"}, offsets={"from": f"tailrace.{old.name}"})
+    new.run(**following(old))
 
 
 def set_offset(new: Line, old: Line, offset: int) -> None:
     """Set the new pipeline's offset, as a person does."""
-    sections = {"ledger": {"topic": f"{old.name}.ledger"}, "offsets": {"from": f"tailrace.{old.name}"}}
     file = new.folder / "new.yaml"
-    file.write_text(json.dumps(new.pipeline(**sections).model_dump(mode="json", by_alias=True, exclude_defaults=True)))
+    file.write_text(
+        json.dumps(new.pipeline(**following(old)).model_dump(mode="json", by_alias=True, exclude_defaults=True))
+    )
     done = CliRunner().invoke(app, ["set", str(file), f"{old.source}:0={offset}", "--yes"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
 

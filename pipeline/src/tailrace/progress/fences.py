@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException, Producer, TopicPartition
 from tailrace import errors
 from tailrace.kafka.clients import add_offsets, persist, told
 from tailrace.kafka.errors import is_fenced, translate
-from tailrace.kafka.informed_reader import InformedReader
+from tailrace.kafka.informed_reader import Informed, InformedReader
 from tailrace.kafka.pending_offsets import Stored
 from tailrace.kafka.rights import Operation, on_groups, on_topic, on_transactions
 from tailrace.progress.marker import Marker, transactional_id
@@ -57,18 +57,12 @@ def give_up(
     def one(number: SinkPartition) -> None:
         doing = f"giving up sink partition {number} of {pipeline!r}"
         place = TopicPartition(ledger, number)
-        producer = _taken(options, pipeline, number)
-        for _ in range(_TRIES):
-            try:
-                informed = reader.inform(producer, place, _LIMIT, doing)
-            except KafkaException as error:
-                if is_fenced(error):
-                    raise written_meanwhile(pipeline) from error
-                raise translate(error, doing, kept="the offsets were not changed", rights=rights) from error
-            # The next one ends its open transaction. Nobody else commits under this id without fencing it first.
-            producer = _taken(options, pipeline, number)
-            if informed.recent:
-                break
+        try:
+            producer, informed = _informed(options, pipeline, reader, place, doing)
+        except KafkaException as error:
+            if is_fenced(error):
+                raise written_meanwhile(pipeline) from error
+            raise translate(error, doing, kept="the offsets were not changed", rights=rights) from error
         [found] = reader.read([place], doing, rights, _LIMIT, informed.consumer)
         if _marker(found) != known.get(number):
             raise written_meanwhile(pipeline)
@@ -99,19 +93,30 @@ def markers(
     doing, rights = f"reading the markers of {pipeline!r}", [on_groups(pipeline), on_transactions(pipeline)]
     for left in reversed(range(_TRIES)):
         try:
-            producer = _taken(options, pipeline, SinkPartition(0))
-            informed = reader.inform(producer, TopicPartition(ledger, 0), _LIMIT, doing)
-        except KafkaException as error:
-            if left and is_fenced(error):  # by a task of an older driver that is tried again, or by its gateway
-                continue
-            raise translate(error, doing, kept="nothing was read or written", rights=rights) from error
-        _taken(options, pipeline, SinkPartition(0))  # this ends the open transaction
-        if informed.recent:
+            _, informed = _informed(options, pipeline, reader, TopicPartition(ledger, 0), doing)
             break
+        except KafkaException as error:
+            if not left or not is_fenced(error):  # by a task of an older driver that is tried again, or by its gateway
+                raise translate(error, doing, kept="nothing was read or written", rights=rights) from error
     places = [TopicPartition(ledger, number) for number in range(partitions)]
     found = reader.read(places, doing, [*rights, on_topic(Operation.READ, ledger)], 2 * _LIMIT, informed.consumer)
     read = {SinkPartition(each.partition): _marker(each) for each in found}
     return {number: marker for number, marker in read.items() if marker is not None}
+
+
+def _informed(
+    options: Mapping[str, Any], pipeline: str, reader: InformedReader, place: TopicPartition, doing: str
+) -> tuple[Producer, Informed]:
+    """Take a sink partition's transactional id; return its producer, and a client whose broker knows its marker."""
+    number = SinkPartition(place.partition)
+    producer = _taken(options, pipeline, number)
+    for _ in range(_TRIES):
+        informed = reader.inform(producer, place, _LIMIT, doing)
+        # The next one ends its open transaction. Nobody else commits under this id without fencing it first.
+        producer = _taken(options, pipeline, number)
+        if informed.recent:
+            break
+    return producer, informed
 
 
 def _marker(found: TopicPartition | Stored) -> Marker | None:

@@ -12,7 +12,8 @@ import pytest
 from support.drivers import command, written_file
 from support.pipelines import Bench, events_of, numbered
 
-pytestmark = pytest.mark.integration
+_LIMIT = 500  # seconds; beside three other tests, an executor may need a minute to start
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(_LIMIT + 60)]
 
 TWO = {"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "512m", "spark.locality.wait": "0s"}
 
@@ -21,7 +22,7 @@ def run(one: Bench, **sections: Any) -> list[dict[str, Any]]:
     """Read what exists, in a separate driver process, since a process holds one Spark session."""
     file = written_file(one, spark={**one.pipeline().spark, **TWO}, **sections)
     done = subprocess.run(
-        command(file, "--batch", "--output", "json"), capture_output=True, text=True, timeout=240, check=False
+        command(file, "--batch", "--output", "json"), capture_output=True, text=True, timeout=_LIMIT, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -74,7 +75,7 @@ def test_killed_executor_loses_and_repeats_nothing(bench: Any, tmp_path: Path) -
     assert one.values() == numbered(0, 1000) + numbered(5000, 6000)
 
 
-SPOTS = (b"000150", b"005250", b"000450", b"005550")
+SPOTS = (b"000150", b"005250", b"000450")
 KILLER = """
     import os
     from pathlib import Path
@@ -113,6 +114,6 @@ def test_executors_killed_in_turn_lose_and_repeat_nothing(bench: Any, tmp_path: 
     one.write("killer.py", KILLER.format(killed=str(killed), spots=SPOTS))
     one.send(numbered(0, 600), partition=0)
     one.send(numbered(5000, 5600), partition=1)
-    run(one, process=process, batch={"max_records": 200})
+    run(one, process=process, batch={"max_records": 400})
     assert sorted(each.name.encode() for each in killed.iterdir()) == sorted(SPOTS)
     assert one.values() == numbered(0, 600) + numbered(5000, 5600)

@@ -324,6 +324,8 @@ def test_question_that_expires_unanswered_is_not_taken_for_a_newer_driver(
         proxy.heal()
         assert not ledger.overtaken()
         with pytest.raises(KafkaFailed, match="they abort one after 1 s"):
+            ledger.overtaken(sure=True)
+        with pytest.raises(KafkaFailed, match="they abort one after 1 s"):
             ledger.write(replace(plan, batch=BatchId(1)), {(line.sink, 0): 1})
 
 
@@ -340,7 +342,10 @@ def test_newer_driver_is_noticed_after_a_question_that_was_not_answered(
             patched.setattr("tailrace.progress.ledger._OFFSETS_LIMIT", 0.5)
             proxy.judge = lambda request: Fault.DELAY if request.api == Api.ADD_OFFSETS else None
             assert not ledger.overtaken()
+            with pytest.raises(KafkaFailed, match="asking whether a newer driver has taken over: no broker has ended"):
+                ledger.overtaken(sure=True)
         proxy.heal()
+        assert not ledger.overtaken(sure=True)
         newer.take()
         with pytest.raises(DriverFenced, match="a newer driver has taken over"):
             ledger.write(replace(plan, batch=BatchId(1)), {(line.sink, 0): 1})

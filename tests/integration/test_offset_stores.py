@@ -15,6 +15,7 @@ from support.pipelines import Bench, as_json, events_of, numbered
 from support.threads import Line, first_part_only, killed_before_noting
 from support.zookeeper import ZooKeeper
 from tailrace import errors
+from tailrace.kafka import source
 from tailrace.progress.stores import open_store
 
 pytestmark = pytest.mark.integration
@@ -187,6 +188,23 @@ def test_pipeline_begins_at_another_groups_offsets(bench: MakeBench) -> None:
     one.commit(f"{one.name}-old", {0: 0, 1: 0})
     assert said(one.run(offsets={"from": f"{one.name}-old"})) == []
     assert len(one.values()) == 4
+
+
+def test_partition_that_a_broker_does_not_show_yet_is_not_read_anew_after_another_job(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was added a moment ago, the job has read it, and its offset would be forgotten."""
+    one = bench(partitions=2)
+    one.send(numbered(0, 5), partition=0)
+    one.send(numbered(5, 10), partition=1)
+    one.commit(f"{one.name}-old", {0: 2, 1: 4})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(source, "beginning", lambda pipeline, cluster: {(one.source, 0): 0})
+        with pytest.raises(errors.KafkaFailed, match=f"did not show {one.source}-1 yet, of which the group '"):
+            one.run(offsets={"from": f"{one.name}-old"})
+    one.run(offsets={"from": f"{one.name}-old"})
+    assert one.values() == [*numbered(2, 5), *numbered(9, 10)]
 
 
 def test_group_without_offsets_is_refused_as_a_start(bench: MakeBench) -> None:

@@ -58,7 +58,7 @@ def waited(cluster: Cluster, *, overtaken: bool = False) -> list[str]:
         cluster=cluster,
         stop=Unhurried(),
         emit=lambda event: said.append(event.what),
-        ledger=SimpleNamespace(overtaken=lambda: overtaken),
+        ledger=SimpleNamespace(overtaken=lambda sure: overtaken),
         watcher=SimpleNamespace(tick=lambda: None),
     )
     assert open_transactions.wait(context, {("in", 0): 20}, BatchId(7), "the end of batch 7", lambda: next(clock))

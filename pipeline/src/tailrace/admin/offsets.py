@@ -312,7 +312,7 @@ def apply(
     _require_idle(pipeline, running(cluster, pipeline.pipeline))
     left = given_up(plan, now.markers, after.batch, sinks)
     if left:
-        if ledger.overtaken():  # by a driver that is not listed yet: markers would stop the batch that it finishes
+        if ledger.overtaken(sure=True):  # not listed yet: markers would stop the batch that it finishes
             raise PipelineRunning(
                 f"a driver of pipeline {pipeline.pipeline!r} has taken over while this command was at work",
                 kept=_UNCHANGED,

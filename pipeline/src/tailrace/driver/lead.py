@@ -24,9 +24,12 @@ def require_lead(ledger: Ledger, pipeline: Pipeline, number: int, run: str, *, i
         raise _fenced(pipeline, number, " and has finished it")
 
 
-def refuse_overtaken(ledger: Ledger, pipeline: Pipeline, number: int) -> None:
-    """Raise DriverFenced if a newer driver has taken the ledger, although it may have planned nothing yet."""
-    if ledger.overtaken():
+def refuse_overtaken(ledger: Ledger, pipeline: Pipeline, number: int, *, sure: bool = False) -> None:
+    """Raise DriverFenced if a newer driver has taken the ledger, although it may have planned nothing yet.
+
+    Whoever is about to remove what a newer driver may have written must be `sure`: KafkaFailed if no broker tells.
+    """
+    if ledger.overtaken(sure=sure):
         raise _fenced(pipeline, number)
 
 

@@ -110,7 +110,7 @@ def _left(
         except errors.PipelineRunning:
             if not more:
                 raise
-        refuse_overtaken(ledger, context.pipeline, plan.batch)  # else this would fence what a newer driver writes
+        refuse_overtaken(ledger, context.pipeline, plan.batch, sure=True)  # the fence would stop it
         ledger.fence(plan.sinks)
         markers = ledger.markers(fenced=True)
     raise errors.InvariantBroken("a start judged its open batch no times")
@@ -120,7 +120,7 @@ def _mark(
     context: Context, plan: AnyPlan, new: Mapping[SinkPartition, Marker], known: Mapping[SinkPartition, Marker]
 ) -> None:
     if new:
-        refuse_overtaken(context.ledger, context.pipeline, plan.batch)  # a newer driver may be delivering the batch
+        refuse_overtaken(context.ledger, context.pipeline, plan.batch, sure=True)  # it may deliver the batch
         context.ledger.give_up([*new], next(iter(new.values())), known)
 
 

@@ -132,6 +132,16 @@ def written_meanwhile(pipeline: str) -> errors.PipelineRunning:
     )
 
 
+def unended(doing: str, seconds: float) -> errors.KafkaFailed:
+    """Return the error for a driver that no broker tells whether it still leads."""
+    return errors.KafkaFailed(
+        f"{doing}: no broker has ended an earlier transaction within {seconds:.0f} s; they abort one after "
+        f"{TRANSACTION_TIMEOUT:.0f} s",
+        kept="nothing of the batch was written",
+        then="start the pipeline again; if this repeats: tailrace doctor FILE",
+    )
+
+
 def _taken(options: Mapping[str, Any], pipeline: str, number: SinkPartition) -> Producer:
     name = transactional_id(pipeline, number)
     timeout = {"transaction.timeout.ms": int(TRANSACTION_TIMEOUT * 1000)}

@@ -117,13 +117,16 @@ class Ledger:
             rights = [self._right(Operation.WRITE), on_transactions(self._name)]
             raise translate(error, doing, kept="nothing was read or written", rights=rights) from error
 
-    def overtaken(self) -> bool:
-        """Ask whether a newer driver has taken over, although it may not have written a plan yet."""
+    def overtaken(self, *, sure: bool = False) -> bool:
+        """Ask whether a newer driver has taken over; with `sure`, raise KafkaFailed if no broker tells."""
         producer = self._producer
         if producer is None:
             return False
         with self._lock:
-            return self._lost(producer, _OFFSETS_LIMIT)
+            lost = self._lost(producer, _OFFSETS_LIMIT)
+            if sure:
+                self._require_ended("asking whether a newer driver has taken over")
+            return lost
 
     def _lost(self, producer: Producer, limit: float) -> bool:
         """Ask it with a transaction, or with an earlier one that may still be open."""
@@ -139,16 +142,13 @@ class Ledger:
 
     def _settle(self, producer: Producer, doing: str, limit: float = _OFFSETS_LIMIT) -> None:
         """End a transaction that the brokers stopped answering; it stands in the way of the next one."""
-        began = self._asked
-        if began is not None and self._lost(producer, limit):
+        if self._asked is not None and self._lost(producer, limit):
             raise self._fenced(doing)
-        if began is not None and self._asked is not None:
-            raise errors.KafkaFailed(
-                f"{doing}: no broker has ended an earlier transaction within {time.monotonic() - began:.0f} s; they "
-                f"abort one after {fences.TRANSACTION_TIMEOUT:.0f} s",
-                kept="nothing of the batch was written",
-                then="start the pipeline again; if this repeats: tailrace doctor FILE",
-            )
+        self._require_ended(doing)
+
+    def _require_ended(self, doing: str) -> None:
+        if self._asked is not None:
+            raise fences.unended(doing, time.monotonic() - self._asked)
 
     def _fenced(self, doing: str) -> errors.DriverFenced:
         return errors.DriverFenced(

@@ -18,6 +18,7 @@ from tailrace.errors import BatchOpen, KafkaFailed, PipelineRunning
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import denied
+from tailrace.kafka.group_offsets import group_offsets
 from tailrace.kafka.rights import Operation, on_topic
 from tailrace.kafka.source import CERTAIN_AFTER, ids_of
 from tailrace.kafka.topics import recreation
@@ -49,9 +50,9 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
     if the offsets are older than its last batch, which is done, PlanOfAnother if they are of a topic that was deleted
     and created again since, and NotAuthorized if it has offsets of a topic that this pipeline may not see.
     """
-    found = _offsets(stored())
     if not group.startswith(_PREFIX):
-        return found
+        return _of_another_job(pipeline, group, places)
+    found = _offsets(stored())
     name, where, topics = group.removeprefix(_PREFIX), pipeline.ledger, {topic for topic, _ in places}
     cluster, theirs = Cluster(pipeline.kafka), (where.topic, pipeline.kafka, where.partitions, where.replication)
     with Ledger.of(pipeline) as own, Ledger(name, *theirs) as ledger:
@@ -80,26 +81,39 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
     return found | {place: ends[place] for place in places if place in ends}
 
 
+def _of_another_job(pipeline: Pipeline, group: str, places: Sequence[Place]) -> Positions:
+    """Return the offsets of a group that is not one of Tailrace's; it has no plan that they could be compared with."""
+    found = group_offsets(pipeline.kafka, group)
+    _require_listed(pipeline, f"the group {group!r}", found, places, Cluster(pipeline.kafka))
+    return _offsets({place: found[place] for place in places if place in found})
+
+
 def require_seen(pipeline: Pipeline, plan: AnyPlan, places: Collection[Place], cluster: Cluster) -> None:
     """Refuse to begin without places of which another pipeline's last plan has offsets: it would read them anew later.
 
     A list of all topics leaves out those that may not be described, and a broker that lags leaves out new partitions.
     """
     away = unseen(plan.away) if isinstance(plan, Plan) else {}
-    kept = {place for place in (*plan.ends, *away) if source.reads(pipeline, place[0])}
+    _require_listed(pipeline, repr(plan.pipeline), [*plan.ends, *away], places, cluster)
+
+
+def _require_listed(
+    pipeline: Pipeline, who: str, known: Iterable[Place], places: Collection[Place], cluster: Cluster
+) -> None:
+    kept = {place for place in known if source.reads(pipeline, place[0])}
     if kept.issubset(places):
         return
     hidden, gone = source.missing(pipeline, kept, cluster)
     if hidden:
         raise denied(
-            f"{plan.pipeline!r} has offsets of {listed(sorted(hidden))}, which may not be described",
+            f"{who} has offsets of {listed(sorted(hidden))}, which may not be described",
             [on_topic(Operation.READ, topic) for topic in sorted(hidden)],
             _UNTOUCHED,
         )
     late = sorted(kept.difference(places, gone))
     if late:
         raise KafkaFailed(
-            f"a broker did not show {listed([named(place) for place in late])} yet, which {plan.pipeline!r} has read",
+            f"a broker did not show {listed([named(place) for place in late])} yet, of which {who} has offsets",
             kept=_UNTOUCHED,
             then="start this pipeline again",
         )

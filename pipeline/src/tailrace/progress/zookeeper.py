@@ -98,6 +98,7 @@ class ZooKeeperStore:
         for topic in sorted({topic for topic, _ in places}):
             node = node_of(self._pipeline, topic)
             try:
+                self._answer(self._client.sync_async(node))  # else a server that lags tells what was there before
                 data, stat = self._answer(self._client.get_async(node))
             except NoNodeError:
                 self._versions.pop(node, None)

@@ -158,7 +158,7 @@ def _from(
         _check_open(plan, markers, context.assembly, mixes=cut.mixes)
     checkpoint = Checkpoint(spark, pipeline, context.assembly.folder)
     try:
-        refuse_overtaken(context.ledger, pipeline, last + 1)  # what a newer driver has written must not be removed
+        refuse_overtaken(context.ledger, pipeline, last + 1, sure=True)  # it may have written what is removed
         checkpoint.check(plan, frozenset(source.partitions_of(pipeline, context.cluster)))
         once = plan is not None and _finishes_first(checkpoint, topics, plan)
         if plan is not None and once:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -104,6 +105,35 @@ def test_second_call_for_a_batch_under_the_same_name_is_refused(
     fill(one, 40, 50)
     run(spark, one, tmp_path / "c", write)
     assert (numbers(one), numbers(one, other)) == (list(range(0, 50, 2)), list(range(1, 50, 2)))
+
+
+def test_second_call_for_a_batch_is_refused_while_the_first_one_writes(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Threads of the function may write two frames at once. Of each sink partition, one frame's rows were skipped."""
+    one = bench(partitions=2)
+    fill(one, 0, 20)
+    sink = tailrace.exactly_once(**options(one))
+    run(spark, one, tmp_path / "c", sink)
+    fill(one, 20, 60)
+    failures: list[Exception] = []
+
+    def call(frame: DataFrame, number: int) -> None:
+        try:
+            sink(frame, number)
+        except Exception as error:
+            failures.append(error)
+
+    def write(frame: DataFrame, number: int) -> None:
+        both = [InheritableThread(target=call, args=(frame.where(half), number)) for half in (EVEN, ODD)]
+        for each in both:
+            each.start()
+        for each in both:
+            each.join()
+
+    run(spark, one, tmp_path / "c", write)
+    assert ["TR-105" in str(each) for each in failures] == [True]
+    assert [set(numbers(one)) >= set(range(first, 60, 2)) for first in (20, 21)].count(True) == 1
 
 
 def test_call_that_failed_may_be_repeated_by_the_function(

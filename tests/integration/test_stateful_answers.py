@@ -15,11 +15,14 @@ from support.pipelines import Bench, events_of, numbered
 from support.threads import recreated
 from tailrace import errors
 from tailrace.config import Pipeline
+from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.topics import agreed_ids
 from tailrace.progress.stream_plan import offsets_of, replace_offsets
-from tailrace.spark_stream import stream
+from tailrace.spark_stream import source_topics, stream
 from tailrace.spark_stream.checkpoint import Checkpoint
 from tailrace.spark_stream.frame import frame
 from tailrace.spark_stream.runner import Runner
+from tailrace.spark_stream.source_topics import SourceTopics
 from tailrace.testing import Record, produce
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("soon"), pytest.mark.takes(15)]
@@ -179,6 +182,36 @@ def test_starting_driver_that_is_overtaken_removes_nothing_of_the_newer_one(
     one.send(numbered(12, 14))
     one.run(**made)
     assert one.values() == numbered(0, 14)
+
+
+@pytest.mark.parametrize(("told", "kind"), [("none", None), ("a former one", None), ("none", "for long")])
+def test_topic_whose_id_a_broker_does_not_know_yet_is_planned_with_the_right_one(
+    one: Bench, monkeypatch: pytest.MonkeyPatch, told: str, kind: str | None
+) -> None:
+    """It was created again a moment ago. Without its id, or with another one, the next start would mistake it."""
+    made, asked = sections(one), list[str]()
+    first = {} if told == "none" else {one.source: "a-former-topic-id-of-22"}
+
+    def agreed(cluster: Cluster, topics: Any) -> dict[str, str]:
+        asked.extend(topics)
+        return {} if kind or len(asked) < 3 else agreed_ids(cluster, topics)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(source_topics.source, "ids", lambda *given: first)
+        patched.setattr(source_topics, "agreed_ids", agreed)
+        if first:  # where the pipeline begins may be meant for the former topic
+            patched.setattr(SourceTopics, "look", lambda topics: None)
+            with pytest.raises(errors.PlanOfAnother, match="start the pipeline again"):
+                one.run(**made)
+        elif kind:
+            with pytest.raises(errors.BrokerUnreachable, match=f"do not agree on the id of {one.source}"):
+                SourceTopics(one.pipeline(**made), Cluster(one.pipeline().kafka), {}).learn([one.source])
+        else:
+            one.run(**made)
+    one.send(numbered(10, 12))
+    one.run(**made)
+    assert events_of(one.events, "reset") == []
+    assert one.values() == numbered(0, 12)
 
 
 FUNCTION = """

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from tailrace import errors
-from tailrace.kafka.leaders import Leaders
+from tailrace.kafka import leaders
+from tailrace.kafka.described_topics import Described
+from tailrace.kafka.leaders import Leaders, same_ids
 
 
 @pytest.mark.parametrize(
@@ -47,3 +50,30 @@ def test_contradiction_names_what_each_broker_says() -> None:
     assert str(Leaders(4, {2: None, 1: 1, 3: 3})) == (
         "broker 1 says 1, broker 2 says that it does not exist, broker 3 says 3, 1 of 4 do not answer"
     )
+
+
+@pytest.mark.parametrize(
+    ("told", "ids"),
+    [
+        ({1: "new", 2: "new", 3: "new"}, {"in": "new"}),
+        ({1: "new", 2: "new", 3: None}, {"in": "new"}),
+        ({1: "former", 2: "new", 3: "new"}, {}),
+        ({1: "", 2: "new", 3: "new"}, {}),
+        ({1: "", 2: "", 3: ""}, {}),
+        ({1: "new", 2: None, 3: None}, {}),
+    ],
+)
+def test_id_of_a_topic_is_what_most_brokers_tell_and_none_contradicts(
+    monkeypatch: pytest.MonkeyPatch, told: dict[int, str | None], ids: dict[str, str]
+) -> None:
+    """One that lags knows the former topic, or none; None stands for a broker that does not answer."""
+
+    def described(broker: int, instance: int, names: list[str], limit: float) -> list[Described]:
+        told_by = told[broker]
+        if told_by is None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        error = 0 if told_by else KafkaError.UNKNOWN_TOPIC_OR_PART
+        return [Described(name, told_by, 1 if told_by else 0, error) for name in names]
+
+    monkeypatch.setattr(leaders, "described_by", described)
+    assert same_ids(0, told, ["in"], 1.0) == ids

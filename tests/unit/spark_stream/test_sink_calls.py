@@ -17,10 +17,10 @@ LAST = Call("sink", "query", "run", 3)
     ("last", "now", "active"),
     [
         (None, LAST, False),
-        (LAST, LAST, False),  # repeated after a failure
-        (replace(LAST, done=True), replace(LAST, batch=4), False),
-        (replace(LAST, done=True), replace(LAST, sink="other", batch=4), False),  # made for each batch
-        (replace(LAST, done=True), replace(LAST, run="next"), False),  # Spark brings the batch again
+        (replace(LAST, failed=True), LAST, False),  # repeated after a failure
+        (LAST, replace(LAST, batch=4), False),
+        (LAST, replace(LAST, sink="other", batch=4), False),  # made for each batch
+        (LAST, replace(LAST, run="next"), False),  # Spark brings the batch again
         (LAST, replace(LAST, sink="other", run="next"), False),
     ],
 )
@@ -32,9 +32,9 @@ def test_call_that_is_known_from_the_last_one_is_accepted(last: Call | None, now
 @pytest.mark.parametrize(
     ("last", "now", "active"),
     [
-        (replace(LAST, done=True), LAST, False),
-        (replace(LAST, done=True), replace(LAST, sink="other"), False),
-        (LAST, replace(LAST, sink="other"), False),  # the first failed, and the function caught that
+        (LAST, LAST, False),  # the first is done, or still writes in another thread
+        (LAST, replace(LAST, sink="other"), False),
+        (replace(LAST, failed=True), replace(LAST, sink="other"), False),  # the function caught the failure
         (LAST, replace(LAST, query="another", run="another"), True),
         (LAST, replace(LAST, query="another", run="another", sink="other", batch=9), True),
     ],
@@ -49,7 +49,6 @@ def test_refused_call_leaves_the_name_to_the_active_query() -> None:
     """The active query's next batch is accepted, and so is another query's once the first has ended."""
     calls, other = Calls(), Call("other", "another", "another", 0)
     calls.begin(("kafka", "p"), LAST, lambda last: True)
-    calls.end(("kafka", "p"), LAST)
     with pytest.raises(OptionRefused):
         calls.begin(("kafka", "p"), other, lambda last: True)
     calls.begin(("kafka", "p"), replace(LAST, batch=4), lambda last: True)
@@ -57,14 +56,16 @@ def test_refused_call_leaves_the_name_to_the_active_query() -> None:
     calls.begin(("kafka", "p"), other, lambda last: False)
 
 
-def test_call_that_ends_late_does_not_undo_the_one_that_has_begun_since() -> None:
-    """The newer query could then call two sinks under one name for a batch, and the rows of the second be skipped."""
+def test_call_that_fails_late_does_not_undo_the_one_that_has_begun_since() -> None:
+    """The newer query could then call its sink twice for a batch, and the rows of the second be skipped."""
     calls, newer = Calls(), replace(LAST, run="next")
     calls.begin(("kafka", "p"), LAST, lambda last: True)
     calls.begin(("kafka", "p"), newer, lambda last: False)
-    calls.end(("kafka", "p"), LAST)
+    calls.fail(("kafka", "p"), LAST)
     with pytest.raises(OptionRefused, match="called twice"):
-        calls.begin(("kafka", "p"), replace(newer, sink="other"), lambda last: True)
+        calls.begin(("kafka", "p"), newer, lambda last: True)
+    calls.fail(("kafka", "p"), newer)
+    calls.begin(("kafka", "p"), newer, lambda last: True)
 
 
 def test_error_that_leaves_refers_to_no_variables_even_if_its_causes_form_a_circle() -> None:

@@ -263,18 +263,26 @@ class Cluster:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return self.offsets(partitions, OffsetSpec.latest(), level)  # type: ignore[no-untyped-call]
 
+    def anew(self) -> Cluster:
+        """Return another client of the same brokers, which has heard of nothing yet."""
+        return Cluster(self._kafka)
+
+    def addresses(self) -> dict[int, str]:
+        """Return each broker's address."""
+        listed = persist(lambda: self._admin.list_topics(timeout=ANSWER_LIMIT).brokers, "looking for the brokers")
+        return {number: f"{each.host}:{each.port}" for number, each in listed.items()}
+
     def agreed_latest(self, partitions: Collection[tuple[str, int]]) -> TopicPartitions:
         """Return the end of each partition's log, as the leader says on which the brokers agree.
 
         One that is cut off from the others takes itself for the leader, and this client may have learned it from there
         (docs/decisions/0041). So the clients are new, and the leader is asked by one that knows no other address.
         """
-        asking = Cluster(self._kafka)
+        asking = self.anew()
         instance = handle(asking.admin)
         if instance is None:  # this confluent-kafka cannot ask one broker
             return asking.latest(partitions)
-        listed = persist(lambda: asking.admin.list_topics(timeout=ANSWER_LIMIT).brokers, "looking for the brokers")
-        brokers = {number: f"{each.host}:{each.port}" for number, each in listed.items()}
+        brokers = asking.addresses()
         led: dict[int, list[tuple[str, int]]] = {}
         for topic in sorted({topic for topic, _ in partitions}):
             numbers = sorted(number for name, number in partitions if name == topic)

@@ -7,7 +7,7 @@ so. The others know better. So each broker is asked by its id: left to itself, l
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -79,20 +79,34 @@ def most_partitions(instance: int, brokers: Collection[int], topic: str, limit: 
     return max(told) if 2 * len(told) > len(brokers) else None
 
 
+def same_ids(instance: int, brokers: Collection[int], topics: Sequence[str], limit: float) -> dict[str, str]:
+    """Return the ids of those topics that more than half of the brokers tell, and none tells otherwise."""
+    told: dict[str, list[str]] = {}
+    for answer in _all_described(instance, brokers, topics, limit).values():
+        for each in answer:
+            told.setdefault(each.name, []).append(each.topic_id)
+    return {name: ids[0] for name, ids in told.items() if 2 * len(ids) > len(brokers) and {*ids} == {ids[0]} and ids[0]}
+
+
 def _described(instance: int, brokers: Collection[int], topic: str, limit: float) -> dict[int, Described]:
     """Ask each broker for its description of a topic; raise KafkaException if none answers."""
+    return {broker: found for broker, [found] in _all_described(instance, brokers, [topic], limit).items()}
+
+
+def _all_described(
+    instance: int, brokers: Collection[int], topics: Sequence[str], limit: float
+) -> dict[int, list[Described]]:
     end = time.monotonic() + limit
     failures: list[KafkaException] = []
 
-    def ask(broker: int) -> dict[int, Described]:
+    def ask(broker: int) -> dict[int, list[Described]]:
         try:
-            [found] = described_by(broker, instance, [topic], max(0.1, end - time.monotonic()))
+            return {broker: described_by(broker, instance, topics, max(0.1, end - time.monotonic()))}
         except KafkaException as error:
             failures.append(error)
             return {}
-        return {broker: found}
 
-    told: dict[int, Described] = {}
+    told: dict[int, list[Described]] = {}
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for each in pool.map(ask, brokers):
             told |= each

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
@@ -11,7 +11,9 @@ from tailrace.errors import NotAuthorized, PlanOfAnother
 from tailrace.kafka.clients import ANSWER_LIMIT, SHORT_TRY, answered, persist
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.described_topics import described
-from tailrace.kafka.errors import UNKNOWN_TOPIC, denied, is_denied
+from tailrace.kafka.errors import UNKNOWN_TOPIC, denied, is_denied, translate
+from tailrace.kafka.handles import handle
+from tailrace.kafka.leaders import same_ids
 from tailrace.kafka.rights import Operation, on_topic
 
 
@@ -72,6 +74,18 @@ def by_name(
 
     rights = [on_topic(Operation.DESCRIBE, name) for name in names]
     return persist(ask, f"asking for the ids of {', '.join(names[:5])}", limit, rights)
+
+
+def agreed_ids(cluster: Cluster, topics: Collection[str]) -> dict[str, str]:
+    """Return the ids of those topics on which the brokers agree that answer, which must be most of them."""
+    names, asking = sorted(topics), cluster.anew()
+    instance = handle(asking.admin)
+    if instance is None:  # this confluent-kafka cannot ask one broker
+        return {topic: name for topic, (name, _) in by_name(asking.admin, names)[0].items()}
+    try:
+        return same_ids(instance, asking.addresses(), names, SHORT_TRY)
+    except KafkaException as error:
+        raise translate(error, f"asking for the ids of {', '.join(names[:5])}") from error
 
 
 def recreation(topics: Iterable[str], when: str, kept: str, then: str = "") -> PlanOfAnother:

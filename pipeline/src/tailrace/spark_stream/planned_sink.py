@@ -63,14 +63,15 @@ class ExactlyOnce:
         key = key_of(self.target.kafka.bootstrap_servers, name)
         call = Call(self.run, query.id().toString(), query.runId().toString(), number)
         _CALLS.begin(key, call, lambda last: _runs(spark, last))
-        ledger = self._taken(key, name)
+        ledger: Ledger | None = None
         try:
+            ledger = self._taken(key, name)
             self._write(ledger, frame, shown, number)
         except BaseException:  # tasks of the batch may go on; the next call fences them, as it takes the ledger again
             if self._ledger is ledger:
                 self._ledger = None
+            _CALLS.fail(key, call)
             raise
-        _CALLS.end(key, call)
 
     def _write(self, ledger: Ledger, frame: DataFrame, shown: DataFrame, number: int) -> None:
         """Write a batch, cut as Spark plans `shown`, which has all of the writing frame but the task's arguments."""

@@ -30,7 +30,7 @@ class Call:
     query: str
     run: str  # Spark's id of this run of the query
     batch: int
-    done: bool = False
+    failed: bool = False  # it has ended with an error, and may be repeated
 
 
 def key_of(servers: str, name: str) -> Key:
@@ -70,7 +70,7 @@ def check(name: str, last: Call | None, now: Call, *, active: bool) -> None:
             then="make another exactly_once(...) for this query, with an id of its own, or none; leave the other "
             "query's as it is",
         )
-    if last.batch == now.batch and (last.done or last.sink != now.sink):
+    if last.batch == now.batch and not (last.failed and last.sink == now.sink):
         raise OptionRefused(
             f"exactly_once was called twice for batch {now.batch} as {name!r}: the second call would be taken for a "
             "repetition of the first, and its rows skipped",
@@ -95,11 +95,11 @@ class Calls:
             check(key[1], last, now, active=last is not None and last.run != now.run and active(last))
             self._last[key] = now
 
-    def end(self, key: Key, now: Call) -> None:
-        """Note that a call has delivered its batch, unless another one has begun meanwhile."""
+    def fail(self, key: Key, now: Call) -> None:
+        """Note that a call has failed, unless another one has begun meanwhile."""
         with self._lock:
             if self._last.get(key) == now:
-                self._last[key] = replace(now, done=True)
+                self._last[key] = replace(now, failed=True)
 
     def hold(self, key: Key, let_go: Callable[[], None]) -> None:
         """Note the method by which the sink that has taken a name lets go of its clients; the one before it does so."""

@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tailrace.config import OnDataLoss, Pipeline
-from tailrace.errors import PlanOfAnother, TailraceError
+from tailrace.errors import BrokerUnreachable, PlanOfAnother, TailraceError
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
-from tailrace.kafka.topics import recreation
+from tailrace.kafka.topics import agreed_ids, recreation
 from tailrace.progress.plan import BatchId, Place
 
 EVERY = 1.0  # seconds between two requests
+_ASK_EVERY = 0.2
 _DELIVERED = "everything that was delivered; nothing more was read"
 _AGAIN = "start the pipeline again"
 
@@ -36,6 +37,7 @@ class SourceTopics:
         now = source.ids(pipeline, cluster, planned)
         self.again = frozenset(topic for topic, name in now.items() if planned.get(topic, name) != name)
         self.ids = {**planned, **now}
+        self._sure = set(planned)  # topics whose ids nobody need ask for
         self.lost: frozenset[str] = frozenset()  # those that were created again while the pipeline ran
         self._asked = clock()
         self._waits = False
@@ -80,11 +82,30 @@ class SourceTopics:
         """Return the end of the run that has finished such a batch: the next start moves the offsets."""
         return recreation(self.again, f"since batch {batch}, which is finished now", _DELIVERED, _AGAIN)
 
-    def learn(self, new: Collection[str]) -> None:
-        """Ask for the ids of topics that the last batch did not have: one of the same name may have been deleted."""
-        if new:
-            now = source.topics(self._pipeline, self._cluster, new).found
-            self.ids = {**self.ids, **{topic: name for topic, (name, _) in now.items() if topic in new}}
+    def learn(self, topics: Collection[str]) -> None:
+        """Make sure of the ids of topics that no batch has had: one of the same name may have been deleted.
+
+        Spark has heard of a topic from another broker than this driver, and one that lags names the former topic, or
+        none. An id that is wrong in the plan would show the topic as created again, or hide that it was.
+        """
+        new = {topic for topic in topics if topic not in self._sure}
+        until = time.monotonic() + source.CERTAIN_AFTER
+        agreed: dict[str, str] = {}
+        while new - agreed.keys():
+            agreed = agreed_ids(self._cluster, new)
+            if lacking := new - agreed.keys():
+                if time.monotonic() > until:
+                    raise BrokerUnreachable(
+                        f"the brokers do not agree on the id of {', '.join(sorted(lacking)[:5])}",
+                        kept=_DELIVERED,
+                        then="start the pipeline again; if this repeats, look for a broker that is cut off from the "
+                        "others",
+                    )
+                time.sleep(_ASK_EVERY)
+        if others := {topic for topic, name in agreed.items() if self.ids.get(topic, name) != name}:
+            raise recreation(others, "while the pipeline started, or a broker lags", _DELIVERED, _AGAIN)
+        self.ids = {**self.ids, **agreed}
+        self._sure |= new
 
     def look(self) -> None:
         """Raise PlanOfAnother if a topic has another id than before; ask at most once a second.

@@ -67,8 +67,8 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
         return
     topics = SourceTopics(pipeline, context.cluster, recovery.known_ids(plan))
     stored, again = topics.moved(plan.ends)
-    if plan.topics is None:  # of an earlier version: noted from now on, also if no other batch comes
-        plan = replace(plan, topics=topics.of(plan.ends))
+    # An earlier version noted none, or what one broker told: noted from now on, also if no other batch comes.
+    plan = replace(plan, topics={**topics.of(plan.ends), **(plan.topics or {})})
     anew = first_position.moved(context, plan, stored)
     positions, notes = source.within(pipeline, stored | anew, context.cluster)
     positions |= _shortened(pipeline, positions, context.cluster)

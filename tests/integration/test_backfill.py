@@ -20,7 +20,7 @@ from support.pipelines import Bench
 from support.threads import Deliver, Line, Tearing, Torn, deleted, first_part_only, recreated, run_in_threads
 from tailrace import errors
 from tailrace.admin.backfill import Extent, Request, begin, derived, extent
-from tailrace.admin.offsets import first_since
+from tailrace.admin.since import first_since
 from tailrace.cli.backfill import told_apart
 from tailrace.config import Pipeline
 from tailrace.driver.thread_engine import ThreadEngine
@@ -211,6 +211,22 @@ def test_range_with_an_open_transaction_is_refused_until_that_ends(one: Line, mo
     ending.join()
     run_backfill(one, pipeline)
     assert one.values(asked.into) == [b"before", b"behind", b"open"]
+
+
+def test_range_of_a_transactional_topic_has_all_its_records_and_no_others(one: Line) -> None:
+    """A broker asked for a time finds the end of the first transaction, which is as old as its commit."""
+    producer = Producer({"bootstrap.servers": one.kafka, "transactional.id": f"late-{one.source}"})
+    producer.init_transactions(30)
+    for hour, value in ((0, b"a"), (0, b"b"), (1, b"c"), (1, b"d"), (2, b"e")):
+        producer.begin_transaction()
+        at = int((NOON + timedelta(hours=hour)).timestamp() * 1000)
+        producer.produce(one.source, value, partition=0, timestamp=at)
+        producer.commit_transaction(30)
+    asked = request(into(one))
+    pipeline = derived(one.pipeline(), asked, datetime.now(UTC))
+    settled(pipeline, asked)
+    run_backfill(one, pipeline)
+    assert one.values(asked.into) == [b"c", b"d"]
 
 
 def test_range_that_a_former_leader_would_cut_short_is_refused(one: Line, monkeypatch: pytest.MonkeyPatch) -> None:

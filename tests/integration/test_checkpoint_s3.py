@@ -188,7 +188,9 @@ def test_failed_write_ends_the_run_and_the_next_continues(
     # Spark never writes a commit again whose next batch was planned, and that batch is not repeated: its records may be
     # gone by now.
     there = set(store.objects(words.name))
-    assert [each for each in faults if f"{words.name}/{each}" not in there] == [each for each in faults if "comm" in each]
+    assert [each for each in faults if f"{words.name}/{each}" not in there] == [
+        each for each in faults if "comm" in each
+    ]
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ from support.plans import leave_stream_plan, stream_plan
 from support.threads import Line, recreated
 from support.two_topics import Two
 from tailrace import errors
-from tailrace.admin.offsets import apply, base, left_out, look, movable, targets
+from tailrace.admin.offsets import apply, base, look, movable
+from tailrace.admin.targets import left_out, targets
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.topics import topic_ids
 from tailrace.progress.ledger import Ledger
@@ -54,7 +55,7 @@ def move(former: Two, wanted: dict[tuple[str, int], int]) -> None:
         movable(pipeline, now, "FILE", give_up=True)
         before = base(now, give_up=True)
         target = targets(pipeline, cluster, before, wanted)
-        apply(pipeline, cluster, now, target, ledger, wanted, left_out(before, target))
+        apply(pipeline, cluster, now, target, ledger, wanted, left_out(pipeline, before, target))
 
 
 def test_moved_offsets_keep_those_of_a_topic_that_is_taken_out(former: Two) -> None:

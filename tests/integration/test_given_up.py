@@ -14,8 +14,9 @@ from support.threads import Line, first_part_only
 from support.threads import nothing as nothing_delivered
 from tailrace import errors
 from tailrace.admin.checks import State
-from tailrace.admin.offsets import apply, base, look, movable, targets
+from tailrace.admin.offsets import apply, base, look, movable
 from tailrace.admin.progress_checks import progress
+from tailrace.admin.targets import targets
 from tailrace.config import Pipeline
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.kafka.cluster import Cluster

@@ -22,7 +22,8 @@ from support.plans import leave_stream_plan
 from support.threads import run_in_threads
 from tailrace import errors
 from tailrace.admin.backfill import Request, derived, extent
-from tailrace.admin.offsets import apply, base, look, targets
+from tailrace.admin.offsets import apply, base, look
+from tailrace.admin.targets import targets
 from tailrace.config import Pipeline, Sink
 from tailrace.driver.shutdown import Stop
 from tailrace.driver.thread_engine import ThreadEngine
@@ -371,6 +372,18 @@ def test_topic_that_is_hidden_from_a_running_stateful_pipeline_keeps_its_offsets
     run(pipeline, case.folder, batch=True, emit=as_json(events.append), spark=spark)
     assert events_of(events, "reset") == []
     assert case.values() == [b"a", b"b", b"c", b"d"]
+
+
+def test_reset_does_not_forget_a_topic_that_is_hidden_just_now(case: Case) -> None:
+    """Once it is seen, it would be read from its beginning."""
+    case.run("stop")
+    case.hide()
+    pipeline = case.pipeline("stop")
+    cluster, second = Cluster(pipeline.kafka), (case.topics[1], 0)
+    with contextlib.closing(open_store(pipeline, case.folder)) as store, Ledger.of(pipeline) as ledger:
+        now = look(pipeline, cluster, ledger, store)
+        with pytest.raises(errors.NotAuthorized, match=f"offsets of {case.topics[0]}, which may not be described"):
+            targets(pipeline, cluster, base(now, False), {second: 1}, alone=True)
 
 
 @pytest.mark.parametrize("away", [False, True])

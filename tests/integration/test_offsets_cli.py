@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
@@ -119,6 +119,39 @@ def test_reset_goes_to_an_end_and_rewind_goes_back_to_a_time(bench: MakeBench) -
     assert answer("reset", file, "--yes")["moves"] == [{"topic": one.source, "partition": 0, "from": 5, "to": 0}]
     one.run()
     assert len(one.values()) == 8
+
+
+@pytest.mark.parametrize("change", [("reset", "--to", "latest"), ("rewind", "--to-time", "2023-11-14T22:15:20Z")])
+def test_end_that_a_former_leader_tells_moves_no_offset(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch, change: tuple[str, ...]
+) -> None:
+    """It lies before what was delivered, which would come out again."""
+    one = bench()
+    file = file_of(one)
+    one.send(numbered(0, 5))
+    one.run()
+    real = Cluster.agreed_latest
+    monkeypatch.setattr(Cluster, "agreed_latest", lambda *given: {each: at + 9 for each, at in real(*given).items()})
+    done = CliRunner().invoke(app, [change[0], str(file), *change[1:], "--yes"])
+    assert isinstance(done.exception, errors.KafkaFailed)
+    assert f"{one.source}-0 at 5" in done.exception.what
+
+
+def test_reset_to_the_latest_records_goes_back_behind_no_open_transaction(bench: MakeBench) -> None:
+    """A run that read uncommitted records is behind it. What it has delivered would come out again."""
+    one = bench()
+    file = file_of(one)
+    producer = Producer({"bootstrap.servers": one.kafka, "transactional.id": f"open-{one.source}"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(one.source, b"open", partition=0)
+    producer.flush(30)
+    one.send(numbered(0, 2))
+    one.run(source={"isolation": "read_uncommitted"})
+    assert answer("reset", file, "--to", "latest", "--yes")["moves"] == []
+    producer.commit_transaction(30)
+    one.run()
+    assert sorted(one.values()) == sorted([b"open", *numbered(0, 2)])
 
 
 def test_running_pipeline_can_be_shown_but_not_changed(bench: MakeBench) -> None:

@@ -14,7 +14,8 @@ from support.threads import Line, first_part_only, killed_before_noting, nothing
 from support.two_topics import Two
 from support.ways_out import follow, obey
 from tailrace import errors
-from tailrace.admin.offsets import apply, base, left_out, look, movable, targets
+from tailrace.admin.offsets import apply, base, look, movable
+from tailrace.admin.targets import left_out, targets
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress.ledger import Ledger
@@ -202,7 +203,7 @@ def test_accepted_topics_are_those_that_are_configured(two: Two) -> None:
         movable(pipeline, now, "FILE", False)
         before = base(now, False)
         target = targets(pipeline, cluster, before, {})
-        apply(pipeline, cluster, now, target, ledger, {}, left_out(before, target))
+        apply(pipeline, cluster, now, target, ledger, {}, left_out(pipeline, before, target))
     one.send([b"a2"])
     one.run()
     assert one.values() == [b"a1", b"a2", b"x1"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[attr-defined]
 
 from support.threads import Line
@@ -48,6 +49,21 @@ def test_rewind_leaves_unread_partitions_at_their_beginning(line: MakeLine, join
     obey(one, REWIND, **source)
     one.run(**source)
     assert one.values() == [b"a0", b"a1", b"a1", b"a2", b"a2", b"b0", b"b1", b"b2"]
+
+
+def test_rewind_goes_to_a_record_and_not_to_the_end_of_a_transaction(line: MakeLine) -> None:
+    """A broker asked for a time finds that too, which is as old as its commit: older records would come out again."""
+    one = line(1)
+    producer = Producer({"bootstrap.servers": one.kafka, "transactional.id": f"late-{one.source}"})
+    producer.init_transactions(30)
+    for value, seconds in ((b"a", 0), (b"b", 30), (b"c", 60), (b"d", 90)):
+        producer.begin_transaction()
+        producer.produce(one.source, value, partition=0, timestamp=START + seconds * 1000)
+        producer.commit_transaction(30)
+    one.run()
+    obey(one, REWIND)
+    one.run()
+    assert one.values() == [b"a", b"b", b"c", b"c", b"d", b"d"]
 
 
 def test_pipeline_that_has_never_run_is_rewound_from_where_it_would_begin(line: MakeLine) -> None:

@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tailrace.admin.offsets import at_time, first_since
+from tailrace.admin.since import at_time, first_since, records_since, told_by_leaders
 from tailrace.config import Offsets, OnDataLoss, Pipeline
 from tailrace.driver.choose import reached
 from tailrace.driver.recovery import check_new
-from tailrace.errors import ConfigInvalid, KafkaFailed, OffsetsOutOfRange, OptionRefused, PlanOfAnother
+from tailrace.errors import ConfigInvalid, OffsetsOutOfRange, OptionRefused, PlanOfAnother
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.rights import Operation
@@ -161,6 +161,7 @@ def resolved(pipeline: Pipeline, request: Request, cluster: Cluster, live: AnyPl
     if not request.partial:
         refuse_cut(start, first)
     start = {place: max(offset, first[place]) for place, offset in start.items()}  # deleted since they were asked for
+    start = records_since(pipeline, cluster, start, request.since.timestamp())
     until = {place: max(end[place], start[place]) for place in places}
     found = Extent(start, until, {topic: name for topic, (name, _) in sorted(ids.items())}, begun=False)
     if not found.offsets:  # recorded, it would count as finished for ever, whatever arrives later
@@ -179,17 +180,10 @@ def bound(pipeline: Pipeline, request: Request, cluster: Cluster, places: list[P
     Behind an open transaction nothing can be read, and its own records may belong to the range: an end there would
     leave them out without a word. One that was just committed is waited for: brokers answer before it has ended.
     """
-    agreed = cluster.agreed_latest(places)  # first: what arrives meanwhile makes the logs longer, never shorter
-    end, since = first_since(cluster, places, request.until.timestamp()), time.monotonic()
-    last = cluster.latest(places)
-    if short := sorted(place for place in places if last[place] < agreed[place]):
-        shown = ", ".join(f"{named(place)} at {last[place]}" for place in short[:_SHOWN])
-        raise KafkaFailed(
-            f"{len(short)} partitions end too early, as a broker says that is cut off from the others ({shown})",
-            kept=_NOTHING,
-            then="repeat the command; if this repeats, look for a broker that is cut off from the others",
-        )
+    until, since = request.until.timestamp(), time.monotonic()
+    found = told_by_leaders(cluster, places, lambda: first_since(cluster, places, until), _NOTHING)
     while True:
+        end = records_since(pipeline, cluster, found, until)
         stable = source.ends(pipeline, places, cluster)
         waiting = sorted(place for place in places if stable[place] < end[place])
         if not waiting or time.monotonic() - since > _ENDING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from tailrace.admin.offsets import first_since
+from tailrace.admin.since import first_since
 from tailrace.config import Isolation, Kafka, units
 from tailrace.errors import OptionRefused
 from tailrace.kafka.cluster import Cluster

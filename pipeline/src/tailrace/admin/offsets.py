@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from tailrace.admin.moved_plan import differs, given_up, kept_ids, markers_ahead, moved
@@ -17,13 +17,12 @@ from tailrace.errors import (
     BatchOpen,
     ConfigInvalid,
     MarkerConflict,
-    OffsetsOutOfRange,
     OffsetStoreUnusable,
     PipelineRunning,
     ProgressMissing,
 )
 from tailrace.kafka import source
-from tailrace.kafka.cluster import Cluster, OffsetSpec
+from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.topics import by_name, completed, recreation, topic_ids
 from tailrace.progress.fences import written_meanwhile
 from tailrace.progress.group_note import later
@@ -31,7 +30,7 @@ from tailrace.progress.lease import Holder, running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import GIVEN_UP, Decision, Marker, decide
 from tailrace.progress.plan import BEFORE_FIRST, Plan, SinkPartition
-from tailrace.progress.positions import Place, Positions, begins, changed_by, ends_of_read, named, seen_again
+from tailrace.progress.positions import Place, Positions, begins, ends_of_read, seen_again
 from tailrace.progress.settling import markers_at_rest
 from tailrace.progress.stores import KafkaStore, OffsetStore
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
@@ -160,72 +159,6 @@ def base(now: Situation, give_up: bool) -> Positions:
     return dict(now.begins if give_up and now.undelivered else now.positions)
 
 
-def present(pipeline: Pipeline, cluster: Cluster, before: Positions) -> set[Place]:
-    """Return the partitions that the pipeline reads now, with those that a broker which lags does not show yet."""
-    found = set(source.partitions_of(pipeline, cluster))
-    topics = {topic for topic, _ in found}
-    late = {place for place in before.keys() - found if place[0] in topics}
-    return found | late.difference(source.missing(pipeline, late, cluster)[1] if late else ())
-
-
-def targets(
-    pipeline: Pipeline, cluster: Cluster, before: Positions, wanted: Mapping[Place, int], *, alone: bool = False
-) -> Positions:
-    """Return the new offsets, which must exist; with `alone` they replace all others. Missing topics take none."""
-    there = present(pipeline, cluster, before)
-    unknown = sorted(set(wanted) - there)
-    if unknown:
-        raise ConfigInvalid(
-            f"the pipeline does not read {', '.join(map(named, unknown[:5]))}",
-            kept=_UNCHANGED,
-            then="`tailrace offsets show FILE` lists what it reads",
-        )
-    # To the log's end: a pipeline that has read uncommitted records may be behind an open transaction.
-    first, last = cluster.earliest(wanted), cluster.latest(wanted)
-    for place, offset in sorted(wanted.items()):
-        if not first[place] <= offset <= last[place]:
-            raise OffsetsOutOfRange(
-                f"{named(place)}: {offset} was requested, but the topic holds {first[place]} to {last[place]}",
-                kept=_UNCHANGED,
-                then="choose an offset in that range",
-            )
-    left = {} if alone else {place: offset for place, offset in before.items() if place in there}
-    return left | dict(wanted)
-
-
-def left_out(before: Positions, target: Positions) -> Positions:
-    """Return the offsets of topics that are missing, or that the configuration no longer reads."""
-    return {place: offset for place, offset in before.items() if place not in target}
-
-
-def ends_of(pipeline: Pipeline, cluster: Cluster, places: Iterable[Place], earliest: bool) -> Positions:
-    """Return the first offsets of the topics, or those after the last record."""
-    return cluster.earliest(places) if earliest else source.ends(pipeline, places, cluster)
-
-
-def at_time(pipeline: Pipeline, cluster: Cluster, places: Iterable[Place], seconds: float) -> Positions:
-    """Return each partition's first offset at or after that time; its end if no record is that recent."""
-    found = first_since(cluster, places, seconds)
-    last = source.ends(pipeline, found, cluster)
-    return {place: min(offset, last[place]) for place, offset in found.items()}
-
-
-def first_since(cluster: Cluster, places: Iterable[Place], seconds: float) -> Positions:
-    """Return each partition's first offset at or after that time, even behind an open transaction, or the log's end."""
-    asked = list(places)
-    last = cluster.latest(asked)  # first: what arrives between the requests is newer than the answer
-    found = cluster.offsets(asked, OffsetSpec.for_timestamp(int(seconds * 1000)))
-    return {place: offset if offset >= 0 else last[place] for place, offset in found.items()}
-
-
-def earlier(before: Mapping[Place, int], found: Mapping[Place, int]) -> Positions:
-    """Return only the offsets before the pipeline's position: rewinding never moves forward.
-
-    A partition that has no position yet is left out, because a start reads it from its beginning.
-    """
-    return {place: offset for place, offset in found.items() if place in before and offset < before[place]}
-
-
 def needed(
     pipeline: Pipeline,
     cluster: Cluster,
@@ -320,29 +253,3 @@ def apply(
             )
         ledger.give_up(left, Marker.of(after.batch, GIVEN_UP, sinks), now.markers)
     ledger.settle(after, target)
-
-
-@dataclass(frozen=True)
-class Move:
-    """What a change does to one topic partition."""
-
-    place: Place
-    before: int | None
-    after: int
-
-    @property
-    def meaning(self) -> str:
-        """The effect on the records in between."""
-        if self.before is None:
-            return "new"
-        by = self.after - self.before
-        return f"skips {by:,}" if by > 0 else f"reads {-by:,} again"
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the move for JSON output."""
-        return {"topic": self.place[0], "partition": self.place[1], "from": self.before, "to": self.after}
-
-
-def moves(before: Mapping[Place, int], after: Mapping[Place, int]) -> list[Move]:
-    """Return the moves of a change."""
-    return [Move(place, old, new) for place, old, new in changed_by(before, after)]

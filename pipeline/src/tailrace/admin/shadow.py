@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from tailrace.admin.difference import Difference, Entry, compare
-from tailrace.admin.offsets import apply, look, movable, targets
+from tailrace.admin.offsets import apply, look, movable
+from tailrace.admin.targets import targets
 from tailrace.config import Isolation, Offsets, Pipeline
 from tailrace.errors import ConfigInvalid, NotComparable, OptionRefused
 from tailrace.kafka import source

@@ -156,10 +156,10 @@ def reset(
     """Go to the beginning or the end of the source topics."""
 
     def wanted(desk: Desk, before: Positions) -> Positions:
-        from tailrace.admin.offsets import ends_of
+        from tailrace.admin.targets import ends_of
 
         earliest = (to or desk.pipeline.source.auto_offset_reset) is Reset.EARLIEST
-        return ends_of(desk.pipeline, desk.cluster, _places(desk, topic, before), earliest)
+        return ends_of(desk.pipeline, desk.cluster, _places(desk, topic, before), before, earliest)
 
     _change(file, How(dry_run, yes, give_up, output), wanted, alone=topic is None)
 
@@ -183,10 +183,12 @@ def rewind(
     since = moment(to_time)
 
     def wanted(desk: Desk, before: Positions) -> Positions:
-        from tailrace.admin.offsets import earlier, first_since
+        from tailrace.admin.since import first_since, records_since, told_by_leaders
+        from tailrace.admin.targets import earlier
 
-        found = first_since(desk.cluster, _places(desk, topic, before), since.timestamp())
-        return earlier(before, found)
+        cluster, places, at = desk.cluster, _places(desk, topic, before), since.timestamp()
+        found = told_by_leaders(cluster, places, lambda: first_since(cluster, places, at), UNCHANGED)
+        return earlier(before, records_since(desk.pipeline, cluster, found, at))
 
     _change(file, How(dry_run, yes, give_up, output), wanted)
 
@@ -274,14 +276,14 @@ def _change(
             "a change needs confirmation, and there is no terminal to ask on", kept=UNCHANGED, then="add --yes"
         )
     with _desk(file) as desk:
-        from tailrace.admin import offsets
+        from tailrace.admin import offsets, targets
 
         offsets.movable(desk.pipeline, desk.now, str(file), how.give_up)
         before = offsets.base(desk.now, how.give_up)
         named = wanted(desk, before)
-        target = offsets.targets(desk.pipeline, desk.cluster, before, named, alone=alone)
+        target = targets.targets(desk.pipeline, desk.cluster, before, named, alone=alone)
         # The ledger's position is the end of an open batch, so giving the batch up is a change in itself.
-        moves = offsets.moves(desk.now.positions, target)
+        moves = targets.moves(desk.now.positions, target)
         result: dict[str, Any] = {
             "pipeline": desk.pipeline.pipeline,
             "changed": False,
@@ -291,12 +293,11 @@ def _change(
         if moves and how.output is Output.TEXT:
             rows = [(*each.place, each.before, each.after, each.meaning) for each in moves]
             table(("topic", "partition", "from", "to", "which"), rows)
-        missing = {} if alone else offsets.left_out(before, target)
+        missing = targets.left_out(desk.pipeline, before, target, alone=alone)
         for topic, partition in sorted(set(desk.now.positions) - set(target)):
-            kept = (
-                "is not there, or not read, now; its offset is kept" if missing else "no longer exists, and is dropped"
-            )
-            note(f"{topic}-{partition} {kept}")
+            kept = "is not there, or not read, now; its offset is kept"
+            there = (topic, partition) in missing
+            note(f"{topic}-{partition} {kept if there else 'no longer exists, and is dropped'}")
         # A pipeline that has never run has no position yet: setting one is a change even if nothing moves.
         idle = not moves and desk.now.state == "stopped"
         if idle and (named or how.give_up or accepts):  # the same offsets may be what ends a refusal
@@ -335,7 +336,7 @@ def _report(desk: Desk, how: How, result: dict[str, Any], what: str, accepts: bo
 
 
 def _places(desk: Desk, topics: list[str] | None, before: Positions) -> list[Place]:
-    from tailrace.admin.offsets import present
+    from tailrace.admin.targets import present
 
     there = sorted(present(desk.pipeline, desk.cluster, before))
     unknown = sorted(set(topics or ()) - {topic for topic, _ in there})

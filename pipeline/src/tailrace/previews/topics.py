@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from tailrace.admin.offsets import at_time
+from tailrace.admin.since import at_time
 from tailrace.config import Pipeline, units
 from tailrace.errors import OptionRefused
 from tailrace.kafka import source

@@ -171,6 +171,18 @@ def test_shadow_runs_once_it_has_begun(api: Api, operator: Reconciler) -> None:
     assert named(list(api.objects.values()), "Deployment", "orders")["spec"]["replicas"] == 1
 
 
+def test_topic_of_somebody_else_is_not_made_the_shadows(api: Api, operator: Reconciler) -> None:
+    """It would be deleted, with all its records, when the shadow is promoted or taken out."""
+    theirs = {**TOPIC, "metadata": {**TOPIC["metadata"], "name": "b-shadow"}}
+    api.objects["KafkaTopic", "b-shadow"] = {**theirs, "spec": {"topicName": "b-shadow", "partitions": 9}}
+    operator.reconcile(LIVE)
+    operator.reconcile(SHADOW)
+    topics = {each["spec"]["topicName"]: each for each in of_kind(list(api.objects.values()), "KafkaTopic")}
+    assert topics["b-shadow"]["spec"]["partitions"] == 9
+    owned = {name for name, each in topics.items() if each["metadata"].get("ownerReferences")}
+    assert owned == {"orders-shadow.rejected"}
+
+
 def test_nothing_is_applied_twice(api: Api, operator: Reconciler) -> None:
     """A shadow that is as it should be costs no requests; one that a person changed is put right."""
     for _ in range(2):

@@ -15,6 +15,7 @@ from support.pipelines import Bench, events_of, numbered
 from support.threads import recreated
 from tailrace import errors
 from tailrace.config import Pipeline
+from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.topics import agreed_ids
 from tailrace.progress.stream_plan import offsets_of, replace_offsets
@@ -197,7 +198,7 @@ def test_topic_whose_id_a_broker_does_not_know_yet_is_planned_with_the_right_one
         return {} if kind or len(asked) < 3 else agreed_ids(cluster, topics)
 
     with monkeypatch.context() as patched:
-        patched.setattr(source_topics.source, "ids", lambda *given: first)
+        patched.setattr(source, "ids", lambda *given: first)
         patched.setattr(source_topics, "agreed_ids", agreed)
         if first:  # where the pipeline begins may be meant for the former topic
             patched.setattr(SourceTopics, "look", lambda topics: None)

@@ -21,6 +21,7 @@ class SchemaRegistry:
         self.refused: set[str] = set()  # subjects that take no further schema
         self.asked: list[str] = []
         self.broken = False
+        self.covered = False  # a proxy answers in its place
         self.url = ""
 
     def add(self, schema: dict[str, Any], subject: str = "in-value") -> int:
@@ -38,6 +39,8 @@ class SchemaRegistry:
         self.asked.append(f"{method} {path}")
         if self.broken:
             return 500, {"error_code": 50001, "message": "the registry is broken"}
+        if self.covered:
+            return 404, "page not found"
         if method == "GET" and (found := re.match(r"/schemas/ids/(\d+)", path)):
             text = self.schemas.get(int(found[1]))
             return (200, {"schema": text}) if text else (404, {"error_code": 40403, "message": "Schema not found"})

@@ -150,13 +150,25 @@ class Shadows:
         return made
 
     def _partitions(self, seen: Seen, choice: Choice, known: Known, there: Object | None) -> int:
-        """Return how many partitions its sink topic is to have: those of the live one, if Strimzi makes topics."""
+        """Return how many partitions its sink topic is to have: those of the live one, if Strimzi makes topics.
+
+        0: it is not made.
+        """
         if there is not None and there["spec"]["config"]["sink"].get("topic") == known.topic:
             return int(observe.notes(there).get(PARTITIONS, 0))
         built = self._builder.build(seen.resource, choice.run or choice.wanted, choice.running)
         clusters = {each["metadata"]["labels"][_CLUSTER] for each in built.objects if each["kind"] == TOPIC}
         for cluster in sorted(clusters):
             there_are = self._api.list(TOPIC, known.key.namespace, f"{_CLUSTER}={cluster}")
+            made = [each for each in there_are if gates.topic_name(each) == known.topic]
+            if made and not all(_goes_with(each, known.key) for each in made):
+                return 0  # somebody else's, or kept on purpose: made ours, it would be deleted with the shadow
             found = [each for each in there_are if gates.topic_name(each) == known.live]
             return int(found[0]["spec"].get("partitions", 1)) if found else 1
         return 0
+
+
+def _goes_with(topic: Object, key: Key) -> bool:
+    """Return whether a topic is an earlier shadow's of the same name, and is deleted with it."""
+    owners = topic["metadata"].get("ownerReferences") or []
+    return any(each["kind"] == KIND and each["name"] == key.name for each in owners)

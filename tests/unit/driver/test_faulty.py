@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -139,26 +140,38 @@ def test_faulty_records_are_found_together_and_rejected() -> None:
 class TableAway(Raising):
     """An engine whose function reads a table that is away until it was tried so many times."""
 
-    def __init__(self, tries: int, empty: bool) -> None:
+    def __init__(self, tries: int, empty: bool, text: str = "the table is away") -> None:
         super().__init__()
-        self.tries, self.empty = tries, empty
+        self.tries, self.empty, self.text = tries, empty, text
 
     def probe(self, plan: Plan, part: tuple[Range, ...], faults: Faults, lane: int) -> str | None:
         """Fail at any records, or `empty` at none too."""
         if not part and not self.empty:
             return None
         self.tries -= 1
-        return "the table is away" if self.tries >= 0 else None
+        return self.text.format(self.tries) if self.tries >= 0 else None
 
 
+@pytest.mark.parametrize("text", ["the table is away", "function 'f.py:f': OSError: part {} of the table is away"])
 @pytest.mark.parametrize("policy", ["stop", "reject"])
-def test_no_record_is_blamed_for_what_fails_without_records_too(policy: str) -> None:
-    """They are good, and would be rejected, or named as the reason."""
-    one = tolerant(TableAway(1000, empty=True), on_error=policy)
+def test_no_record_is_blamed_for_what_fails_without_records_too(policy: str, text: str) -> None:
+    """They are good, and would be rejected, or named as the reason; the second text differs each time."""
+    one = tolerant(TableAway(1000, empty=True, text=text), on_error=policy)
     small = Plan("p", BatchId(7), "out", {}, ((Range("in", 0, 0, 5),),), 1, {("in", 0): 5})
     with pytest.raises(errors.FunctionFailed, match="ValueError: no") as caught:
         one.deliver(small, {})
     assert "offset" not in str(caught.value)
+    assert one.rejected == []
+
+
+@pytest.mark.parametrize("tries", range(1, 25))
+def test_no_record_is_blamed_for_a_table_that_comes_back_during_the_search(tries: int) -> None:
+    """Whenever that is, good records are delivered, or the pipeline stops."""
+    engine = TableAway(tries, empty=True)
+    one = tolerant(engine, on_error="reject")
+    small = Plan("p", BatchId(7), "out", {}, ((Range("in", 0, 0, 5),),), 1, {("in", 0): 5})
+    with contextlib.suppress(errors.FunctionFailed):
+        one.deliver(small, {})
     assert one.rejected == []
 
 

@@ -307,13 +307,13 @@ def test_the_registry_is_asked_once_for_a_schema(tweets: Path, registry: SchemaR
     assert len(registry.asked) == 2
 
 
-@pytest.mark.parametrize("fault", ["broken", "gone"])
+@pytest.mark.parametrize("fault", ["broken", "gone", "covered"])
 def test_a_registry_that_does_not_answer_fails_the_task(
     spark: SparkSession, tweets: Path, registry: SchemaRegistry, fault: str
 ) -> None:
-    """No record gets a verdict while the registry is unreachable."""
-    registry.broken = True
-    url = registry.url if fault == "broken" else "http://user:hidden@127.0.0.1:9"
+    """No record gets a verdict while the registry is unreachable, or a proxy answers that it knows no such page."""
+    registry.broken, registry.covered = fault == "broken", fault == "covered"
+    url = registry.url if fault != "gone" else "http://user:hidden@127.0.0.1:9"
     frame = decode(
         records(spark, [written(TWEET, {"id": 1, "good": True}, 1)]), source(url, **{"max.retries": "0"}), tweets
     )

@@ -197,12 +197,13 @@ class Tolerant:
 
             try:
                 found = search(ranges, failing, most)
+                # A table that cannot be read, say: it fails in the same way without any record.
+                none = self.engine.probe(plan, (), known, _LANES) if found else None
+                if none is not None and _kind(none) in {_kind(each.why) for each in found}:
+                    return None
                 again = failing([(Range(*each.place, each.offset, each.offset + 1),) for each in found])
                 sure = {(part[0].place, part[0].start) for part, _ in again}
-                found = [each for each in found if (each.place, each.offset) in sure]
-                none = self.engine.probe(plan, (), known, _LANES) if found else None
-                # A table that cannot be read, say: it fails in the same way without any record.
-                return None if none is not None and {each.why for each in found} == {_OWN.sub("", none)} else found
+                return [each for each in found if (each.place, each.offset) in sure]
             except errors.TailraceError as other:
                 if process.on_error is OnError.REJECT:  # its records would have been rejected: the function is not why
                     raise other from error
@@ -231,6 +232,11 @@ class Tolerant:
             kept="the batch's open transactions were aborted, so none of these records is in the rejected topic",
             then="fix the function; or, if that many records are faulty, raise process.max_errors; then start again",
         )
+
+
+def _kind(why: str) -> str:
+    """Return what tells one error from another whose text names a file, an address or a moment."""
+    return _OWN.sub("", why).partition(":")[0]
 
 
 def by_place(faults: list[Fault]) -> Faults:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-NOT_FOUND = 404
+_UNKNOWN = {40401, 40402, 40403}  # the registry's own codes: no such subject, version, schema
 # Options that the client takes as numbers, where the configuration has text. Without a timeout it would wait forever.
 NUMBERS = frozenset(
     {"timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity", "cache.latest.ttl.sec"}
@@ -141,7 +141,7 @@ class Registry:
         try:
             return question()
         except SchemaRegistryError as error:
-            if error.http_status_code == NOT_FOUND:
+            if error.error_code in _UNKNOWN:  # any proxy answers 404, also in place of a registry that is away
                 raise SchemaUnknown(f"the registry has no {what}") from None
             if error.http_status_code in {409, 422}:
                 raise SchemaInvalid(

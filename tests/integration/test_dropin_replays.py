@@ -183,6 +183,31 @@ def test_batch_of_a_source_other_than_kafka_is_known_by_its_query(
     assert numbers(one) == list(range(30))
 
 
+def test_files_that_spark_divides_otherwise_after_a_restart_are_refused(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """It divides them by the number of cores that it has then, and the number of tasks may be the same."""
+    one = bench()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.txt").write_text("".join(f"{number:07}\n" for number in range(32)))
+
+    def job(cores: int) -> None:
+        for name, value in (("openCostInBytes", 1), ("minPartitionNum", cores)):
+            spark.conf.set(f"spark.sql.files.{name}", value)
+        rows = spark.readStream.text(str(tmp_path / "in")).select(F.col("value").cast("binary").alias("value"))
+        deliver(faulty(rows, tmp_path), one, tmp_path / "c", id=one.name)
+
+    try:
+        fail_in_part(one, tmp_path, lambda: job(4))
+        with pytest.raises(Exception, match="TR-302"):
+            job(3)
+        job(4)
+    finally:
+        for name in ("openCostInBytes", "minPartitionNum"):
+            spark.conf.unset(f"spark.sql.files.{name}")
+    assert numbers(one) == list(range(32))
+
+
 def by_hash(rows: DataFrame) -> DataFrame:
     """Distribute the rows by a computed column."""
     return rows.withColumn("k", F.hash("value") % 5).repartition(2, "k").drop("k")

@@ -137,7 +137,9 @@ def test_end_that_a_former_leader_tells_moves_no_offset(
     assert f"{one.source}-0 at 5" in done.exception.what
 
 
-def test_reset_to_the_latest_records_goes_back_behind_no_open_transaction(bench: MakeBench) -> None:
+def test_reset_to_the_latest_records_goes_back_behind_no_open_transaction(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run that read uncommitted records is behind it. What it has delivered would come out again."""
     one = bench()
     file = file_of(one)
@@ -149,6 +151,11 @@ def test_reset_to_the_latest_records_goes_back_behind_no_open_transaction(bench:
     one.send(numbered(0, 2))
     one.run(source={"isolation": "read_uncommitted"})
     assert answer("reset", file, "--to", "latest", "--yes")["moves"] == []
+    with monkeypatch.context() as another:  # in which the offset means nothing
+        another.setattr(
+            "tailrace.admin.offsets.topic_ids", lambda *given: {one.source: ("another-topic-of-its-name", 1)}
+        )
+        assert answer("reset", file, "--to", "latest", "--dry-run")["moves"][0]["to"] == 0
     producer.commit_transaction(30)
     one.run()
     assert set(one.values()) == {b"open", *numbered(0, 2)}

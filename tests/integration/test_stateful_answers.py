@@ -19,7 +19,7 @@ from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.topics import agreed_ids
 from tailrace.progress.stream_plan import offsets_of, replace_offsets
-from tailrace.spark_stream import source_topics, stream
+from tailrace.spark_stream import stream
 from tailrace.spark_stream.checkpoint import Checkpoint
 from tailrace.spark_stream.frame import frame
 from tailrace.spark_stream.runner import Runner
@@ -199,7 +199,7 @@ def test_topic_whose_id_a_broker_does_not_know_yet_is_planned_with_the_right_one
 
     with monkeypatch.context() as patched:
         patched.setattr(source, "ids", lambda *given: first)
-        patched.setattr(source_topics, "agreed_ids", agreed)
+        patched.setattr(source, "agreed_ids", agreed)
         if first:  # where the pipeline begins may be meant for the former topic
             patched.setattr(SourceTopics, "look", lambda topics: None)
             with pytest.raises(errors.PlanOfAnother, match="start the pipeline again"):
@@ -213,6 +213,18 @@ def test_topic_whose_id_a_broker_does_not_know_yet_is_planned_with_the_right_one
     one.run(**made)
     assert events_of(one.events, "reset") == []
     assert one.values() == numbered(0, 12)
+
+
+def test_topic_that_was_given_up_and_comes_back_is_planned_as_the_one_that_it_is_now(
+    one: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plans of this run knew a topic of its name that was deleted."""
+    cluster = Cluster(one.pipeline().kafka)
+    with monkeypatch.context() as patched:
+        patched.setattr(source, "ids", lambda *given: {})  # it does not exist at the start
+        topics = SourceTopics(one.pipeline(**sections(one, "reset")), cluster, {one.source: "a-former-topic-id-of-22"})
+    topics.learn([one.source], read=[])
+    assert topics.of([(one.source, 0)]) == agreed_ids(cluster, [one.source])
 
 
 FUNCTION = """

@@ -48,6 +48,8 @@ class SchemaRegistry:
             return self._versions(found[1], found[2])
         if method == "GET" and (found := re.match(r"/config/([^/?]+)", path)) and found[1] in self.levels:
             return 200, {"compatibilityLevel": self.levels[found[1]]}
+        if method == "GET" and path.startswith("/config/"):
+            return 404, {"error_code": 40408, "message": "Subject does not have subject-level compatibility configured"}
         if method == "GET" and path == "/config":
             return 200, {"compatibilityLevel": "BACKWARD"}
         if method == "POST" and (found := re.match(r"/compatibility/subjects/([^/?]+)/versions\?", path)):

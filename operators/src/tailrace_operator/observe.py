@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.request
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from tailrace.config.resource import OWNER
@@ -31,6 +33,7 @@ from tailrace_operator.model import (
 
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")  # nothing is wrong yet
 STANDBY = "standby"  # the phase of a driver that waits for its turn
+_OVERDUE = 300.0  # seconds; the kubelet kills a pod that takes longer than it may
 _PATIENCE = 3.0  # seconds for a driver's answer
 _LONGEST = 1024  # characters of a message that are kept
 
@@ -78,11 +81,20 @@ def seen(
         revisions=tuple(known),
         rollout=rollout(deployment) if deployment is not None else None,
         pods=pods,
-        leaving=len(every) - len(pods),
+        leaving=sum(not _overdue(each, time.time()) for each in drivers if "deletionTimestamp" in each["metadata"]),
         drivers={each["metadata"]["name"]: str(each["metadata"].get("uid", "")) for each in drivers},
         report=heard[0] if heard else None,
         operation=operation,
     )
+
+
+def _overdue(body: Mapping[str, Any], now: float) -> bool:
+    """Return whether a pod should have ended long ago: its node is lost, and does not confirm it.
+
+    Nothing waits for it then. What moves offsets asks the brokers whether a driver runs, and fences one that they miss.
+    """
+    due = datetime.fromisoformat(body["metadata"]["deletionTimestamp"])  # with the time that it was given to end
+    return now - due.timestamp() > _OVERDUE
 
 
 def turn(found: Found) -> Operation | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -73,12 +74,14 @@ def test_pod_that_is_being_made_has_nothing_to_complain_about(reason: str) -> No
     assert observe.pod({"metadata": about, "status": {"containerStatuses": [container]}}).waiting == ""
 
 
-def test_driver_that_was_told_to_end_is_in_the_way_until_it_is_gone() -> None:
-    """It still finishes its batch, and no operation may begin."""
-    about = {"name": "p-1", "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-01T00:01:00Z"}
+@pytest.mark.parametrize(("since", "leaving"), [(-60, 1), (200, 1), (400, 0)])
+def test_driver_that_was_told_to_end_is_in_the_way_until_it_should_be_gone(since: int, leaving: int) -> None:
+    """It still finishes its batch, and no operation may begin; but nobody confirms the end on a node that is lost."""
+    due = (datetime.now(UTC) - timedelta(seconds=since)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    about = {"name": "p-1", "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": due}
     pipeline = {"metadata": {"name": "p", "namespace": "ns", "uid": "u", "generation": 1}, "spec": {}}
     seen = observe.seen(pipeline, (), deployment(), ({"metadata": about, "status": {}},), None)
-    assert (seen.pods, seen.leaving) == ((), 1)
+    assert (seen.pods, seen.leaving) == ((), leaving)
 
 
 def test_driver_that_waits_for_its_turn_is_not_ready() -> None:

@@ -19,6 +19,8 @@ import functools
 import re
 from helpers import clean
 import helpers
+import parts.deep
+import parts
 
 PATTERN = re.compile("a+")
 WORDS = {"one", "two", "three"}
@@ -42,7 +44,8 @@ def make(divisor):
         if value in {"p", "q", "r"} or value in WORDS or PATTERN.match(str(value)):
             return LIMITS["low"]
         try:
-            return rule.apply(helper(cached(value))) % divisor
+            far = parts.deep.far(value)
+            return (rule.apply(helper(cached(value))) + far) % divisor
         except ValueError:
             return sorted(clean(each) + helpers.more(each) for each in words)
     return key
@@ -56,6 +59,21 @@ def more(value):
 
 def unused(value):
     return value
+"""
+DEEP = """
+import functools
+import struct
+import parts
+
+LAYOUT = struct.Struct(">q")
+
+class Offset:
+    @functools.cached_property
+    def offset(self):
+        return 40
+
+def far(value):
+    return value - 70 + Offset().offset + len(LAYOUT.pack(value))
 """
 SHOWN = """
 import sys
@@ -71,10 +89,18 @@ def pickled(function: Callable[[int], int]) -> bytes:
     return bytes(cloudpickle.dumps((function, None)))  # type: ignore[no-untyped-call]
 
 
+def lay_out(folder: Path, helpers: str, deep: str = DEEP) -> None:
+    """Write the modules that the job imports."""
+    (folder / "helpers.py").write_text(helpers)
+    (folder / "parts").mkdir(exist_ok=True)
+    (folder / "parts" / "__init__.py").write_text("")
+    (folder / "parts" / "deep.py").write_text(deep)
+
+
 def shown(folder: Path, job: str = JOB, helpers: str = HELPERS, seed: str = "0", script: str = "") -> str:
     """Return the digest in a process of its own, of a function of its script or of a module next to it."""
     folder.mkdir(exist_ok=True)
-    (folder / "helpers.py").write_text(helpers)
+    lay_out(folder, helpers)
     (folder / "job.py").write_text(job)
     (folder / "main.py").write_text(script or job + SHOWN)
     env = os.environ | {"PYTHONHASHSEED": seed, "PYTHONDONTWRITEBYTECODE": "1"}
@@ -109,6 +135,9 @@ def test_same_function_has_the_same_digest_in_another_process_file_and_line(tmp_
         ("except ValueError", "except TypeError"),
         (".strip()", ".lower()"),
         ('+ "m"', '+ "n"'),
+        (">q", "<q"),
+        ("return 40", "return 41"),
+        ("value - 70", "value - 71"),
     ],
     ids=lambda change: change[1],
 )
@@ -118,24 +147,31 @@ def test_digest_changes_with_what_the_function_uses(
     """Closures, defaults, constants, and the functions, classes and values that it finds by name."""
     spaces = []
     for old, new in (("", ""), change):
-        job, helpers = (text.replace(old, new) if old else text for text in (JOB, HELPERS))
-        assert not old or (job, helpers) != (JOB, HELPERS) or old == "make(5)"
-        spaces.append(inside(tmp_path_factory.mktemp("job"), job, helpers, 7 if old == "make(5)" else 5))
+        job, helpers, deep = (text.replace(old, new) if old else text for text in (JOB, HELPERS, DEEP))
+        assert not old or (job, helpers, deep) != (JOB, HELPERS, DEEP) or old == "make(5)"
+        spaces.append(inside(tmp_path_factory.mktemp("job"), job, helpers, deep, 7 if old == "make(5)" else 5))
     assert spaces[0] != spaces[1]
 
 
-def inside(folder: Path, job: str, helpers: str, divisor: int) -> str:
+def inside(folder: Path, job: str, helpers: str, deep: str, divisor: int) -> str:
     """Return the digest of the function in this process."""
-    (folder / "helpers.py").write_text(helpers)
+    lay_out(folder, helpers, deep)
     sys.path.insert(0, str(folder))
-    sys.modules.pop("helpers", None)
+    forget()
     try:
         space: dict[str, object] = {"__name__": "__main__"}
         exec(compile(job, "job.py", "exec"), space)
         return digest_of(space["make"](divisor))  # type: ignore[operator]
     finally:
         sys.path.remove(str(folder))
-        sys.modules.pop("helpers", None)
+        forget()
+
+
+def forget() -> None:
+    """Let the next job import its own modules."""
+    for name in ("helpers", "parts", "parts.deep"):
+        sys.modules.pop(name, None)
+    importlib.invalidate_caches()
 
 
 HELD = """

@@ -54,6 +54,14 @@ class Situation:
     undelivered: list[int] = field(default_factory=list)  # sink partitions that have not written the last batch
 
     @property
+    def read(self) -> Positions:
+        """Where it continues in the topics that it has read, and not in others of the same names."""
+        planned = (self.plan.topics or {}) if self.plan is not None else {}
+        return {
+            place: at for place, at in self.positions.items() if planned.get(place[0]) == self.ids.get(place[0], "")
+        }
+
+    @property
     def next_batch(self) -> int:
         """The number of the next batch."""
         return self.plan.batch + 1 if self.plan is not None else 0

@@ -121,7 +121,8 @@ class Replay:
             raise OptionRefused(
                 f"the records to replay form {len(most.beyond)} ranges of partition {place}, too many to mark",
                 kept="nothing was sent",
-                then="replay fewer at once, the oldest first, or use --all",
+                then="replay fewer at once, the oldest first; or use --all, and --to if outputs lie between: without "
+                "it, they are left out",
             )
         last: dict[int, int] = {}
         sent = 0

@@ -69,9 +69,9 @@ def left_out(pipeline: Pipeline, before: Positions, target: Positions, *, alone:
 
 
 def ends_of(
-    pipeline: Pipeline, cluster: Cluster, places: Collection[Place], before: Mapping[Place, int], earliest: bool
+    pipeline: Pipeline, cluster: Cluster, places: Collection[Place], read: Mapping[Place, int], earliest: bool
 ) -> Positions:
-    """Return the first offsets of the topics, or those after the last record, which do not lie before the position.
+    """Return the first offsets of the topics, or those after the last record, which do not lie before what was `read`.
 
     A pipeline that has read uncommitted records may be behind an open transaction.
     """
@@ -79,7 +79,7 @@ def ends_of(
         return cluster.earliest(places)
     found = told_by_leaders(cluster, places, lambda: source.ends(pipeline, places, cluster), _UNCHANGED)
     last = cluster.latest(places)
-    return {place: max(at, min(before.get(place, at), last[place])) for place, at in found.items()}
+    return {place: max(at, now) if (now := read.get(place, at)) <= last[place] else at for place, at in found.items()}
 
 
 def earlier(before: Mapping[Place, int], found: Mapping[Place, int]) -> Positions:

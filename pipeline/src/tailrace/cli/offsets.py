@@ -159,7 +159,7 @@ def reset(
         from tailrace.admin.targets import ends_of
 
         earliest = (to or desk.pipeline.source.auto_offset_reset) is Reset.EARLIEST
-        return ends_of(desk.pipeline, desk.cluster, _places(desk, topic, before), before, earliest)
+        return ends_of(desk.pipeline, desk.cluster, _places(desk, topic, before), desk.now.read, earliest)
 
     _change(file, How(dry_run, yes, give_up, output), wanted, alone=topic is None)
 

@@ -33,6 +33,7 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
     plan, pipeline = recovered.plan, context.pipeline
     ids = source.ids(pipeline, context.cluster, recovery.known_ids(plan))
     if plan is None:
+        ids = source.sure_ids(ids, context.cluster)  # where it begins is recorded with these
         recovery.check_new(pipeline, context.ledger, context.cluster, recovered.markers)
     context.emit(Started(pipeline.pipeline, context.run, plan.batch + 1 if plan else 0))
     loop = Loop(context, engine, plan=plan)

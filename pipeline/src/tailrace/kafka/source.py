@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import denied
 from tailrace.kafka.rights import Operation, on_topic
-from tailrace.kafka.topics import by_name
+from tailrace.kafka.topics import agreed_ids, by_name
 
 T = TypeVar("T")
 Places = tuple[tuple[str, int], ...]
@@ -118,6 +118,28 @@ def _agreed(ask: Callable[[], Mapping[str, tuple[str, int]]], planned: Mapping[s
             since = time.monotonic()
         found |= now
     return now
+
+
+def sure_ids(names: Collection[str], cluster: Cluster) -> dict[str, str]:
+    """Return the ids of topics that exist, as the brokers agree on them; raise BrokerUnreachable if they do not.
+
+    For topics that no plan names yet: with the id of a former topic, or with none, the next start mistakes them.
+    """
+    until, wanted = time.monotonic() + CERTAIN_AFTER, set(names)
+    agreed: dict[str, str] = {}
+    while wanted:
+        agreed = agreed_ids(cluster, wanted)
+        lacking = sorted(wanted - agreed.keys())
+        if not lacking:
+            break
+        if time.monotonic() > until:
+            raise errors.BrokerUnreachable(
+                f"the brokers do not agree on the id of {', '.join(lacking[:5])}",
+                kept="everything that was delivered; nothing more was read",
+                then="start the pipeline again; if this repeats, look for a broker that is cut off from the others",
+            )
+        time.sleep(_ASK_EVERY)
+    return agreed
 
 
 def missing(pipeline: Pipeline, places: Iterable[tuple[str, int]], cluster: Cluster) -> tuple[frozenset[str], Places]:

@@ -7,6 +7,8 @@ retention moves. Without initial offsets, it takes the latest ones.
 
 from __future__ import annotations
 
+import json
+
 from tailrace.progress.plan import BatchId, Place
 from tailrace.progress.stream_plan import StreamPlan, offsets_json, offsets_of, replace_offsets
 
@@ -28,10 +30,21 @@ def planned(plan: StreamPlan, entry: str) -> dict[Place, int]:
     return begins
 
 
+def note_before(entry: str) -> str:
+    """Return what Spark notes as done before it writes this offset log entry: the watermark of the next batch."""
+    version, metadata, *_ = entry.strip().splitlines()
+    return f'{version}\n{{"nextBatchWatermarkMs":{json.loads(metadata)["batchWatermarkMs"]}}}'
+
+
+def named(text: str) -> dict[Place, int]:
+    """Return the offsets in a file of initial offsets; an empty text is a missing file."""
+    return offsets_of("\n".join(["v1", "{}", text.removeprefix(_HEAD)])) if text else {}
+
+
 def completed(text: str, begins: dict[Place, int]) -> str:
     """Return such a file's text with the partitions that it does not name; an empty text is a missing file."""
     if text and not text.startswith(_HEAD):
         known = offsets_of(text)
         return text if begins.keys() <= known.keys() else replace_offsets(text, begins | known)
-    known = offsets_of("\n".join(["v1", "{}", text.removeprefix(_HEAD)])) if text else {}
+    known = named(text)
     return text if text and begins.keys() <= known.keys() else _HEAD + offsets_json(begins | known)

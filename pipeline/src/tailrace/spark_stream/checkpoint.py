@@ -66,9 +66,10 @@ class Checkpoint:
             )
         if plan is not None and plan.query:
             self._check_query(plan.query)
-        # Spark would judge again what it was told then, and not ask again. It needs the entry if the note of the batch
-        # before is lost, whose records may be gone by now.
-        if plan is not None and last > known and (known in commits or not self._remote):
+        if plan is not None and last > known:  # Spark would judge again what it was told then, and not ask again
+            if self._remote and known not in commits:  # its note is lost; it had returned, or there would be no entry
+                self._replace(f"commits/{known}", beginning.note_before(self._read(f"offsets/{last}")), _UNPLANNED)
+                commits.append(known)
             with self._asking(_UNPLANNED):
                 self._files.delete(self._path(f"offsets/{last}"), False)
             last = known
@@ -117,8 +118,10 @@ class Checkpoint:
         found = self._read(name) if self._exists(name) else ""
         if not found and plan.batch > 0:  # Spark refuses to continue, and names the entry
             return
-        # A start that was to begin it elsewhere may have told the ledger only. It has no records that this would move.
-        kept = beginning.completed("" if plan.is_empty_beginning else found, begins)
+        if plan.is_empty_beginning:  # a start that was to begin it elsewhere may have told the ledger only
+            kept = beginning.completed("", beginning.named(found) | begins)
+        else:
+            kept = beginning.completed(found, begins)
         if kept != found:
             self._replace(name, kept, f"before batch {plan.batch} is finished")
 

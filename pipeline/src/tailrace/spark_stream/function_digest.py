@@ -16,6 +16,7 @@ import io
 import json
 import pickle
 import re
+import struct
 import sys
 import uuid
 from collections.abc import Iterable, Iterator
@@ -116,8 +117,12 @@ class _Description:
             self._inside.pop()
 
     def _nested(self, value: Any) -> list[Any]:
-        if isinstance(value, functools.partial):
+        if isinstance(value, functools.partial | functools.partialmethod):
             return ["partial", self.of(value.func), self.of(value.args), self.of(value.keywords)]
+        if isinstance(value, functools.cached_property):
+            return ["cached_property", self.of(value.func)]
+        if isinstance(value, struct.Struct):
+            return ["struct", self.of(value.format)]
         if isinstance(value, MethodType):
             return ["method", self.of(value.__func__), self.of(value.__self__)]
         if isinstance(value, _BUILTIN):
@@ -200,8 +205,21 @@ class _Description:
         value = function.__globals__[name]
         if not isinstance(value, ModuleType):
             return self.of(value)
-        used = sorted(_names(function.__code__) & vars(value).keys()) if self._owned(value.__name__) else []
-        return ["module", value.__name__, *([each, self._of_module(vars(value)[each])] for each in used)]
+        return self._module(value, _names(function.__code__))
+
+    def _module(self, value: ModuleType, names: set[str]) -> list[Any]:
+        """Describe what a function may use of a module, and of the modules in that, by the names in its code."""
+        described: list[Any] = ["module", value.__name__]
+        if not self._owned(value.__name__) or id(value) in self._inside:
+            return described
+        self._inside.append(id(value))
+        try:
+            for each in sorted(names & vars(value).keys()):
+                held = vars(value)[each]
+                described.append([each, self._module(held, names) if isinstance(held, ModuleType) else self.of(held)])
+        finally:
+            self._inside.pop()
+        return described
 
     def _of_module(self, value: Any) -> list[Any]:
         return ["module", value.__name__] if isinstance(value, ModuleType) else self.of(value)

@@ -230,7 +230,7 @@ class Runner:
                 raise spark_source.doubted(f"{named(place)} {end}, and was read up to {at}")
 
     def _ids(self, ends: TopicPartitions) -> dict[str, str]:
-        self._topics.learn({topic for topic, _ in ends})
+        self._topics.learn({topic for topic, _ in ends}, {topic for topic, _ in self.positions})
         return self._topics.of(ends)
 
     def _shuffles(self, rows: DataFrame, stream: DataFrame) -> tuple[str, ...]:

@@ -10,15 +10,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tailrace.config import OnDataLoss, Pipeline
-from tailrace.errors import BrokerUnreachable, PlanOfAnother, TailraceError
+from tailrace.errors import PlanOfAnother, TailraceError
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
-from tailrace.kafka.topics import agreed_ids, recreation
+from tailrace.kafka.topics import recreation
 from tailrace.progress.plan import BatchId, Place
 
 EVERY = 1.0  # seconds between two requests
-_ASK_EVERY = 0.2
 _DELIVERED = "everything that was delivered; nothing more was read"
 _AGAIN = "start the pipeline again"
 
@@ -82,27 +81,18 @@ class SourceTopics:
         """Return the end of the run that has finished such a batch: the next start moves the offsets."""
         return recreation(self.again, f"since batch {batch}, which is finished now", _DELIVERED, _AGAIN)
 
-    def learn(self, topics: Collection[str]) -> None:
-        """Make sure of the ids of topics that no batch has had: one of the same name may have been deleted.
+    def learn(self, topics: Collection[str], read: Collection[str] = ()) -> None:
+        """Make sure of the ids of the topics that the last batch had not `read`, or had no sure id of.
+
+        One of the same name may have been deleted, and given up.
 
         Spark has heard of a topic from another broker than this driver, and one that lags names the former topic, or
         none. An id that is wrong in the plan would show the topic as created again, or hide that it was.
         """
-        new = {topic for topic in topics if topic not in self._sure}
-        until = time.monotonic() + source.CERTAIN_AFTER
-        agreed: dict[str, str] = {}
-        while new - agreed.keys():
-            agreed = agreed_ids(self._cluster, new)
-            if lacking := new - agreed.keys():
-                if time.monotonic() > until:
-                    raise BrokerUnreachable(
-                        f"the brokers do not agree on the id of {', '.join(sorted(lacking)[:5])}",
-                        kept=_DELIVERED,
-                        then="start the pipeline again; if this repeats, look for a broker that is cut off from the "
-                        "others",
-                    )
-                time.sleep(_ASK_EVERY)
-        if others := {topic for topic, name in agreed.items() if self.ids.get(topic, name) != name}:
+        new = {topic for topic in topics if topic not in self._sure or topic not in read}
+        agreed = source.sure_ids(new, self._cluster)
+        begun = {topic for topic, name in agreed.items() if self.ids.get(topic, name) != name}
+        if others := begun - self._sure:
             raise recreation(others, "while the pipeline started, or a broker lags", _DELIVERED, _AGAIN)
         self.ids = {**self.ids, **agreed}
         self._sure |= new

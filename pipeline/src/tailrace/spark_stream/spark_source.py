@@ -5,6 +5,7 @@ The ranges of a task come from the physical plan, because Spark's task numbers c
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -201,6 +202,8 @@ class _Tasks:
         if kind == _PLANNED:
             reads = partition.inputPartition().isDefined()
             return self._number(partition, alone or not reads, "it reads a source other than Kafka")
+        if kind == "FilePartition" and not alone and kind in self._trusted:
+            return _files_of(partition)
         return self._number(partition, alone or kind in self._trusted or _constant(partition), _HIDDEN)
 
     def _number(self, partition: Any, known: bool, why: str) -> str:
@@ -256,6 +259,12 @@ def _range_of(partition: Any) -> str:
     # Only the range is read: other parts of what Spark planned hold the connection's secrets.
     planned = partition.inputPartition().get() if _kind(partition) == _PLANNED else partition
     return _span(planned.offsetRange().toString())
+
+
+def _files_of(partition: Any) -> str:
+    """Describe what a partition reads of files: how Spark divides them depends on the number of cores it has then."""
+    read = [(each.filePath().toString(), each.start(), each.length()) for each in partition.files()]
+    return f"file:{hashlib.sha256(repr(read).encode()).hexdigest()[:16]}"
 
 
 def _span(text: str) -> str:

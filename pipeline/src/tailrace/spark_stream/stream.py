@@ -93,6 +93,7 @@ def _from_the_beginning(context: Context, spark: SparkSession, until_read: bool,
     for left in reversed(range(_BEGINNINGS)):
         topics = SourceTopics(context.pipeline, context.cluster, recovery.known_ids(known))
         if known is None:
+            topics.learn({topic for topic, _ in source.partitions_of(context.pipeline, context.cluster)})
             positions, known = first_position.chosen(context, topics.ids)
         else:
             positions, known = _recorded(context, topics, known)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -18,11 +19,13 @@ from tailrace.driver import recovery
 from tailrace.driver.context import Context
 from tailrace.errors import KafkaError, NotAuthorized, ProgressMissing
 from tailrace.kafka import source
+from tailrace.kafka.clients import in_thread
 from tailrace.progress.lease import Holder, Lease, Phase, next_in_line, running
 from tailrace.startup import warming
 from tailrace.status.events import StandingBy, Stopped
 
 ASK_EVERY = 0.2
+_UNLISTED = 5  # leases for which the brokers do not list this driver until it joins anew
 _WARM_EVERY = 25.0  # Spark ends a Python worker that has been idle for a minute
 
 
@@ -66,7 +69,12 @@ class Standby:
                 raise
 
     def _turn(self, cold: list[str]) -> bool:
-        announced, warmed = False, time.monotonic()
+        """Return whether it is this driver's turn; keep warm meanwhile, in a thread of its own.
+
+        A standby that has lost its executors waits there for others, and must not stand in the way of the next one.
+        """
+        announced, warmed, heard = False, time.monotonic(), time.monotonic()
+        warm: Future[None] | None = None
         while not self.context.stop.event.wait(ASK_EVERY if announced else 0.02):
             if self.lease.problem is not None:  # never a member, so never its turn
                 raise self.lease.problem
@@ -76,18 +84,25 @@ class Standby:
                 ready = announced or (listed and self._accepted(holders[0]))
             except NotAuthorized:
                 raise
-            except KafkaError:
-                continue  # unreachable brokers say nothing about the other driver, and nobody could take over
+            except KafkaError:  # unreachable brokers say nothing about the other driver, and nobody could take over
+                with contextlib.suppress(KafkaError):
+                    self.context.cluster.topics()  # replaces a client that knows none of them any more
+                continue
+            now = time.monotonic()
+            heard = now if listed else heard
+            if announced and now - heard > _UNLISTED * self.context.pipeline.ledger.lease:
+                self.lease.hold(Phase.STANDBY)  # that client may not hear of the brokers for good
+                heard = now
             if next_in_line(holders, self.context.run):
                 self.lease.hold(Phase.LEADING)
+                if warm is not None and not warm.done():
+                    self.spark.sparkContext.cancelAllJobs()
                 return True
             if ready and not announced:
                 announced = True
                 self._say(holders[0], cold)
-            if time.monotonic() - warmed > _WARM_EVERY:
-                with contextlib.suppress(*warming.LOST):
-                    self._warm_workers()
-                warmed = time.monotonic()
+            if now - warmed > _WARM_EVERY and (warm is None or warm.done()):
+                warm, warmed = in_thread("tailrace-warm", self._warm_workers), now  # its failure costs only speed
         return False
 
     def _accepted(self, first: Holder) -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 
-_UNKNOWN = {40401, 40402, 40403}  # the registry's own codes: no such subject, version, schema
+_UNKNOWN = {40401, 40402, 40403, 40408}  # the registry's own codes: no such subject, version, schema; no level
 # Options that the client takes as numbers, where the configuration has text. Without a timeout it would wait forever.
 NUMBERS = frozenset(
     {"timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity", "cache.latest.ttl.sec"}

@@ -227,6 +227,17 @@ def test_plan_names_the_shuffles_that_its_batch_was_begun_with() -> None:
         by_id.check_cut(by_user.cut)
 
 
+def test_plan_of_an_earlier_version_is_finished_by_the_same_shuffles() -> None:
+    """It does not tell columns of one name apart; its markers name the shuffles as it has them."""
+    begun = dataclasses.replace(plan_of("#0", "#1"), mixes=True, cut=("hashpartitioning(id, 2)",))
+    now = ("hashpartitioning(id~2, 2)",)
+    begun.check_cut(now)
+    assert begun.delivered_by("", "", None, mixes=True, cut=now).digest == begun.digest
+    planned = dataclasses.replace(begun, cut=now)
+    with pytest.raises(CutChanged, match=r"shuffles hashpartitioning\(id~2, 2\);.*hashpartitioning\(id~1, 2\)"):
+        planned.check_cut(("hashpartitioning(id~1, 2)",))
+
+
 def test_plan_that_another_sink_delivers_is_not_for_earlier_versions() -> None:
     """They would take it for damaged; its version says which one to run. Its markers are not those of before."""
     begun = dataclasses.replace(plan_of("#0", "#1"), sink="a")

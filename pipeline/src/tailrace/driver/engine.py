@@ -13,7 +13,7 @@ from typing import Protocol
 
 from tailrace import errors
 from tailrace.gateway import Written
-from tailrace.progress.plan import Place, Plan, Range, SinkPartition
+from tailrace.progress.plan import Place, Plan, Range, SinkPartition, same_cut
 from tailrace.stages.rules import Judged
 
 # What a record may be the cause of. Lost offsets or brokers that are away say nothing of the function.
@@ -38,8 +38,8 @@ class Cut:
     def fits(self, plan: Plan) -> bool:
         """Return whether it cuts a batch as the plan says."""
         outputs = self.outputs if self.shuffles else len(plan.parts)
-        mine = (self.shuffles, self.judges, outputs, renumbered(self.how))
-        return mine == (plan.shuffles, plan.judges, plan.outputs, renumbered(plan.cut))
+        same = (self.shuffles, self.judges, outputs) == (plan.shuffles, plan.judges, plan.outputs)
+        return same and same_cut(renumbered(plan.cut), renumbered(self.how))
 
 
 def renumbered(how: tuple[str, ...]) -> tuple[str, ...]:

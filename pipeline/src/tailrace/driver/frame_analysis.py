@@ -22,6 +22,7 @@ from pyspark.sql import DataFrame
 
 from tailrace.driver.catalyst import Node, Patterns, called, clocks, items, marked, references, tree
 from tailrace.driver.column_doubts import CONSTANT, Doubts, described, other_table
+from tailrace.driver.column_names import ColumnNames, unnumbered
 from tailrace.driver.dealing import JOINS, equated, join_type
 from tailrace.driver.merging import check_merging
 from tailrace.driver.repeatable import check, unrepeatable
@@ -80,7 +81,7 @@ class Analysis:
 
     planning: Planning
     reasons: tuple[str, ...]
-    cut: tuple[str, ...]  # the shuffles between the two, as Spark prints them, without this session's ids
+    cut: tuple[str, ...]  # the shuffles between the two, as `ColumnNames` prints them
     partitions: int | None  # tasks that write; None: the reading tasks write
     observes: bool = False  # whether the function counts with observe()
 
@@ -119,7 +120,7 @@ def analyse(frame: DataFrame, leaf: DataFrame, most: int | None = None) -> Analy
         shuffles
     )
     order = list(Planning)
-    cut, partitions = _cut(shuffles)
+    cut, partitions = _cut(shuffles, root)
     check_merging(planned, source.ends, partitions, most)
     return Analysis(
         planning=max((level for level, _ in reasons), key=order.index, default=Planning.KEPT),
@@ -133,17 +134,20 @@ def analyse(frame: DataFrame, leaf: DataFrame, most: int | None = None) -> Analy
 def planned_cut(frame: DataFrame, leaf: DataFrame) -> tuple[tuple[str, ...], int | None]:
     """Return `cut` and `partitions` of the analysis for a frame as it will run; its last step may be a coalesce."""
     source = Leaf(leaf)
-    root = tree(frame._jdf.queryExecution().executedPlan(), source.ends)
+    execution = frame._jdf.queryExecution()
+    root = tree(execution.executedPlan(), source.ends)
     way = _physical_path(root, source, _MERGED)[1:]
-    cut, partitions = _cut([node for node in way if node.name == "Exchange"])
+    cut, partitions = _cut([node for node in way if node.name == "Exchange"], tree(execution.analyzed(), source.ends))
     most = next((node.plan.numPartitions() for node in way if node.name == "Coalesce"), None)
     check_merging(root, source.ends, partitions, most)
     return cut, partitions
 
 
-def _cut(shuffles: list[Node]) -> tuple[tuple[str, ...], int | None]:
-    partitions = shuffles[-1].plan.outputPartitioning().numPartitions() if shuffles else None
-    return tuple(_partitioning(node) for node in shuffles), partitions
+def _cut(shuffles: list[Node], analysed: Node) -> tuple[tuple[str, ...], int | None]:
+    if not shuffles:
+        return (), None
+    names, found = ColumnNames(analysed), [node.plan.outputPartitioning() for node in shuffles]
+    return tuple(map(names.printed, found)), found[-1].numPartitions()
 
 
 class Leaf:
@@ -266,7 +270,7 @@ def _physical_path(root: Node, leaf: Leaf, known: frozenset[str] = _NARROW) -> l
         if name == "Exchange":
             kind = node.plan.outputPartitioning().getClass().getSimpleName()
             if kind not in _PARTITIONINGS:
-                raise unrepeatable(f"Spark has planned {_partitioning(node)}")
+                raise unrepeatable(f"Spark has planned {unnumbered(node.plan.outputPartitioning())}")
         elif name not in known:
             raise unrepeatable(f"Spark has planned {name}, which is not known to be repeatable")
     return path
@@ -292,10 +296,6 @@ def _check_shuffle(node: Node, doubts: Doubts) -> None:
         why = doubts.why(key, below)
         if why:
             raise unrepeatable(f"the shuffle by {key.sql()} depends on {why}")
-
-
-def _partitioning(node: Node) -> str:
-    return re.sub(r"#\d+L?", "", node.plan.outputPartitioning().toString())
 
 
 # -- what a kept plan would freeze -----------------------------------------------------------------

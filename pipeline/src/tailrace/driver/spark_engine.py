@@ -28,7 +28,7 @@ from tailrace.driver.task_reports import reports
 from tailrace.driver.tasks import WARMING, BatchInfo, Tasks
 from tailrace.gateway import ReadDone, Written
 from tailrace.gateway.answers import RESULT, written_of
-from tailrace.progress.plan import Plan, Range, SinkPartition
+from tailrace.progress.plan import Plan, Range, SinkPartition, shown_cuts
 from tailrace.stages.arrow_stages import ArrowSpec, unsupported
 from tailrace.stages.assembly import Assembly
 from tailrace.stages.rules import Judged
@@ -305,15 +305,15 @@ class SparkEngine:
         """Refuse a plan that was cut differently from how this function cuts."""
         if cut.fits(plan):
             return
-        outputs = cut.outputs if cut.shuffles else len(plan.parts)
+        outputs, (was, now) = cut.outputs if cut.shuffles else len(plan.parts), shown_cuts(plan.cut, cut.how)
         raise errors.CutChanged(
             f"batch {plan.batch} of {plan.pipeline!r} was planned with {plan.outputs} sink partitions for outputs"
-            f"{' behind ' + ', '.join(plan.cut) if plan.shuffles else ''}, but would now have {outputs}"
-            f"{' behind ' + ', '.join(cut.how) if cut.shuffles else ''}",
+            f"{' behind ' + was if plan.shuffles else ''}, but would now have {outputs}"
+            f"{' behind ' + now if cut.shuffles else ''}",
             kept="nothing more of the batch was delivered, and nothing is delivered twice",
-            then="start with the settings of the last run once (`tailrace run FILE --batch`), then change them; if a "
-            f"table that is joined has grown or shrunk, set {THRESHOLD} under `spark` so that it is joined as before, "
-            "and let broadcast(table) or table.hint('merge') decide from then on",
+            then="start with the settings of the last run once (`tailrace run FILE --batch`), then change them; if a joined "
+            f"table has grown or shrunk, set {THRESHOLD} under `spark` so that it is joined as before, and let "
+            "broadcast(table) or table.hint('merge') decide from then on",
         )
 
     def _job(self, plan: Plan, info: BatchInfo) -> AbstractContextManager[None]:

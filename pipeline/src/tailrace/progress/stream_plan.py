@@ -16,7 +16,19 @@ from typing import Any, NewType
 from tailrace.config import ISOLATION, Delivery
 from tailrace.errors import CutChanged, InvariantBroken, LedgerUnusable
 from tailrace.progress.plan import VERSION as PLAN_VERSION
-from tailrace.progress.plan import BatchId, Place, Plan, Range, Settings, SinkPartition, tampered, unlike, unpacked
+from tailrace.progress.plan import (
+    BatchId,
+    Place,
+    Plan,
+    Range,
+    Settings,
+    SinkPartition,
+    same_cut,
+    shown_cuts,
+    tampered,
+    unlike,
+    unpacked,
+)
 
 # What one task reads: source ranges joined by "+", or a shuffle's partition.
 Slice = NewType("Slice", str)
@@ -198,7 +210,7 @@ class StreamPlan:
         """
         now = replace(self, rules=rules, code=code, settings=settings, mixes=mixes, spread=spread)
         differs = (rules, code) != (self.rules, self.code) or unlike(self.settings, settings)
-        if differs or self.cut is not None:
+        if differs or (self.cut is not None and (cut is None or not same_cut(self.cut, cut))):
             now = replace(now, cut=cut)
         return replace(now, version=VERSION) if differs and self.version == UNNAMED else now
 
@@ -217,9 +229,9 @@ class StreamPlan:
 
     def check_cut(self, cut: tuple[str, ...] | None) -> None:
         """Raise CutChanged if Spark has planned other shuffles for a partly delivered batch than it was begun with."""
-        if self.cut is None or cut is None or self.cut == cut:
+        if self.cut is None or cut is None or same_cut(self.cut, cut):
             return
-        was, now = (", ".join(each) or "none" for each in (self.cut, cut))
+        was, now = (each or "none" for each in shown_cuts(self.cut, cut))
         raise CutChanged(
             f"batch {self.batch} of {self.pipeline!r} is delivered in part, and was begun with the shuffles {was}; "
             f"Spark would now plan {now}: it joins a table by its size, and that or a setting has changed",

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tailrace import crash_points, errors
 from tailrace.crash_points import Point
 from tailrace.driver.catalyst import tree
+from tailrace.driver.column_names import ColumnNames
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Parts
 from tailrace.driver.lead import overtaken
@@ -62,6 +63,7 @@ class Runner:
         self._touched = self._in_part = False
         self._joins = False  # whether joins that shuffle were checked
         self._judged: tuple[str, ...] = ()  # the shuffles that were judged last
+        self._names: ColumnNames | None = None
         self._seen: Parts = frozenset()
         self._once = False  # whether the run ends with the open batch
         self._chosen = False  # whether a person has chosen where the first batch begins
@@ -242,7 +244,9 @@ class Runner:
         if not self._joins and executed.joined(plan):
             analysis.check_joins(stream)
             self._joins = True
-        shuffles = shuffle_keys.of_stream(plan)
+        if self._names is None:
+            self._names = ColumnNames(tree(stream._jdf.queryExecution().analyzed()), generated=True)
+        shuffles = shuffle_keys.of_stream(plan, self._names)
         if shuffles != self._judged:
             analysis.check_keys(stream, plan)
             self._judged = shuffles

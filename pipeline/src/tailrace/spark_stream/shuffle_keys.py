@@ -16,6 +16,7 @@ from typing import Any
 
 from tailrace.driver.branches import Choice, choices, records_of, streams, unions
 from tailrace.driver.catalyst import Node, evaluated, items, references, tree
+from tailrace.driver.column_names import ColumnNames
 from tailrace.driver.dealing import join_type
 from tailrace.driver.python_functions import commands
 from tailrace.spark_stream import function_digest
@@ -65,10 +66,10 @@ def with_branches(keys: ShuffleKeys, query: Any, batch: Any, number: int) -> Shu
     return ShuffleKeys(_digest([keys.code, texts, *columns.functions]), keys.printed)
 
 
-def of_stream(executed: Node) -> tuple[str, ...]:
-    """Return the shuffles between a query's source and its sink, as Spark prints them, without this session's ids."""
+def of_stream(executed: Node, names: ColumnNames) -> tuple[str, ...]:
+    """Return the shuffles between a query's source and its sink; `names` are of the stream's analysed plan."""
     return tuple(
-        _IDS.sub("", node.plan.outputPartitioning().toString())
+        names.printed(node.plan.outputPartitioning())
         for node in nodes(executed)
         if node.name == "Exchange" and any(each.name.startswith("MicroBatchScan") for each in node)
     )

@@ -18,6 +18,7 @@ from tailrace.config import Pipeline
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.topics import agreed_ids
+from tailrace.progress.ledger import Ledger
 from tailrace.progress.stream_plan import offsets_of, replace_offsets
 from tailrace.spark_stream import stream
 from tailrace.spark_stream.checkpoint import Checkpoint
@@ -183,6 +184,23 @@ def test_starting_driver_that_is_overtaken_removes_nothing_of_the_newer_one(
     one.send(numbered(12, 14))
     one.run(**made)
     assert one.values() == numbered(0, 14)
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+def test_beginning_is_recorded_with_the_ids_on_which_the_brokers_agree(
+    one: Bench, monkeypatch: pytest.MonkeyPatch, *, stateful: bool
+) -> None:
+    """A broker that lags does not know the topic yet. Without its id, a recreation would go unnoticed."""
+    made: dict[str, Any] = {"source": {"auto.offset.reset": "latest"}}
+    if stateful:
+        made = sections(one, **made["source"])
+    with monkeypatch.context() as patched:
+        patched.setattr(source, "ids", lambda *given: {})
+        one.run(**made)
+    with Ledger.of(one.pipeline(**made)) as ledger:
+        plan = ledger.latest()
+    assert plan is not None
+    assert plan.topics == agreed_ids(Cluster(one.pipeline().kafka), [one.source])
 
 
 @pytest.mark.parametrize(("told", "kind"), [("none", None), ("a former one", None), ("none", "for long")])

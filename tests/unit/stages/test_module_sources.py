@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,34 @@ def test_file_in_a_folder_below_finds_its_own_neighbours(tmp_path: Path) -> None
     """Imports start at the file, not at the pipeline."""
     write(tmp_path, jobs__models="import fields\n", jobs__fields="", fields="")
     assert names(tmp_path, "jobs/models.py:Order") == ["jobs/fields.py", "jobs/models.py"]
+
+
+def test_package_that_a_finder_of_its_own_finds_brings_its_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install --editable` adds such a finder for a package that does not lie on Python's path."""
+    write(tmp_path / "elsewhere", shop__prices="from shop import tax\n", shop__tax="")
+    (tmp_path / "elsewhere" / "shop" / "__init__.py").write_text("")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> object:
+            place = tmp_path / "elsewhere" / "shop"
+            found = importlib.util.spec_from_file_location(
+                name, place / "__init__.py", submodule_search_locations=[str(place)]
+            )
+            return found if name == "shop" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    found = [each.name for each in sources("shop.prices:Order", tmp_path)]
+    assert found == ["__init__.py", "prices.py", "tax.py"]
+
+
+def test_package_in_two_places_brings_the_module_from_the_second(tmp_path: Path) -> None:
+    """A package without an __init__.py may have parts of several installed projects."""
+    write(tmp_path / "one", shop__other="")
+    write(tmp_path / "two", shop__prices="")
+    assert names(tmp_path, "shop.prices:Order", tmp_path / "one", tmp_path / "two") == ["two/shop/prices.py"]
 
 
 def test_installed_package_brings_its_own_modules_only(tmp_path: Path) -> None:

@@ -90,13 +90,14 @@ def test_standby_that_no_broker_answers_asks_for_the_topics(monkeypatch: pytest.
     assert bench.asked == 2
 
 
-def test_standby_that_the_brokers_do_not_list_joins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would wait for ever, and say that it is ready."""
+@pytest.mark.parametrize("was", [True, False])
+def test_standby_that_the_brokers_do_not_list_joins_anew(monkeypatch: pytest.MonkeyPatch, *, was: bool) -> None:
+    """It would wait for ever, and say that it is ready if it `was` listed before."""
     monkeypatch.setattr(warming, "workers", lambda spark: None)
 
     def holders() -> list[Holder]:
         if len(bench.held) < 2:
-            return [LEADER] if bench.announced.is_set() else [LEADER, OWN]
+            return [LEADER, OWN] if was and not bench.announced.is_set() else [LEADER]
         return [OWN]
 
     bench = Bench(monkeypatch, holders)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from tailrace.admin.moved_plan import differs, given_up, kept_ids, markers_ahead, moved
 from tailrace.config import Delivery, Pipeline
+from tailrace.driver.recovery import known_ids
 from tailrace.errors import (
     BatchOpen,
     ConfigInvalid,
@@ -56,7 +57,7 @@ class Situation:
     @property
     def read(self) -> Positions:
         """Where it continues in the topics that it has read, and not in others of the same names."""
-        planned = (self.plan.topics or {}) if self.plan is not None else {}
+        planned = known_ids(self.plan) or self.ids  # version 0.1 names no ids
         return {
             place: at for place, at in self.positions.items() if planned.get(place[0]) == self.ids.get(place[0], "")
         }

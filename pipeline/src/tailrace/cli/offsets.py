@@ -159,7 +159,8 @@ def reset(
         from tailrace.admin.targets import ends_of
 
         earliest = (to or desk.pipeline.source.auto_offset_reset) is Reset.EARLIEST
-        return ends_of(desk.pipeline, desk.cluster, _places(desk, topic, before), desk.now.read, earliest)
+        read = {place: min(at, before.get(place, at)) for place, at in desk.now.read.items()}
+        return ends_of(desk.pipeline, desk.cluster, _places(desk, topic, before), read, earliest)
 
     _change(file, How(dry_run, yes, give_up, output), wanted, alone=topic is None)
 

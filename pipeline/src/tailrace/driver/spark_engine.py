@@ -311,8 +311,8 @@ class SparkEngine:
             f"{' behind ' + was if plan.shuffles else ''}, but would now have {outputs}"
             f"{' behind ' + now if cut.shuffles else ''}",
             kept="nothing more of the batch was delivered, and nothing is delivered twice",
-            then="start with the settings of the last run once (`tailrace run FILE --batch`), then change them; if a joined "
-            f"table has grown or shrunk, set {THRESHOLD} under `spark` so that it is joined as before, and let "
+            then="start with the settings of the last run once (`tailrace run FILE --batch`), then change them; if a "
+            f"joined table has grown or shrunk, set {THRESHOLD} under `spark` so that it is joined as before, and let "
             "broadcast(table) or table.hint('merge') decide from then on",
         )
 

@@ -33,7 +33,8 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
     plan, pipeline = recovered.plan, context.pipeline
     ids = source.ids(pipeline, context.cluster, recovery.known_ids(plan))
     if plan is None:
-        ids = source.sure_ids(ids, context.cluster)  # where it begins is recorded with these
+        topics = {topic for topic, _ in source.partitions_of(pipeline, context.cluster)}
+        ids = source.sure_ids(topics, context.cluster)  # where it begins is recorded with these
         recovery.check_new(pipeline, context.ledger, context.cluster, recovered.markers)
     context.emit(Started(pipeline.pipeline, context.run, plan.batch + 1 if plan else 0))
     loop = Loop(context, engine, plan=plan)
@@ -53,6 +54,8 @@ def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: b
         anew = first_position.moved(context, plan, positions) if isinstance(plan, Plan) else {}
         loop.positions = _checked(context, loop, positions | anew, again, ids)
         if anew:
+            new = {topic for topic, _ in loop.positions} - recovery.known_ids(plan).keys()
+            ids |= source.sure_ids(new, context.cluster)
             loop.plan = first_position.pinned(context, ids, loop.positions, loop.away)
         if loop.plan is not None and loop.plan.done and not plan.done:  # given up: the driver that planned it ends
             loop.settle()

@@ -113,13 +113,15 @@ class Checkpoint:
     def _keep_beginning(self, plan: StreamPlan, present: Collection[Place]) -> None:
         """Make sure that Spark begins an open batch where it was planned, in each partition that there still is."""
         entry = self._read(f"offsets/{plan.batch}")
-        begins = {place: offset for place, offset in beginning.planned(plan, entry).items() if place in present}
+        every = beginning.planned(plan, entry)
+        begins = {place: offset for place, offset in every.items() if place in present}
         name = beginning.told_by(plan.batch)
         found = self._read(name) if self._exists(name) else ""
         if not found and plan.batch > 0:  # Spark refuses to continue, and names the entry
             return
         if plan.is_empty_beginning:  # a start that was to begin it elsewhere may have told the ledger only
-            kept = beginning.completed("", beginning.named(found) | begins)
+            before = {place: offset for place, offset in beginning.named(found).items() if place in every}
+            kept = beginning.completed("", before | begins)
         else:
             kept = beginning.completed(found, begins)
         if kept != found:

@@ -21,6 +21,7 @@ from tailrace.progress.elsewhere import Elsewhere, elsewhere
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import CONTINUE, Marker, check_not_behind
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, unlike
+from tailrace.progress.predecessor import undelivered
 from tailrace.progress.stream_plan import VERSION, Slice, StreamPlan, assign
 from tailrace.spark_stream import replay_checks, shuffle_keys, spark_source
 from tailrace.spark_stream.cut_checks import CutChecks
@@ -114,6 +115,8 @@ class ExactlyOnce:
             markers = ledger.markers(fenced=plan.sinks > 0)
             replay_checks.check_same(plan, planned)
             replay_checks.check_sink(plan, planned)
+            if plan.sinks and not undelivered(plan, markers):  # however it would be cut now
+                return
             # This may refuse the query, and then the plan must not name its code.
             assigned = replay_checks.assigned(plan, plan.slices if replay_checks.same_single(plan, planned) else slices)
             plan = self._replayed(ledger, plan, planned, markers, noted.printed)

@@ -43,12 +43,17 @@ def assigned(known: StreamPlan, slices: tuple[Slice, ...]) -> tuple[SinkPartitio
     try:
         return assign(known, slices)
     except errors.CutChanged as error:
-        raise errors.CutChanged(
-            error.what,
-            kept=error.kept,
-            then="if the query, its settings or those of the session have changed, finish the batch with the query as "
-            f"it was, with the trigger availableNow; if records are gone, {CONTINUE}",
-        ) from None
+        then = (
+            "if the query, its settings or those of the session have changed, finish the batch with the query as it "
+            f"was, with the trigger availableNow; if records are gone, {CONTINUE}"
+        )
+        if any(each.startswith("file:") for each in known.slices):
+            then = (
+                "Spark divides files by the number of cores that it has: start the query with as many as in its last "
+                "run, or set spark.sql.files.minPartitionNum to that number; if the query has changed, finish the "
+                "batch with the query as it was"
+            )
+        raise errors.CutChanged(error.what, kept=error.kept, then=then) from None
 
 
 def same_single(known: StreamPlan, now: StreamPlan) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib.machinery
+import importlib.util
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -46,9 +47,13 @@ def sources(reference: str, folder: Path, path: Sequence[str] | None = None) -> 
         found = [file] if file.is_file() else []
         home = _Home(file.parent)
     else:
-        located = _located(where, [str(folder.resolve()), *(sys.path if path is None else path)])
-        if located is None:
+        homes = _located(where, [str(folder.resolve()), *(sys.path if path is None else path)])
+        if not homes and path is None:
+            homes = _imported(where)
+        if not homes:
             return ()
+        # The parts of a package without an __init__.py may lie in several places.
+        located = next((each for each in homes if _has(each, where)), homes[0])
         home = located if located.root != folder.resolve() else _Home(located.root)
         found = list(home.files(where))
     known: set[Path] = set()
@@ -60,19 +65,37 @@ def sources(reference: str, folder: Path, path: Sequence[str] | None = None) -> 
     return tuple(sorted(known))
 
 
-def _located(where: str, path: Sequence[str]) -> _Home | None:
+def _has(home: _Home, where: str) -> bool:
+    """Return whether the module itself lies there."""
+    own = {where.rpartition(".")[2], "__init__"}
+    return any(each.stem in own for each in list(home.files(where))[-1:])
+
+
+def _located(where: str, path: Sequence[str]) -> list[_Home]:
+    """Return where a module's package lies, as Python finds it on a path."""
     top = where.partition(".")[0]
     try:
-        spec = importlib.machinery.PathFinder.find_spec(top, list(path))
+        return _homes(importlib.machinery.PathFinder.find_spec(top, list(path)), top)
     except (ImportError, ValueError):
-        return None
+        return []
+
+
+def _imported(where: str) -> list[_Home]:
+    """Return where a module's package lies that no path leads to: `pip install --editable` adds a finder of its own."""
+    top = where.partition(".")[0]
+    try:
+        return _homes(importlib.util.find_spec(top), top)
+    except Exception:  # such a finder is not ours, and the import itself says what is wrong
+        return []
+
+
+def _homes(spec: importlib.machinery.ModuleSpec | None, top: str) -> list[_Home]:
     if spec is None:
-        return None
-    for place in spec.submodule_search_locations or ():
-        return _Home(Path(place).resolve().parent, top)
-    if spec.origin is None or not spec.origin.endswith(".py"):
-        return None
-    return _Home(Path(spec.origin).resolve().parent, top)
+        return []
+    places = list(spec.submodule_search_locations or ())
+    if not places and spec.origin is not None and spec.origin.endswith(".py"):
+        return [_Home(Path(spec.origin).resolve().parent, top)]
+    return [_Home(Path(each).resolve().parent, top) for each in places]
 
 
 def _imports(file: Path, root: Path) -> Iterator[str]:

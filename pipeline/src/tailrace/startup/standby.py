@@ -90,7 +90,7 @@ class Standby:
                 continue
             now = time.monotonic()
             heard = now if listed else heard
-            if announced and now - heard > _UNLISTED * self.context.pipeline.ledger.lease:
+            if now - heard > _UNLISTED * self.context.pipeline.ledger.lease:
                 self.lease.hold(Phase.STANDBY)  # that client may not hear of the brokers for good
                 heard = now
             if next_in_line(holders, self.context.run):

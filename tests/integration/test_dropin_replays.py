@@ -183,6 +183,20 @@ def test_batch_of_a_source_other_than_kafka_is_known_by_its_query(
     assert numbers(one) == list(range(30))
 
 
+def test_batch_of_a_query_with_state_is_read_again_though_all_of_it_is_delivered(
+    bench: MakeBench, tmp_path: Path
+) -> None:
+    """Its state is made only then, and Spark refuses to note a batch without it."""
+    one = bench(partitions=2)
+    fill(one, 0, 20)
+    kept = read(one).dropDuplicates(["value"])
+    deliver(kept, one, tmp_path / "c", id=one.name)
+    forget(tmp_path / "c")
+    fill(one, 10, 30)
+    deliver(kept, one, tmp_path / "c", id=one.name)
+    assert numbers(one) == list(range(30))
+
+
 def test_files_that_spark_divides_otherwise_after_a_restart_are_refused(
     bench: MakeBench, spark: SparkSession, tmp_path: Path
 ) -> None:

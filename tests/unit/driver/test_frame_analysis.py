@@ -160,6 +160,21 @@ def test_shuffles_by_two_columns_of_one_name_are_told_apart(leaf: DataFrame, tab
     assert same_cut(without_numbers(by_records), by_name)  # as an earlier version has planned
 
 
+def test_shuffles_by_two_functions_in_join_conditions_are_told_apart(leaf: DataFrame, table: DataFrame) -> None:
+    """Spark gives the results of both one name."""
+    first, second = F.udf(lambda key: key, "long"), F.udf(lambda key: key + 1, "long")
+
+    def cut(one: str, other: str) -> tuple[str, ...]:
+        names, others = table.toDF("k", "name"), table.toDF("l", "other")
+        joined = leaf.join(names.hint(one), first(leaf.key) == F.col("k"))
+        return analyse(joined.join(others.hint(other), second(leaf.value.cast("long")) == F.col("l")), leaf).cut
+
+    by_first, by_second = cut("merge", "broadcast"), cut("broadcast", "merge")
+    assert without_numbers(by_first) == without_numbers(by_second)
+    assert not same_cut(by_first, by_second)
+    assert same_cut(by_first, cut("merge", "broadcast"))
+
+
 def test_random_column_that_decides_no_task_may_occur_with_a_shuffle(leaf: DataFrame) -> None:
     """A random column is refused only as a key."""
     found = analyse(leaf.withColumn("r", F.rand()).repartition(4, "key"), leaf)

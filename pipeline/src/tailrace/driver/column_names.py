@@ -8,9 +8,11 @@ it has among those of its name in the analysed plan, which no size changes.
 from __future__ import annotations
 
 import re
+import zlib
+from collections.abc import Iterator
 from typing import Any
 
-from tailrace.driver.catalyst import Node, items
+from tailrace.driver.catalyst import Node, evaluated, items
 
 _COLUMN = re.compile(r"#(\d+)L?")
 _GENERATED = re.compile(r"(?:_\d+)?#(\d+)L?")  # without the number in which names may end that Spark has made
@@ -36,11 +38,25 @@ class ColumnNames:
                 if column not in self._numbers:
                     self._numbers[column] = seen[name] = seen.get(name, 0) + 1
 
-    def printed(self, partitioning: Any) -> str:
-        """Return how Spark prints a partitioning, with these numbers instead of this session's ids."""
+    def printed(self, exchange: Node) -> str:
+        """Return how Spark prints what a shuffle partitions by, with these numbers instead of this session's ids.
+
+        Spark's optimizer gives the results of Python functions in a join's condition one name, too. Their number is of
+        the call.
+        """
 
         def numbered(found: re.Match[str]) -> str:
-            number = self._numbers.get(int(found[1]))
+            column = int(found[1])
+            number = self._numbers.get(column)
+            if number is None and (call := next(_calls(exchange, column), None)) is not None:
+                number = zlib.crc32(self._column.sub(numbered, str(call.toString())).encode())
             return "" if number is None else f"~{number}"
 
-        return self._column.sub(numbered, str(partitioning.toString()))
+        return self._column.sub(numbered, str(exchange.plan.outputPartitioning().toString()))
+
+
+def _calls(root: Node, column: int) -> Iterator[Any]:
+    """Yield the call of a Python function that makes a column."""
+    for node in root:
+        if (call := evaluated(node).get(column)) is not None:
+            yield call

@@ -146,8 +146,8 @@ def planned_cut(frame: DataFrame, leaf: DataFrame) -> tuple[tuple[str, ...], int
 def _cut(shuffles: list[Node], analysed: Node) -> tuple[tuple[str, ...], int | None]:
     if not shuffles:
         return (), None
-    names, found = ColumnNames(analysed), [node.plan.outputPartitioning() for node in shuffles]
-    return tuple(map(names.printed, found)), found[-1].numPartitions()
+    partitions = shuffles[-1].plan.outputPartitioning().numPartitions()
+    return tuple(map(ColumnNames(analysed).printed, shuffles)), partitions
 
 
 class Leaf:

@@ -24,6 +24,7 @@ from tailrace.progress.plan import BatchId, Plan, SinkPartition, unlike
 from tailrace.progress.predecessor import undelivered
 from tailrace.progress.stream_plan import VERSION, Slice, StreamPlan, assign
 from tailrace.spark_stream import replay_checks, shuffle_keys, spark_source
+from tailrace.spark_stream.analysis import holds_state
 from tailrace.spark_stream.cut_checks import CutChecks
 from tailrace.spark_stream.sink import BatchWrite, planned_as_written, writing, written_by
 from tailrace.spark_stream.sink_calls import Call, Calls, Key, bare_errors, key_of
@@ -115,7 +116,8 @@ class ExactlyOnce:
             markers = ledger.markers(fenced=plan.sinks > 0)
             replay_checks.check_same(plan, planned)
             replay_checks.check_sink(plan, planned)
-            if plan.sinks and not undelivered(plan, markers):  # however it would be cut now
+            stateless = not any(map(holds_state, tree(_query(spark).logicalPlan())))
+            if stateless and plan.sinks and not undelivered(plan, markers):  # however it would be cut now
                 return
             # This may refuse the query, and then the plan must not name its code.
             assigned = replay_checks.assigned(plan, plan.slices if replay_checks.same_single(plan, planned) else slices)

@@ -69,7 +69,7 @@ def with_branches(keys: ShuffleKeys, query: Any, batch: Any, number: int) -> Shu
 def of_stream(executed: Node, names: ColumnNames) -> tuple[str, ...]:
     """Return the shuffles between a query's source and its sink; `names` are of the stream's analysed plan."""
     return tuple(
-        names.printed(node.plan.outputPartitioning())
+        names.printed(node)
         for node in nodes(executed)
         if node.name == "Exchange" and any(each.name.startswith("MicroBatchScan") for each in node)
     )

@@ -127,7 +127,7 @@ def _recorded(context: Context, topics: SourceTopics, known: Plan) -> tuple[Topi
         places = listed([f"{named(place)} at {positions[place]}" for place in sorted(positions)])
         context.emit(Noted(f"there is no batch yet; beginning at the offsets in the ledger: {places}"))
     positions |= cluster.earliest([each for each in source.partitions_of(pipeline, cluster) if each not in positions])
-    topics.learn({topic for topic, _ in positions}, {topic for topic, _ in known.ends})
+    topics.learn({topic for topic, _ in positions}, {topic for topic, _ in stored})
     if anew or again or notes:  # recorded before anything is read, so that the next start does not reset again
         known = first_position.pinned(context, topics.of(positions), positions, chosen=first_position.by_hand(known))
     return positions, known

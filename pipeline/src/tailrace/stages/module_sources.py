@@ -48,8 +48,8 @@ def sources(reference: str, folder: Path, path: Sequence[str] | None = None) -> 
         home = _Home(file.parent)
     else:
         homes = _located(where, [str(folder.resolve()), *(sys.path if path is None else path)])
-        if not homes and path is None:
-            homes = _imported(where)
+        if path is None and not any(_has(each, where) for each in homes):
+            homes = [*_imported(where), *homes]
         if not homes:
             return ()
         # The parts of a package without an __init__.py may lie in several places.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from confluent_kafka import TopicPartition
 from tailrace import errors
 from tailrace.config import Kafka
 from tailrace.kafka import group_offsets as module
+from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.group_offsets import group_offsets
 
 ADDRESSES = {1: "a:1", 2: "b:2", 3: "c:3"}
@@ -20,13 +20,11 @@ SILENT, DENIED = errors.BrokerUnreachable("no answer"), errors.NotAuthorized("th
 def ask(monkeypatch: pytest.MonkeyPatch, told: dict[int, Any]) -> dict[tuple[str, int], TopicPartition]:
     """Ask for a group's offsets while the brokers say this; each has its own number as the offset."""
     number = {address: broker for broker, address in ADDRESSES.items()}
-    listed = {broker: SimpleNamespace(host=address[0], port=address[2]) for broker, address in ADDRESSES.items()}
-    admin = SimpleNamespace(list_topics=lambda timeout: SimpleNamespace(brokers=listed))
 
     def offsets(kafka: Kafka, group: str, rights: Any) -> dict[tuple[str, int], TopicPartition]:
         return {("in", 0): TopicPartition("in", 0, number[kafka.bootstrap_servers])}
 
-    monkeypatch.setattr(module, "AdminClient", lambda options: admin)
+    monkeypatch.setattr(Cluster, "addresses", lambda cluster: ADDRESSES)
     monkeypatch.setattr(module, "_told", lambda kafka, group, rights: told[number[kafka.bootstrap_servers]])
     monkeypatch.setattr(module, "_offsets", offsets)
     return dict(group_offsets(Kafka(bootstrap_servers="a:1,b:2,c:3"), "job"))

@@ -31,11 +31,12 @@ _TRIES = 5  # Spark tries a task four times
 def run(context: Context, engine: Engine, recovered: Recovered, *, until_read: bool) -> None:
     """Continue where the ledger says, until a stop is requested."""
     plan, pipeline = recovered.plan, context.pipeline
-    ids = source.ids(pipeline, context.cluster, recovery.known_ids(plan))
-    if plan is None:
+    if plan is None:  # where it begins is recorded with the ids
         topics = {topic for topic, _ in source.partitions_of(pipeline, context.cluster)}
-        ids = source.sure_ids(topics, context.cluster)  # where it begins is recorded with these
+        ids = source.sure_ids(topics, context.cluster)
         recovery.check_new(pipeline, context.ledger, context.cluster, recovered.markers)
+    else:
+        ids = source.ids(pipeline, context.cluster, recovery.known_ids(plan))
     context.emit(Started(pipeline.pipeline, context.run, plan.batch + 1 if plan else 0))
     loop = Loop(context, engine, plan=plan)
     if plan is None:

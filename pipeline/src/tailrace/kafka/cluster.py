@@ -34,12 +34,11 @@ from tailrace.kafka.clients import (
 )
 from tailrace.kafka.errors import STRANGER, UNKNOWN_TOPIC, code_of, denied, is_denied, is_retriable, stranger, translate
 from tailrace.kafka.handles import handle
-from tailrace.kafka.leaders import leaders_of
+from tailrace.kafka.leaders import CUT_OFF, leaders_of
 from tailrace.kafka.rights import Operation, on_group, on_topic
 
 _SPREAD = 3.0  # seconds within which every broker learns of a new topic
 _KEPT = "everything that was delivered; nothing more was read"
-_CUT_OFF = "start the pipeline again; if this repeats, look for a broker that is cut off from the others"
 _MISSES = 2  # unanswered requests for offsets in a row, after which the client is replaced
 
 
@@ -291,9 +290,9 @@ class Cluster:
             except KafkaException as error:
                 raise translate(error, f"asking which brokers lead {topic}") from error
             for number, found in said.items():
-                leader = found.agreed(f"{topic}-{number}", _KEPT, _CUT_OFF)
+                leader = found.agreed(f"{topic}-{number}", _KEPT, CUT_OFF)
                 if leader is None:
-                    raise errors.KafkaFailed(f"no broker knows {topic}-{number}", kept=_KEPT, then=_CUT_OFF)
+                    raise errors.KafkaFailed(f"no broker knows {topic}-{number}", kept=_KEPT, then=CUT_OFF)
                 led.setdefault(leader, []).append((topic, number))
         ends: TopicPartitions = {}
         for leader, theirs in led.items():

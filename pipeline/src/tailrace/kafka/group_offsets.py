@@ -17,25 +17,21 @@ from tailrace.config import Kafka
 from tailrace.errors import KafkaError as NoAnswer
 from tailrace.errors import NotAuthorized
 from tailrace.kafka.clients import ANSWER_LIMIT, LONGEST_REQUEST, SHORT_TRY, answered, client_options, persist
+from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import code_of
-from tailrace.kafka.leaders import Leaders
+from tailrace.kafka.leaders import CUT_OFF, Leaders
 from tailrace.kafka.rights import Right, on_group
 
 _AT_ONCE = 16  # brokers that are asked at the same time
 _KEPT = "nothing was read or written"
-_CUT_OFF = "start the pipeline again; if this repeats, look for a broker that is cut off from the others"
 
 Offsets = Mapping[tuple[str, int], TopicPartition]
 
 
 def group_offsets(kafka: Kafka, group: str) -> Offsets:
     """Return the offsets of a group, none if there is no such group; raise KafkaFailed if the brokers do not agree."""
-    admin = AdminClient(client_options(kafka))
-    listed = persist(lambda: admin.list_topics(timeout=ANSWER_LIMIT).brokers, "looking for the brokers")
-    alone = {
-        number: kafka.model_copy(update={"bootstrap_servers": f"{each.host}:{each.port}"})
-        for number, each in listed.items()
-    }
+    addresses = Cluster(kafka).addresses()
+    alone = {number: kafka.model_copy(update={"bootstrap_servers": each}) for number, each in addresses.items()}
     rights = [on_group(group)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         told = dict(zip(alone, pool.map(lambda each: _told(each, group, rights), alone.values()), strict=True))
@@ -44,7 +40,7 @@ def group_offsets(kafka: Kafka, group: str) -> Offsets:
     denials = [each for each in silent if isinstance(each, NotAuthorized)]
     if denials or not answers:
         raise (denials or silent)[0]
-    has = Leaders(len(alone), answers).agreed(f"the group {group!r}", _KEPT, _CUT_OFF)
+    has = Leaders(len(alone), answers).agreed(f"the group {group!r}", _KEPT, CUT_OFF)
     return {} if has is None else _offsets(alone[has], group, rights)
 
 

@@ -19,6 +19,7 @@ from tailrace.kafka.errors import UNKNOWN_TOPIC
 
 _AT_ONCE = 16  # brokers that are asked at the same time
 _MISSING = None  # the leader of a partition that does not exist
+CUT_OFF = "start the pipeline again; if this repeats, look for a broker that is cut off from the others"
 
 
 @dataclass(frozen=True)

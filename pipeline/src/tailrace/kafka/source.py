@@ -16,6 +16,7 @@ from tailrace.config import Isolation, OnDataLoss, Pipeline, Reset
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import denied
+from tailrace.kafka.leaders import CUT_OFF
 from tailrace.kafka.rights import Operation, on_topic
 from tailrace.kafka.topics import agreed_ids, by_name
 
@@ -110,7 +111,7 @@ def _agreed(ask: Callable[[], Mapping[str, tuple[str, int]]], planned: Mapping[s
                 f"the brokers have contradicted each other about the ids of {', '.join(sorted(found)[:5])} for "
                 f"{time.monotonic() - begun:.0f} s",
                 kept="nothing was read or written",
-                then="start the pipeline again; if this repeats, look for a broker that is cut off from the others",
+                then=CUT_OFF,
             )
         time.sleep(_ASK_EVERY)
         now = answer()
@@ -136,7 +137,7 @@ def sure_ids(names: Collection[str], cluster: Cluster) -> dict[str, str]:
             raise errors.BrokerUnreachable(
                 f"the brokers do not agree on the id of {', '.join(lacking[:5])}",
                 kept="everything that was delivered; nothing more was read",
-                then="start the pipeline again; if this repeats, look for a broker that is cut off from the others",
+                then=CUT_OFF,
             )
         time.sleep(_ASK_EVERY)
     return agreed

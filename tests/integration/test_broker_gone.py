@@ -234,5 +234,7 @@ def test_client_of_a_paused_broker_is_replaced_and_gets_offsets_afterwards(
                 kafka.brokers[0].resume()
         assert len(limits) <= sent + 1
         assert set(limits) == {3600}
+        # Right after it resumes it may list no broker at all, until it has registered itself again.
+        wait_until(lambda: not silent(), "the broker to list itself again", 120)
         assert cluster.latest(place) == before
         assert len(made) > 1

@@ -225,6 +225,33 @@ def test_files_that_spark_divides_otherwise_after_a_restart_are_refused(
     assert numbers(one) == list(range(32))
 
 
+def test_files_that_one_task_reads_are_finished_however_spark_divides_them(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Behind `coalesce(1)` it has all of their rows with any number of cores."""
+    one = bench()
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "0.txt").write_text("".join(f"{number:07}\n" for number in range(32)))
+
+    def job(cores: int) -> None:
+        for name, value in (("openCostInBytes", 1), ("minPartitionNum", cores)):
+            spark.conf.set(f"spark.sql.files.{name}", value)
+        rows = spark.readStream.text(str(tmp_path / "in")).select(F.col("value").cast("binary").alias("value"))
+        deliver(faulty(rows.coalesce(1), tmp_path), one, tmp_path / "c", id=one.name)
+
+    (tmp_path / "broken").write_text("0")
+    try:
+        with pytest.raises(Exception, match="the fault of the test"):
+            job(4)
+        one.settle()
+        (tmp_path / "broken").unlink()
+        job(1)
+    finally:
+        for name in ("openCostInBytes", "minPartitionNum"):
+            spark.conf.unset(f"spark.sql.files.{name}")
+    assert numbers(one) == list(range(32))
+
+
 def by_hash(rows: DataFrame) -> DataFrame:
     """Distribute the rows by a computed column."""
     return rows.withColumn("k", F.hash("value") % 5).repartition(2, "k").drop("k")

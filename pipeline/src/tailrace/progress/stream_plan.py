@@ -37,7 +37,7 @@ REDIRECTED = 5  # planned for another sink, where late tasks of its driver write
 VERSION = 4
 UNNAMED = 3  # the digest does not name the code and the rules
 BEFORE = 1  # version 0.1, where rejected records were rows like any others
-_THEN = {
+AS_BEGUN = {
     VERSION: "start with the settings of the last run once (`tailrace run FILE --batch`), then change them",
     BEFORE: "finish the batch with version 0.1 (`tailrace run FILE --batch`), then upgrade",
 }
@@ -346,5 +346,5 @@ def _changed(plan: StreamPlan, slices: tuple[Slice, ...]) -> CutChanged:
         f"batch {plan.batch} of {plan.pipeline!r} was planned with {len(plan.slices)} sink partitions for outputs and "
         f"would now have {len(slices)}; missing now: {', '.join(missing) or 'none'}; new: {', '.join(new) or 'none'}",
         kept="nothing more of the batch was delivered; what was, is not delivered again",
-        then=_THEN.get(plan.version, _THEN[VERSION]),
+        then=AS_BEGUN.get(plan.version, AS_BEGUN[VERSION]),
     )

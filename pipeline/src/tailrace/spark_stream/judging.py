@@ -15,7 +15,7 @@ from tailrace.errors import CutChanged
 from tailrace.gateway import Written
 from tailrace.gateway.answers import RESULT, answer, written_of
 from tailrace.progress.plan import Plan, Range, SinkPartition
-from tailrace.progress.stream_plan import StreamPlan
+from tailrace.progress.stream_plan import AS_BEGUN, VERSION, StreamPlan
 from tailrace.spark_stream.gate import PROPERTY, Gate, JudgedBatch, gated
 from tailrace.spark_stream.sink import BatchWrite, deliver
 from tailrace.stages.assembly import Assembly
@@ -91,5 +91,5 @@ def check_reads(plan: StreamPlan, reads: tuple[Range, ...]) -> None:
         f"records and would now have {len(reads)}; missing now: {', '.join(map(str, missing)) or 'none'}; new: "
         f"{', '.join(map(str, new)) or 'none'}",
         kept="nothing more of the batch was delivered; what was, is not delivered again",
-        then="start with the settings of the last run once (`tailrace run FILE --batch`), then change them",
+        then=AS_BEGUN.get(plan.version, AS_BEGUN[VERSION]),
     )

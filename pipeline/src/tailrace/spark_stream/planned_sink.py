@@ -78,12 +78,12 @@ class ExactlyOnce:
     def _write(self, ledger: Ledger, frame: DataFrame, shown: DataFrame, number: int) -> None:
         """Write a batch, cut as Spark plans `shown`, which has all of the writing frame but the task's arguments."""
         spark, name = frame.sparkSession, self._name
-        slices, keys = _cut(shown)
+        plan, known = self._plan, self._plan.batch if self._plan else -1
+        slices, keys = _cut(shown, new=number > known)
         ranges = spark_source.read_from_kafka(shown)
         batch = _query(spark).lastExecution().toRdd().id()
         logical = _query(spark).logicalPlan(), shown._jdf.queryExecution().analyzed()
         noted = shuffle_keys.with_branches(keys, *logical, batch)
-        plan, known = self._plan, self._plan.batch if self._plan else -1
         if number < known:
             raise errors.CheckpointMismatch(
                 f"the ledger of {name!r} ends with batch {known}, and the checkpoint begins batch {number}",
@@ -134,7 +134,7 @@ class ExactlyOnce:
             seen=frozenset(markers),
         )
         rows = writing(frame, write, rows_of)
-        if _cut(rows) != (slices, keys):
+        if _cut(rows, new=False) != (slices, keys):
             raise replay_checks.planned_otherwise(plan)
         if new:
             self._write_plan(ledger, plan)
@@ -261,10 +261,10 @@ def _planned_anew(frame: DataFrame) -> DataFrame:
     return frame.select("*")
 
 
-def _cut(frame: DataFrame) -> tuple[tuple[Slice, ...], shuffle_keys.ShuffleKeys]:
+def _cut(frame: DataFrame, *, new: bool) -> tuple[tuple[Slice, ...], shuffle_keys.ShuffleKeys]:
     """Return what each task of a frame gets: its slices, and the keys of the shuffles if there are any."""
     query = _query(frame.sparkSession).lastExecution()
-    slices = spark_source.cut(frame, query.toRdd())[1]
+    slices = spark_source.cut(frame, query.toRdd(), new=new)[1]
     shuffles = any("#" in each for each in slices)
     return slices, shuffle_keys.digest(query, frame._jdf.queryExecution()) if shuffles else shuffle_keys.NONE
 

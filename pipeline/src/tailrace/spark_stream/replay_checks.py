@@ -6,6 +6,7 @@ from tailrace import errors
 from tailrace.progress.marker import CONTINUE
 from tailrace.progress.plan import SinkPartition
 from tailrace.progress.stream_plan import Slice, StreamPlan, assign
+from tailrace.spark_stream import spark_source
 
 
 def check_same(known: StreamPlan, now: StreamPlan) -> None:
@@ -57,9 +58,15 @@ def assigned(known: StreamPlan, slices: tuple[Slice, ...]) -> tuple[SinkPartitio
 
 
 def same_single(known: StreamPlan, now: StreamPlan) -> bool:
-    """Return whether the only sink partition of a batch is a limit's, which earlier versions named by what it reads."""
-    single = len(known.slices) == 1 and now.slices == ("#0",)
-    return single and sorted(known.slices[0].split("+")) == sorted(map(str, now.ranges))
+    """Return whether one task has all rows of a batch, then and now, which the two name in different ways.
+
+    Earlier versions named a limit's by what it reads. What a task reads of files depends on the number of cores.
+    """
+    if len(known.slices) != 1 or len(now.slices) != 1:
+        return False
+    if not any(map(spark_source.ranges_of, (known.slices[0], now.slices[0]))):
+        return True
+    return now.slices == ("#0",) and sorted(known.slices[0].split("+")) == sorted(map(str, now.ranges))
 
 
 def shuffles_changed(plan: StreamPlan, what: str) -> errors.CutChanged:

@@ -164,7 +164,8 @@ class Runner:
         begun = time.monotonic()
         self._phases.begin()
         with self._phases.timed("cut"):
-            ranges, slices = spark_source.cut(rows, rows._jdf.queryExecution().toRdd())
+            new = self._plan is None or self._plan.batch != number
+            ranges, slices = spark_source.cut(rows, rows._jdf.queryExecution().toRdd(), new=new)
             reads = spark_source.read_by(rows) if self._context.assembly.may_reject else ()
         if self._log is None or self._cut is None:
             raise errors.InvariantBroken(f"batch {number} came before the runner's begin()")

@@ -26,10 +26,15 @@ from tailrace.progress.stream_plan import Slice, offsets_json
 # batch, and the offset requests that Spark sends after each fetch queue behind it.
 NO_WAIT = {"kafka.fetch.max.wait.ms": "5"}
 # How Spark prints the range of a planned task.
+_RANGED = re.compile(r"[A-Za-z0-9._-]+-\d+:\d+-\d+")  # how a slice names it
 _RANGE = re.compile(r"KafkaOffsetRange\(([A-Za-z0-9._-]+)-(\d+),(\d+),(\d+),")
 # Why Spark does not plan a batch. The other reason, a range that could not be read, is a task's.
 _LOST = re.compile(r"data may have been lost because .*?\nReason: (?!Could not read)([^\n]+)", re.DOTALL)
 _PLANNED = "DataSourceRDDPartition"
+_SHOWN = (
+    "pass the frame of the batch itself (df.cache() keeps its rows), broadcast the tables that it is joined with, "
+    "union it with table.coalesce(1), or use coalesce(1) or repartition(n, column) by columns of the records"
+)
 _HIDDEN = "the frame no longer shows what its tasks read"
 
 
@@ -90,18 +95,26 @@ def active_query(spark: SparkSession, number: str) -> Any:
     return spark._jsparkSession.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(number))
 
 
-def cut(frame: DataFrame, stream: Any) -> tuple[tuple[Range, ...], tuple[Slice, ...]]:
+def cut(frame: DataFrame, stream: Any, *, new: bool) -> tuple[tuple[Range, ...], tuple[Slice, ...]]:
     """Return what Spark has planned for a batch: the source ranges in its order, and what each task reads.
 
-    `stream` is the RDD of the stream's own plan. Raise FunctionInvalid if a replay may not recognise what a task reads.
+    `stream` is the RDD of the stream's own plan. Raise FunctionInvalid if a replay may not recognise what a task reads,
+    or may never find it again; the latter of a new batch only, since one that is planned has its slices to compare.
     """
     rdd = frame._jdf.queryExecution().toRdd()
-    slices = tuple(map(Slice, _Tasks(rdd, stream).described(list(rdd.partitions()))))
-    seen: dict[Range, None] = {}
-    for each in slices:
-        for part in re.findall(r"[A-Za-z0-9._-]+-\d+:\d+-\d+", each):
-            seen[Range.parse(part)] = None
-    return tuple(seen), slices
+    tasks = _Tasks(rdd, stream)
+    slices = tuple(map(Slice, tasks.described(list(rdd.partitions()))))
+    if new and tasks.merged and not rdd.context().isLocal():
+        raise _unrepeatable(
+            f"coalesce({tasks.merged}) merges tasks that read Kafka by the executors' hosts, which a restart changes",
+            "use repartition(n, column) by columns of the records, or coalesce(1)",
+        )
+    return tuple(dict.fromkeys(part for each in slices for part in ranges_of(each))), slices
+
+
+def ranges_of(each: Slice) -> list[Range]:
+    """Return the ranges of Kafka that a slice names."""
+    return list(map(Range.parse, _RANGED.findall(each)))
 
 
 def read_by(frame: DataFrame) -> tuple[Range, ...]:
@@ -152,6 +165,7 @@ class _Tasks:
     def __init__(self, rdd: Any, stream: Any) -> None:
         self._rdd = rdd
         self._stream = stream
+        self.merged = 0  # into how many tasks Spark merges those that read Kafka
 
     def described(self, partitions: list[Any], *, alone: bool = False) -> list[str]:
         """Describe all partitions of an RDD. If it has only one (`alone`), this holds all its rows on any replay."""
@@ -172,6 +186,9 @@ class _Tasks:
             names = self.described([parent for each in merged for parent in each], alone=alone)
             if len(set(names)) < len(names) and not alone:
                 raise _unrepeatable("coalesce() merges branches of a union that read the same")
+            together = not alone and any(len(each) > 1 for each in merged)
+            if together and any(map(_RANGED.search, names)):
+                self.merged = len(partitions)
             following = iter(names)
             return ["+".join(next(following) for _ in each) for each in merged]
         if kind == "PartitionwiseSampledRDDPartition":
@@ -220,12 +237,9 @@ class _Tasks:
         return frozenset(within - beyond)
 
 
-def _unrepeatable(why: str) -> errors.FunctionInvalid:
+def _unrepeatable(why: str, then: str = _SHOWN) -> errors.FunctionInvalid:
     return errors.FunctionInvalid(
-        f"the query's rows cannot be cut the same way again: {why}",
-        kept="nothing was written",
-        then="pass the frame of the batch itself (df.cache() keeps its rows), broadcast the tables that it is joined "
-        "with, union it with table.coalesce(1), or use coalesce(1) or repartition(n, column) by columns of the records",
+        f"the query's rows cannot be cut the same way again: {why}", kept="nothing was written", then=then
     )
 
 

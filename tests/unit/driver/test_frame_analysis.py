@@ -161,18 +161,53 @@ def test_shuffles_by_two_columns_of_one_name_are_told_apart(leaf: DataFrame, tab
 
 
 def test_shuffles_by_two_functions_in_join_conditions_are_told_apart(leaf: DataFrame, table: DataFrame) -> None:
-    """Spark gives the results of both one name."""
+    """Spark gives the results of both one name, and prints both calls alike."""
     first, second = F.udf(lambda key: key, "long"), F.udf(lambda key: key + 1, "long")
 
     def cut(one: str, other: str) -> tuple[str, ...]:
         names, others = table.toDF("k", "name"), table.toDF("l", "other")
         joined = leaf.join(names.hint(one), first(leaf.key) == F.col("k"))
-        return analyse(joined.join(others.hint(other), second(leaf.value.cast("long")) == F.col("l")), leaf).cut
+        return analyse(joined.join(others.hint(other), second(leaf.key) == F.col("l")), leaf).cut
 
     by_first, by_second = cut("merge", "broadcast"), cut("broadcast", "merge")
     assert without_numbers(by_first) == without_numbers(by_second)
     assert not same_cut(by_first, by_second)
     assert same_cut(by_first, cut("merge", "broadcast"))
+
+
+def test_shuffle_by_a_function_of_transformed_values_is_the_same_in_each_frame(
+    leaf: DataFrame, table: DataFrame
+) -> None:
+    """PySpark numbers the variables of such expressions on from frame to frame."""
+    change = F.udf(lambda keys: keys[0], "long")
+
+    def cut() -> tuple[str, ...]:
+        keys = F.transform(F.array(leaf.key), lambda key: key + 1)
+        return analyse(leaf.join(table.hint("merge"), change(keys) == table.k), leaf).cut
+
+    assert cut() == cut()
+
+
+def test_shuffles_by_two_fields_of_one_name_are_told_apart(leaf: DataFrame, table: DataFrame) -> None:
+    """Spark's optimizer takes such a field out of its structure, and names its column only by the field."""
+    nested = leaf.select(
+        F.struct(F.col("key").alias("city"), F.lit(1).alias("x")).alias("shipping"),
+        F.struct(F.length("value").cast("long").alias("city"), F.lit(2).alias("x")).alias("billing"),
+        "value",
+    )
+    nested = nested.repartition(2, "value")  # or it would make the structures only after the joins
+
+    def cut(one: str, other: str) -> tuple[str, ...]:
+        names, others = table.toDF("k", "name"), table.toDF("l", "other")
+        joined = nested.join(names.hint(one), nested.shipping.city == F.col("k"))
+        joined = joined.join(others.hint(other), nested.billing.city == F.col("l"))
+        return analyse(joined.select("value", "name", "other"), leaf).cut
+
+    by_shipping, by_billing = cut("merge", "broadcast"), cut("broadcast", "merge")
+    assert "_extract_city" in by_shipping[-1]
+    assert without_numbers(by_shipping) == without_numbers(by_billing)
+    assert not same_cut(by_shipping, by_billing)
+    assert same_cut(by_shipping, cut("merge", "broadcast"))
 
 
 def test_random_column_that_decides_no_task_may_occur_with_a_shuffle(leaf: DataFrame) -> None:

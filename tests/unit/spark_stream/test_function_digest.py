@@ -59,6 +59,8 @@ def more(value):
 
 def unused(value):
     return value
+
+LIMIT = 1
 """
 DEEP = """
 import functools
@@ -151,6 +153,65 @@ def test_digest_changes_with_what_the_function_uses(
         assert not old or (job, helpers, deep) != (JOB, HELPERS, DEEP) or old == "make(5)"
         spaces.append(inside(tmp_path_factory.mktemp("job"), job, helpers, deep, 7 if old == "make(5)" else 5))
     assert spaces[0] != spaces[1]
+
+
+ASIDE = """
+import functools
+
+class Rule:
+    def __init__(self, keys):
+        self.keys = keys
+    def apply(self, value):
+        return self.keys.clean(value)
+
+class Kinds:
+    @functools.singledispatchmethod
+    def of(self, value):
+        return 1
+    @of.register
+    def _(self, value: int):
+        return 2
+    @of.register
+    def _(self, value: str):
+        return 4
+
+def given(keys, value):
+    return keys.clean(value)
+
+def make(divisor):
+    import helpers
+    import parts
+    import parts.deep
+    rule = Rule(helpers)
+    kinds = Kinds()
+    FORMS
+"""
+FORMS = {
+    "closure": "return lambda value: helpers.clean(value) + helpers.LIMIT",
+    "default": "return lambda value, keys=helpers: keys.clean(value) + keys.LIMIT",
+    "attribute": "return lambda value: rule.apply(value)",
+    "list": "return lambda value, all=[helpers]: all[0].clean(value)",
+    "argument": "return lambda value: given(helpers, value)",
+    "package": "return lambda value: parts.deep.far(value)",
+    "kind": "return lambda value: kinds.of(value)",
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "change"),
+    [(form, (".strip()", ".lower()")) for form in ("closure", "default", "attribute", "list", "argument")]
+    + [(form, ("LIMIT = 1", "LIMIT = 2")) for form in ("closure", "default")]
+    + [("package", ("value - 70", "value - 71")), ("kind", ("return 2", "return 3"))],
+)
+def test_digest_changes_with_a_module_that_a_function_holds(
+    tmp_path_factory: pytest.TempPathFactory, form: str, change: tuple[str, str]
+) -> None:
+    """A module that the function around it has imported, or was given, is a value like others."""
+    found = []
+    for texts in ((ASIDE, HELPERS, DEEP), [text.replace(*change) for text in (ASIDE, HELPERS, DEEP)]):
+        job, helpers, deep = (text.replace("FORMS", FORMS[form]) for text in texts)
+        found.append(inside(tmp_path_factory.mktemp("job"), job, helpers, deep, 5))
+    assert found[0] != found[1]
 
 
 def inside(folder: Path, job: str, helpers: str, deep: str, divisor: int) -> str:

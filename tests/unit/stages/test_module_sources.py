@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,9 @@ from tailrace.stages.process import Function
 
 
 def write(folder: Path, **files: str) -> Path:
-    """Write files by name, with __ for a slash."""
+    """Write files by name, with __ for a slash and INIT for __init__."""
     for name, text in files.items():
-        path = folder / f"{name.replace('__', '/')}.py"
+        path = folder / f"{name.replace('__', '/').replace('INIT', '__init__')}.py"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return folder
@@ -77,6 +78,66 @@ def test_package_that_a_finder_of_its_own_finds_brings_its_modules(
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
     found = [each.name for each in sources("shop.prices:Order", tmp_path)]
     assert found == ["__init__.py", "prices.py", "tax.py"]
+
+
+class Mapped:
+    """A finder as `pip install --editable` adds it: it knows the folders of packages by their full names."""
+
+    def __init__(self, namespaces: tuple[str, ...] = (), **folders: Path) -> None:
+        self._folders = {name.replace("__", "."): folder for name, folder in folders.items()}
+        self._namespaces = namespaces
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Find a package that is mapped; a namespace has a place that is none."""
+        if name in self._namespaces:
+            found = ModuleSpec(name, None, is_package=True)
+            found.submodule_search_locations = ["__editable__.finder"]
+            return found
+        if (folder := self._folders.get(name)) is None:
+            return None
+        return importlib.util.spec_from_file_location(
+            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+
+
+def test_package_whose_folder_has_another_name_brings_its_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """setuptools calls that `package_dir`."""
+    write(tmp_path / "elsewhere", src__prices="from shop.tax import rate\n", src__tax="from . import units\n")
+    write(tmp_path / "elsewhere", src__units="", src__INIT="")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Mapped(shop=tmp_path / "elsewhere" / "src")])
+    found = [each.name for each in sources("shop.prices:Order", tmp_path)]
+    assert found == ["__init__.py", "prices.py", "tax.py", "units.py"]
+
+
+def test_package_of_a_namespace_that_a_finder_knows_brings_its_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The namespace itself has no place, or others than that of the package."""
+    write(tmp_path / "elsewhere", jobs__keys="import firm.jobs.units\n", jobs__units="", jobs__INIT="")
+    finder = Mapped(("firm",), firm__jobs=tmp_path / "elsewhere" / "jobs")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, finder])
+    assert [each.name for each in sources("firm.jobs.keys:tag", tmp_path)] == ["__init__.py", "keys.py", "units.py"]
+    write(tmp_path / "site", firm__other="")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "site")])
+    assert [each.name for each in sources("firm.jobs.keys:tag", tmp_path)] == ["__init__.py", "keys.py", "units.py"]
+
+
+def test_package_that_extends_its_path_brings_the_module_from_another_place(tmp_path: Path) -> None:
+    """The way before Python knew of namespaces, with `pkgutil.extend_path`."""
+    write(tmp_path / "one", shop__INIT="")
+    write(tmp_path / "two", shop__INIT="", shop__prices="from shop import tax\n", shop__tax="")
+    found = names(tmp_path, "shop.prices:Order", tmp_path / "one", tmp_path / "two")
+    assert found == ["one/shop/__init__.py", "two/shop/prices.py", "two/shop/tax.py"]
+
+
+def test_package_behind_a_link_of_another_name_brings_its_modules(tmp_path: Path) -> None:
+    """The files are those behind the link."""
+    write(tmp_path / "elsewhere", source__prices="from shop import tax\n", source__tax="")
+    (tmp_path / "pipeline").mkdir()
+    (tmp_path / "pipeline" / "shop").symlink_to(tmp_path / "elsewhere" / "source")
+    assert names(tmp_path / "pipeline", "shop.prices:Order") == ["prices.py", "tax.py"]
 
 
 def test_package_in_two_places_brings_the_module_from_the_second(tmp_path: Path) -> None:

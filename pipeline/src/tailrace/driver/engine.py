@@ -6,12 +6,12 @@ so that the protocol can be tested against a real Kafka in a second instead of a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from tailrace import errors
+from tailrace.driver.column_names import renumbered
 from tailrace.gateway import Written
 from tailrace.progress.plan import Place, Plan, Range, SinkPartition, same_cut
 from tailrace.stages.rules import Judged
@@ -22,8 +22,6 @@ Faults = Mapping[Place, Mapping[int, str]]  # offsets of records at which the fu
 NO_FAULTS: Faults = {}
 Parts = frozenset[SinkPartition]
 WAYS = 8  # pieces of a part that failed, which are tried at the same time
-
-_LAMBDA = re.compile(r"(\blambda \w+)_\d+\b")  # "lambda x_4": the name, and how many Spark had named
 
 
 @dataclass(frozen=True)
@@ -40,16 +38,6 @@ class Cut:
         outputs = self.outputs if self.shuffles else len(plan.parts)
         same = (self.shuffles, self.judges, outputs) == (plan.shuffles, plan.judges, plan.outputs)
         return same and same_cut(renumbered(plan.cut), renumbered(self.how))
-
-
-def renumbered(how: tuple[str, ...]) -> tuple[str, ...]:
-    """Number the variables of lambda functions from 1 in each shuffle; Spark counts those of all sessions on."""
-
-    def one(text: str) -> str:
-        names: dict[str, str] = {}
-        return _LAMBDA.sub(lambda each: names.setdefault(each[0], f"{each[1]}_{len(names) + 1}"), text)
-
-    return tuple(map(one, how))
 
 
 def already(plan: Plan) -> dict[SinkPartition, Written]:

@@ -97,6 +97,7 @@ class _Description:
     _seen: dict[int, int] = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)  # so that no id is used twice
     _inside: list[int] = field(default_factory=list)
+    _named: set[str] = field(default_factory=set)  # names in the code that has been described
 
     def of(self, value: Any) -> list[Any]:
         kind = type(value)
@@ -123,10 +124,14 @@ class _Description:
             return ["cached_property", self.of(value.func)]
         if isinstance(value, struct.Struct):
             return ["struct", self.of(value.format)]
+        if isinstance(value, functools.singledispatchmethod):
+            return ["singledispatchmethod", self.of(value.func), self.of(value.dispatcher.registry)]
+        if isinstance(value, ModuleType):
+            return self._held(value)
         if isinstance(value, MethodType):
             return ["method", self.of(value.__func__), self.of(value.__self__)]
         if isinstance(value, _BUILTIN):
-            return ["builtin", value.__qualname__, self._of_module(getattr(value, "__self__", None))]
+            return ["builtin", value.__qualname__, self.of(getattr(value, "__self__", None))]
         if isinstance(value, staticmethod | classmethod):
             return [type(value).__name__, self.of(value.__func__)]
         if isinstance(value, property):
@@ -162,7 +167,8 @@ class _Description:
 
     def _alone(self, value: Any) -> str:
         """Describe an object as if it came next: by this the members of a set are in the same order in each process."""
-        return json.dumps(replace(self, _seen=dict(self._seen), _kept=[*self._kept], _inside=[*self._inside]).of(value))
+        apart = replace(self, _seen={**self._seen}, _kept=[*self._kept], _inside=[*self._inside], _named={*self._named})
+        return json.dumps(apart.of(value))
 
     def _pickled(self, value: Any) -> list[Any]:
         """Describe what an object is made of when it is pickled; nothing if it cannot be."""
@@ -209,20 +215,25 @@ class _Description:
 
     def _module(self, value: ModuleType, names: set[str]) -> list[Any]:
         """Describe what a function may use of a module, and of the modules in that, by the names in its code."""
-        described: list[Any] = ["module", value.__name__]
         if not self._owned(value.__name__) or id(value) in self._inside:
-            return described
+            return ["module", value.__name__]
         self._inside.append(id(value))
         try:
-            for each in sorted(names & vars(value).keys()):
-                held = vars(value)[each]
-                described.append([each, self._module(held, names) if isinstance(held, ModuleType) else self.of(held)])
+            return self._used(value, names)
         finally:
             self._inside.pop()
-        return described
 
-    def _of_module(self, value: Any) -> list[Any]:
-        return ["module", value.__name__] if isinstance(value, ModuleType) else self.of(value)
+    def _held(self, value: ModuleType) -> list[Any]:
+        """Describe a module that is a value: of a closure, a default, an attribute. Which code uses it is not known."""
+        own = {each for each, held in vars(value).items() if isinstance(held, FunctionType | type) and self._own(held)}
+        return self._used(value, self._named | own) if self._owned(value.__name__) else ["module", value.__name__]
+
+    def _used(self, value: ModuleType, names: set[str]) -> list[Any]:
+        described: list[Any] = ["module", value.__name__]
+        for each in sorted(names & vars(value).keys()):
+            held = vars(value)[each]
+            described.append([each, self._module(held, names) if isinstance(held, ModuleType) else self.of(held)])
+        return described
 
     def _class(self, value: type) -> list[Any]:
         kept = (FunctionType, staticmethod, classmethod, property)
@@ -239,6 +250,7 @@ class _Description:
         ]
 
     def _code(self, code: CodeType) -> list[Any]:
+        self._named |= {*code.co_names}
         return [
             "code",
             code.co_code.hex(),

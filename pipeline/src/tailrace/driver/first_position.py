@@ -13,6 +13,7 @@ from dataclasses import replace
 from tailrace.config import Reset
 from tailrace.driver.context import Context
 from tailrace.errors import NotAuthorized, OffsetStoreUnusable
+from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BEFORE_FIRST, Away, Plan, position
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
@@ -23,7 +24,10 @@ def chosen(context: Context, ids: Mapping[str, str]) -> tuple[TopicPartitions, P
     positions, stored, _ = context.mirror.begin(context.cluster)
     if not stored and context.pipeline.source.auto_offset_reset is not Reset.LATEST:
         return positions, None
-    plan = pinned(context, ids, positions)
+    # The list of topics that the ids were asked for may be older. Without its id, a topic that is created again after
+    # this would be taken for the same.
+    late = {topic for topic, _ in positions} - ids.keys()
+    plan = pinned(context, {**ids, **source.sure_ids(late, context.cluster)}, positions)
     if not stored:
         context.mirror.settled(positions)
     return positions, plan

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from confluent_kafka import TopicPartition
 
 from tailrace.config import Delivery, Pipeline
-from tailrace.errors import BatchOpen, KafkaFailed, PipelineRunning
+from tailrace.errors import BatchOpen, KafkaFailed, OffsetStoreUnusable, PipelineRunning
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import denied
@@ -35,6 +35,11 @@ from tailrace.progress.stream_plan import AnyPlan
 _PREFIX = offsets_group("")
 _UNTOUCHED = "nothing was read or written"
 _ASK_EVERY = 0.2
+_CHOSEN = (
+    "write all offsets at which to begin into a file (tailrace offsets export has those of {!r}), and name it in "
+    "offsets (store: file) instead of `from`; if this pipeline was started before, import it too: tailrace offsets "
+    "import FILE DOCUMENT"
+)
 
 Stored = Callable[[], Mapping[Place, TopicPartition]]
 
@@ -47,8 +52,9 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
     The group lacks the end of a batch whose note is missing. It also has the beginning of the last batch of a topic
     that was taken out or hidden right after it: later plans keep the end, and commit no offsets of such a topic.
     Raise PipelineRunning if the group's pipeline may still move, BatchOpen if it can finish its last batch, KafkaFailed
-    if the offsets are older than its last batch, which is done, PlanOfAnother if they are of a topic that was deleted
-    and created again since, and NotAuthorized if it has offsets of a topic that this pipeline may not see.
+    if the offsets are older than its last batch, which is done, OffsetStoreUnusable if nobody knows any more whether
+    that batch is delivered, PlanOfAnother if they are of a topic that was deleted and created again since, and
+    NotAuthorized if it has offsets of a topic that this pipeline may not see.
     """
     if not group.startswith(_PREFIX):
         return _of_another_job(pipeline, group, places)
@@ -66,7 +72,10 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
         ids = ids_of(topics, cluster, plan.topics or {}) if plan is not None else {}
         ends = _ends(in_doubt, markers, ledger, cluster) if in_doubt is not None else {}
         if plan is not None:
-            found = _kept(plan, places) | found
+            kept = _kept(plan, places)
+            if in_doubt is not None and not ends and not kept.keys() <= found.keys():
+                raise _forgotten(in_doubt)
+            found = kept | found
             _require_same(plan, [*found, *ends], ids)
             ends = seen_again(plan, {topic: (name, 0) for topic, name in ids.items()}) | ends
         if takes and found and reads(plan, topics):
@@ -126,17 +135,12 @@ def _require_same(plan: AnyPlan, offsets_of: Iterable[Place], ids: Mapping[str, 
     if again:
         own = "run the configuration of {!r} once with source.on_data_loss: reset and --batch, which reads it from its "
         own += "beginning; then start this pipeline again"
-        # A batch that Spark has made cannot be finished without the topic that it read.
-        chosen = (
-            "write all offsets at which to begin into a file (tailrace offsets export has those of {!r}), and name it "
-            "in offsets (store: file) instead of `from`; if this pipeline was started before, import it too: tailrace "
-            "offsets import FILE DOCUMENT"
-        )
         raise recreation(
             again,
             f"since batch {plan.batch} of {plan.pipeline!r}, whose offsets offsets.from names",
             _UNTOUCHED,
-            (own if isinstance(plan, Plan) else chosen).format(plan.pipeline),
+            # A batch that Spark has made cannot be finished without the topic that it read.
+            (own if isinstance(plan, Plan) else _CHOSEN).format(plan.pipeline),
         )
 
 
@@ -144,6 +148,15 @@ def _kept(plan: AnyPlan, places: Collection[Place]) -> Positions:
     """Return where a plan leaves these places, or begins if it is not done: brokers forget a group that nobody uses."""
     kept = plan.ends if plan.done else begins(plan, plan.ends)
     return {place: offset for place, offset in kept.items() if place in places}
+
+
+def _forgotten(plan: AnyPlan) -> OffsetStoreUnusable:
+    return OffsetStoreUnusable(
+        f"offsets.from: batch {plan.batch} of {plan.pipeline!r} was not noted as done, and the brokers have deleted "
+        "its markers and the offsets of its group since: it may or may not be delivered",
+        kept=_UNTOUCHED,
+        then="check the output for what that batch has delivered; " + _CHOSEN.format(plan.pipeline),
+    )
 
 
 def _offsets(found: Mapping[Place, TopicPartition]) -> Positions:

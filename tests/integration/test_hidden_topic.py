@@ -386,6 +386,17 @@ def test_reset_does_not_forget_a_topic_that_is_hidden_just_now(case: Case) -> No
             targets(pipeline, cluster, base(now, False), {second: 1}, alone=True)
 
 
+def test_reset_does_not_forget_a_topic_that_one_answer_lacked(case: Case) -> None:
+    """The broker lagged when the command asked for what there is, and does not lag any more."""
+    case.run("stop")
+    pipeline = case.pipeline("stop")
+    cluster, second = Cluster(pipeline.kafka), (case.topics[1], 0)
+    with contextlib.closing(open_store(pipeline, case.folder)) as store, Ledger.of(pipeline) as ledger:
+        now = look(pipeline, cluster, ledger, store)
+        with pytest.raises(errors.KafkaFailed, match=f"did not show {case.topics[0]}-0 yet"):
+            targets(pipeline, cluster, base(now, False), {second: 1}, alone=True)
+
+
 @pytest.mark.parametrize("away", [False, True])
 def test_topic_that_is_hidden_from_a_new_name_is_not_read_anew(case: Case, *, away: bool) -> None:
     """The earlier name has its offsets, in its last plan or kept aside. Without them it would begin anew once seen."""

@@ -11,8 +11,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from support.kafkaproxy import ProxiedKafka, proxied
 from support.transactions import Line, Older, connected, rows
 from tailrace import errors
+from tailrace.admin.rejected import Place
 from tailrace.admin.replay import Replay, group
-from tailrace.admin.selection import Marks
+from tailrace.admin.selection import Home, Marks, Selection
 from tailrace.config import Kafka
 from tailrace.gateway.markers import MarkerReader
 from tailrace.gateway.producers import SinkProducer
@@ -20,6 +21,7 @@ from tailrace.kafka import informed_reader
 from tailrace.kafka.clients import client_options
 from tailrace.kafka.informed_reader import Informed, InformedReader
 from tailrace.kafka.pending_offsets import Stored, stored
+from tailrace.kafka.reader import Message
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import GIVEN_UP, Marker
 from tailrace.progress.plan import BatchId, SinkPartition
@@ -256,3 +258,34 @@ def test_replay_is_told_its_marks_by_a_broker_that_knows_of_its_transaction(
     monkeypatch.setattr(informed_reader, "stored", answered)
     with Replay(kafka, line.pipeline, line.sink, 1) as sending:
         assert sending.marks() == {0: Marks(7, ((9, 9),))}
+
+
+def test_replay_sends_nothing_by_marks_of_a_broker_that_has_lost_the_group_since_its_question(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was suspended behind the question; another replay has sent the records meanwhile."""
+    kafka, asked = Kafka(bootstrap_servers=line.kafka.bootstrap_servers), list[object]()
+    record = Message(line.sink, 0, 0, 0, None, b"rejected")
+    chosen = Selection({Place(0, 0): Home(line.sink, None)}, {}, {0: [0]}, frozenset({line.pipeline}))
+
+    def answered(
+        consumer: Consumer, group: str, places: Sequence[TopicPartition], limit: float, *, beneath: bool = False
+    ) -> list[Stored]:
+        asked.append(places)
+        if len(asked) == 2:
+            return [Stored(line.sink, 0, -1, None)]
+        found = stored(consumer, group, places, limit, beneath=beneath)
+        if len(asked) == 1:
+            assert found[0].pending
+            with monkeypatch.context() as sane, Replay(kafka, line.pipeline, line.sink, 1) as other:
+                sane.setattr(informed_reader, "stored", stored)
+                other.send([(record, Home(line.sink, None))], chosen, other.marks())
+        return found
+
+    monkeypatch.setattr(informed_reader, "_RECENT", 60.0)
+    monkeypatch.setattr(informed_reader, "stored", answered)
+    with Replay(kafka, line.pipeline, line.sink, 1) as sending:
+        assert sending.marks() == {0: Marks()}
+        with pytest.raises(errors.KafkaFailed, match="another replay has taken over"):
+            sending.send([(record, Home(line.sink, None))], chosen, {0: Marks()})
+    assert line.read() == [b"rejected"]

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import Message as RawMessage
 
 from tailrace.admin.selection import Home, Marks, Selection
@@ -25,8 +25,9 @@ from tailrace.errors import CommitInDoubt, KafkaFailed, OptionRefused
 from tailrace.kafka.clients import add_offsets, client_options, ended_by, fatal, persist, told
 from tailrace.kafka.errors import PURGED, code_of, is_fenced, is_retriable, translate
 from tailrace.kafka.informed_reader import InformedReader
+from tailrace.kafka.pending_offsets import Stored
 from tailrace.kafka.reader import Message
-from tailrace.kafka.rejected_headers import PREFIX
+from tailrace.kafka.rejected_headers import before_rejection
 from tailrace.kafka.rights import Operation, Right, on_groups, on_topic, on_transactions
 
 _TIMEOUT_MS = 120_000  # a killed replay may hold up the source topic's readers this long
@@ -34,6 +35,7 @@ _PART = 30.0  # seconds until a transaction is committed, and another one begun;
 _SHORT_TIMEOUT_MS, _SHORT_PART = 30_000, 10.0  # where the brokers do not allow the other
 _LIMIT = 60.0
 _METADATA = 4000  # bytes; the broker takes 4096
+_TRIES = 3  # to end a transaction soon after its question was answered
 _ANY_SIZE = 1_000_000_000  # the topic decides how large a record may be
 
 
@@ -57,6 +59,8 @@ class Replay:
         self._partitions = partitions
         self._error: KafkaException | None = None
         self._homes: set[str] = set()
+        self._told: dict[int, Marks] = {}
+        self._consumer: Consumer | None = None  # whose broker told them
         self._marked = 0  # records of transactions that are committed
         self._begun = 0.0  # when the open transaction began
         self._due = 0.0  # when it is to be committed
@@ -77,14 +81,19 @@ class Replay:
         self._take()
         doing = f"reading the marks of {self._name!r}"
         places = [TopicPartition(self._topic, number) for number in range(self._partitions)]
-        try:
-            informed = self._reader.inform(self._producer, places[0], _LIMIT, doing)
-        except KafkaException as error:
-            raise translate(error, doing, kept=self._kept, rights=self._rights) from error
-        self._producer = self._made()
-        self._take()  # this ends the transaction of the question
+        for _ in range(_TRIES):
+            try:
+                informed = self._reader.inform(self._producer, places[0], _LIMIT, doing)
+            except KafkaException as error:
+                raise translate(error, doing, kept=self._kept, rights=self._rights) from error
+            self._producer = self._made()
+            self._take()  # this ends the transaction of the question
+            if informed.recent:
+                break
         found = self._reader.read(places, doing, self._rights, _LIMIT, informed.consumer)
-        return {each.partition: Marks.read(each.offset, each.metadata) for each in found}
+        self._told = {each.partition: Marks.read(each.offset, each.metadata) for each in found}
+        self._consumer = informed.consumer
+        return self._told
 
     def _take(self) -> None:
         def take() -> None:
@@ -178,13 +187,21 @@ class Replay:
         self._serve(lambda: self._producer.flush(_LIMIT))
         offsets = [TopicPartition(self._topic, number, mark.before, mark.metadata) for number, mark in marks.items()]
         add_offsets(self._producer, offsets, self._reader.metadata, _LIMIT, "adding the marks")
+        self._confirm(offsets[0])
         self._commit()
         self._marked = sent
 
+    def _confirm(self, place: TopicPartition) -> None:
+        """Refuse to commit if the broker that told the marks had lost the group before, and another replay has sent."""
+
+        def same(told: Stored) -> bool:
+            return Marks.read(told.offset, told.metadata) == self._told[place.partition]
+
+        if not self._reader.confirms(self._consumer or self._reader.consumer, place, _LIMIT, same):
+            raise self._taken_over()
+
     def _produce(self, message: Message, home: Home) -> None:
-        headers: list[tuple[str, str | bytes | None]] = [
-            (name, value) for name, value in message.headers if not name.startswith(PREFIX)
-        ]
+        headers: list[tuple[str, str | bytes | None]] = list(before_rejection(message.headers))
         self._homes.add(home.topic)
         while True:
             try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tailrace.admin.since import told_by_leaders
 from tailrace.config import Pipeline
-from tailrace.errors import ConfigInvalid, OffsetsOutOfRange
+from tailrace.errors import ConfigInvalid, KafkaFailed, OffsetsOutOfRange
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import denied
@@ -48,13 +48,20 @@ def targets(
             )
     if not alone:
         return {place: offset for place, offset in before.items() if place in there} | dict(wanted)
-    # What is only hidden just now would be read from its beginning once it is seen.
-    kept = {place for place in before.keys() - there if source.reads(pipeline, place[0])}
-    if hidden := source.missing(pipeline, kept, cluster)[0] if kept else frozenset():
+    # What is only hidden just now, or not shown by a broker yet, would be read from its beginning once it is seen.
+    kept = {place for place in before.keys() - wanted.keys() if source.reads(pipeline, place[0])}
+    hidden, gone = source.missing(pipeline, kept, cluster) if kept else (frozenset[str](), ())
+    if hidden:
         raise denied(
             f"the ledger has offsets of {', '.join(sorted(hidden)[:5])}, which may not be described",
             [on_topic(Operation.READ, topic) for topic in sorted(hidden)],
             _UNCHANGED,
+        )
+    if late := sorted(kept.difference(gone)):
+        raise KafkaFailed(
+            f"a broker did not show {', '.join(map(named, late[:5]))} yet, of which the ledger has offsets",
+            kept=_UNCHANGED,
+            then="repeat this command",
         )
     return dict(wanted)
 

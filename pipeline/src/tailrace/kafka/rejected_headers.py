@@ -6,6 +6,8 @@ defined here, apart from `tailrace.stages.rows`, and this module imports nothing
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 PREFIX = "tailrace."
 
 # Why it was rejected, and in which stage.
@@ -24,8 +26,26 @@ HEADER_PIPELINE = "tailrace.pipeline"
 HEADER_BATCH = "tailrace.batch"
 HEADER_AT = "tailrace.at"
 
+_ONCE = frozenset({HEADER_PIPELINE, HEADER_BATCH, HEADER_AT})  # a sink that finds a reason itself repeats others
+
 # The reason of a row whose header the producer would write with a truncated key.
 NUL_IN_HEADER = "header key with NUL"
 
 # A detail is truncated to this many characters: it is a hint to a reader, not a log.
 DETAIL_LENGTH = 1000
+
+
+def before_rejection(headers: Sequence[tuple[str, bytes | None]]) -> list[tuple[str, bytes | None]]:
+    """Return the headers that a record had in its source, without those of its last rejection.
+
+    It may have come from a topic of rejected records itself, with the headers of that rejection, which stay. Each
+    rejection adds its headers at the end: those of the stage, which it begins with, then those of the sink.
+    """
+    kept = list(headers)
+    last: set[str] = set()
+    while kept and (name := kept[-1][0]).startswith(PREFIX) and name not in last & _ONCE:
+        last.add(name)
+        kept.pop()
+        if name == HEADER_STAGE and last >= _ONCE:
+            break
+    return kept

@@ -10,28 +10,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from support.dropin import Change, deliver, read
+from support.dropin import Change, deliver, fill, numbers, read
 from support.pipelines import Bench
-from tailrace.testing import Record, produce
 
 pytestmark = pytest.mark.integration
 
 MakeBench = Callable[..., Bench]
 ADAPTIVE = "spark.sql.adaptive.enabled"
-
-
-def fill(one: Bench, start: int, end: int) -> None:
-    """Write these numbers to the partitions of the source in turn."""
-    produce(
-        one.kafka,
-        one.source,
-        [Record(b"%d" % number, partition=number % one.partitions) for number in range(start, end)],
-    )
-
-
-def numbers(one: Bench) -> list[int]:
-    """Return what the sink holds, sorted."""
-    return sorted(int(value or b"") for value in one.values())
 
 
 def failing(rows: DataFrame, folder: Path) -> DataFrame:

@@ -11,12 +11,11 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from support import dropin
-from support.dropin import Change, read
+from support.dropin import Change, fill, read
 from support.pipelines import Bench
 from tailrace.progress.plan import SinkPartition
 from tailrace.progress.stream_plan import UNNAMED, Slice, StreamPlan
 from tailrace.spark_stream import planned_sink
-from tailrace.testing import Record, produce
 
 pytestmark = pytest.mark.integration
 
@@ -27,11 +26,6 @@ LIMITS: dict[str, tuple[Change, int]] = {
     "offset and limit": (lambda frame: frame.offset(5).limit(10), 10),
     "column of limited rows": (lambda frame: frame.limit(10).withColumn("value", F.concat("value", F.lit(b""))), 10),
 }
-
-
-def fill(one: Bench, start: int, end: int) -> None:
-    """Write these numbers to the partitions of the source in turn."""
-    produce(one.kafka, one.source, [Record(b"%d" % n, partition=n % one.partitions) for n in range(start, end)])
 
 
 def deliver(one: Bench, folder: Path, then: Change) -> None:

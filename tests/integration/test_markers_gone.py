@@ -10,9 +10,9 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from integration import test_dropin_replays as replays
 from integration.test_delivery import break_in_the_middle, faulty
 from integration.test_stateful import prepared, refused
+from support import dropin
 from support.dropin import deliver, read
 from support.pipelines import Bench, numbered
 from support.threads import Line, first_part_only
@@ -127,12 +127,12 @@ def test_marker_deleted_before_a_batch_comes_again_stops_a_query_of_the_users(
 ) -> None:
     """`exactly_once` has read it before it lets the tasks write."""
     one = bench(partitions=2)
-    replays.fill(one, 0, 40)
+    dropin.fill(one, 0, 40)
 
     def job() -> None:
-        deliver(replays.faulty(read(one), tmp_path), one, tmp_path / "c", id=one.name)
+        deliver(dropin.faulty(read(one), tmp_path), one, tmp_path / "c", id=one.name)
 
-    replays.fail_in_part(one, tmp_path, job)
+    dropin.fail_in_part(one, tmp_path, job)
 
     def delivers(*given: Any, **named: Any) -> Any:
         delete(one.kafka, one.name)
@@ -142,5 +142,5 @@ def test_marker_deleted_before_a_batch_comes_again_stops_a_query_of_the_users(
     with pytest.raises(Exception, match="TR-306"):
         job()
     one.settle()
-    found = replays.numbers(one)
+    found = dropin.numbers(one)
     assert len(found) == len(set(found))

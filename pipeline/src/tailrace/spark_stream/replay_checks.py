@@ -60,13 +60,13 @@ def assigned(known: StreamPlan, slices: tuple[Slice, ...]) -> tuple[SinkPartitio
 def same_single(known: StreamPlan, now: StreamPlan) -> bool:
     """Return whether one task has all rows of a batch, then and now, which the two name in different ways.
 
-    Earlier versions named a limit's by what it reads. What a task reads of files depends on the number of cores.
+    Earlier versions named a limit's by what it reads, and the parts of tables and files, whose number depends on the
+    number of cores.
     """
     if len(known.slices) != 1 or len(now.slices) != 1:
         return False
-    if not any(map(spark_source.ranges_of, (known.slices[0], now.slices[0]))):
-        return True
-    return now.slices == ("#0",) and sorted(known.slices[0].split("+")) == sorted(map(str, now.ranges))
+    was, read = (sorted(spark_source.ranges_of(each.slices[0])) for each in (known, now))
+    return was == read or (now.slices == ("#0",) and was == sorted(now.ranges))
 
 
 def shuffles_changed(plan: StreamPlan, what: str) -> errors.CutChanged:

@@ -186,10 +186,12 @@ class _Tasks:
             names = self.described([parent for each in merged for parent in each], alone=alone)
             if len(set(names)) < len(names) and not alone:
                 raise _unrepeatable("coalesce() merges branches of a union that read the same")
-            together = not alone and any(len(each) > 1 for each in merged)
-            if together and any(map(_RANGED.search, names)):
+            if not alone and any(len(each) > 1 for each in merged) and any(map(_RANGED.search, names)):
                 self.merged = len(partitions)
             following = iter(names)
+            if alone:  # how many parts a table or a file has may depend on the number of cores
+                read = [[name for name in (next(following) for _ in each) if _RANGED.search(name)] for each in merged]
+                return ["+".join(own) or f"#{each.index()}" for own, each in zip(read, partitions, strict=True)]
             return ["+".join(next(following) for _ in each) for each in merged]
         if kind == "PartitionwiseSampledRDDPartition":
             return self.described([each.prev() for each in partitions], alone=alone)

@@ -13,10 +13,11 @@ from tailrace.driver.offset_mirror import Beginning
 
 
 def test_topic_that_was_listed_late_is_recorded_with_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise nobody would notice that it is deleted and created again before the first batch."""
+    """Otherwise nobody would notice that it is deleted and created again, before its id is asked for or after."""
     source = Source(pattern="in.*", auto_offset_reset=Reset.LATEST)
-    positions = {("in-1", 0): 5, ("in-2", 0): 7}
-    mirror = SimpleNamespace(begin=lambda cluster: Beginning(positions, {}), settled=lambda positions: None)
+    positions, again = {("in-1", 0): 5, ("in-2", 0): 7}, {("in-1", 0): 6, ("in-2", 0): 0}
+    begun = iter([Beginning(positions, {}), Beginning(again, {})])
+    mirror = SimpleNamespace(begin=lambda cluster: next(begun), settled=lambda positions: None)
     ledger = SimpleNamespace(settle=lambda plan, positions: None)
     context: Any = SimpleNamespace(
         pipeline=Pipeline(pipeline="p", source=source, sink=Sink(topic="out")),
@@ -28,4 +29,4 @@ def test_topic_that_was_listed_late_is_recorded_with_its_id(monkeypatch: pytest.
     monkeypatch.setattr("tailrace.kafka.source.sure_ids", lambda names, cluster: dict.fromkeys(names, "id-2"))
     found, plan = first_position.chosen(context, {"in-1": "id-1"})
     assert plan is not None
-    assert (found, plan.topics) == (positions, {"in-1": "id-1", "in-2": "id-2"})
+    assert (found, plan.topics) == (again, {"in-1": "id-1", "in-2": "id-2"})

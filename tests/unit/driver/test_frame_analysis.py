@@ -175,6 +175,22 @@ def test_shuffles_by_two_functions_in_join_conditions_are_told_apart(leaf: DataF
     assert same_cut(by_first, cut("merge", "broadcast"))
 
 
+def test_shuffles_by_one_call_on_two_columns_of_one_name_are_told_apart(leaf: DataFrame, table: DataFrame) -> None:
+    """A column that is named by its text may be used again where the name has another value."""
+    by = F.udf(lambda key: key, "long")(F.col("key"))
+
+    def cut(one: str, other: str) -> tuple[str, ...]:
+        names, others = table.toDF("k", "name"), table.toDF("l", "other")
+        joined = leaf.join(names.hint(one), by == F.col("k"))
+        again = joined.withColumn("key", F.length("value").cast("long"))
+        return analyse(again.join(others.hint(other), by == F.col("l")), leaf).cut
+
+    first, second = cut("merge", "broadcast"), cut("broadcast", "merge")
+    assert without_numbers(first) == without_numbers(second)
+    assert not same_cut(first, second)
+    assert same_cut(first, cut("merge", "broadcast"))
+
+
 def test_shuffle_by_a_function_of_transformed_values_is_the_same_in_each_frame(
     leaf: DataFrame, table: DataFrame
 ) -> None:

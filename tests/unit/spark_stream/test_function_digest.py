@@ -157,6 +157,7 @@ def test_digest_changes_with_what_the_function_uses(
 
 ASIDE = """
 import functools
+import helpers as everywhere
 
 class Rule:
     def __init__(self, keys):
@@ -176,7 +177,10 @@ class Kinds:
         return 4
 
 def given(keys, value):
-    return keys.clean(value)
+    return keys.clean(value) + keys.LIMIT
+
+def passed(value):
+    return given(everywhere, value)
 
 def make(divisor):
     import helpers
@@ -192,6 +196,7 @@ FORMS = {
     "attribute": "return lambda value: rule.apply(value)",
     "list": "return lambda value, all=[helpers]: all[0].clean(value)",
     "argument": "return lambda value: given(helpers, value)",
+    "global": "return lambda value: passed(value)",
     "package": "return lambda value: parts.deep.far(value)",
     "kind": "return lambda value: kinds.of(value)",
 }
@@ -199,8 +204,8 @@ FORMS = {
 
 @pytest.mark.parametrize(
     ("form", "change"),
-    [(form, (".strip()", ".lower()")) for form in ("closure", "default", "attribute", "list", "argument")]
-    + [(form, ("LIMIT = 1", "LIMIT = 2")) for form in ("closure", "default")]
+    [(form, (".strip()", ".lower()")) for form in ("closure", "default", "attribute", "list", "argument", "global")]
+    + [(form, ("LIMIT = 1", "LIMIT = 2")) for form in ("closure", "default", "argument", "global")]
     + [("package", ("value - 70", "value - 71")), ("kind", ("return 2", "return 3"))],
 )
 def test_digest_changes_with_a_module_that_a_function_holds(
@@ -212,6 +217,16 @@ def test_digest_changes_with_a_module_that_a_function_holds(
         job, helpers, deep = (text.replace("FORMS", FORMS[form]) for text in texts)
         found.append(inside(tmp_path_factory.mktemp("job"), job, helpers, deep, 5))
     assert found[0] != found[1]
+
+
+def test_digest_does_not_change_with_what_no_code_names(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A module may hold what is new in each process; such a digest would refuse an open batch for good."""
+    found = []
+    for text in ("RUN = 1", "RUN = 2"):
+        helpers = f"{HELPERS}\n{text}\n\ndef log(message):\n    print(RUN, message)\n"
+        job = ASIDE.replace("FORMS", FORMS["closure"])
+        found.append(inside(tmp_path_factory.mktemp("job"), job, helpers, DEEP, 5))
+    assert found[0] == found[1]
 
 
 def inside(folder: Path, job: str, helpers: str, deep: str, divisor: int) -> str:

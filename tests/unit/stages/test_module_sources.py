@@ -132,6 +132,15 @@ def test_package_that_extends_its_path_brings_the_module_from_another_place(tmp_
     assert found == ["one/shop/__init__.py", "two/shop/prices.py", "two/shop/tax.py"]
 
 
+def test_package_in_the_pipelines_folder_brings_its_other_parts_from_elsewhere(tmp_path: Path) -> None:
+    """Its modules may be of several projects, of which one is the pipeline."""
+    folder, site = tmp_path / "pipeline", tmp_path / "site"
+    write(folder, firm__jobs="import units\nfrom firm.tax import rate\n", units="")
+    write(site, firm__tax="from firm import table\n", firm__table="")
+    found = names(tmp_path / "pipeline", "firm.jobs:f", site)
+    assert found == ["firm/jobs.py", "units.py", "table.py", "tax.py"]
+
+
 def test_package_behind_a_link_of_another_name_brings_its_modules(tmp_path: Path) -> None:
     """The files are those behind the link."""
     write(tmp_path / "elsewhere", source__prices="from shop import tax\n", source__tax="")

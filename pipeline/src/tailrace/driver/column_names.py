@@ -3,8 +3,8 @@
 Spark tells two columns of one name apart by ids, which are of one session. Without them, a shuffle by one looks like a
 shuffle by the other, and which of two joins shuffles may depend on the sizes of tables. So a column has the number that
 it has among those of its name in the analysed plan, which no size changes. Spark's optimizer makes columns of its own:
-the result of a Python function in a join's condition, a field taken out of a structure. Such a column has the number of
-the call in the analysed plan, or one of the expression that it is made by.
+the result of a Python function in a join's condition, a field taken out of a structure. Such a column has a number made
+of the expression, and of the place of the call in the analysed plan.
 """
 
 from __future__ import annotations
@@ -66,13 +66,17 @@ class ColumnNames:
     def _number(self, column: int, made: _Made) -> int | None:
         if column in self._numbers:
             return self._numbers[column]
-        if (call := made.calls.get(column)) is not None:
-            return self._calls.get(call.resultId().id())
+        if (call := made.calls.get(column)) is not None:  # one call may have been used for two columns of one name
+            return self._digest(items(call.children()), made, self._calls.get(call.resultId().id()))
         if (child := made.aliases.pop(column, None)) is None:  # once: an expression may keep the id of what it uses
             return None
-        [text] = renumbered((self._text(child, made),))
+        number = self._digest([child], made)
         made.aliases[column] = child
-        return zlib.crc32(text.encode())
+        return number
+
+    def _digest(self, expressions: list[Any], made: _Made, call: int | None = None) -> int:
+        texts = renumbered(tuple(self._text(each, made) for each in expressions))
+        return zlib.crc32(repr((call, texts)).encode())
 
     @cached_property
     def _calls(self) -> dict[int, int]:

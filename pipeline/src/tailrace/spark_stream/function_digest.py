@@ -74,8 +74,17 @@ def digest(command: bytes) -> str:
 
 
 def digest_of(function: Any) -> str:
-    """Return a digest of a function, or of another object that can be called."""
-    return hashlib.sha256(json.dumps(_Description(_root(function)).of(function)).encode()).hexdigest()[:32]
+    """Return a digest of a function, or of another object that can be called.
+
+    What of a module counts is what any of its code names, which is known once all of it has been described.
+    """
+    names: frozenset[str] = frozenset()
+    while True:
+        description = _Description(_root(function), names)
+        described = description.of(function)
+        if not description.modules or names.issuperset(description.found):
+            return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
+        names = names.union(description.found)
 
 
 class _Unpickler(pickle.Unpickler):
@@ -91,13 +100,15 @@ class _Unpickler(pickle.Unpickler):
 
 @dataclass
 class _Description:
-    """Describes objects as JSON; a function or class that comes again is named by when it came first."""
+    """Describes objects as JSON; a function, class or module that comes again is named by when it came first."""
 
     root: str  # the package of the function itself, which is described even if it is installed
+    names: frozenset[str] = frozenset()  # what counts of a module
+    found: set[str] = field(default_factory=set)  # what the code names that has been described
+    modules: list[str] = field(default_factory=list)  # the user's own, as they have come
     _seen: dict[int, int] = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)  # so that no id is used twice
     _inside: list[int] = field(default_factory=list)
-    _named: set[str] = field(default_factory=set)  # names in the code that has been described
 
     def of(self, value: Any) -> list[Any]:
         kind = type(value)
@@ -127,7 +138,7 @@ class _Description:
         if isinstance(value, functools.singledispatchmethod):
             return ["singledispatchmethod", self.of(value.func), self.of(value.dispatcher.registry)]
         if isinstance(value, ModuleType):
-            return self._held(value)
+            return self._module(value)
         if isinstance(value, MethodType):
             return ["method", self.of(value.__func__), self.of(value.__self__)]
         if isinstance(value, _BUILTIN):
@@ -167,8 +178,7 @@ class _Description:
 
     def _alone(self, value: Any) -> str:
         """Describe an object as if it came next: by this the members of a set are in the same order in each process."""
-        apart = replace(self, _seen={**self._seen}, _kept=[*self._kept], _inside=[*self._inside], _named={*self._named})
-        return json.dumps(apart.of(value))
+        return json.dumps(replace(self, _seen=dict(self._seen), _kept=[*self._kept], _inside=[*self._inside]).of(value))
 
     def _pickled(self, value: Any) -> list[Any]:
         """Describe what an object is made of when it is pickled; nothing if it cannot be."""
@@ -206,34 +216,19 @@ class _Description:
         ]
 
     def _global(self, function: FunctionType, name: str) -> list[Any]:
-        if name not in function.__globals__:
-            return ["builtin"]
-        value = function.__globals__[name]
-        if not isinstance(value, ModuleType):
-            return self.of(value)
-        return self._module(value, _names(function.__code__))
+        return self.of(function.__globals__[name]) if name in function.__globals__ else ["builtin"]
 
-    def _module(self, value: ModuleType, names: set[str]) -> list[Any]:
-        """Describe what a function may use of a module, and of the modules in that, by the names in its code."""
-        if not self._owned(value.__name__) or id(value) in self._inside:
+    def _module(self, value: ModuleType) -> list[Any]:
+        """Describe what the code names of a module, and of the modules in that; which code gets it is not known."""
+        if not self._owned(value.__name__):
             return ["module", value.__name__]
-        self._inside.append(id(value))
-        try:
-            return self._used(value, names)
-        finally:
-            self._inside.pop()
-
-    def _held(self, value: ModuleType) -> list[Any]:
-        """Describe a module that is a value: of a closure, a default, an attribute. Which code uses it is not known."""
-        own = {each for each, held in vars(value).items() if isinstance(held, FunctionType | type) and self._own(held)}
-        return self._used(value, self._named | own) if self._owned(value.__name__) else ["module", value.__name__]
-
-    def _used(self, value: ModuleType, names: set[str]) -> list[Any]:
-        described: list[Any] = ["module", value.__name__]
-        for each in sorted(names & vars(value).keys()):
-            held = vars(value)[each]
-            described.append([each, self._module(held, names) if isinstance(held, ModuleType) else self.of(held)])
-        return described
+        if id(value) in self._seen:
+            return ["again", self._seen[id(value)]]
+        self._seen[id(value)] = len(self._seen)
+        self._kept.append(value)
+        self.modules.append(value.__name__)
+        held = vars(value)
+        return ["module", value.__name__, *([each, self.of(held[each])] for each in sorted(self.names & held.keys()))]
 
     def _class(self, value: type) -> list[Any]:
         kept = (FunctionType, staticmethod, classmethod, property)
@@ -250,7 +245,7 @@ class _Description:
         ]
 
     def _code(self, code: CodeType) -> list[Any]:
-        self._named |= {*code.co_names}
+        self.found.update(code.co_names)
         return [
             "code",
             code.co_code.hex(),
@@ -306,7 +301,3 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 def _globals(code: CodeType) -> set[str]:
     """Return the names that a function and those inside it look up in their module."""
     return {step.argval for each in _codes(code) for step in dis.get_instructions(each) if step.opname == "LOAD_GLOBAL"}
-
-
-def _names(code: CodeType) -> set[str]:
-    return {name for each in _codes(code) for name in each.co_names}

@@ -35,10 +35,6 @@ class _Home:
         """Return the files of a module, with the names that it gives them: those of the packages above, and its own."""
         return [(each, part.file) for each, part in self._parts(name) if part.file is not None]
 
-    def has(self, name: str) -> bool:
-        """Return whether the module itself lies there."""
-        return name in dict(self.files(name))
-
     def _parts(self, name: str) -> Iterator[tuple[str, _Part]]:
         part, names = self.top, name.split(".")
         for number in range(1, len(names) + 1):
@@ -73,20 +69,26 @@ def sources(reference: str, folder: Path, path: Sequence[str] | None = None) -> 
     where, folder = reference.rpartition(":")[0], folder.resolve()
     if where.endswith(".py"):
         file = (folder / where).resolve()
-        home, found = _Home(_Part(None, (file.parent,))), [(file.stem, file)] if file.is_file() else []
+        homes, found = [_Home(_Part(None, (file.parent,)))], [(file.stem, file)] if file.is_file() else []
     else:
-        home = _home(where, folder, path)
-        found = home.files(where)
+        homes = _homes(where, folder, path)
+        found = homes[0].files(where)
     known: set[Path] = set()
     while found:
         name, file = found.pop()
         if file not in known:
             known.add(file)
-            found += [each for imported in _imports(name, file) for each in home.files(imported)]
+            found += [each for imported in _imports(name, file) for each in _files(homes, imported)]
     return tuple(sorted({each.resolve() for each in known}))
 
 
-def _home(where: str, folder: Path, path: Sequence[str] | None) -> _Home:
+def _files(homes: Sequence[_Home], name: str) -> list[tuple[str, Path]]:
+    """Return the files of a module from where all of it is found, or else those of the most that is."""
+    found = [home.files(name) for home in homes]
+    return next((files for files in found if name in dict(files)), max(found, key=len))
+
+
+def _homes(where: str, folder: Path, path: Sequence[str] | None) -> list[_Home]:
     """Return where a module is found as Python finds it; what lies in the pipeline's folder may import all of it."""
     package, searched = where.partition(".")[0], [str(folder), *(sys.path if path is None else path)]
     try:
@@ -99,11 +101,11 @@ def _home(where: str, folder: Path, path: Sequence[str] | None) -> _Home:
     # A package may extend its path, and other finders may know a package of the same name.
     more = [place for each in searched if (place := Path(each) / package).is_dir() and place not in top.places]
     home = _Home(replace(top, places=(*top.places, *more) if top.places else ()), package, asks=path is None)
-    if path is None and known and not home.has(where) and (other := _asked(package)) is not None:
+    if path is None and known and where not in dict(home.files(where)) and (other := _asked(package)) is not None:
         home = replace(home, top=other)
     own = _Home(_Part(None, (folder,)))
     found = [file for _, file in home.files(where)[-1:]]
-    return own if found and found == [file for _, file in own.files(where)[-1:]] else home
+    return [own, home] if found and found == [file for _, file in own.files(where)[-1:]] else [home]
 
 
 def _asked(name: str, places: Sequence[Path] | None = None) -> _Part | None:

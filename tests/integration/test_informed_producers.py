@@ -286,6 +286,27 @@ def test_replay_sends_nothing_by_marks_of_a_broker_that_has_lost_the_group_since
     monkeypatch.setattr(informed_reader, "stored", answered)
     with Replay(kafka, line.pipeline, line.sink, 1) as sending:
         assert sending.marks() == {0: Marks()}
-        with pytest.raises(errors.KafkaFailed, match="another replay has taken over"):
+        with pytest.raises(errors.KafkaFailed, match="another replay has sent something meanwhile"):
             sending.send([(record, Home(line.sink, None))], chosen, {0: Marks()})
     assert line.read() == [b"rejected"]
+
+
+def test_replay_commits_though_the_broker_that_told_its_marks_answers_no_more(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group has moved, as when brokers are restarted in turn; another client finds it."""
+    kafka, asked = Kafka(bootstrap_servers=line.kafka.bootstrap_servers), list[Consumer]()
+    record = Message(line.sink, 0, 0, 0, None, b"rejected")
+    chosen = Selection({Place(0, 0): Home(line.sink, None)}, {}, {0: [0]}, frozenset({line.pipeline}))
+
+    def answered(consumer: Consumer, *given: Any, **more: Any) -> list[Stored]:
+        asked.append(consumer)
+        if len(asked) > 2 and consumer is asked[0]:
+            raise KafkaException(KafkaError(KafkaError.NOT_COORDINATOR))
+        return stored(consumer, *given, **more)
+
+    monkeypatch.setattr(informed_reader, "stored", answered)
+    with Replay(kafka, line.pipeline, line.sink, 1) as sending:
+        sending.send([(record, Home(line.sink, None))], chosen, sending.marks())
+    assert line.read() == [b"rejected"]
+    assert len(set(map(id, asked))) == 2

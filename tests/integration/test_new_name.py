@@ -22,7 +22,7 @@ from tailrace.kafka.cluster import Cluster
 from tailrace.progress import predecessor
 from tailrace.progress.expiry import Retention
 from tailrace.progress.lease import Lease, Phase, running
-from tailrace.progress.marker import markers_group
+from tailrace.progress.marker import markers_group, offsets_group
 from tailrace.progress.positions import Place
 from tailrace.progress.stores import KafkaStore
 from tailrace.testing import Record, produce, wait_until
@@ -180,17 +180,18 @@ def test_new_name_begins_where_the_ledger_says_if_the_group_has_expired(line: Ma
     assert one.values() == numbered(0, 15)
 
 
-def forget(one: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delete a pipeline's offsets and markers, as brokers do if nobody uses them for longer than they keep them."""
+def forget(one: Line, monkeypatch: pytest.MonkeyPatch, *groups: str) -> None:
+    """Delete groups of a pipeline, as brokers do if nobody uses them for longer than they keep them."""
     wait_until(lambda: not running(Cluster(one.pipeline().kafka), one.name), "the driver to have left")
     admin = AdminClient({"bootstrap.servers": one.kafka})
-    for group in (f"tailrace.{one.name}", markers_group(one.name)):
+    for group in groups:
         admin.delete_consumer_groups([group])[group].result(30)
     monkeypatch.setattr("tailrace.progress.expiry.retention", lambda admin: Retention(0.0))
 
 
+@pytest.mark.parametrize("both", [False, True])
 def test_new_name_stays_where_it_began_when_nobody_knows_of_the_last_batch_any_more(
-    line: MakeLine, monkeypatch: pytest.MonkeyPatch
+    line: MakeLine, monkeypatch: pytest.MonkeyPatch, *, both: bool
 ) -> None:
     """It began at the end of a batch that was not noted as done, and nobody knows any more that it is delivered."""
     one = line(1)
@@ -199,25 +200,31 @@ def test_new_name_stays_where_it_began_when_nobody_knows_of_the_last_batch_any_m
         one.run(killed_before_noting)
     wait_until(lambda: not running(Cluster(one.pipeline().kafka), one.name), "the driver to have left")
     begin(renamed(one), one)
-    forget(one, monkeypatch)
+    forget(one, monkeypatch, markers_group(one.name), *([offsets_group(one.name)] if both else []))
     one.send(numbered(10, 15))
     begin(renamed(one), one)
     assert one.values() == numbered(0, 15)
 
 
+@pytest.mark.parametrize("deleted", ["markers", "offsets", "nothing"])
 def test_new_name_does_not_begin_where_nobody_knows_of_the_last_batch(
-    line: MakeLine, monkeypatch: pytest.MonkeyPatch
+    line: MakeLine, monkeypatch: pytest.MonkeyPatch, deleted: str
 ) -> None:
-    """The beginning of that batch would deliver it again, and its end might leave it out."""
-    one = line(1)
-    one.send(numbered(0, 10))
-    with pytest.raises(errors.QueryFailed):
-        one.run(killed_before_noting)
-    forget(one, monkeypatch)
-    with pytest.raises(errors.OffsetStoreUnusable, match="it may or may not be delivered") as caught:
+    """The beginning of that batch would deliver a part again, and its end might leave one out."""
+    one = line()
+    sent = left_open(one, first_part_only)
+    before = one.values()
+    groups = {"markers": [markers_group(one.name)], "offsets": [markers_group(one.name), offsets_group(one.name)]}
+    forget(one, monkeypatch, *groups.get(deleted, []))
+    with pytest.raises(errors.OffsetStoreUnusable, match="nobody knows what of it is delivered") as caught:
         begin(renamed(one), one)
     assert "check the output" in caught.value.then
-    assert one.values() == numbered(0, 10)
+    assert one.values() == before
+    consumer = Consumer({"bootstrap.servers": one.kafka, "group.id": offsets_group(one.name)})
+    consumer.commit(offsets=[TopicPartition(one.source, 0, 10), TopicPartition(one.source, 1, 0)], asynchronous=False)
+    consumer.close()
+    begin(renamed(one), one)  # a person has moved it after the check
+    assert one.values() == sent
 
 
 def test_beginning_from_a_file_is_kept_when_the_file_is_gone(line: MakeLine) -> None:

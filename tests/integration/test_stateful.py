@@ -20,9 +20,9 @@ from support.pipelines import Bench, events_of
 from tailrace import errors
 from tailrace.admin.progress_checks import progress
 from tailrace.driver import recovery
-from tailrace.progress import predecessor
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import markers_group
+from tailrace.progress.positions import begins
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 from tailrace.spark_stream import runner
 from tailrace.testing import consume
@@ -213,7 +213,7 @@ def test_open_batch_of_a_stateful_pipeline_without_a_delivered_part_goes_to_anot
 def test_stateful_pipeline_in_doubt_continues_as_its_refusal_advises(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For TR-306 after a week, `tailrace offsets set` does not work: a new name takes the old one's offsets."""
+    """For TR-306 after a week, `tailrace offsets set` does not work: a new name begins where its owner says."""
     one, sections = prepared(bench)
     one.run(**sections)
     one.send([b'{"id": %d}' % number for number in range(20, 40, 2)])
@@ -221,19 +221,23 @@ def test_stateful_pipeline_in_doubt_continues_as_its_refusal_advises(
     group = markers_group(one.name)
     admin = AdminClient({"bootstrap.servers": one.kafka})  # kept: its requests end with it
     admin.delete_consumer_groups([group])[group].result(30)  # as the brokers do after all its offsets expire
-    for module in (recovery, predecessor):
-        later = SimpleNamespace(time=lambda: time.time() + 8 * 86_400, monotonic=time.monotonic, sleep=time.sleep)
-        monkeypatch.setattr(module, "time", later)
+    later = SimpleNamespace(time=lambda: time.time() + 8 * 86_400, monotonic=time.monotonic, sleep=time.sleep)
+    monkeypatch.setattr(recovery, "time", later)
     with pytest.raises(errors.ProgressMissing) as caught:
         one.run(**sections)
     assert "offsets set" not in caught.value.then
-    found = re.search(r"a new name, a new checkpoint and a section `offsets` with from: (\S+)", caught.value.then)
+    found = re.search(r"a new name, a new checkpoint and a section `offsets` with store: (\S+),", caught.value.then)
     assert found is not None
-    new = {"pipeline": f"{one.name}-2", "checkpoint": str(one.folder / "new"), "offsets": {"from": found[1]}}
-    one.run(one.pipeline(**sections | new))
-    assert sorted({value or b"" for value in one.values()}) == ids(
-        range(0, 40, 2)
-    )  # the delivered part of the batch comes again
+    delivered = one.values()
+    with Ledger.of(one.pipeline(**sections)) as ledger:
+        plan = ledger.latest()
+    assert plan is not None
+    begun = {str(number): offset for (_, number), offset in begins(plan, plan.ends).items()}
+    (one.folder / "chosen.json").write_text(json.dumps({"version": 1, "offsets": {one.source: begun}}))
+    new = {"pipeline": f"{one.name}-2", "checkpoint": str(one.folder / "new")}
+    one.run(one.pipeline(**sections | new | {"offsets": {"store": found[1], "path": "chosen.json"}}))
+    assert len(one.values()) > len(delivered)
+    assert sorted({value or b"" for value in one.values()}) == ids(range(0, 40, 2))  # the delivered part comes again
 
 
 def test_record_that_a_function_reads_twice_is_rejected_once(bench: MakeBench) -> None:

@@ -197,8 +197,17 @@ class Replay:
         def same(told: Stored) -> bool:
             return Marks.read(told.offset, told.metadata) == self._told[place.partition]
 
-        if not self._reader.confirms(self._consumer or self._reader.consumer, place, _LIMIT, same):
-            raise self._taken_over()
+        consumer = self._consumer or self._reader.consumer
+        for _ in range(_TRIES):
+            if self._reader.confirms(consumer, place, _LIMIT, same):
+                return
+            consumer = self._reader.renewed(consumer)  # the group may have moved to another broker since
+        raise KafkaFailed(
+            f"no broker confirms what {self._name!r} had sent when this replay began: another replay has sent "
+            "something meanwhile, or the brokers do not answer",
+            kept=self._kept,
+            then="repeat the command",
+        )
 
     def _produce(self, message: Message, home: Home) -> None:
         headers: list[tuple[str, str | bytes | None]] = list(before_rejection(message.headers))

@@ -22,12 +22,14 @@ from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 def chosen(context: Context, ids: Mapping[str, str]) -> tuple[TopicPartitions, Plan | None]:
     """Return where a pipeline without a plan begins, and the plan that records it, if a next start may differ."""
     positions, stored, _ = context.mirror.begin(context.cluster)
+    # The list of topics that the ids were asked for may be older. Without its id, a topic that is created again later
+    # would be taken for the same; so would one that was, before the id was asked for.
+    while late := {topic for topic, _ in positions} - ids.keys():
+        ids = {**ids, **source.sure_ids(late, context.cluster)}
+        positions, stored, _ = context.mirror.begin(context.cluster)
     if not stored and context.pipeline.source.auto_offset_reset is not Reset.LATEST:
         return positions, None
-    # The list of topics that the ids were asked for may be older. Without its id, a topic that is created again after
-    # this would be taken for the same.
-    late = {topic for topic, _ in positions} - ids.keys()
-    plan = pinned(context, {**ids, **source.sure_ids(late, context.cluster)}, positions)
+    plan = pinned(context, ids, positions)
     if not stored:
         context.mirror.settled(positions)
     return positions, plan

@@ -123,13 +123,15 @@ def check_kind(pipeline: Pipeline, plan: AnyPlan | None) -> None:
         )
 
 
-def way_out(pipeline: Pipeline, stateless: str) -> str:
-    """Return the next step; offsets in a checkpoint cannot be set."""
+def way_out(pipeline: Pipeline, stateless: str, *, done: bool = False) -> str:
+    """Return the next step; offsets in a checkpoint cannot be set. `done`: the last batch was noted as done."""
     if pipeline.checkpoint == "ledger":
         return stateless
+    known = f"with from: tailrace.{pipeline.pipeline}"
+    chosen = "with store: file, and a file of the offsets to continue from; `tailrace offsets show FILE` has both ends"
     return (
         "check the output for what the batch delivered; then give the pipeline a new name, a new "
-        f"checkpoint and a section `offsets` with from: tailrace.{pipeline.pipeline}"
+        f"checkpoint and a section `offsets` {known if done else chosen}"
     )
 
 

@@ -180,6 +180,10 @@ class OffsetStoreUnusable(DeliveryError):
     On a pipeline's first start the store says where to begin, so the pipeline does not start without it. Later the
     ledger has the positions; a store that fails is reported and tried again with the next batch. A ZooKeeper node
     holds `partition:offset,partition:offset`; a file holds the document that `tailrace offsets export` writes.
+
+    `offsets.from: tailrace.NAME` is refused, too, if NAME's last batch was not noted as done, and its markers have
+    expired or its ledger is older than its output: its beginning would deliver a part again, and its end might leave
+    one out.
     """
 
     code = "TR-311"

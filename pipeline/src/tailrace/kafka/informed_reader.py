@@ -148,6 +148,11 @@ class InformedReader:
 
         return persist(ask, doing, limit, rights)
 
+    def renewed(self, consumer: Consumer) -> Consumer:
+        """Return another client than this one, which asks anew which broker has the group."""
+        self._replace(consumer)
+        return self.consumer
+
     def _replace(self, consumer: Consumer) -> None:
         """Use another client from now on. The old one is freed by whoever uses it last."""
         with self._lock:

@@ -23,7 +23,7 @@ from tailrace.kafka.rights import Operation, on_topic
 from tailrace.kafka.source import CERTAIN_AFTER, ids_of
 from tailrace.kafka.topics import recreation
 from tailrace.progress import expiry
-from tailrace.progress.group_note import former, later
+from tailrace.progress.group_note import GroupNote, former, later
 from tailrace.progress.lease import running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import Marker, offsets_group
@@ -52,8 +52,8 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
     The group lacks the end of a batch whose note is missing. It also has the beginning of the last batch of a topic
     that was taken out or hidden right after it: later plans keep the end, and commit no offsets of such a topic.
     Raise PipelineRunning if the group's pipeline may still move, BatchOpen if it can finish its last batch, KafkaFailed
-    if the offsets are older than its last batch, which is done, OffsetStoreUnusable if nobody knows any more whether
-    that batch is delivered, PlanOfAnother if they are of a topic that was deleted and created again since, and
+    if the offsets are older than its last batch, which is done, OffsetStoreUnusable if nobody knows what of that batch
+    is delivered, PlanOfAnother if they are of a topic that was deleted and created again since, and
     NotAuthorized if it has offsets of a topic that this pipeline may not see.
     """
     if not group.startswith(_PREFIX):
@@ -68,13 +68,14 @@ def begin(pipeline: Pipeline, group: str, places: Sequence[Place], stored: Store
         in_doubt = plan if plan is not None and _in_doubt(plan, topics) else None
         markers = markers_at_rest(pipeline, ledger) if in_doubt is not None else {}
         # Again: an answer from before the plan may be older than the note that the plan is done.
-        found = _offsets(stored() if plan is None else _not_former(plan, stored))
+        told = stored() if plan is None else _not_former(plan, stored)
+        found = _offsets(told)
         ids = ids_of(topics, cluster, plan.topics or {}) if plan is not None else {}
         ends = _ends(in_doubt, markers, ledger, cluster) if in_doubt is not None else {}
         if plan is not None:
             kept = _kept(plan, places)
-            if in_doubt is not None and not ends and not kept.keys() <= found.keys():
-                raise _forgotten(in_doubt)
+            if in_doubt is not None and not ends and not all(_ends_there(told.get(place)) for place in kept):
+                raise _unknown(in_doubt)
             found = kept | found
             _require_same(plan, [*found, *ends], ids)
             ends = seen_again(plan, {topic: (name, 0) for topic, name in ids.items()}) | ends
@@ -150,12 +151,19 @@ def _kept(plan: AnyPlan, places: Collection[Place]) -> Positions:
     return {place: offset for place, offset in kept.items() if place in places}
 
 
-def _forgotten(plan: AnyPlan) -> OffsetStoreUnusable:
+def _ends_there(offset: TopicPartition | None) -> bool:
+    """Return whether all before an offset is delivered: it was stored with a batch that is done, or by a person."""
+    note = GroupNote.read(offset.metadata) if offset is not None else None
+    return offset is not None and (note is None or note.done)
+
+
+def _unknown(plan: AnyPlan) -> OffsetStoreUnusable:
     return OffsetStoreUnusable(
-        f"offsets.from: batch {plan.batch} of {plan.pipeline!r} was not noted as done, and the brokers have deleted "
-        "its markers and the offsets of its group since: it may or may not be delivered",
+        f"offsets.from: batch {plan.batch} of {plan.pipeline!r} was not noted as done, and nobody knows what of it is "
+        "delivered: the brokers have deleted markers of it since, or the ledger is older than the output",
         kept=_UNTOUCHED,
-        then="check the output for what that batch has delivered; " + _CHOSEN.format(plan.pipeline),
+        then="check the output for what that batch has delivered; `tailrace offsets show` with the configuration of "
+        f"{plan.pipeline!r} tells where it begins and ends; then {_CHOSEN.format(plan.pipeline)}",
     )
 
 
@@ -216,11 +224,11 @@ def _at_rest(ledger: Ledger, cluster: Cluster, name: str, topics: Set[str]) -> A
 
 
 def _ends(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: Ledger, cluster: Cluster) -> Positions:
-    """Return where an open batch ends, if it is delivered; nothing if that cannot be known, so the group counts."""
+    """Return where an open batch ends, if it is delivered; nothing if that cannot be known."""
     left = undelivered(plan, markers)
     if not left:
         return dict(plan.ends)
-    # Its own start is refused in these cases, and advises to come here once the output has been checked.
+    # Its own start is refused in these cases, too.
     behind = later(plan, {place: each.metadata for place, each in ledger.stored(plan.ends).items()})
     ahead = any(marker.next > plan.batch + 1 for marker in markers.values())
     if behind or ahead or expiry.doubtful(plan, markers, time.time(), expiry.retention(cluster.admin)):

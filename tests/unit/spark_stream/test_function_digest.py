@@ -197,6 +197,7 @@ FORMS = {
     "list": "return lambda value, all=[helpers]: all[0].clean(value)",
     "argument": "return lambda value: given(helpers, value)",
     "global": "return lambda value: passed(value)",
+    "text": "return lambda value: getattr(helpers, 'clean')(value)",
     "package": "return lambda value: parts.deep.far(value)",
     "kind": "return lambda value: kinds.of(value)",
 }
@@ -204,8 +205,11 @@ FORMS = {
 
 @pytest.mark.parametrize(
     ("form", "change"),
-    [(form, (".strip()", ".lower()")) for form in ("closure", "default", "attribute", "list", "argument", "global")]
-    + [(form, ("LIMIT = 1", "LIMIT = 2")) for form in ("closure", "default", "argument", "global")]
+    [
+        (form, (".strip()", ".lower()"))
+        for form in ("closure", "default", "attribute", "list", "argument", "global", "text")
+    ]
+    + [(form, ("LIMIT = 1", "LIMIT = 2")) for form in ("closure", "default")]
     + [("package", ("value - 70", "value - 71")), ("kind", ("return 2", "return 3"))],
 )
 def test_digest_changes_with_a_module_that_a_function_holds(
@@ -222,8 +226,9 @@ def test_digest_changes_with_a_module_that_a_function_holds(
 def test_digest_does_not_change_with_what_no_code_names(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A module may hold what is new in each process; such a digest would refuse an open batch for good."""
     found = []
-    for text in ("RUN = 1", "RUN = 2"):
-        helpers = f"{HELPERS}\n{text}\n\ndef log(message):\n    print(RUN, message)\n"
+    for text in ("strip_count = count = 1", "strip_count = count = 2"):
+        helpers = HELPERS.replace("value.strip()", 'value.strip() * value.count("a")')
+        helpers += f"\n{text}\n\ndef log(message):\n    print(strip_count, message)\n"
         job = ASIDE.replace("FORMS", FORMS["closure"])
         found.append(inside(tmp_path_factory.mktemp("job"), job, helpers, DEEP, 5))
     assert found[0] == found[1]

@@ -60,7 +60,7 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
     if plan is not None and expiry.missing(plan, markers):
         kept = expiry.retention(cluster.admin)
         note = f"offsets.retention.minutes: {kept.note}" if kept.note else ""
-        expiry.check(plan, markers, time.time(), kept, way_out(pipeline, expiry.THEN))
+        expiry.check(plan, markers, time.time(), kept, way_out(pipeline, expiry.THEN, plan))
         _check_deleted(plan, markers, kept)
     return Recovered(plan, markers), note
 
@@ -123,15 +123,18 @@ def check_kind(pipeline: Pipeline, plan: AnyPlan | None) -> None:
         )
 
 
-def way_out(pipeline: Pipeline, stateless: str, *, done: bool = False) -> str:
-    """Return the next step; offsets in a checkpoint cannot be set. `done`: the last batch was noted as done."""
+def way_out(pipeline: Pipeline, stateless: str, last: AnyPlan | None = None) -> str:
+    """Return the next step; offsets in a checkpoint cannot be set. `last` is the plan, if it is not too old."""
     if pipeline.checkpoint == "ledger":
         return stateless
-    known = f"with from: tailrace.{pipeline.pipeline}"
-    chosen = "with store: file, and a file of the offsets to continue from; `tailrace offsets show FILE` has both ends"
+    where = "with store: file, and a file of the offsets to continue from"
+    if last is not None and last.done:
+        where = f"with from: tailrace.{pipeline.pipeline}"
+    elif last is not None:
+        where += "; `tailrace offsets show FILE` tells where the batch begins and ends"
     return (
-        "check the output for what the batch delivered; then give the pipeline a new name, a new "
-        f"checkpoint and a section `offsets` {known if done else chosen}"
+        "check the output for what the batch delivered; then give the pipeline a new name, a new checkpoint and a "
+        f"section `offsets` {where}"
     )
 
 

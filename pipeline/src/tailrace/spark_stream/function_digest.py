@@ -76,13 +76,13 @@ def digest(command: bytes) -> str:
 def digest_of(function: Any) -> str:
     """Return a digest of a function, or of another object that can be called.
 
-    What of a module counts is what any of its code names, which is known once all of it has been described.
+    What counts of a module that is passed on is known once all code has been described, and what that names in turn.
     """
     names: frozenset[str] = frozenset()
     while True:
         description = _Description(_root(function), names)
         described = description.of(function)
-        if not description.modules or names.issuperset(description.found):
+        if not description.passed or names.issuperset(description.found):
             return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
         names = names.union(description.found)
 
@@ -100,19 +100,21 @@ class _Unpickler(pickle.Unpickler):
 
 @dataclass
 class _Description:
-    """Describes objects as JSON; a function, class or module that comes again is named by when it came first."""
+    """Describes objects as JSON; a function, class or object of one that comes again is named by when it came first."""
 
     root: str  # the package of the function itself, which is described even if it is installed
-    names: frozenset[str] = frozenset()  # what counts of a module
-    found: set[str] = field(default_factory=set)  # what the code names that has been described
-    modules: list[str] = field(default_factory=list)  # the user's own, as they have come
+    names: frozenset[str] = frozenset()  # of the functions and classes that count of a module that is passed on
+    found: set[str] = field(default_factory=set)  # what the code that has been described names, or may look up by text
+    passed: list[str] = field(default_factory=list)  # the modules that are passed on, as they have come
     _seen: dict[int, int] = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)  # so that no id is used twice
     _inside: list[int] = field(default_factory=list)
+    _within: list[int] = field(default_factory=list)  # modules
 
     def of(self, value: Any) -> list[Any]:
         kind = type(value)
         if kind in _PLAIN:
+            self.found.update([value] if kind is str and value.isidentifier() else ())
             return [kind.__name__, repr(value)]
         if isinstance(value, PurePath):
             return ["path", str(value)]
@@ -138,7 +140,7 @@ class _Description:
         if isinstance(value, functools.singledispatchmethod):
             return ["singledispatchmethod", self.of(value.func), self.of(value.dispatcher.registry)]
         if isinstance(value, ModuleType):
-            return self._module(value)
+            return self._module(value, frozenset(), passed=True)
         if isinstance(value, MethodType):
             return ["method", self.of(value.__func__), self.of(value.__self__)]
         if isinstance(value, _BUILTIN):
@@ -150,6 +152,9 @@ class _Description:
         if isinstance(value, FunctionType | type):
             return self._once(value)
         if self._own(type(value)):
+            if id(value) in self._seen:
+                return ["again", self._seen[id(value)]]
+            self._keep(value)
             return ["instance", self.of(type(value)), self.of(_attributes(value)), self._base(value)]
         if isinstance(value, _CONTAINERS):
             return self._contents(value)
@@ -201,34 +206,51 @@ class _Description:
             return ["installed", value.__module__, value.__qualname__]
         if id(value) in self._seen:
             return ["again", self._seen[id(value)]]
-        self._seen[id(value)] = len(self._seen)
-        self._kept.append(value)
+        self._keep(value)
         return self._class(value) if isinstance(value, type) else self._function(value)
 
+    def _keep(self, value: Any) -> None:
+        self._seen[id(value)] = len(self._seen)
+        self._kept.append(value)
+
     def _function(self, value: FunctionType) -> list[Any]:
-        cells = [_content(each) for each in value.__closure__ or ()]
+        names, passed = _names(value.__code__), _passed(value.__code__)
+        cells = dict(zip(value.__code__.co_freevars, map(_content, value.__closure__ or ()), strict=True))
+        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
         return [
             "function",
             self._code(value.__code__),
             [self.of(value.__defaults__), self.of(value.__kwdefaults__)],
-            [self.of(each) for each in cells],
-            [[name, self._global(value, name)] for name in sorted(_globals(value.__code__))],
+            [self._module(each, names, passed=True) for each in defaults if isinstance(each, ModuleType)],
+            [self._used(each, names, name in passed) for name, each in cells.items()],
+            [[name, self._global(value, name, names, passed)] for name in sorted(_globals(value.__code__))],
         ]
 
-    def _global(self, function: FunctionType, name: str) -> list[Any]:
-        return self.of(function.__globals__[name]) if name in function.__globals__ else ["builtin"]
+    def _global(self, function: FunctionType, name: str, names: frozenset[str], passed: set[str]) -> list[Any]:
+        if name not in function.__globals__:
+            return ["builtin"]
+        return self._used(function.__globals__[name], names, name in passed)
 
-    def _module(self, value: ModuleType) -> list[Any]:
-        """Describe what the code names of a module, and of the modules in that; which code gets it is not known."""
-        if not self._owned(value.__name__):
+    def _used(self, value: Any, names: frozenset[str], passed: bool) -> list[Any]:
+        return self._module(value, names, passed=passed) if isinstance(value, ModuleType) else self.of(value)
+
+    def _module(self, value: ModuleType, names: frozenset[str], *, passed: bool) -> list[Any]:
+        """Describe what a function names of a module, and of the modules in that.
+
+        If the module is `passed` on, other code may use it, of which only functions and classes count: a module may
+        hold values that are new in each process.
+        """
+        if not self._owned(value.__name__) or id(value) in self._within:
             return ["module", value.__name__]
-        if id(value) in self._seen:
-            return ["again", self._seen[id(value)]]
-        self._seen[id(value)] = len(self._seen)
-        self._kept.append(value)
-        self.modules.append(value.__name__)
-        held = vars(value)
-        return ["module", value.__name__, *([each, self.of(held[each])] for each in sorted(self.names & held.keys()))]
+        self.passed.extend([value.__name__] if passed else ())
+        held, kinds = vars(value), (FunctionType, type, ModuleType)
+        more = {each for each in self.names & held.keys() if isinstance(held[each], kinds)} if passed else set[str]()
+        self._within.append(id(value))
+        try:
+            members = [[each, self._used(held[each], names, passed)] for each in sorted(more | (names & held.keys()))]
+        finally:
+            self._within.pop()
+        return ["module", value.__name__, *members]
 
     def _class(self, value: type) -> list[Any]:
         kept = (FunctionType, staticmethod, classmethod, property)
@@ -289,6 +311,22 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # not assigned yet
         return None
+
+
+def _names(code: CodeType) -> frozenset[str]:
+    return frozenset(name for each in _codes(code) for name in each.co_names)
+
+
+def _passed(code: CodeType) -> set[str]:
+    """Return the variables around a function that it uses in another way than to take an attribute of them."""
+    found: set[str] = set()
+    for each in _codes(code):
+        steps = [step for step in dis.get_instructions(each) if step.opname not in {"EXTENDED_ARG", "CACHE"}]
+        for step, following in zip(steps, [*steps[1:], None], strict=True):
+            loads = step.opname in {"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF"}
+            if loads and (following is None or following.opname not in {"LOAD_ATTR", "LOAD_METHOD"}):
+                found.add(step.argval)
+    return found
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

@@ -171,7 +171,7 @@ def _from(
                 context.emit(OffsetsReset(note))
             plan = _moved(context, checkpoint, topics, plan, positions)
         if plan is not None and plan.done and not checkpoint.noted(plan.batch):
-            expiry.check_done(plan, markers, recovery.way_out(pipeline, expiry.THEN, done=True))
+            expiry.check_done(plan, markers, recovery.way_out(pipeline, expiry.THEN, plan))
         if plan is not None and checkpoint.fit(leaves(cut.rows)):
             context.emit(Noted("the checkpoint was written by version 0.1, which read each record twice"))
         done = _written(plan, markers) if plan is not None else []

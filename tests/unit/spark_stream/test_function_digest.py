@@ -223,13 +223,72 @@ def test_digest_changes_with_a_module_that_a_function_holds(
     assert found[0] != found[1]
 
 
-def test_digest_does_not_change_with_what_no_code_names(tmp_path_factory: pytest.TempPathFactory) -> None:
+PARTS = {
+    "parts": "def scale(value):\n    return value * 2\n",
+    "parts.deep": "import parts\ndef far(value):\n    return parts.scale(value)\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("parts.deep.far(value)", ("value * 2", "value * 3")),
+        ("given(parts.deep, value)", ("value * 2", "value * 3")),
+        ("given(parts.deep, value)", ("parts.scale", "-parts.scale")),
+    ],
+)
+def test_digest_changes_with_modules_that_use_each_other(tmp_path: Path, key: str, change: tuple[str, str]) -> None:
+    """Each may come again while the other one is described."""
+    job = (
+        f"import parts.deep\ndef given(held, value): return held.far(value)\ndef make(_): return lambda value: {key}\n"
+    )
+    changed = {name: text.replace(*change) for name, text in PARTS.items()}
+    assert laid_out(tmp_path / "a", job, PARTS) != laid_out(tmp_path / "b", job, changed)
+
+
+def test_digest_of_many_modules_that_use_each_other_is_found(tmp_path: Path) -> None:
+    """They are described one after the other, and not inside each other: again and again, or too deep."""
+    names = [f"m{number}" for number in range(12)]
+    all_of = {
+        name: f"import {', '.join(names)}\ndef f(value): return {' + '.join(f'{each}.f(value)' for each in names)}\n"
+        for name in names
+    }
+    chain = {
+        f"c{number}": f"import c{number + 1}\ndef g(value): return c{number + 1}.g(value)\n" for number in range(150)
+    }
+    ends = [{"c150": f"def g(value): return {number}\n"} for number in range(2)]
+    job = "import m0\n" + "".join(f"import c{number}\n" for number in reversed(range(151)))
+    job += "def given(held, value): return held.f(value)\n"
+    job += "def make(_): return lambda value: given(m0, value) + c0.g(value)\n"
+    first, second = (laid_out(tmp_path / str(len(str(end))), job, all_of | chain | end) for end in ends)
+    assert first
+    assert first != second
+
+
+def laid_out(folder: Path, job: str, modules: dict[str, str]) -> str:
+    """Return the digest in a process of its own, of a function of its script that uses these modules."""
+    packages = {name.partition(".")[0] for name in modules if "." in name}
+    for name, text in modules.items():
+        file = folder / name.replace(".", "/")
+        file = file / "__init__.py" if name in packages else file.with_suffix(".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (folder / "main.py").write_text(job + SHOWN)
+    env = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
+    ran = subprocess.run([sys.executable, str(folder / "main.py")], env=env, capture_output=True, text=True, check=True)
+    return ran.stdout.strip()
+
+
+@pytest.mark.parametrize("form", ["closure", "argument"])
+def test_digest_does_not_change_with_what_no_code_names(tmp_path_factory: pytest.TempPathFactory, form: str) -> None:
     """A module may hold what is new in each process; such a digest would refuse an open batch for good."""
     found = []
     for text in ("strip_count = count = 1", "strip_count = count = 2"):
         helpers = HELPERS.replace("value.strip()", 'value.strip() * value.count("a")')
         helpers += f"\n{text}\n\ndef log(message):\n    print(strip_count, message)\n"
-        job = ASIDE.replace("FORMS", FORMS["closure"])
+        job = "import math\n" + ASIDE.replace(
+            "FORMS", FORMS[form].replace("return lambda value:", "return lambda value: math.log(value) +")
+        )
         found.append(inside(tmp_path_factory.mktemp("job"), job, helpers, DEEP, 5))
     assert found[0] == found[1]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import dis
 import functools
 import hashlib
 import io
@@ -19,7 +18,7 @@ import re
 import struct
 import sys
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from types import (
@@ -39,6 +38,8 @@ from types import (
 )
 from typing import Any
 
+from tailrace.spark_stream.code_names import Use, Uses, content, defaults, looked_up
+
 # Values that are equal if and only if their types and texts are.
 _PLAIN = (
     *(NoneType, EllipsisType, bool, int, float, complex, str, bytes, bytearray, range, uuid.UUID),
@@ -55,6 +56,9 @@ _VALUES = frozenset(
     {"array", "collections", "datetime", "decimal", "fractions", "http", "ipaddress", "operator", "string", "types"}
     | {"zoneinfo"}
 )
+# What is code, rather than a value that it uses.
+_CODE = (FunctionType, type, MethodType, staticmethod, classmethod, property, functools.cached_property, *_BUILTIN)
+_DEEPEST = 40  # objects in each other, before Python's limit of recursion
 _PROTOCOL = 2  # of pickle, the first in which an object tells its type, its arguments and its state
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 # What makes a class while it is unpickled, and the position of the id by which cloudpickle finds one of this process.
@@ -74,17 +78,8 @@ def digest(command: bytes) -> str:
 
 
 def digest_of(function: Any) -> str:
-    """Return a digest of a function, or of another object that can be called.
-
-    What counts of a module that is passed on is known once all code has been described, and what that names in turn.
-    """
-    names: frozenset[str] = frozenset()
-    while True:
-        description = _Description(_root(function), names)
-        described = description.of(function)
-        if not description.passed or names.issuperset(description.found):
-            return hashlib.sha256(json.dumps(described).encode()).hexdigest()[:32]
-        names = names.union(description.found)
+    """Return a digest of a function, or of another object that can be called."""
+    return hashlib.sha256(json.dumps(_Description(_root(function)).all(function)).encode()).hexdigest()[:32]
 
 
 class _Unpickler(pickle.Unpickler):
@@ -100,21 +95,50 @@ class _Unpickler(pickle.Unpickler):
 
 @dataclass
 class _Description:
-    """Describes objects as JSON; a function, class or object of one that comes again is named by when it came first."""
+    """Describes objects as JSON; a function or class that comes again is named by when it came first."""
 
     root: str  # the package of the function itself, which is described even if it is installed
-    names: frozenset[str] = frozenset()  # of the functions and classes that count of a module that is passed on
-    found: set[str] = field(default_factory=set)  # what the code that has been described names, or may look up by text
-    passed: list[str] = field(default_factory=list)  # the modules that are passed on, as they have come
     _seen: dict[int, int] = field(default_factory=dict)
     _kept: list[Any] = field(default_factory=list)  # so that no id is used twice
     _inside: list[int] = field(default_factory=list)
-    _within: list[int] = field(default_factory=list)  # modules
+    _later: list[Callable[[], list[Any]]] = field(default_factory=list)  # what is described once all this is
+    _told: set[tuple[int, Use]] = field(default_factory=set)  # the modules among that
+    _passed: dict[int, ModuleType] = field(default_factory=dict)
+    _found: set[str] = field(default_factory=set)  # what the code that has been described names, or may look up by text
+    _values: bool = True  # whether values count that a function finds by name
+
+    def all(self, function: Any) -> list[Any]:
+        """Describe a function, then what other functions may use of the modules that are passed to them.
+
+        Of the latter, only functions and classes count that some code names: their values may be new in each process.
+        """
+        described = [self.of(function), *self._rest()]
+        self._values = False
+        known: set[tuple[int, str]] = set()
+        while more := [each for each in self._named() if each not in known]:
+            known.update(more)
+            for module, name in more:
+                held = self._passed[module]
+                described += [[held.__name__, name, self._member(held, name, Use())], *self._rest()]
+        return described
+
+    def _rest(self) -> Iterator[list[Any]]:
+        while self._later:
+            yield self._later.pop(0)()
+
+    def _named(self) -> list[tuple[int, str]]:
+        kinds = FunctionType, type, ModuleType
+        return [
+            (number, name)
+            for number, module in self._passed.items()
+            for name in sorted(self._found & vars(module).keys())
+            if isinstance(vars(module)[name], kinds)
+        ]
 
     def of(self, value: Any) -> list[Any]:
         kind = type(value)
         if kind in _PLAIN:
-            self.found.update([value] if kind is str and value.isidentifier() else ())
+            self._found.update([value] if kind is str and value.isidentifier() else ())
             return [kind.__name__, repr(value)]
         if isinstance(value, PurePath):
             return ["path", str(value)]
@@ -140,7 +164,7 @@ class _Description:
         if isinstance(value, functools.singledispatchmethod):
             return ["singledispatchmethod", self.of(value.func), self.of(value.dispatcher.registry)]
         if isinstance(value, ModuleType):
-            return self._module(value, frozenset(), passed=True)
+            return self._module(value, Use())
         if isinstance(value, MethodType):
             return ["method", self.of(value.__func__), self.of(value.__self__)]
         if isinstance(value, _BUILTIN):
@@ -152,9 +176,6 @@ class _Description:
         if isinstance(value, FunctionType | type):
             return self._once(value)
         if self._own(type(value)):
-            if id(value) in self._seen:
-                return ["again", self._seen[id(value)]]
-            self._keep(value)
             return ["instance", self.of(type(value)), self.of(_attributes(value)), self._base(value)]
         if isinstance(value, _CONTAINERS):
             return self._contents(value)
@@ -183,7 +204,8 @@ class _Description:
 
     def _alone(self, value: Any) -> str:
         """Describe an object as if it came next: by this the members of a set are in the same order in each process."""
-        return json.dumps(replace(self, _seen=dict(self._seen), _kept=[*self._kept], _inside=[*self._inside]).of(value))
+        apart = replace(self, _seen={**self._seen}, _kept=[*self._kept], _inside=[*self._inside], _later=[])
+        return json.dumps(replace(apart, _told={*self._told}, _passed={}, _found=set()).of(value))
 
     def _pickled(self, value: Any) -> list[Any]:
         """Describe what an object is made of when it is pickled; nothing if it cannot be."""
@@ -206,51 +228,62 @@ class _Description:
             return ["installed", value.__module__, value.__qualname__]
         if id(value) in self._seen:
             return ["again", self._seen[id(value)]]
-        self._keep(value)
-        return self._class(value) if isinstance(value, type) else self._function(value)
-
-    def _keep(self, value: Any) -> None:
-        self._seen[id(value)] = len(self._seen)
+        self._seen[id(value)] = number = len(self._seen)
         self._kept.append(value)
 
+        def described() -> list[Any]:
+            return self._class(value) if isinstance(value, type) else self._function(value)
+
+        if len(self._inside) < _DEEPEST:
+            return described()
+        self._later.append(lambda: [number, described()])
+        return ["later", number]
+
     def _function(self, value: FunctionType) -> list[Any]:
-        names, passed = _names(value.__code__), _passed(value.__code__)
-        cells = dict(zip(value.__code__.co_freevars, map(_content, value.__closure__ or ()), strict=True))
-        defaults = [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        code, uses = value.__code__, Uses(value.__code__)
+        cells = zip(code.co_freevars, map(content, value.__closure__ or ()), strict=True)
         return [
             "function",
-            self._code(value.__code__),
+            self._code(code),
             [self.of(value.__defaults__), self.of(value.__kwdefaults__)],
-            [self._module(each, names, passed=True) for each in defaults if isinstance(each, ModuleType)],
-            [self._used(each, names, name in passed) for name, each in cells.items()],
-            [[name, self._global(value, name, names, passed)] for name in sorted(_globals(value.__code__))],
+            [
+                self._module(each, replace(uses.of(name), passed=True))
+                for name, each in defaults(value).items()
+                if isinstance(each, ModuleType)
+            ],
+            [self._used(each, uses.of(name)) for name, each in cells],
+            [[name, self._global(value, name, uses.of(name))] for name in sorted(looked_up(code))],
         ]
 
-    def _global(self, function: FunctionType, name: str, names: frozenset[str], passed: set[str]) -> list[Any]:
-        if name not in function.__globals__:
-            return ["builtin"]
-        return self._used(function.__globals__[name], names, name in passed)
+    def _global(self, function: FunctionType, name: str, use: Use) -> list[Any]:
+        return self._used(function.__globals__[name], use) if name in function.__globals__ else ["builtin"]
 
-    def _used(self, value: Any, names: frozenset[str], passed: bool) -> list[Any]:
-        return self._module(value, names, passed=passed) if isinstance(value, ModuleType) else self.of(value)
+    def _used(self, value: Any, use: Use) -> list[Any]:
+        if isinstance(value, ModuleType):
+            return self._module(value, use)
+        if self._values or isinstance(value, _CODE):
+            return self.of(value)
+        return ["value", type(value).__qualname__]
 
-    def _module(self, value: ModuleType, names: frozenset[str], *, passed: bool) -> list[Any]:
-        """Describe what a function names of a module, and of the modules in that.
+    def _module(self, value: ModuleType, use: Use) -> list[Any]:
+        """Name a module; describe later what a function takes of it, and of the modules in that."""
+        if self._owned(value.__name__) and (id(value), use) not in self._told:
+            self._told.add((id(value), use))
+            self._kept.append(value)
+            if use.passed:
+                self._passed[id(value)] = value
+            names = sorted(use.names & vars(value).keys())
+            self._later.append(
+                lambda: ["of", value.__name__, *([each, self._member(value, each, use)] for each in names)]
+            )
+        return ["module", value.__name__]
 
-        If the module is `passed` on, other code may use it, of which only functions and classes count: a module may
-        hold values that are new in each process.
-        """
-        if not self._owned(value.__name__) or id(value) in self._within:
-            return ["module", value.__name__]
-        self.passed.extend([value.__name__] if passed else ())
-        held, kinds = vars(value), (FunctionType, type, ModuleType)
-        more = {each for each in self.names & held.keys() if isinstance(held[each], kinds)} if passed else set[str]()
-        self._within.append(id(value))
+    def _member(self, module: ModuleType, name: str, use: Use) -> list[Any]:
+        self._inside.append(id(module))  # what it has imported from an installed package is only named
         try:
-            members = [[each, self._used(held[each], names, passed)] for each in sorted(more | (names & held.keys()))]
+            return self._used(vars(module)[name], replace(use, passed=use.passed or name in use.apart))
         finally:
-            self._within.pop()
-        return ["module", value.__name__, *members]
+            self._inside.pop()
 
     def _class(self, value: type) -> list[Any]:
         kept = (FunctionType, staticmethod, classmethod, property)
@@ -263,11 +296,11 @@ class _Description:
             "class",
             value.__name__,
             [self.of(each) for each in value.__bases__],
-            [[name, self.of(members[name])] for name in sorted(members)],
+            [[name, self._used(members[name], Use())] for name in sorted(members)],
         ]
 
     def _code(self, code: CodeType) -> list[Any]:
-        self.found.update(code.co_names)
+        self._found.update(code.co_names)
         return [
             "code",
             code.co_code.hex(),
@@ -304,38 +337,3 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 def _root(value: Any) -> str:
     return (getattr(value, "__module__", None) or "").partition(".")[0]
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
-
-
-def _names(code: CodeType) -> frozenset[str]:
-    return frozenset(name for each in _codes(code) for name in each.co_names)
-
-
-def _passed(code: CodeType) -> set[str]:
-    """Return the variables around a function that it uses in another way than to take an attribute of them."""
-    found: set[str] = set()
-    for each in _codes(code):
-        steps = [step for step in dis.get_instructions(each) if step.opname not in {"EXTENDED_ARG", "CACHE"}]
-        for step, following in zip(steps, [*steps[1:], None], strict=True):
-            loads = step.opname in {"LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF"}
-            if loads and (following is None or following.opname not in {"LOAD_ATTR", "LOAD_METHOD"}):
-                found.add(step.argval)
-    return found
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)
-
-
-def _globals(code: CodeType) -> set[str]:
-    """Return the names that a function and those inside it look up in their module."""
-    return {step.argval for each in _codes(code) for step in dis.get_instructions(each) if step.opname == "LOAD_GLOBAL"}

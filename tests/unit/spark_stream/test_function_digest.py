@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark import cloudpickle
@@ -221,6 +222,56 @@ def test_digest_changes_with_a_module_that_a_function_holds(
         job, helpers, deep = (text.replace("FORMS", FORMS[form]) for text in texts)
         found.append(inside(tmp_path_factory.mktemp("job"), job, helpers, deep, 5))
     assert found[0] != found[1]
+
+
+RULES = {
+    "eu": "import functools\nSALT = 'a'\n@functools.cache\ndef of(value): return value + 1\n"
+    "add = functools.partial(of)\n",
+    "us": "SALT = 'b'\n",
+}
+FAR = "".join(f"def f{n}(value): return f{n + 1}(value)\n" for n in range(60))
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("(eu if value else us).SALT", ("'a'", "'c'")),
+        ("(eu or us).SALT", ("'a'", "'c'")),
+        ("given(eu, value)", ("value + 1", "value + 2")),
+        ("added(eu, value)", ("value + 1", "value + 2")),
+    ],
+)
+def test_digest_changes_with_what_one_module_or_another_gives(
+    tmp_path: Path, key: str, change: tuple[str, str]
+) -> None:
+    """Also if that is a function that is cached or partly applied."""
+    job = (
+        "import eu, us\ndef given(held, value): return held.of(value)\ndef added(held, value): return held.add(value)\n"
+    )
+    job += f"def make(_): return lambda value: {key}\n"
+    changed = {name: text.replace(*change) for name, text in RULES.items()}
+    assert laid_out(tmp_path / "a", job, RULES) != laid_out(tmp_path / "b", job, changed)
+
+
+@pytest.mark.parametrize("last", [*range(30, 42), 60])
+@pytest.mark.parametrize("ends", ["KINDS", "guess_type"])
+def test_digest_of_functions_that_call_each_other_deeply_is_the_same_in_each_process(
+    monkeypatch: pytest.MonkeyPatch, last: int, ends: str
+) -> None:
+    """What lies too deep is described later, and in the same way."""
+    classes = "class A: x = 1\nclass B: x = 2\nclass C: x = 3\nKINDS = {A, B, C}\nfrom mimetypes import guess_type\n"
+    found = set()
+    for number in range(6):
+        space: dict[str, Any] = {"__name__": "__main__"}
+        kept = [object() for _ in range(number * 7)]  # so that the classes lie elsewhere
+        exec(
+            f"{classes}{FAR}def f{last}(value): return {ends}(value) if {ends} is guess_type else value in {ends}",
+            space,
+        )
+        monkeypatch.setattr("mimetypes._db", None if number < 3 else number)
+        found.add(digest_of(space["f0"]))
+        del kept
+    assert len(found) == 1
 
 
 PARTS = {

@@ -41,6 +41,7 @@ class Uses:
 
     def __init__(self, code: CodeType) -> None:
         self._apart: set[str] = set()
+        self._joined: set[str] = set()  # what is taken of one variable or another
         self._taken: dict[str, set[str]] = {}
         for each in _codes(code):
             self._read(each)
@@ -49,6 +50,8 @@ class Uses:
         variable = ""
         steps = [step for step in dis.get_instructions(code) if step.opname not in {"EXTENDED_ARG", "CACHE"}]
         for step, following in zip(steps, [*steps[1:], None], strict=True):
+            if step.opname in _ATTRIBUTES and step.is_jump_target:
+                self._joined.add(step.argval)
             if step.opname in _ATTRIBUTES and variable:
                 self._taken[variable].add(step.argval)
             elif step.opname in _VARIABLES:
@@ -62,7 +65,7 @@ class Uses:
 
     def of(self, variable: str) -> Use:
         """Return what is done with a variable."""
-        names = self._taken.get(variable, set())
+        names = self._taken.get(variable, set()) | (self._joined if variable in self._apart else set())
         return Use(frozenset(names), frozenset(self._apart), variable in self._apart)
 
 

@@ -57,7 +57,11 @@ _VALUES = frozenset(
     | {"zoneinfo"}
 )
 # What is code, rather than a value that it uses.
-_CODE = (FunctionType, type, MethodType, staticmethod, classmethod, property, functools.cached_property, *_BUILTIN)
+_WRAPPED = (functools.partial, functools.partialmethod, functools.singledispatchmethod, type(functools.cache(len)))
+_CODE = (
+    *(FunctionType, type, MethodType, staticmethod, classmethod, property, functools.cached_property),
+    *(*_WRAPPED, *_BUILTIN),
+)
 _DEEPEST = 40  # objects in each other, before Python's limit of recursion
 _PROTOCOL = 2  # of pickle, the first in which an object tells its type, its arguments and its state
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -127,7 +131,7 @@ class _Description:
             yield self._later.pop(0)()
 
     def _named(self) -> list[tuple[int, str]]:
-        kinds = FunctionType, type, ModuleType
+        kinds = FunctionType, type, ModuleType, *_WRAPPED
         return [
             (number, name)
             for number, module in self._passed.items()
@@ -205,7 +209,8 @@ class _Description:
     def _alone(self, value: Any) -> str:
         """Describe an object as if it came next: by this the members of a set are in the same order in each process."""
         apart = replace(self, _seen={**self._seen}, _kept=[*self._kept], _inside=[*self._inside], _later=[])
-        return json.dumps(replace(apart, _told={*self._told}, _passed={}, _found=set()).of(value))
+        apart = replace(apart, _told={*self._told}, _passed={}, _found=set())
+        return json.dumps([apart.of(value), *apart._rest()])
 
     def _pickled(self, value: Any) -> list[Any]:
         """Describe what an object is made of when it is pickled; nothing if it cannot be."""
@@ -224,7 +229,7 @@ class _Description:
         ]
 
     def _once(self, value: Any) -> list[Any]:
-        if not self._own(value) and len(self._inside) > 1:
+        if not self._own(value) and (self._seen or len(self._inside) > 1):
             return ["installed", value.__module__, value.__qualname__]
         if id(value) in self._seen:
             return ["again", self._seen[id(value)]]
@@ -263,7 +268,7 @@ class _Description:
             return self._module(value, use)
         if self._values or isinstance(value, _CODE):
             return self.of(value)
-        return ["value", type(value).__qualname__]
+        return ["value"]
 
     def _module(self, value: ModuleType, use: Use) -> list[Any]:
         """Name a module; describe later what a function takes of it, and of the modules in that."""

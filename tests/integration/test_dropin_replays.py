@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -151,57 +151,48 @@ def test_batch_of_a_query_with_state_is_read_again_though_all_of_it_is_delivered
     assert numbers(one) == list(range(30))
 
 
-def test_files_that_spark_divides_otherwise_after_a_restart_are_refused(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path
-) -> None:
-    """It divides them by the number of cores that it has then, and the number of tasks may be the same."""
-    one = bench()
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "0.txt").write_text("".join(f"{number:07}\n" for number in range(32)))
+@contextlib.contextmanager
+def lines(one: Bench, folder: Path, then: Shuffle = as_read) -> Iterator[Callable[[int], None]]:
+    """Return a query over a file of 32 lines, which Spark divides by a number of cores."""
+    (folder / "in").mkdir()
+    (folder / "in" / "0.txt").write_text("".join(f"{number:07}\n" for number in range(32)))
 
     def job(cores: int) -> None:
         for name, value in (("openCostInBytes", 1), ("minPartitionNum", cores)):
-            spark.conf.set(f"spark.sql.files.{name}", value)
-        rows = spark.readStream.text(str(tmp_path / "in")).select(F.col("value").cast("binary").alias("value"))
-        deliver(faulty(rows, tmp_path), one, tmp_path / "c", id=one.name)
+            one.spark.conf.set(f"spark.sql.files.{name}", value)
+        rows = one.spark.readStream.text(str(folder / "in")).select(F.col("value").cast("binary").alias("value"))
+        deliver(faulty(then(rows), folder), one, folder / "c", id=one.name)
 
     try:
+        yield job
+    finally:
+        for name in ("openCostInBytes", "minPartitionNum"):
+            one.spark.conf.unset(f"spark.sql.files.{name}")
+
+
+def test_files_that_spark_divides_otherwise_after_a_restart_are_refused(bench: MakeBench, tmp_path: Path) -> None:
+    """It divides them by the number of cores that it has then, and the number of tasks may be the same."""
+    one = bench()
+    with lines(one, tmp_path) as job:
         fail_in_part(one, tmp_path, lambda: job(4))
         with pytest.raises(Exception, match=r"(?s)TR-302.*spark.sql.files.minPartitionNum to that number"):
             job(3)
         job(4)
         forget(tmp_path / "c")
         job(3)  # all of it is delivered, so nobody need cut it
-    finally:
-        for name in ("openCostInBytes", "minPartitionNum"):
-            spark.conf.unset(f"spark.sql.files.{name}")
     assert numbers(one) == list(range(32))
 
 
-def test_files_that_one_task_reads_are_finished_however_spark_divides_them(
-    bench: MakeBench, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_files_that_one_task_reads_are_finished_however_spark_divides_them(bench: MakeBench, tmp_path: Path) -> None:
     """Behind `coalesce(1)` it has all of their rows with any number of cores."""
     one = bench()
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "0.txt").write_text("".join(f"{number:07}\n" for number in range(32)))
-
-    def job(cores: int) -> None:
-        for name, value in (("openCostInBytes", 1), ("minPartitionNum", cores)):
-            spark.conf.set(f"spark.sql.files.{name}", value)
-        rows = spark.readStream.text(str(tmp_path / "in")).select(F.col("value").cast("binary").alias("value"))
-        deliver(faulty(rows.coalesce(1), tmp_path), one, tmp_path / "c", id=one.name)
-
     (tmp_path / "broken").write_text("0")
-    try:
+    with lines(one, tmp_path, lambda rows: rows.coalesce(1)) as job:
         with pytest.raises(Exception, match="the fault of the test"):
             job(4)
         one.settle()
         (tmp_path / "broken").unlink()
         job(1)
-    finally:
-        for name in ("openCostInBytes", "minPartitionNum"):
-            spark.conf.unset(f"spark.sql.files.{name}")
     assert numbers(one) == list(range(32))
 
 

@@ -23,16 +23,6 @@ MakeBench = Callable[..., Bench]
 Shuffle = Callable[[DataFrame], DataFrame]
 
 
-def by_value(rows: DataFrame) -> DataFrame:
-    """Distribute the rows by their values."""
-    return rows.repartition(3, "value")
-
-
-def as_read(rows: DataFrame) -> DataFrame:
-    """Leave the rows where they were read."""
-    return rows
-
-
 def by_hash(rows: DataFrame) -> DataFrame:
     """Distribute the rows by a computed column."""
     return rows.withColumn("k", F.hash("value") % 5).repartition(2, "k").drop("k")

@@ -10,15 +10,19 @@ from dataclasses import dataclass, replace
 from typing import IO, Any, cast
 
 import pytest
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from support.transactions import Line, rows
 from tailrace import errors
 from tailrace.config import Kafka
 from tailrace.gateway import producers
+from tailrace.kafka.clients import client_options
 from tailrace.kafka.cluster import Cluster, OffsetSpec
-from tailrace.progress.marker import Marker, markers_group
-from tailrace.progress.plan import SinkPartition
+from tailrace.kafka.informed_reader import InformedReader
+from tailrace.progress.ledger import Ledger
+from tailrace.progress.marker import Marker, markers_group, transactional_id
+from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import Topics, wait_until
 from tailrace.testing.broker import Broker
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
@@ -124,6 +128,52 @@ def test_delivered_sink_partition_is_skipped_although_a_resumed_broker_has_lost_
         broker.resume()
         one.close()
         other.close()
+
+
+def test_marker_whose_end_the_brokers_have_lost_is_not_undone() -> None:
+    """Kafka skips partitions without a leader when it ends a transaction, and reports it as committed all the same.
+
+    The question whether a broker knows all markers is a transaction that is aborted, and would have undone this one.
+    """
+    settings = SOON | {"offsets.topic.replication.factor": "1"}
+    with EmbeddedKafka(EmbeddedOptions(brokers=3, settings=settings)) as kafka:
+        one = Line.on(cast("Any", Unproxied(kafka.bootstrap_servers)))
+        one.write(0)
+        options, group = Kafka(bootstrap_servers=kafka.bootstrap_servers), markers_group(one.pipeline)
+        cluster, reader = Cluster(options), InformedReader(client_options(options), group)
+        number = cluster.admin.describe_consumer_groups([group])[group].result(timeout=30).coordinator.id
+        found = next(each for each in kafka.brokers if each.node_id == number)
+        others = AdminClient({
+            "bootstrap.servers": ",".join(f"127.0.0.1:{each.port}" for each in kafka.brokers if each is not found),
+            "log_level": 0,
+        })  # fmt: skip
+        sending = Producer(
+            client_options(options) | {"transactional.id": transactional_id(one.pipeline, SinkPartition(0))}
+        )
+        sending.init_transactions(30)
+        sending.begin_transaction()
+        sending.produce(one.sink, b"delivered")
+        marker = Marker.of(BatchId(1), "digest of 1", 1)
+        place = TopicPartition(one.ledger, 0, marker.next, marker.metadata)
+        sending.send_offsets_to_transaction([place], reader.metadata, 30)
+        sending.flush(30)
+        found.kill()
+
+        def leaderless() -> bool:
+            partitions = others.list_topics(timeout=30).topics["__consumer_offsets"].partitions.values()
+            return any(each.leader == -1 for each in partitions)
+
+        wait_until(leaderless, f"the others to notice that broker {number} is gone", 60)
+        sending.commit_transaction(60)
+        wait_until(lambda: b"delivered" in one.read(), "the commit to be seen in the sink", 60)
+        found.start()
+        with Ledger(one.pipeline, one.ledger, options, 4, 1) as ledger:
+            ledger.take()
+            ledger.fence(1)
+            with pytest.raises(errors.KafkaFailed, match="the brokers have lost its end"):
+                ledger.markers(fenced=True)
+        one.close()
+        reader.close()
 
 
 ASKING = """

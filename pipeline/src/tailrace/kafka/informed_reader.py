@@ -19,13 +19,18 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from tailrace.kafka.clients import SHORT_TRY, add_offsets, committed, persist
 from tailrace.kafka.errors import code_of, is_retriable
-from tailrace.kafka.pending_offsets import Stored, available, stored
+from tailrace.kafka.pending_offsets import Stored, available, stored, unended
 from tailrace.kafka.rights import Right
 
 # If ever it were committed, it would contradict every plan, and be refused.
 _NEVER = 2**62
 _NOTE = "this transaction is aborted"
 _PAUSE, _STALE_PAUSE = 0.02, 0.25
+_ENDED = 10.0  # seconds; a transaction has ended everywhere once its producer may begin another one
+_LOST_END = (
+    "a transaction that has ended is still about to change the offset of partition {partition}: the brokers have lost "
+    "its end, as Kafka does for partitions that have no leader just then; kafka-transactions.sh find-hanging shows it"
+)
 _RECENT = 5.0  # seconds; brokers miss one of theirs for 9 s before they move its groups (broker.session.timeout.ms)
 
 
@@ -73,6 +78,7 @@ class InformedReader:
         end = time.monotonic() + limit
         if not available(self.consumer):
             self._replace(self.consumer)  # a new client at least asks anew which broker has the group
+        self._require_ended(place, min(limit, _ENDED))
         producer.begin_transaction()
         pending = TopicPartition(place.topic, place.partition, _NEVER, _NOTE)
         add_offsets(producer, [pending], self.metadata, limit, doing)
@@ -96,6 +102,26 @@ class InformedReader:
             else:
                 time.sleep(_PAUSE)
         return Informed(consumer, time.monotonic())
+
+    def _require_ended(self, place: TopicPartition, limit: float) -> None:
+        """Refuse a place that an earlier transaction is about to change: all of them have been ended.
+
+        If the brokers have lost that end, a new transaction here, and its abort, would undo what was committed.
+        """
+        until = time.monotonic() + limit
+        while available(consumer := self.consumer):
+            try:
+                if not unended(consumer, self._group, place, min(SHORT_TRY, limit)):
+                    return
+                why = KafkaException(
+                    KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT, _LOST_END.format(partition=place.partition))
+                )
+            except KafkaException as error:
+                why = error
+            if not is_retriable(why) or time.monotonic() > until:
+                raise why
+            self._replace(consumer)  # it may be a broker that has lost the group
+            time.sleep(_STALE_PAUSE)
 
     def confirms(self, consumer: Consumer, place: TopicPartition, limit: float, told: Callable[[Stored], bool]) -> bool:
         """Return whether what was told of this place is what a broker has committed that knows of an open transaction.

@@ -131,6 +131,11 @@ def stored(
         return [each for number in range(count.value) for each in _read(library, groups[number])]
 
 
+def unended(consumer: Consumer, group: str, place: TopicPartition, limit: float) -> bool:
+    """Return whether a transaction is about to change a group's offset, as one broker tells."""
+    return any(each.pending for each in stored(consumer, group, [place], limit))
+
+
 def _read(library: _Library, group: int) -> Iterator[Stored]:
     error = library.group_error(group)
     if error and (code := library.error_code(error)):

@@ -78,7 +78,7 @@ class InformedReader:
         end = time.monotonic() + limit
         if not available(self.consumer):
             self._replace(self.consumer)  # a new client at least asks anew which broker has the group
-        self._require_ended(place, min(limit, _ENDED))
+        self._require_ended(place, limit)
         producer.begin_transaction()
         pending = TopicPartition(place.topic, place.partition, _NEVER, _NOTE)
         add_offsets(producer, [pending], self.metadata, limit, doing)
@@ -108,11 +108,13 @@ class InformedReader:
 
         If the brokers have lost that end, a new transaction here, and its abort, would undo what was committed.
         """
-        until = time.monotonic() + limit
+        until, pending = time.monotonic() + limit, False
         while available(consumer := self.consumer):
             try:
                 if not unended(consumer, self._group, place, min(SHORT_TRY, limit)):
                     return
+                until = until if pending else time.monotonic() + min(limit, _ENDED)
+                pending = True
                 why = KafkaException(
                     KafkaError(KafkaError.UNSTABLE_OFFSET_COMMIT, _LOST_END.format(partition=place.partition))
                 )

@@ -260,13 +260,19 @@ def test_replay_is_told_its_marks_by_a_broker_that_knows_of_its_transaction(
         assert sending.marks() == {0: Marks(7, ((9, 9),))}
 
 
+def rejected_once(line: Line) -> tuple[list[tuple[Message, Home]], Selection]:
+    """Return a rejected record with where to send it, and the selection that holds it alone."""
+    home = Home(line.sink, None)
+    selection = Selection({Place(0, 0): home}, {}, {0: [0]}, frozenset({line.pipeline}))
+    return [(Message(line.sink, 0, 0, 0, None, b"rejected"), home)], selection
+
+
 def test_replay_sends_nothing_by_marks_of_a_broker_that_has_lost_the_group_since_its_question(
     line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was suspended behind the question; another replay has sent the records meanwhile."""
     kafka, asked = Kafka(bootstrap_servers=line.kafka.bootstrap_servers), list[object]()
-    record = Message(line.sink, 0, 0, 0, None, b"rejected")
-    chosen = Selection({Place(0, 0): Home(line.sink, None)}, {}, {0: [0]}, frozenset({line.pipeline}))
+    records, chosen = rejected_once(line)
 
     def answered(
         consumer: Consumer, group: str, places: Sequence[TopicPartition], limit: float, *, beneath: bool = False
@@ -279,7 +285,7 @@ def test_replay_sends_nothing_by_marks_of_a_broker_that_has_lost_the_group_since
             assert found[0].pending
             with monkeypatch.context() as sane, Replay(kafka, line.pipeline, line.sink, 1) as other:
                 sane.setattr(informed_reader, "stored", stored)
-                other.send([(record, Home(line.sink, None))], chosen, other.marks())
+                other.send(records, chosen, other.marks())
         return found
 
     monkeypatch.setattr(informed_reader, "_RECENT", 60.0)
@@ -287,7 +293,7 @@ def test_replay_sends_nothing_by_marks_of_a_broker_that_has_lost_the_group_since
     with Replay(kafka, line.pipeline, line.sink, 1) as sending:
         assert sending.marks() == {0: Marks()}
         with pytest.raises(errors.KafkaFailed, match="another replay has sent something meanwhile"):
-            sending.send([(record, Home(line.sink, None))], chosen, {0: Marks()})
+            sending.send(records, chosen, {0: Marks()})
     assert line.read() == [b"rejected"]
 
 
@@ -296,8 +302,7 @@ def test_replay_commits_though_the_broker_that_told_its_marks_answers_no_more(
 ) -> None:
     """The group has moved, as when brokers are restarted in turn; another client finds it."""
     kafka, asked = Kafka(bootstrap_servers=line.kafka.bootstrap_servers), list[Consumer]()
-    record = Message(line.sink, 0, 0, 0, None, b"rejected")
-    chosen = Selection({Place(0, 0): Home(line.sink, None)}, {}, {0: [0]}, frozenset({line.pipeline}))
+    records, chosen = rejected_once(line)
 
     def answered(consumer: Consumer, *given: Any, **more: Any) -> list[Stored]:
         asked.append(consumer)
@@ -307,6 +312,6 @@ def test_replay_commits_though_the_broker_that_told_its_marks_answers_no_more(
 
     monkeypatch.setattr(informed_reader, "stored", answered)
     with Replay(kafka, line.pipeline, line.sink, 1) as sending:
-        sending.send([(record, Home(line.sink, None))], chosen, sending.marks())
+        sending.send(records, chosen, sending.marks())
     assert line.read() == [b"rejected"]
     assert len(set(map(id, asked))) == 2

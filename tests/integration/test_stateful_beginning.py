@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
@@ -166,6 +167,19 @@ def test_stateful_pipeline_that_has_read_nothing_yet_begins_where_the_old_job_is
     one.run(**sections(one))
     one.run(**sections(one))
     assert ids(one) == list(range(later, 18))
+
+
+@pytest.mark.parametrize("log", ["offsets", "commits"])
+def test_stateful_pipeline_that_ended_while_spark_wrote_its_first_entry_begins(
+    one: Bench, monkeypatch: pytest.MonkeyPatch, log: str
+) -> None:
+    """Spark writes an entry under another name first, and leaves that behind if it is stopped or killed just then."""
+    made = sections(one, follows=False)
+    fail_before_the_plan(one, monkeypatch, made)
+    left = one.folder / "state" / log / f".0.{uuid4()}.tmp"
+    left.write_text("v1")
+    one.run(**made)
+    assert ids(one) == list(range(10))
 
 
 def test_reset_of_a_group_that_is_out_of_range_is_not_repeated(one: Bench) -> None:

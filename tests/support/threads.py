@@ -7,9 +7,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from support.pipelines import Bench
 from support.recreation import delete_topic, recreate_topic
 from tailrace.config import Pipeline
 from tailrace.driver import readable, recovery, start
@@ -28,6 +27,9 @@ from tailrace.startup.preflight import preflight
 from tailrace.status.events import Emit, Event
 from tailrace.status.snapshots import Finished
 from tailrace.testing import Record, Topics, consume, produce
+
+if TYPE_CHECKING:
+    from support.pipelines import Bench  # it imports Spark
 
 Deliver = Callable[[ThreadEngine, Plan, Mapping[SinkPartition, str], frozenset[str]], list[Written]]
 

@@ -20,11 +20,12 @@ from typing import Any
 from faults.scenario import Context
 from faults.worlds.act import act
 from faults.worlds.drawing import draw
+from faults.worlds.engine import engine
 from faults.worlds.history import checker
 from faults.worlds.lanes import Tally, brokers, groups, in_lanes, mutants_in_lanes
 from faults.worlds.mutants import MUTANTS
 from faults.worlds.oracle import Outcome
-from faults.worlds.record import FOUND, engine, read
+from faults.worlds.record import FOUND, place_of, read
 from faults.worlds.world import Place, World
 from support import archive
 from tailrace.testing.embedded import EmbeddedKafka
@@ -131,7 +132,7 @@ def _one(world: World, kafka: EmbeddedKafka, folder: Path, file: Path | None) ->
 def _append(file: Path | None, line: dict[str, Any]) -> None:
     if file is not None:
         with file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps({**line, "engine": engine()}) + "\n")
+            lines.write(json.dumps({**line, "engine": engine(place_of(line))}) + "\n")
 
 
 def _all_caught(
@@ -159,7 +160,8 @@ def _all_caught(
         else:
             left.append(mutant.name)
         caught = mutant.name not in left
-        _append(file, {"mutant": mutant.name, "caught": caught, "worlds": number, "seed": world.seed})
+        where = {"place": world.place} if caught else {}
+        _append(file, {"mutant": mutant.name, "caught": caught, "worlds": number, "seed": world.seed, **where})
         sys.stdout.write(f"{mutant.name}: {verdict}\n")
         sys.stdout.flush()
     found = f"{len(left)} mutants survived {len(worlds)} worlds: {', '.join(left)}" if left else "all caught"

@@ -1,34 +1,30 @@
-"""The record of the worlds: how many ran since the engine last changed, of which kinds, and what they found.
+"""The record of the worlds: how many count for the engine as it is, of which kinds, and what they found.
 
-`make faults … FAULTS_ARGS="--json FILE"` appends a line for each world and each mutant, with the engine's digest;
-`python -m faults.worlds.record FILE…` adds the lines of the engine as it is now to docs/benchmarks/worlds.jsonl, and
-writes the tables of docs/guarantees.md.
+`make faults … FAULTS_ARGS="--json FILE"` appends a line for each world and each mutant, with the digest of what it can
+run of the engine; `python -m faults.worlds.record FILE…` adds the lines that still count to
+docs/benchmarks/worlds.jsonl, and writes the tables of docs/guarantees.md.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import json
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from faults.worlds.mutants import MUTANTS, SOURCE
+from faults.worlds.engine import engine
+from faults.worlds.mutants import MUTANTS
 from faults.worlds.oracle import COUNTS
-from faults.worlds.world import Knobs, World
+from faults.worlds.world import Knobs, Place, World
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE, FILE = ROOT / "docs" / "guarantees.md", ROOT / "docs" / "benchmarks" / "worlds.jsonl"
 FOUND = FILE.with_name("found.jsonl")  # worlds that have found a defect, and its tests
 BEGIN, END = "<!-- worlds: begin -->", "<!-- worlds: end -->"
-# What decides whether a record is lost: everything that a pipeline runs, but how it is told and shown.
-ENGINE = ("config", "driver", "gateway", "kafka", "progress", "spark_stream", "stages", "startup")
 
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[\w.+-]+/)+")
 
@@ -50,33 +46,21 @@ KINDS: Mapping[str, Callable[[World], Iterable[str]]] = {
 }
 
 
-def engine(source: Path = SOURCE) -> str:
-    """Return a digest of the engine's code; comments, docstrings and layout do not change it."""
-    found = hashlib.sha256()
-    for room in ENGINE:
-        for file in sorted((source / room).rglob("*.py")):
-            code = _code(file, file.stat().st_mtime_ns)
-            found.update(f"{file.relative_to(source)}\n{code}\n".encode())
-    return found.hexdigest()[:16]
-
-
-@cache  # a campaign asks after each world, and parsing takes a second
-def _code(file: Path, changed: int) -> str:
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
-            node.body = node.body[1:]
-    return ast.dump(tree)
-
-
-def merged(known: Iterable[Line], new: Iterable[Line], digest: str) -> list[Line]:
-    """Return the lines of this engine, one for each world and mutant: the last one counts."""
+def merged(known: Iterable[Line], new: Iterable[Line], digest: Callable[[Place | None], str] = engine) -> list[Line]:
+    """Return the lines that hold for the engine as it is, one for each world and mutant: the last one counts."""
+    digests = {place: digest(place) for place in (None, *Place)}
     found: dict[str, Line] = {}
     for line in [*known, *new]:
-        if line["engine"] == digest:
+        if line["engine"] == digests[place_of(line)]:
             key = line.get("mutant") or json.dumps(line["world"], sort_keys=True)
             found[key] = without_folders(line)
     return list(found.values())
+
+
+def place_of(line: Line) -> Place | None:
+    """Return where a world ran, or the one that caught a mutant; None if none did."""
+    place = line["world"]["place"] if "world" in line else line.get("place")
+    return None if place is None else Place(place)
 
 
 def without_folders(line: Line) -> Line:
@@ -88,7 +72,7 @@ def without_folders(line: Line) -> Line:
 def text(lines: Sequence[Line]) -> str:
     """Return the tables as Markdown."""
     worlds = [each for each in lines if "world" in each]
-    parts = _ran(worlds) if worlds else ["No world has run since the engine last changed, but for the mutants.\n"]
+    parts = _ran(worlds) if worlds else ["No world has run since the engine changed, but for the mutants.\n"]
     caught = {each["mutant"]: each for each in lines if "mutant" in each}
     parts += ["| breakage of the product | caught by world number |\n|---|---:|"]
     parts += [f"| {each.name.replace('-', ' ')} | {_number(caught.get(each.name))} |" for each in MUTANTS]
@@ -107,7 +91,7 @@ def _ran(worlds: Sequence[Line]) -> list[str]:
     missing = f", in whose sinks {lacking:,} records were still missing" if stuck else ""
     ran = f"{len(worlds):,} worlds over {records:,} records in {hours:.1f} hours"
     return [
-        f"Since the engine last changed: {ran}: {totals}, {len(stuck):,} stuck{missing}.\n",
+        f"Since what they run of the engine last changed: {ran}: {totals}, {len(stuck):,} stuck{missing}.\n",
         "| drawn | worlds with it, and their records |\n|---|---|",
         *_kinds(worlds),
         "",
@@ -128,7 +112,7 @@ def _kinds(worlds: Sequence[Line]) -> Iterable[str]:
 
 def _number(line: Line | None) -> str:
     if line is None:
-        return "not tried since the engine last changed"
+        return "not tried since the engine changed"
     return str(line["worlds"]) if line["caught"] else f"not caught in {line['worlds']}"
 
 
@@ -149,4 +133,4 @@ def write(lines: Sequence[Line], page: Path = PAGE, file: Path = FILE) -> None:
 
 if __name__ == "__main__":
     given = [line for name in sys.argv[1:] for line in read(Path(name))]
-    write(merged(read(FILE), given, engine()))
+    write(merged(read(FILE), given))

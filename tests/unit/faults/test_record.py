@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -11,14 +15,15 @@ import pytest
 
 from faults.worlds import record
 from faults.worlds.drawing import draw
+from faults.worlds.engine import ROOMS, engine, modules_of
 from faults.worlds.mutants import MUTANTS, SOURCE
 from faults.worlds.oracle import Outcome
-from faults.worlds.world import Strike, World
+from faults.worlds.world import Place, Strike, World
 
 
-def line(seed: int, digest: str = "now", lost: int = 0, stuck: str = "") -> record.Line:
+def line(seed: int, digest: str = "now", lost: int = 0, stuck: str = "", place: Place = Place.THREADS) -> record.Line:
     """Return a world's line."""
-    world = replace(draw(seed), strikes=(Strike.KILL,), crashes=())
+    world = replace(draw(seed), place=place, strikes=(Strike.KILL,), crashes=())
     outcome = Outcome(records=100, lost=lost, stuck=stuck)
     return {"world": json.loads(world.line), "outcome": asdict(outcome), "seconds": 36.0, "engine": digest}
 
@@ -32,14 +37,16 @@ def test_only_lines_of_this_engine_count_and_each_world_once() -> None:
     """A world that ran on other code proves nothing about this one."""
     known = [line(1, "before"), mutant(0, 3, digest="before"), line(2)]
     new = [line(2, lost=1), line(3), mutant(1, 5)]
-    found = record.merged(known, new, "now")
+    found = record.merged(known, new, lambda _: "now")
     assert len(found) == 3
     assert [each["outcome"]["lost"] for each in found if "world" in each] == [1, 0]
 
 
 def test_recorded_world_names_no_folder_of_the_machine_that_ran_it() -> None:
     """What it is stuck with may hold a driver's traceback."""
-    [found] = record.merged([], [line(1, stuck='ended: File "/home/me/.venv/lib/threading.py", line 331')], "now")
+    [found] = record.merged(
+        [], [line(1, stuck='ended: File "/home/me/.venv/lib/threading.py", line 331')], lambda _: "now"
+    )
     assert found["outcome"]["stuck"] == 'ended: File "threading.py", line 331'
 
 
@@ -50,7 +57,7 @@ def test_text_has_what_was_lost_and_what_was_not_tried() -> None:
     assert "| strike | kill 2 (200) |" in shown
     assert f"| {MUTANTS[0].name.replace('-', ' ')} | 4 |" in shown
     assert f"| {MUTANTS[1].name.replace('-', ' ')} | not caught in 40 |" in shown
-    assert f"| {MUTANTS[2].name.replace('-', ' ')} | not tried since the engine last changed |" in shown
+    assert f"| {MUTANTS[2].name.replace('-', ' ')} | not tried since the engine changed |" in shown
     only_mutants = record.text([mutant(0, 4)])
     assert "No world has run" in only_mutants
     assert f"| {MUTANTS[0].name.replace('-', ' ')} | 4 |" in only_mutants
@@ -63,26 +70,64 @@ def test_records_that_a_stuck_world_lacks_are_counted_apart_from_lost_ones() -> 
     assert "1 stuck, in whose sinks 7 records were still missing." in shown
 
 
+def test_world_counts_until_something_changes_that_it_can_run() -> None:
+    """One without Spark, and a mutant that such a world caught, outlast a change of what only Spark's driver runs."""
+    now: dict[Place | None, str] = {Place.THREADS: "as before"}
+    caught = mutant(0, 3, digest="as before") | {"place": Place.THREADS}
+    elsewhere = mutant(1, 3, digest="as before") | {"place": Place.SPARK}
+    lines = [line(1, "as before"), line(2, "as before", place=Place.SPARK), caught, elsewhere]
+    assert record.merged(lines, [], lambda place: now.get(place, "changed")) == [lines[0], caught]
+
+
+def changed(folder: Path, file: str, change: Callable[[str], str]) -> Path:
+    """Return a copy of the product in which a file is changed."""
+    copy = folder / "tailrace"
+    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / file).write_text(change((SOURCE / file).read_text()))
+    return copy
+
+
 @pytest.mark.parametrize(
     ("change", "differs"),
     [(lambda text: f"{text}\n# why\n", False), (lambda text: text.replace("all(done)", "any(done)"), True)],
     ids=["comment", "code"],
 )
-def test_digest_changes_with_the_code_and_not_with_its_words(tmp_path: Path, change: object, differs: bool) -> None:
+def test_digest_changes_with_the_code_and_not_with_its_words(
+    tmp_path: Path, change: Callable[[str], str], differs: bool
+) -> None:
     """A better comment must not cost a night of worlds; another condition must."""
-    copy = tmp_path / "tailrace"
-    shutil.copytree(SOURCE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    file = copy / "driver" / "recovery.py"
-    assert callable(change)
-    file.write_text(change(file.read_text()))
-    assert (record.engine(copy) != record.engine()) is differs
+    copy = changed(tmp_path, "driver/recovery.py", change)
+    assert (engine(source=copy) != engine()) is differs
+    assert (engine(Place.THREADS, copy) != engine(Place.THREADS)) is differs
+
+
+def test_digest_of_worlds_without_spark_leaves_out_what_only_spark_runs(tmp_path: Path) -> None:
+    """Such a world has shown nothing about a stateful pipeline, so a change there takes nothing from it."""
+    copy = changed(tmp_path, "spark_stream/checkpoint.py", lambda text: f"{text}\nOTHER = 1\n")
+    assert engine(Place.THREADS, copy) == engine(Place.THREADS)
+    assert engine(Place.SPARK, copy) != engine(Place.SPARK)
+
+
+def test_driver_without_spark_loads_nothing_of_the_engine_that_its_digest_leaves_out() -> None:
+    """The digest follows the imports in the code; the interpreter knows which there are."""
+    asked = (
+        "import sys, faults.worlds.thread_driver\n"
+        "print(*(each.__file__ for name, each in sys.modules.items() if name.startswith('tailrace.')))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, check=True, env=os.environ, timeout=60
+    )
+    loaded = {Path(each) for each in told.stdout.split()}
+    assert SOURCE / "driver" / "loop.py" in loaded
+    rooms = {file for file in loaded if file.relative_to(SOURCE).parts[0] in ROOMS}
+    assert rooms <= modules_of("faults.worlds.thread_driver", (SOURCE.parent, record.ROOT / "tests"))
 
 
 def test_page_and_file_are_of_the_same_lines() -> None:
     """The page is generated."""
     page = record.PAGE.read_text(encoding="utf-8")
     shown = page.partition(record.BEGIN)[2].partition(record.END)[0].strip()
-    lines = record.merged(record.read(record.FILE), [], record.engine())
+    lines = record.merged(record.read(record.FILE), [])
     assert shown == record.text(lines).strip()
 
 

@@ -33,6 +33,7 @@ NEXT = "check the object store with `tailrace doctor FILE`, then start the pipel
 _OWN = "point `checkpoint` to the folder that this pipeline used before; `tailrace explain TR-307`"
 _UNPLANNED = "removing a batch that was never planned"
 _PROBES = 8  # concurrent requests to the store
+_TEMPORARY = re.compile(r"\.0\.[0-9a-f-]{36}\.tmp")
 _STATE_FILE = re.compile(r"(\d+)(?:_[^.]+)?\.(?:changelog|zip|delta|snapshot)")
 
 
@@ -87,7 +88,10 @@ class Checkpoint:
         if not any(map(self._exists, ("metadata", "offsets/0", beginning.INITIAL, "state/0/_metadata/metadata"))):
             return
         with self._asking(_UNPLANNED):
-            for name in ("offsets/0", "offsets/.0.crc", "sources/0", *(f"state/{n}" for n in self._batches("state"))):
+            names = ["offsets/0", "offsets/.0.crc", "sources/0", *(f"state/{n}" for n in self._batches("state"))]
+            for log in ("offsets", "commits"):  # Spark leaves these if it is stopped while it writes, and refuses them
+                names += [f"{log}/{name}" for name in self._names(log) if _TEMPORARY.fullmatch(name)]
+            for name in names:
                 self._files.delete(self._path(name), True)
 
     def _check_query(self, known: str) -> None:
@@ -281,11 +285,12 @@ class Checkpoint:
             return bool(self._files.exists(self._path(name)))
 
     def _batches(self, log: str) -> list[int]:
+        return [int(name) for name in self._names(log) if name.isdigit()]
+
+    def _names(self, log: str) -> list[str]:
         with self._asking(f"listing {log}"):
-            if not self._files.exists(self._path(log)):
-                return []
-            names = [each.getPath().getName() for each in self._files.listStatus(self._path(log))]
-        return [int(name) for name in names if name.isdigit()]
+            found = self._files.listStatus(self._path(log)) if self._files.exists(self._path(log)) else []
+            return [each.getPath().getName() for each in found]
 
     def _read(self, name: str) -> str:
         with self._asking(f"reading {name}"):

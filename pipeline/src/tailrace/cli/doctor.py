@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from tailrace.admin.checks import Brokers, Check, State, fail, machine, ok
+from tailrace.admin.log_checks import logs
 from tailrace.admin.progress_checks import progress
 from tailrace.admin.store_checks import store
 from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOption, connection
@@ -88,7 +89,9 @@ def _checks(
             yield check
         if pipeline is not None and file is not None and reached and base is not None:
             kafka = connection(bootstrap, properties, option, base)
-            yield from progress(pipeline.model_copy(update={"kafka": kafka}), loaded.folder, file)
+            reachable = pipeline.model_copy(update={"kafka": kafka})
+            yield from logs(reachable)
+            yield from progress(reachable, loaded.folder, file)
         if pipeline is not None:
             from tailrace.admin.schema_checks import schemas  # imports Spark's classes too
 

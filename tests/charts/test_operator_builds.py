@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from tailrace_operator.platform import Platform
 KEY = Key("streams", "orders")
 SPEC: dict[str, Any] = {"config": {"source": {"topics": ["orders"]}, "sink": {"topic": "large"}}}
 EXTERNAL = {"kafka": {"mode": "external", "external": {"bootstrapServers": "b:9092"}}}
-STRIMZIS = {"kafka": {"strimzi": {"create": False, "cluster": "main"}}, "monitoring": {"enabled": True}}
+STRIMZIS: dict[str, Any] = {"kafka": {"strimzi": {"create": False, "cluster": "main"}}, "monitoring": {"enabled": True}}
 
 
 def resource(spec: Mapping[str, Any]) -> Resource:
@@ -37,7 +37,7 @@ def build(
     apis: tuple[str, ...] = (),
 ) -> Built:
     """Return what a spec is built to."""
-    builder = Builder(Platform(CHART, shared), str(tool("helm")), apis)
+    builder = Builder(Platform(CHART, shared), str(tool("helm")), lambda: apis)
     return builder.build(resource(spec), Revision("abc", spec, 1), running)
 
 
@@ -102,7 +102,7 @@ def test_suspended_pipeline_has_no_driver_but_everything_else() -> None:
 )
 def test_spec_that_cannot_run_is_refused_in_words(change: dict[str, Any], words: str) -> None:
     """Without a path of the machine, and without Helm's own."""
-    builder = Builder(Platform(CHART, EXTERNAL), str(tool("helm")), ())
+    builder = Builder(Platform(CHART, EXTERNAL), str(tool("helm")), lambda: ())
     with pytest.raises(ConfigInvalid) as caught:
         builder.check(resource(change), Revision("abc", change))
     assert words in caught.value.what
@@ -114,7 +114,7 @@ def test_pipeline_of_the_page_is_built_on_the_platform_of_the_page() -> None:
     """Word by word, as a reader copies them."""
     page = (ROOT / "docs" / "operator.md").read_text(encoding="utf-8")
     shared, pipeline, *_ = (yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
-    builder = Builder(Platform(CHART, shared["platform"]), str(tool("helm")), (STRIMZI,))
+    builder = Builder(Platform(CHART, shared["platform"]), str(tool("helm")), lambda: (STRIMZI,))
     found = replace(
         resource(pipeline["spec"]), key=Key(pipeline["metadata"]["namespace"], pipeline["metadata"]["name"])
     )
@@ -139,17 +139,61 @@ def test_variables_from_secrets_need_no_values_to_be_checked() -> None:
         "env": {"HOST": "registry"},
         "secretEnv": {"USER_KEY": {"secret": "s", "key": "k"}},
     }
-    Builder(Platform(CHART, EXTERNAL), str(tool("helm")), ()).check(resource(spec), Revision("abc", spec))
+    Builder(Platform(CHART, EXTERNAL), str(tool("helm")), lambda: ()).check(resource(spec), Revision("abc", spec))
+
+
+def test_variables_of_the_platform_are_the_drivers_too() -> None:
+    """Its user and password, and what its defaults and its pods bring; the spec could not set them."""
+    kafka: dict[str, Any] = EXTERNAL["kafka"] | {
+        "external": {
+            "bootstrapServers": "b:9093",
+            "options": {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512"},
+            "sasl": {"secret": "login"},
+        }
+    }
+    defaults = {"secretEnv": {"SHARED": {"secret": "s", "key": "k"}}, "env": {"LIMIT": "7"}}
+    spec = {**SPEC, "config": {**SPEC["config"], "rejected": "no.${LIMIT}"}}
+    builder = Builder(Platform(CHART, {"kafka": kafka, "pipelineDefaults": defaults}), str(tool("helm")), lambda: ())
+    found = builder.configuration(resource(spec), Revision("abc", spec))
+    assert found.rejected_topic == "no.7"
+    assert found.kafka.options["sasl.username"] == "secret"
+
+
+def test_topics_that_rows_may_name_are_topics_of_the_spec() -> None:
+    """As for `sink.topic`, whether they exist is found out at the brokers."""
+    spec = {"config": {"source": {"topics": ["in"]}, "sink": {"topics": ["eu", "us"]}}}
+    [user] = of_kind(build(spec, STRIMZIS, apis=(STRIMZI, MONITORING)).objects, "KafkaUser")
+    assert {"eu", "us"} <= {each["resource"].get("name") for each in user["spec"]["authorization"]["acls"]}
+
+
+def test_operator_that_was_there_first_notices_what_is_installed_later() -> None:
+    """Otherwise the advice to install it would change nothing."""
+    there: list[str] = []
+    builder = Builder(Platform(CHART, STRIMZIS), str(tool("helm")), lambda: there)
+    with pytest.raises(ConfigInvalid, match="not installed"):
+        builder.check(resource(SPEC), Revision("abc", SPEC))
+    there += [STRIMZI, MONITORING]
+    assert of_kind(builder.build(resource(SPEC), Revision("abc", SPEC), True).objects, "KafkaUser", "PodMonitor")
+
+
+@pytest.mark.parametrize(("strimzi", "replicas"), [({}, None), ({"replication": 3}, 3)])
+def test_topics_on_brokers_of_somebody_else_have_the_copies_that_these_make(
+    strimzi: dict[str, Any], replicas: int | None
+) -> None:
+    """One copy would be taken for the wish of whoever installs the operator, also of a ledger that has three."""
+    shared = {"kafka": {"strimzi": STRIMZIS["kafka"]["strimzi"] | strimzi}}
+    topics = of_kind(build(shared=shared, apis=(STRIMZI,)).objects, "KafkaTopic")
+    assert {each["spec"].get("replicas") for each in topics} == {replicas}
 
 
 def test_rendering_is_remembered_until_the_pipeline_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reconcile with nothing to do renders nothing, and old renderings are dropped."""
-    builder, calls = Builder(Platform(CHART, EXTERNAL), str(tool("helm")), ()), []
+    builder, calls = Builder(Platform(CHART, EXTERNAL), str(tool("helm")), lambda: ()), []
     render_once = builder._render
 
-    def counted(key: Key, values: Mapping[str, Any]) -> Any:
+    def counted(key: Key, values: Mapping[str, Any], apis: Iterable[str]) -> Any:
         calls.append(key)
-        return render_once(key, values)
+        return render_once(key, values, apis)
 
     monkeypatch.setattr(builder, "_render", counted)
     for _ in range(3):
@@ -181,6 +225,10 @@ class Cluster:
         self.verbs.append(("apply", body["kind"]))
         self.objects[body["kind"], body["metadata"]["name"]] = body
         return body
+
+    def find(self, kind: str, namespace: str, name: str) -> Object | None:
+        """Return an object."""
+        return self.objects.get((kind, name))
 
     def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
         """Return the objects of a kind."""

@@ -68,7 +68,7 @@ CHANGES: dict[str, Any] = {
 }
 # A checkpoint on an object store needs a platform with one.
 NOT_RENDERED = {"config.checkpoint"}
-BUILDER = Builder(Platform(CHART, SHARED), str(tool("helm")), (STRIMZI,))
+BUILDER = Builder(Platform(CHART, SHARED), str(tool("helm")), lambda: (STRIMZI,))
 
 
 def with_change(key: str) -> dict[str, Any]:
@@ -115,7 +115,9 @@ def test_monitoring_of_the_platform_replaces_no_driver(shared: dict[str, Any]) -
     _, _, before = build(SPEC)
     apis = (STRIMZI, "monitoring.coreos.com/v1")
     resource, revision, _ = build(SPEC)
-    after = Builder(Platform(CHART, SHARED | shared), str(tool("helm")), apis).build(resource, revision, running=True)
+    after = Builder(Platform(CHART, SHARED | shared), str(tool("helm")), lambda: apis).build(
+        resource, revision, running=True
+    )
     assert before.digest != after.digest
     assert before.template == after.template
 
@@ -138,7 +140,9 @@ def test_event_says_why_a_driver_is_replaced_and_why_not() -> None:
         assert text in told.message
         made = tell.event(changed, told)
         assert (made["involvedObject"]["uid"], made["type"]) == ("uid", "Normal")
-    other = Builder(Platform(CHART, SHARED | {"images": {"pullPolicy": "Always"}}), str(tool("helm")), (STRIMZI,))
+    other = Builder(
+        Platform(CHART, SHARED | {"images": {"pullPolicy": "Always"}}), str(tool("helm")), lambda: (STRIMZI,)
+    )
     after = other.build(resource, old, running=True)
     assert tell.because(seen, old, after) == "the operator's platform or version"
     assert tell.news(seen, old, before, "") is None

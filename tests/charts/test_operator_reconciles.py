@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from support.helm import CHART, tool
-from tailrace.config.resource import DIGEST, FAILED, STABLE
+from tailrace.config.resource import DIGEST, FAILED, OWNER, STABLE
 from tailrace_operator import reconcile
 from tailrace_operator.build import Builder
 from tailrace_operator.cache import Cache
@@ -37,10 +37,13 @@ class Api:
         self.told: list[str] = []
         self.missing: set[str] = set()
         self.replicas: list[int] = []
+        self.others: dict[tuple[str, str], dict[str, str]] = {}  # the labels of what somebody else has made
 
     def find(self, kind: str, namespace: str, name: str) -> Object | None:
-        """Return an object's metadata."""
-        return None if name in self.missing else {"metadata": {"name": name}}
+        """Return an object's metadata; Secrets are there, and of other kinds what was made."""
+        if (kind, name) in self.others:
+            return {"metadata": {"name": name, "labels": self.others[kind, name]}}
+        return {"metadata": {"name": name}} if kind == "Secret" and name not in self.missing else None
 
     def uid(self, key: Key) -> str:
         """Return the Pipeline's."""
@@ -75,7 +78,7 @@ def made(api: Any) -> tuple[reconcile.Reconciler, Cache]:
     """Return a reconciler whose watches have seen one Pipeline."""
     cache = Cache()
     cache.pipeline(PIPELINE, gone=False)
-    return reconcile.Reconciler(cache, Builder(Platform(CHART, SHARED), str(tool("helm")), ()), api), cache
+    return reconcile.Reconciler(cache, Builder(Platform(CHART, SHARED), str(tool("helm")), lambda: ()), api), cache
 
 
 def test_pipeline_is_applied_once() -> None:
@@ -102,6 +105,37 @@ def test_nothing_is_made_for_a_pipeline_that_is_gone(uid: str) -> None:
     one.reconcile(KEY)
     assert "Deployment" not in api.applied
     assert one.reconcile(KEY) == ""
+
+
+@pytest.mark.parametrize("labels", [{}, {OWNER: "orders-of-another"}])
+def test_pipeline_takes_nothing_over_that_it_has_not_made(labels: dict[str, str]) -> None:
+    """An account of its name may be an application's, and would be deleted with the Pipeline."""
+    api = Api("u")
+    one, _ = made(api)
+    api.others["ServiceAccount", KEY.name] = labels
+    assert one.reconcile(KEY) == "Invalid"
+    assert api.applied == []
+    [accepted] = [each for each in api.statuses[-1]["conditions"] if each["type"] == "Accepted"]
+    assert accepted["reason"] == "NameTaken"
+    assert f"a ServiceAccount {KEY.name} exists" in accepted["message"]
+    api.others["ServiceAccount", KEY.name] = {OWNER: KEY.name}  # a first apply that was interrupted
+    assert one.reconcile(KEY) != "Invalid"
+
+
+def test_revision_that_the_chart_refuses_by_now_is_not_gone_back_to_in_silence() -> None:
+    """The command to go back has succeeded, so the status has to say what stands in its way."""
+    api = Keeping()
+    one, cache, _, works, fails = with_a_changed_sink(api)
+    works["data"]["config"]["source"] = {"topics": ["a"], "pattern": "a.*"}
+    fails["metadata"]["annotations"] = {FAILED: "Requested: slow"}
+    for each in (works, fails):
+        cache.put("ControllerRevision", each)
+    before = len(api.applied)
+    one.reconcile(KEY)
+    [accepted] = [each for each in api.statuses[-1]["conditions"] if each["type"] == "Accepted"]
+    assert "cannot run any more" in accepted["message"]
+    assert "both topics and a pattern" in accepted["message"]
+    assert api.applied[before:] == []
 
 
 def test_what_no_watch_has_said_is_asked_for_from_time_to_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ class Api:
         found = self.objects.get((kind, name))
         if kind in ("KafkaUser", "KafkaTopic") and found is not None:
             return {**found, "status": READY if self.ready else {}}
-        return {"metadata": {"name": name}} if kind in ("Secret", "ConfigMap") else found
+        return {"metadata": {"name": name}} if kind == "Secret" else found
 
     def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
         """Return the objects of a kind, with that label if one is given; topics are ready."""
@@ -138,7 +138,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
 @pytest.fixture
 def operator(api: Api) -> Reconciler:
     """Return the operator's reconciler."""
-    return Reconciler(api.cache, Builder(Platform(CHART, SHARED), str(tool("helm")), (STRIMZI,)), api)
+    return Reconciler(api.cache, Builder(Platform(CHART, SHARED), str(tool("helm")), lambda: (STRIMZI,)), api)
 
 
 def test_shadow_runs_once_it_has_begun(api: Api, operator: Reconciler) -> None:
@@ -340,7 +340,7 @@ def test_promoted_revision_runs_and_stays_when_the_overlay_moves(api: Api, opera
 def test_brokers_of_another_kind_get_no_topic(api: Api) -> None:
     """There, `begin` makes the sink topic, with the rights of the shadow's user."""
     shared = {"kafka": {"mode": "external", "external": {"bootstrapServers": "b:9092"}}}
-    operator = Reconciler(api.cache, Builder(Platform(CHART, shared), str(tool("helm")), ()), api)
+    operator = Reconciler(api.cache, Builder(Platform(CHART, shared), str(tool("helm")), lambda: ()), api)
     operator.reconcile(LIVE)
     operator.reconcile(SHADOW)
     assert PARTITIONS not in api.objects[KIND, "orders-shadow"]["metadata"]["annotations"]

@@ -7,13 +7,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tailrace.admin.checks import Check, State
 from tailrace.admin.log_checks import logs
 from tailrace.config import Pipeline
+from tailrace.progress.marker import markers_group
 from tailrace.testing import Topics, wait_until
 from tailrace.testing.embedded import EmbeddedKafka, EmbeddedOptions
 
@@ -35,9 +36,9 @@ def admin(kafka: EmbeddedKafka, without: int | None = None) -> AdminClient:
     return AdminClient({"bootstrap.servers": ",".join(addresses), "log_level": 0})
 
 
-def made(kafka: EmbeddedKafka, copies: int = 3, **settings: str) -> str:
-    """Create a sink topic of one partition."""
-    name = f"out-{uuid4().hex[:8]}"
+def made(kafka: EmbeddedKafka, name: str = "", copies: int = 3, **settings: str) -> str:
+    """Create a topic of one partition, by default a sink's."""
+    name = name or f"out-{uuid4().hex[:8]}"
     new = NewTopic(name, 1, copies, config={key.replace("_", "."): value for key, value in settings.items()})
     asked = admin(kafka)
     asked.create_topics([new])[name].result(30)
@@ -52,12 +53,13 @@ def led_by(client: AdminClient, topic: str) -> int:
 
 
 def checked(kafka: EmbeddedKafka, sink: str, **sections: Any) -> dict[str, Check]:
-    """Return what the doctor says of a pipeline that writes there."""
+    """Return what the doctor says of a pipeline that writes there, with a ledger of the same beginning."""
     config = {
-        "pipeline": f"p-{uuid4().hex[:8]}",
+        "pipeline": sink,
         "kafka": {"bootstrap.servers": kafka.bootstrap_servers},
         "source": {"topics": ["unread"]},
         "sink": {"topic": sink, **sections},
+        "ledger": {"topic": f"{sink}-ledger", "partitions": 1},
     }
     return {each.name: each for each in logs(Pipeline.model_validate(config))}
 
@@ -106,10 +108,29 @@ def test_doctor_warns_of_an_open_transaction_until_it_ends(three: EmbeddedKafka)
     found = checked(three, sink)["hanging"]
     assert found.state is State.WARN
     assert f"{sink}-0 from offset 0 on" in found.found
-    assert f"find-hanging --topic {sink} --partition 0" in found.hint
+    assert f"find-hanging --max-transaction-timeout 0 --topic {sink} --partition 0" in found.hint
     assert "hanging" not in checked(three, sink, delivery="at-least-once")
     producer.commit_transaction(30)
     assert checked(three, sink)["hanging"].state is State.OK
+
+
+def test_doctor_warns_of_an_open_transaction_in_the_ledger_and_at_a_marker(three: EmbeddedKafka) -> None:
+    """The next start would wait for both, and end with an error."""
+    sink = made(three)
+    ledger = made(three, f"{sink}-ledger")
+    assert checked(three, sink)["hanging"].state is State.OK
+    producer = written(three, ledger)
+    assert f"{ledger}-0 from offset 0 on" in checked(three, sink)["hanging"].found
+    producer.abort_transaction(30)
+    producer.begin_transaction()
+    marker = Consumer({"bootstrap.servers": three.bootstrap_servers, "group.id": markers_group(sink)})
+    producer.send_offsets_to_transaction([TopicPartition(ledger, 0, 1)], marker.consumer_group_metadata(), 30)
+    found = checked(three, sink)["hanging"]
+    assert (found.state, f"offsets of the group {markers_group(sink)}" in found.found) == (State.WARN, True)
+    assert "--topic __consumer_offsets" in found.hint
+    producer.commit_transaction(30)
+    assert checked(three, sink)["hanging"].state is State.OK
+    marker.close()
 
 
 def test_doctor_warns_of_a_transaction_whose_end_the_brokers_have_lost(three: EmbeddedKafka) -> None:
@@ -122,6 +143,7 @@ def test_doctor_warns_of_a_transaction_whose_end_the_brokers_have_lost(three: Em
     others = admin(three, without=leader)
     broker.kill()
     wait_until(lambda: led_by(others, sink) == -1, f"the others to notice that broker {leader} is gone", 60)
+    assert checked(three, sink)["copies"].found.startswith(sink)
     producer.commit_transaction(60)
     broker.start()
     wait_until(lambda: led_by(others, sink) == leader, f"broker {leader} to lead {sink} again", 60)

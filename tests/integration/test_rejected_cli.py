@@ -131,6 +131,13 @@ def test_list_of_an_empty_topic_counts_none(setup: Setup) -> None:
     assert setup.run("list") == {"topic": setup.topic, "total": 0, "reasons": {}, "records": []}
 
 
+def test_show_keeps_the_cursor_where_it_is(setup: Setup) -> None:
+    """The name of a header is the source's producer's, too."""
+    name = "\x1b[2J"
+    produce(setup.bootstrap, setup.topic, [Record(b"{}", headers=((name, b"1"),), partition=0)])
+    assert "\x1b" not in setup.text("show", "0:0")
+
+
 def test_show_prints_text_as_text_and_other_bytes_as_hex(setup: Setup) -> None:
     """UTF-8 is shown as text; other bytes, and those that could move the cursor, are dumped."""
     setup.reject(0, value="grüße".encode())

@@ -218,6 +218,21 @@ def test_outputs_in_several_topics_and_numbers_in_headers_are_counted(setup: Set
     }  # fmt: skip
 
 
+def test_rejected_output_is_one_of_several_and_a_record_without_a_number_is_found_by_its_place(setup: Setup) -> None:
+    """A row that could not be encoded stands for itself; a record that does not parse has no number to tell."""
+    produce(setup.bootstrap, setup.input, [Record(b"junk", b"2", partition=0)])
+    place = {"topic": setup.input.encode(), "partition": b"0", "offset": b"0"}
+    headers = (("tailrace.stage", b"decode"), *((f"tailrace.source.{name}", each) for name, each in place.items()))
+    produce(setup.bootstrap, setup.rejected, [Record(b"junk", b"2", headers)])
+    setup.write(setup.input, [1], headers=[("parts", b"3")])
+    setup.write(setup.output, [1, 1])
+    setup.write(setup.rejected, [1], headers=[("parts", b"3"), ("tailrace.stage", b"encode")])
+    found = json.loads(setup.run("--by", "key", "--each", "header:parts", "--rejected", setup.rejected).stdout)
+    assert {name: found[name] for name in ("lost", "duplicated", "unexpected", "unidentified", "wanted")} == {
+        "lost": 0, "duplicated": 0, "unexpected": 0, "unidentified": 0, "wanted": 4,
+    }  # fmt: skip
+
+
 def test_number_of_outputs_that_is_none_is_refused(setup: Setup) -> None:
     """A key is no number."""
     with pytest.raises(OptionRefused, match="--each"):

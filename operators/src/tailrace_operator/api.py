@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections import Counter
 from typing import Any
 
@@ -19,6 +20,8 @@ from tailrace_operator.platform import KINDS, OPTIONAL
 
 log = logging.getLogger(__name__)
 
+_ALL = len({KINDS[kind] for kind in OPTIONAL})
+_AGAIN = 60.0  # seconds; looking for a kind that is not there asks for all that are
 _LIMIT = 20.0  # seconds for one request
 _SECRET = ("Secret", "ConfigMap")  # only whether they exist is asked, and nothing of what they hold
 _REFUSED = (400, 403, 422, 500)  # the last of a value whose type is another one
@@ -42,6 +45,7 @@ class ApiServer:
         self._client = dynamic.DynamicClient(api)
         self._lock = threading.Lock()
         self._kinds: dict[str, Any] = {}
+        self._known: tuple[frozenset[str], float] | None = None
         self.asked: Counter[str] = Counter()
 
     @classmethod
@@ -60,9 +64,12 @@ class ApiServer:
                 ) from error
         return cls(client.ApiClient())
 
-    def known(self) -> set[str]:
-        """Return the API versions of other operators that this cluster has."""
-        return {KINDS[kind] for kind in OPTIONAL if self._resource(kind) is not None}
+    def known(self) -> frozenset[str]:
+        """Return the API versions of other operators that this cluster has; those that lack are asked for again."""
+        now = time.monotonic()
+        if self._known is None or (len(self._known[0]) < _ALL and now - self._known[1] > _AGAIN):
+            self._known = frozenset(KINDS[kind] for kind in OPTIONAL if self._resource(kind) is not None), now
+        return self._known[0]
 
     def apply(self, body: Object) -> Object:
         """Create or change an object, and return it."""

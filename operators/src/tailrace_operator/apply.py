@@ -6,7 +6,7 @@ with them; topics stay for ever, because they hold records.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from tailrace.config.resource import OWNER
@@ -23,11 +23,27 @@ class Cluster(Protocol):
     def apply(self, body: Object) -> Object:
         """Create or change an object, and return it."""
 
+    def find(self, kind: str, namespace: str, name: str) -> Object | None:
+        """Return an object, or its metadata; raise PermissionError if that is refused."""
+
     def list(self, kind: str, namespace: str, selector: str) -> list[Object]:
         """Return the objects of a kind that have these labels; none if the cluster does not know the kind."""
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object, if it is there."""
+
+
+def taken(cluster: Cluster, key: Key, built: Built) -> Iterator[Object]:
+    """Return what is there already and not this Pipeline's: applied, it would become its own, and go with it."""
+    for each in built.objects:
+        if each["kind"] == TOPIC:  # shared
+            continue
+        try:
+            found = cluster.find(each["kind"], key.namespace, each["metadata"]["name"])
+        except PermissionError:
+            continue
+        if found is not None and (found["metadata"].get("labels") or {}).get(OWNER) != key.name:
+            yield each
 
 
 def apply(cluster: Cluster, key: Key, built: Built, kept: int, pods: Mapping[str, str]) -> Object:

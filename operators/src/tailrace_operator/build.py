@@ -10,7 +10,7 @@ import json
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,10 +55,11 @@ class Built:
 class Builder:
     """Renders revisions, and remembers the last ones: most reconciles ask for what is there already."""
 
-    def __init__(self, platform: Platform, helm: str, apis: Iterable[str]) -> None:
+    def __init__(self, platform: Platform, helm: str, apis: Callable[[], Iterable[str]]) -> None:
+        """Render with Helm; `apis` are the versions of other operators' that the cluster has by now."""
         self.platform = platform
         self._helm = helm
-        self._apis = tuple(sorted(apis))
+        self._apis = apis
         self._made: dict[tuple[Key, str], tuple[Object, ...]] = {}
         self._last: dict[Key, set[tuple[Key, str]]] = {}
         self._lock = threading.Lock()  # a shadow is rendered for its Pipeline as well
@@ -74,8 +75,7 @@ class Builder:
 
     def configuration(self, resource: Resource, revision: Revision) -> Pipeline:
         """Return the configuration of a revision, the platform's defaults included; raise ConfigInvalid as `check`."""
-        spec = combined(revision.spec, resource.spec)
-        return _loaded(self._rendered(resource, revision, running=True), spec)
+        return _loaded(self._rendered(resource, revision, running=True))
 
     def build(self, resource: Resource, revision: Revision, running: bool) -> Built:
         """Return the objects of a revision; without a driver if it is not to run."""
@@ -100,13 +100,13 @@ class Builder:
             self._made.pop(each, None)
 
     def _rendered(self, resource: Resource, revision: Revision, running: bool) -> list[Object]:
-        spec = combined(revision.spec, resource.spec)
-        values = self._values(resource, spec, running)
-        place = resource.key, digest(values)
+        spec = combined(revision.spec, resource.spec, revision.topics)
+        values, apis = self._values(resource, spec, running), sorted(self._apis())
+        place = resource.key, digest([values, apis])
         made = self._made.get(place)
         if made is None:
-            made = tuple(self._render(resource.key, values))
-            _loaded(made, spec)
+            made = tuple(self._render(resource.key, values, apis))
+            _loaded(made)
             with self._lock:
                 if len(self._last.get(resource.key, ())) > 3:
                     self._drop(resource.key)
@@ -125,13 +125,13 @@ class Builder:
         kafka["existingTopics"] = sorted({*self.platform.topics, *topics(spec)} - _made(kafka))
         return {**self.platform.values, "kafka": kafka, "pipelines": {key.name: entry}}
 
-    def _render(self, key: Key, values: Mapping[str, Any]) -> Iterable[Object]:
+    def _render(self, key: Key, values: Mapping[str, Any], apis: Iterable[str]) -> Iterable[Object]:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "values.json"
             file.write_text(json.dumps(values), encoding="utf-8")
             command = [self._helm, "template", key.name, str(self.platform.chart), "--namespace", key.namespace]
             command += ["--values", str(file), "--no-hooks", "--skip-tests"]
-            command += [f"--api-versions={each}" for each in self._apis]
+            command += [f"--api-versions={each}" for each in apis]
             homes = {f"HELM_{name}_HOME": folder for name in ("CACHE", "CONFIG", "DATA")}
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=_LIMIT, check=False, env={"HOME": folder, **homes}
@@ -179,26 +179,33 @@ def topics(spec: Mapping[str, Any]) -> set[str]:
     """Return the topics that a spec names."""
     config = spec.get("config") or {}
     source, sink = config.get("source") or {}, config.get("sink") or {}
-    found = {*(source.get("topics") or ()), sink.get("topic")}
+    found = {*(source.get("topics") or ()), sink.get("topic"), *(sink.get("topics") or ())}
     more = spec.get("topics") or {}
     return {str(each) for each in {*found, *(more.get("read") or ()), *(more.get("write") or ())} if each}
 
 
-def _loaded(made: Iterable[Object], spec: Mapping[str, Any]) -> Pipeline:
+def _loaded(made: Iterable[Object]) -> Pipeline:
     """Load a configuration as its driver does; the schema of values does not say all that is refused."""
+    made = tuple(made)
     found = [each for each in made if each["kind"] == "ConfigMap" and TAKEN_LIVE not in each["metadata"]["labels"]]
     if len(found) != 1:
         raise InvariantBroken(f"the chart rendered {len(found)} configurations of one pipeline", kept=_KEPT)
-    secrets = dict.fromkeys(spec.get("secretEnv") or {}, "secret")
-    given = {name: str(value) for name, value in (spec.get("env") or {}).items()}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "pipeline.yaml"
         file.write_text(found[0]["data"]["pipeline.yaml"], encoding="utf-8")
         try:
-            return load(file, {**given, **secrets}).pipeline
+            return load(file, _environment(made)).pipeline
         except ConfigInvalid as error:
             what = error.what.replace(f"{folder}/", "")
             raise ConfigInvalid(what, kept=_KEPT, then="correct spec.config, and apply it again") from None
+
+
+def _environment(made: Iterable[Object]) -> dict[str, str]:
+    """Return the variables of the driver, those of the platform too; what they refer to is not looked up."""
+    [driver] = [each for each in made if each["kind"] == "Deployment"]
+    containers = driver["spec"]["template"]["spec"]["containers"]
+    [variables] = [each.get("env") or () for each in containers if each["name"] == "driver"]
+    return {each["name"]: str(each.get("value") or "") if "valueFrom" not in each else "secret" for each in variables}
 
 
 def _words(stderr: str) -> str:

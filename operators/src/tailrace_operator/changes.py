@@ -68,11 +68,21 @@ def part(spec: Spec, effect: Effect) -> dict[str, Any]:
     return _nested({name: value for name, value in _flat(spec).items() if _effect(name) is effect})
 
 
-def combined(revision: Spec, spec: Spec) -> dict[str, Any]:
-    """Return a revision as it is to run: what is live follows the spec, even after a rollback."""
+def combined(revision: Spec, spec: Spec, topics: Spec | None = None) -> dict[str, Any]:
+    """Return a revision as it is to run: what is live follows the spec, even after a rollback.
+
+    A revision that runs again needs the rights of its own `topics` as well.
+    """
     fixed = {name: value for name, value in _flat(revision).items() if _effect(name) is Effect.HAND_OVER}
     live = {name: value for name, value in _flat(spec).items() if _effect(name) is Effect.LIVE}
+    if topics:
+        live["topics"] = _both(live.get("topics") or {}, topics)
     return _nested({**fixed, **live})
+
+
+def _both(asked: Spec, before: Spec) -> dict[str, Any]:
+    """Return the rights of both, whose keys are lists."""
+    return {key: list(dict.fromkeys([*asked.get(key, ()), *before.get(key, ())])) for key in {**asked, **before}}
 
 
 def _effect(name: str) -> Effect:

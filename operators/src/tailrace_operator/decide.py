@@ -54,9 +54,11 @@ def _learned(seen: Seen, wanted: Revision) -> Revision:
         return wanted
     if found.progress is Progress.DONE and seen.report is not None and seen.report.ready and not seen.report.stalled:
         return replace(wanted, stable="now")
-    if found.progress is Progress.LATE:
-        return replace(wanted, failed=_words("ProgressDeadlineExceeded", newest(seen), found.message))
     broken = newest(seen)
+    if broken is not None and broken.revision != wanted.name:  # its own may not be there yet
+        broken = None
+    if found.progress is Progress.LATE:
+        return replace(wanted, failed=_words("ProgressDeadlineExceeded", broken, found.message))
     if broken is not None and broken.exit_code == ConfigError.exit_code and broken.restarts:
         return replace(wanted, failed=_words("ConfigurationRefused", broken, ""))
     return wanted

@@ -23,6 +23,7 @@ LIVE = f"{GROUP}/live"  # of a Deployment: what its spec said with keys that nee
 WHY = f"{GROUP}/hand-over-because"  # of a Deployment: why its pod template changed last
 SHADOW = f"{GROUP}/shadow-of"  # the label of a Pipeline that the operator made: the one that it is the shadow of
 PARTITIONS = f"{GROUP}/sink-partitions"  # of a shadow: those of its sink topic, if the operator makes that
+TOPICS = f"{GROUP}/topics"  # of a revision: the rights that its spec asked for last, as JSON
 PROMOTED = f"{GROUP}/promoted"  # of a revision: the one that runs in its place while spec.shadow is there
 
 
@@ -69,6 +70,7 @@ class Revision:
     stable: str = ""  # since when it was seen to work; empty: never
     failed: str = ""  # why it is not run any more
     promoted: str = ""  # the revision that a person wants in its place
+    topics: Mapping[str, Any] = field(default_factory=dict)  # the rights that its spec asked for last
 
 
 class Progress(StrEnum):

@@ -33,7 +33,9 @@ from tailrace_operator.model import (
 
 _ON_ITS_WAY = ("ContainerCreating", "PodInitializing")  # nothing is wrong yet
 STANDBY = "standby"  # the phase of a driver that waits for its turn
+_ENDED = ("Failed", "Succeeded")  # phases of a pod that the kubelet has ended, and that nobody may ever delete
 _OVERDUE = 300.0  # seconds; the kubelet kills a pod that takes longer than it may
+_DEADLINE = 600.0  # seconds; Kubernetes' own, if a Deployment names none
 _PATIENCE = 3.0  # seconds for a driver's answer
 _LONGEST = 1024  # characters of a message that are kept
 
@@ -72,7 +74,8 @@ def seen(
     """Put together what was observed, and ask the leading driver; `port` is where drivers answer, if they do."""
     drivers = list(drivers)
     known = sorted((revisions.parse(each) for each in records), key=lambda each: each.number)
-    every = sorted((pod(each) for each in drivers), key=lambda each: (each.created, each.name))
+    alive = [each for each in drivers if (each.get("status") or {}).get("phase") not in _ENDED]
+    every = sorted((pod(each) for each in alive), key=lambda each: (each.created, each.name))
     pods = tuple(each for each in every if not each.leaving)
     heard = [found for found in (ask(each, port) for each in pods) if found is not None]
     heard.sort(key=lambda each: each.phase == STANDBY)  # the one that leads knows most
@@ -81,7 +84,7 @@ def seen(
         revisions=tuple(known),
         rollout=rollout(deployment) if deployment is not None else None,
         pods=pods,
-        leaving=sum(not _overdue(each, time.time()) for each in drivers if "deletionTimestamp" in each["metadata"]),
+        leaving=sum(not _overdue(each, time.time()) for each in alive if "deletionTimestamp" in each["metadata"]),
         drivers={each["metadata"]["name"]: str(each["metadata"].get("uid", "")) for each in drivers},
         report=heard[0] if heard else None,
         operation=operation,
@@ -107,7 +110,10 @@ def turn(found: Found) -> Operation | None:
 
 
 def rollout(body: Mapping[str, Any]) -> Rollout:
-    """Return how far a Deployment is; one whose controller has not seen its newest spec is rolling."""
+    """Return how far a Deployment is; one whose controller has not seen its newest spec is rolling.
+
+    Kubernetes counts no deadline for a template that was applied while no pod was to run.
+    """
     about, spec, status = body["metadata"], body["spec"], body.get("status") or {}
     marks = notes(body)
     wanted = int(spec.get("replicas", 1))
@@ -118,7 +124,7 @@ def rollout(body: Mapping[str, Any]) -> Rollout:
         counts = [int(status.get(name, 0)) for name in ("replicas", "updatedReplicas", "readyReplicas")]
         if counts == [wanted] * 3:
             progress = Progress.DONE
-        elif progressing.get("reason") == "ProgressDeadlineExceeded":
+        elif progressing.get("reason") == "ProgressDeadlineExceeded" or _unavailable(spec, conditions, time.time()):
             progress = Progress.LATE
     return Rollout(
         revision=revision_of(body),
@@ -133,6 +139,16 @@ def rollout(body: Mapping[str, Any]) -> Rollout:
         live=json.loads(marks.get(LIVE, "{}")),
         why=marks.get(WHY, ""),
     )
+
+
+def _unavailable(spec: Mapping[str, Any], conditions: Mapping[str, Mapping[str, Any]], now: float) -> bool:
+    """Return whether a roll-out that counts as complete has no pod that works, for longer than one may take."""
+    available = conditions.get("Available", {})
+    complete = conditions.get("Progressing", {}).get("reason") == "NewReplicaSetAvailable"
+    if not complete or available.get("status") != "False" or "lastTransitionTime" not in available:
+        return False
+    since = datetime.fromisoformat(available["lastTransitionTime"]).timestamp()
+    return now - since > float(spec.get("progressDeadlineSeconds", _DEADLINE))
 
 
 def pod(body: Mapping[str, Any]) -> Pod:

@@ -29,7 +29,7 @@ from tailrace_operator import apply, gates, observe, operate, owners, revisions,
 from tailrace_operator.build import Builder, Built
 from tailrace_operator.cache import LABELS, Cache
 from tailrace_operator.decide import decide
-from tailrace_operator.model import WHY, Choice, Ended, JobState, Key, Object, Revision, Seen
+from tailrace_operator.model import WHY, Choice, Ended, Hold, JobState, Key, Object, Revision, Seen
 from tailrace_operator.objects import with_status
 from tailrace_operator.replica_sets import ReplicaSets
 from tailrace_operator.shadows import Shadows
@@ -80,7 +80,7 @@ class Reconciler:
             self._forget(key)
             return ""
         refused = self._validate(seen)
-        choice = self._gated(seen, decide(seen, refused))
+        choice = self._gated(seen, self._possible(seen, decide(seen, refused)))
         seen = self._apply(seen, choice)
         self._operate(seen, choice)
         return self._report(seen, choice, self._shadows.follow(seen, choice))
@@ -129,6 +129,23 @@ class Reconciler:
         except ConfigInvalid as error:
             return error.what
         return ""
+
+    def _possible(self, seen: Seen, choice: Choice) -> Choice:
+        """Hold a revision that the chart refuses by now, and a first one whose objects somebody else has made."""
+        if choice.run is None:
+            return choice
+        key = seen.resource.key
+        try:
+            built = self._builder.build(seen.resource, choice.run, choice.running)
+        except ConfigInvalid as error:
+            why = f"revision {choice.run.name} cannot run any more: {error.what}"
+            return replace(choice, run=None, hold=Hold.INVALID, why=why)
+        if seen.rollout is not None:
+            return choice
+        for each in apply.taken(self._api, key, built):
+            why = f"a {each['kind']} {each['metadata']['name']} exists that no Pipeline {key.name} made"
+            return replace(choice, run=None, hold=Hold.NAME_TAKEN, why=why)
+        return choice
 
     def _gated(self, seen: Seen, choice: Choice) -> Choice:
         begins = seen.operation is not None and seen.operation.job is JobState.NONE and choice.resting

@@ -11,7 +11,7 @@ from typing import Any
 from tailrace.config.resource import DIGEST, FAILED, KIND, OWNER, STABLE
 from tailrace_operator import overlay
 from tailrace_operator.changes import Effect, part
-from tailrace_operator.model import PROMOTED, Object, Resource, Revision
+from tailrace_operator.model import PROMOTED, TOPICS, Object, Resource, Revision
 from tailrace_operator.objects import owner
 
 _KEPT = 10  # more than anybody rolls back to, and few enough to read
@@ -37,19 +37,24 @@ def wanted(resource: Resource, known: Sequence[Revision]) -> Revision:
 
 def asked(resource: Resource, known: Sequence[Revision]) -> Revision:
     """Return the revision that the spec alone asks for."""
-    return _known(part(resource.spec, Effect.HAND_OVER), known)
+    return replace(_known(part(resource.spec, Effect.HAND_OVER), known), topics=_topics(resource.spec))
 
 
 def candidate(resource: Resource) -> Revision:
     """Return the revision that a promotion of the shadow would let run."""
-    spec = part(overlay.overlaid(resource.spec), Effect.HAND_OVER)
-    return Revision(digest(spec), spec)
+    made = overlay.overlaid(resource.spec)
+    spec = part(made, Effect.HAND_OVER)
+    return Revision(digest(spec), spec, topics=_topics(made))
 
 
 def overdue(resource: Resource, known: Sequence[Revision]) -> list[Revision]:
     """Return revisions whose promotion has ended: it must not begin again when the spec has another shadow some day."""
     own = asked(resource, known).name if resource.spec.get("shadow") else ""
     return [each for each in known if each.promoted and each.name != own]
+
+
+def _topics(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    return dict(spec.get("topics") or {})
 
 
 def _known(spec: Mapping[str, Any], known: Sequence[Revision]) -> Revision:
@@ -68,8 +73,9 @@ def parse(body: Mapping[str, Any]) -> Revision:
     """Return the revision that a ControllerRevision holds."""
     notes = body["metadata"].get("annotations") or {}
     name = str(body["metadata"]["labels"][DIGEST])
-    marks = (notes.get(each, "") for each in (STABLE, FAILED, PROMOTED))
-    return Revision(name, body["data"], int(body["revision"]), *marks)
+    stable, failed, promoted = (notes.get(each, "") for each in (STABLE, FAILED, PROMOTED))
+    topics = json.loads(notes.get(TOPICS, "{}"))
+    return Revision(name, body["data"], int(body["revision"]), stable, failed, promoted, topics)
 
 
 def record(resource: Resource, revision: Revision, *, ends: bool = False) -> Object:
@@ -77,7 +83,8 @@ def record(resource: Resource, revision: Revision, *, ends: bool = False) -> Obj
 
     A person promotes, so that mark is left alone, but for one that ends: an empty one replaces it.
     """
-    notes = {STABLE: revision.stable, FAILED: revision.failed}
+    rights = json.dumps(revision.topics, sort_keys=True) if revision.topics else ""
+    notes = {STABLE: revision.stable, FAILED: revision.failed, TOPICS: rights}
     return {
         "apiVersion": "apps/v1",
         "kind": "ControllerRevision",

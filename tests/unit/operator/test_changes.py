@@ -69,6 +69,15 @@ def test_live_keys_are_no_part_of_a_revision() -> None:
     )
 
 
+def test_revision_that_runs_again_keeps_the_rights_that_it_had() -> None:
+    """With those of the spec alone, its topics would be hidden from it; the spec's own hold as well."""
+    topics = {"read": ["a"], "readPrefixes": ["a-"]}
+    made = combined({"config": {}}, {"topics": {"readPrefixes": ["b-", "a-"], "write": ["x"]}}, topics)
+    assert made["topics"] == {"read": ["a"], "readPrefixes": ["b-", "a-"], "write": ["x"]}
+    assert "topics" not in combined({"config": {}}, {}, {})
+    assert combined({"config": {}}, {}, topics)["topics"] == topics
+
+
 def test_page_has_each_key_that_needs_no_other_driver() -> None:
     """The others are the rest."""
     page = (ROOT / "docs" / "operator.md").read_text(encoding="utf-8")

@@ -33,7 +33,7 @@ ROLLING = Rollout(NEW, "digest", 3, Progress.ROLLING, 1, 0)
 DONE = replace(ROLLING, progress=Progress.DONE, ready=1)
 LATE = replace(ROLLING, progress=Progress.LATE, message="has timed out")
 WORKS = Pod("p-1", "2026-01-01", "10.0.0.1", ready=True)
-REFUSED = Pod("p-2", "2026-01-02", "", ready=False, restarts=1, message='{"code":"TR-102"}', exit_code=2)
+REFUSED = Pod("p-2", "2026-01-02", "", ready=False, restarts=1, message='{"code":"TR-102"}', exit_code=2, revision=NEW)
 AWAY = replace(REFUSED, exit_code=3, message='{"code":"TR-201"}')
 BOTH = (OLD, WANTED)
 
@@ -70,6 +70,14 @@ def test_first_revision_runs() -> None:
             {"rollout": ROLLING, "pods": (WORKS, REFUSED)},
             "old",
             ("", (NEW, 'ConfigurationRefused: p-2: {"code":"TR-102"}')),
+        ),
+        # The pod of the revision before, which was replaced because it ends so, or one whose revision is not known yet.
+        ({"rollout": ROLLING, "pods": (replace(REFUSED, revision="old"),)}, NEW, ("", None)),
+        ({"rollout": ROLLING, "pods": (replace(REFUSED, revision=""),)}, NEW, ("", None)),
+        (
+            {"rollout": LATE, "pods": (replace(REFUSED, revision="old"),)},
+            "old",
+            ("", (NEW, "ProgressDeadlineExceeded: has timed out")),
         ),
         # Brokers that are away are nothing that another revision mends.
         ({"rollout": ROLLING, "pods": (WORKS, AWAY)}, NEW, ("", None)),

@@ -11,6 +11,19 @@ from tailrace_operator import observe, revisions
 from tailrace_operator.cache import Cache
 from tailrace_operator.model import Key, Progress, Resource, Revision
 
+PIPELINE: dict[str, Any] = {"metadata": {"name": "p", "namespace": "ns", "uid": "u", "generation": 1}, "spec": {}}
+
+
+def ago(seconds: float) -> str:
+    """Return a time as Kubernetes writes it."""
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def at_rest_before(seconds: float, **progressing: str) -> list[dict[str, str]]:
+    """Return the conditions of a template that was applied while no pod was to run, and has had none since."""
+    complete = {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"} | progressing
+    return [complete, {"type": "Available", "status": "False", "lastTransitionTime": ago(seconds)}]
+
 
 def deployment(**status: Any) -> dict[str, Any]:
     """Return a Deployment of two replicas."""
@@ -30,6 +43,12 @@ LATE = [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineEx
         ({"replicas": 2, "updatedReplicas": 2, "readyReplicas": 1}, Progress.ROLLING),
         ({"replicas": 3, "updatedReplicas": 1, "conditions": LATE}, Progress.LATE),
         ({"observedGeneration": 3, "conditions": LATE}, Progress.ROLLING),
+        ({"replicas": 2, "updatedReplicas": 2, "conditions": at_rest_before(700)}, Progress.LATE),
+        ({"replicas": 2, "updatedReplicas": 2, "conditions": at_rest_before(500)}, Progress.ROLLING),
+        (
+            {"replicas": 2, "updatedReplicas": 2, "conditions": at_rest_before(700, reason="ReplicaSetUpdated")},
+            Progress.ROLLING,
+        ),
         ({"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2}, Progress.ROLLING),
     ],
 )
@@ -77,11 +96,20 @@ def test_pod_that_is_being_made_has_nothing_to_complain_about(reason: str) -> No
 @pytest.mark.parametrize(("since", "leaving"), [(-60, 1), (200, 1), (400, 0)])
 def test_driver_that_was_told_to_end_is_in_the_way_until_it_should_be_gone(since: int, leaving: int) -> None:
     """It still finishes its batch, and no operation may begin; but nobody confirms the end on a node that is lost."""
-    due = (datetime.now(UTC) - timedelta(seconds=since)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    about = {"name": "p-1", "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": due}
-    pipeline = {"metadata": {"name": "p", "namespace": "ns", "uid": "u", "generation": 1}, "spec": {}}
-    seen = observe.seen(pipeline, (), deployment(), ({"metadata": about, "status": {}},), None)
+    about = {"name": "p-1", "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": ago(since)}
+    seen = observe.seen(PIPELINE, (), deployment(), ({"metadata": about, "status": {}},), None)
     assert (seen.pods, seen.leaving) == ((), leaving)
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_pod_that_the_kubelet_has_ended_is_no_driver(phase: str) -> None:
+    """An evicted one stays until somebody deletes it, and no operation would ever begin; it keeps what it mounts."""
+    about = {"name": "p-1", "creationTimestamp": "2026-01-01T00:00:00Z", "uid": "of p-1"}
+    leaving = about | {"name": "p-2", "deletionTimestamp": ago(0)}
+    pods = [{"metadata": each, "status": {"phase": phase}} for each in (about, leaving)]
+    seen = observe.seen(PIPELINE, (), deployment(), pods, None)
+    assert (seen.pods, seen.leaving) == ((), 0)
+    assert seen.drivers["p-1"] == "of p-1"
 
 
 def test_driver_that_waits_for_its_turn_is_not_ready() -> None:
@@ -94,7 +122,12 @@ def test_driver_that_waits_for_its_turn_is_not_ready() -> None:
 def test_revision_survives_its_record() -> None:
     """A rollback needs nothing but the cluster."""
     resource = Resource(Key("ns", "p"), "uid", 1, {})
-    for made in (Revision("a", {"config": {}}, 3), Revision("b", {}, 4, "since", "why")):
+    rights = {"readPrefixes": ["a-"]}
+    for made in (
+        Revision("a", {"config": {}}, 3),
+        Revision("b", {}, 4, "since", "why"),
+        Revision("c", {}, topics=rights),
+    ):
         assert revisions.parse(revisions.record(resource, made)) == made
 
 

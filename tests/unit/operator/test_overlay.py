@@ -81,10 +81,10 @@ def resource(spec: dict[str, Any]) -> Resource:
     return Resource(Key("ns", "p"), "uid", 1, spec)
 
 
-def known(spec: dict[str, Any], **marks: str) -> Revision:
+def known(spec: dict[str, Any], promoted: str = "") -> Revision:
     """Return a recorded revision."""
     fixed = part(spec, Effect.HAND_OVER)
-    return Revision(revisions.digest(fixed), fixed, 1, stable="t", **marks)
+    return Revision(revisions.digest(fixed), fixed, 1, stable="t", promoted=promoted, topics=spec.get("topics") or {})
 
 
 def test_shadow_is_no_change_of_the_live_revision() -> None:

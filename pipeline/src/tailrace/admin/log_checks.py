@@ -8,21 +8,29 @@ decides about both. The brokers tell nobody but the readers, who wait.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
 
-from confluent_kafka import KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs do not re-export them
     ConfigResource,
     ResourceType,
 )
 
 from tailrace.admin.checks import Check, ok, warn
+from tailrace.admin.replay import group as replay_group
 from tailrace.config import Delivery, Pipeline
 from tailrace.errors import TailraceError
-from tailrace.kafka.clients import ANSWER_LIMIT, TopicPartitions, answered
+from tailrace.kafka.clients import ANSWER_LIMIT, TopicPartitions, answered, client_options
 from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.pending_offsets import available, stored
 from tailrace.progress.lease import running
+from tailrace.progress.marker import markers_group, offsets_group
+from tailrace.progress.plan import Place
 from tailrace.progress.positions import listed, named
+
+T = TypeVar("T")
 
 _COPIES, _IN_SYNC = 3, 2
 _INTERNAL = ("__consumer_offsets", "__transaction_state")  # markers, and which transactions are open
@@ -45,13 +53,13 @@ def logs(pipeline: Pipeline) -> Iterator[Check]:
 def _copies(pipeline: Pipeline, cluster: Cluster) -> Check:
     name = "copies"
     told = cluster.admin.list_topics(timeout=ANSWER_LIMIT)
-    if len(told.brokers) == 1:
+    copies = {topic: [each.replicas for each in found.partitions.values()] for topic, found in told.topics.items()}
+    # A broker that is away is not listed, and still named by what it keeps.
+    brokers = {*told.brokers, *(number for every in copies.values() for each in every for number in each)}
+    if len(brokers) == 1:
         return ok(name, "one broker has all; topics cannot have more copies")
-    wanted = [topic for topic in (*_written(pipeline), pipeline.ledger.topic, *_INTERNAL) if topic in told.topics]
-    fewest = {
-        topic: min((len(each.replicas) for each in told.topics[topic].partitions.values()), default=_COPIES)
-        for topic in wanted
-    }
+    wanted = [topic for topic in (*_written(pipeline), pipeline.ledger.topic, *_INTERNAL) if copies.get(topic)]
+    fewest = {topic: min(map(len, copies[topic])) for topic in wanted}
     single = [topic for topic in wanted if fewest[topic] < _IN_SYNC]
     if single:
         found = (
@@ -86,27 +94,51 @@ def _transactions(pipeline: Pipeline, cluster: Cluster) -> Check:
     if running(cluster, pipeline.pipeline):
         return ok(name, "the pipeline is running, and has transactions open")
     counts = cluster.topics()
-    places = [(topic, number) for topic in _written(pipeline) for number in range(counts.get(topic, 0))]
-    held = _held(cluster, places)
-    if not held:
-        return ok(name, "no transaction is open in the topics that are written")
-    places_held = listed([f"{named(place)} from offset {held[place]} on" for place in sorted(held)])
-    topic, number = min(held)
+    ledger = [(pipeline.ledger.topic, number) for number in range(counts.get(pipeline.ledger.topic, 0))]
+    written = [(topic, number) for topic in _written(pipeline) for number in range(counts.get(topic, 0))]
+    read = [(topic, number) for topic in pipeline.source.topics for number in range(counts.get(topic, 0))]
+    end = time.monotonic() + _SOON
+    held = _lasting(partial(_held, cluster, cluster.latest([*written, *ledger])), end)
+    groups = {
+        offsets_group(pipeline.pipeline): read,
+        markers_group(pipeline.pipeline): ledger,
+        replay_group(pipeline.pipeline): read,
+    }
+    pending = [group for group in groups if _lasting(partial(_pending, pipeline, group, groups[group]), end)]
+    if not held and not pending:
+        return ok(name, "no transaction is open in what the pipeline writes")
+    where = [f"{named(place)} from offset {held[place]} on" for place in sorted(held)]
+    where += [f"the offsets of the group {each}" for each in pending]
+    topic = f"{min(held)[0]} --partition {min(held)[1]}" if held else _INTERNAL[0]
+    secured = " --command-config FILE" if pipeline.kafka.options else ""
     return warn(
         name,
-        f"a transaction is open: {places_held}; it is another producer's, or the brokers have lost its end",
-        f"kafka-transactions.sh --bootstrap-server {pipeline.kafka.bootstrap_servers} find-hanging --topic {topic} "
-        f"--partition {number}; tailrace explain TR-207",
+        f"a transaction is open: {listed(where)}; it is another producer's, or of a driver that was killed just now, "
+        "or the brokers have lost its end",
+        f"kafka-transactions.sh --bootstrap-server {pipeline.kafka.bootstrap_servers}{secured} find-hanging "
+        f"--max-transaction-timeout 0 --topic {topic}; tailrace explain TR-207",
     )
 
 
-def _held(cluster: Cluster, places: Iterable[tuple[str, int]]) -> TopicPartitions:
-    """Return where transactions that are open now are still open some seconds later."""
-    tops = cluster.latest(places)
-    end = time.monotonic() + _SOON
-    while True:
-        committed = cluster.latest(tops, committed=True)
-        held = {place: at for place, at in committed.items() if at < tops[place]}
-        if not held or time.monotonic() > end:
-            return held
+def _lasting(ask: Callable[[], T], end: float) -> T:
+    """Return what is open now and still so a moment later."""
+    while (found := ask()) and time.monotonic() < end:
         time.sleep(_PAUSE)
+    return found
+
+
+def _held(cluster: Cluster, tops: TopicPartitions) -> TopicPartitions:
+    """Return where readers cannot come to these ends of logs, and how far they come."""
+    return {place: at for place, at in cluster.latest(tops, committed=True).items() if at < tops[place]}
+
+
+def _pending(pipeline: Pipeline, group: str, places: Sequence[Place]) -> bool:
+    """Return whether a transaction is about to change some of a group's offsets."""
+    consumer = Consumer({**client_options(pipeline.kafka), "group.id": group, "enable.auto.commit": False})
+    try:
+        if not places or not available(consumer):
+            return False
+        asked = [TopicPartition(*place) for place in places]
+        return any(each.pending for each in stored(consumer, group, asked, ANSWER_LIMIT))
+    finally:
+        consumer.close()

@@ -17,7 +17,7 @@ from typing import Final
 
 from tailrace.config import Isolation, Kafka
 from tailrace.kafka.reader import LIMIT, By, Identity, Message, read
-from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_TOPIC
+from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_STAGE, HEADER_TOPIC
 
 __all__ = ["By", "Comparison", "Examples", "Identity", "Message", "Times", "compare", "read", "verify"]
 
@@ -25,6 +25,7 @@ MEMORY = 64 * 1024 * 1024  # bytes for the comparison, in addition to the consum
 EXAMPLES = 5
 _DIGEST = 16  # bytes; two of 10**12 ids share a digest with a probability of 10**-15
 _TEXT = 200  # bytes of an id that are kept to show it
+_OUTPUTS = {b"encode", b"sink"}  # the stages at which one output is rejected, and not an input record
 _COST = 250  # bytes per digest in a Counter, at the moment its table grows
 
 
@@ -68,7 +69,7 @@ class Examples:
 class Comparison:
     """The counts. For identified records, in + duplicated + unexpected = out + rejected + lost, always.
 
-    If an input record leads to several outputs, each of them counts, a rejected record as all of its own.
+    If an input record leads to several outputs, each of them counts, and a rejected input record as all of its own.
     """
 
     in_: int
@@ -131,23 +132,25 @@ def verify(
 
     counted = {"in": 0, "rejected": 0}
 
-    def times(message: Message, side: str, name: bytes | None) -> Iterator[bytes | None]:
+    def counting(side: str, name: bytes | None, place: bytes | None, number: int | None) -> Iterator[bytes | None]:
         counted[side] += 1
-        number = each.of(message)
-        yield from itertools.repeat(name, number) if number is not None else (None,)
+        if number is None:  # it does not say, as if it cannot be parsed
+            name, number = place, 1
+        yield from itertools.repeat(place if name is None else name, number)
 
     def went_in() -> Iterator[bytes | None]:
         for message in read(kafka, input_topic, isolation=isolation, limit=limit):
-            found = identity.of(message)
-            yield from times(message, "in", found if found is not None or rejected_topic is None else _place(message))
+            place = None if rejected_topic is None else _place(message)
+            yield from counting("in", identity.of(message), place, each.of(message))
 
     def was_rejected(topic: str) -> Iterator[bytes | None]:
         for message in read(kafka, topic, isolation=isolation, limit=limit):
             source = message.header(HEADER_TOPIC)
             if source is None or source == input_topic.encode():
                 found = (one.of(message) for one in (identity, to_output))
-                name = next((one for one in found if one is not None), _source_place(message))
-                yield from times(message, "rejected", name)
+                name = next((one for one in found if one is not None), None)
+                number = 1 if message.header(HEADER_STAGE) in _OUTPUTS else each.of(message)
+                yield from counting("rejected", name, _source_place(message), number)
 
     topics = [output_topics] if isinstance(output_topics, str) else output_topics
     came_out = (

@@ -12,7 +12,7 @@ from tailrace.admin.rejected import Target, content, described, readable, reason
 from tailrace.admin.replay import Replay
 from tailrace.admin.selection import Selection, select
 from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOption, connection
-from tailrace.cli.terminal import Output, OutputOption, confirm, done, emit, interactive, note, say, table
+from tailrace.cli.terminal import Output, OutputOption, cell, confirm, done, emit, interactive, note, say, table
 from tailrace.config.file import load
 from tailrace.errors import OptionRefused
 from tailrace.kafka.cluster import Cluster
@@ -129,7 +129,7 @@ def show(
             continue
         say(f"{message.topic} {message.partition}:{message.offset}, {when(message)}")
         for name, value in message.headers:
-            say(f"  {name}: {readable(value, size)}")
+            say(f"  {cell(name)}: {readable(value, size)}")
         say(f"key: {readable(message.key, size)}")
         say(f"value: {readable(message.value, size)}")
 

@@ -10,7 +10,7 @@ import typer
 from tailrace.admin.verify import Comparison, Identity, Times
 from tailrace.admin.verify import verify as prove
 from tailrace.cli.connection import BootstrapOption, KafkaOption, PropertiesOption, connection
-from tailrace.cli.terminal import Output, OutputOption, done, emit, note
+from tailrace.cli.terminal import Output, OutputOption, cell, done, emit, note
 from tailrace.config import Isolation
 from tailrace.errors import OptionRefused, RecordsDiffer
 
@@ -111,7 +111,7 @@ def _also(went_in: Identity, came_out: Identity) -> str:
 
 def _examples(found: Comparison) -> str:
     kinds = ("lost", "duplicated", "unexpected")
-    lines = [f"\n    {kind}: {', '.join(ids)}" for kind in kinds if (ids := getattr(found.examples, kind))]
+    lines = [f"\n    {kind}: {', '.join(map(cell, ids))}" for kind in kinds if (ids := getattr(found.examples, kind))]
     return "".join(lines)
 
 

@@ -116,12 +116,14 @@ class KafkaFailed(KafkaError):
 
     The message has Kafka's own code and text. Nothing uncommitted has been delivered.
 
-    If it says that the brokers have lost the end of a transaction: Kafka 4.3 and 4.4 do so in each partition without a
-    leader (KAFKA-20734), as while all of its in-sync replicas are away. `kafka-transactions.sh find-hanging` lists
-    where a transaction is open. If its records are not visible in the sink, abort it in all these partitions with
-    `kafka-transactions.sh abort`: the next start delivers that part of the batch again. If they are visible, abort it
-    in `__consumer_offsets`, where it is open, and go on behind the batch with
-    `tailrace offsets set FILE … --give-up`; a stateful pipeline gets a new name, a new checkpoint and its offsets.
+    If it says that the brokers have lost the end of a transaction: Kafka 4.3 and 4.4 do so in each partition without
+    a leader (KAFKA-20734), as while all of its in-sync replicas are away. First stop the pipeline, and what starts it
+    again. `kafka-transactions.sh … find-hanging --max-transaction-timeout 0 --topic TOPIC` shows where a transaction
+    is open; ask it for the sink's topics and for `__consumer_offsets`. If its records are not visible in the sink,
+    abort it in all these partitions with `kafka-transactions.sh … abort`: the next start delivers that part of the
+    batch again. If they are visible, abort it in `__consumer_offsets`, and go on with `tailrace offsets set FILE …
+    --give-up`: behind the batch for the source partitions whose outputs are in the sink, and for no others. A
+    stateful pipeline gets a new name, a new checkpoint and its offsets.
     """
 
     code = "TR-207"

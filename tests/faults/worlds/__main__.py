@@ -107,7 +107,7 @@ def _every(worlds: Sequence[World], folder: Path, file: Path | None, until: floa
 
 
 def _one(world: World, kafka: EmbeddedKafka, folder: Path, file: Path | None) -> Outcome:
-    began = time.monotonic()
+    began, digest = time.monotonic(), engine(world.place)
     outcome, starts = act(world, Context(kafka, folder, world.seed, True, lambda text: None))
     took = time.monotonic() - began
     what = f"{world.place}, {world.encoding}, {world.work}, {len(world.counts)} partitions, {world.input}"
@@ -125,14 +125,15 @@ def _one(world: World, kafka: EmbeddedKafka, folder: Path, file: Path | None) ->
         "good": outcome.good,
         "seconds": round(took, 1),
     }
-    _append(file, line)
+    _append(file, line, digest)
     return outcome
 
 
-def _append(file: Path | None, line: dict[str, Any]) -> None:
-    if file is not None:
+def _append(file: Path | None, line: dict[str, Any], digest: str) -> None:
+    """Write a line, unless the code was changed while it ran."""
+    if file is not None and digest == engine(place_of(line)):
         with file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps({**line, "engine": engine(place_of(line))}) + "\n")
+            lines.write(json.dumps({**line, "engine": digest}) + "\n")
 
 
 def _all_caught(
@@ -146,6 +147,7 @@ def _all_caught(
     sound: dict[int, bool] = {}
     for mutant in [each for each in MUTANTS if not names or each.name in names]:
         package, verdict = mutant.build(folder), "SURVIVED"
+        digests = {place: engine(place) for place in (None, *Place)}
         for number, world in enumerate(worlds, start=1):
             if not mutant.only(world):
                 continue
@@ -161,7 +163,8 @@ def _all_caught(
             left.append(mutant.name)
         caught = mutant.name not in left
         where = {"place": world.place} if caught else {}
-        _append(file, {"mutant": mutant.name, "caught": caught, "worlds": number, "seed": world.seed, **where})
+        line = {"mutant": mutant.name, "caught": caught, "worlds": number, "seed": world.seed, **where}
+        _append(file, line, digests[place_of(line)])
         sys.stdout.write(f"{mutant.name}: {verdict}\n")
         sys.stdout.flush()
     found = f"{len(left)} mutants survived {len(worlds)} worlds: {', '.join(left)}" if left else "all caught"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -19,28 +19,30 @@ from faults.worlds.world import Place
 ROOMS = ("config", "driver", "gateway", "kafka", "progress", "spark_stream", "stages", "startup")
 
 _TESTS = Path(__file__).resolve().parents[2]
-_WITHOUT_SPARK = "faults.worlds.thread_driver"  # the process in which such a world runs the engine
+# What such a world runs of the engine, in processes of its own.
+_WITHOUT_SPARK = ("faults.worlds.thread_driver", "tailrace.admin.replay")
+_COMMANDS = "admin"  # the room of commands; worlds run two of them, a backfill and a replay
 
 
 def engine(place: Place | None = None, source: Path = SOURCE) -> str:
-    """Return a digest of the code that a world in this place can run, or of all of the engine.
+    """Return a digest of the code that a world in this place can run, or one in any place.
 
     Comments, docstrings and layout do not change it.
     """
-    every = sorted(file for room in ROOMS for file in (source / room).rglob("*.py"))
-    if place is Place.THREADS:
-        ran = modules_of(_WITHOUT_SPARK, (source.parent, _TESTS))
-        every = [file for file in every if file in ran]
+    ran = modules_of(_WITHOUT_SPARK, (source.parent, _TESTS))
+    every = {file for room in (*ROOMS, _COMMANDS) for file in (source / room).rglob("*.py")} & ran
+    if place is not Place.THREADS:
+        every |= {file for room in ROOMS for file in (source / room).rglob("*.py")}
     found = hashlib.sha256()
-    for file in every:
+    for file in sorted(every):
         found.update(f"{file.relative_to(source)}\n{ast.dump(_code(file, file.stat().st_mtime_ns))}\n".encode())
     return found.hexdigest()[:16]
 
 
-def modules_of(name: str, roots: tuple[Path, ...]) -> frozenset[Path]:
-    """Return the files of a module and of all that it imports from these folders, there or later in a function."""
+def modules_of(names: Iterable[str], roots: tuple[Path, ...]) -> frozenset[Path]:
+    """Return the files of modules and of all that they import from these folders, there or later in a function."""
     found: set[Path] = set()
-    left = [name]
+    left = list(names)
     while left:
         module = left.pop()
         file = _file(module, roots)

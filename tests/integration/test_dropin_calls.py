@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import tailrace
 from support.pipelines import Bench
+from tailrace.progress.ledger import Ledger
 from tailrace.testing import Record, produce, wait_until
 
 pytestmark = pytest.mark.integration
@@ -194,6 +195,50 @@ def test_query_that_was_edited_is_judged_anew_by_the_sink_that_it_has(
         else:
             started.start().awaitTermination()
     assert numbers(one) == list(range(10))
+
+
+def test_query_that_starts_again_with_its_sink_has_no_task_that_fails(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """It takes its ids anew, which fences the gateway's producers; with one attempt a task, the query would end."""
+    one = bench(partitions=2)
+    sink, tracker = tailrace.exactly_once(**options(one)), spark.sparkContext.statusTracker()
+
+    def failing(frame: DataFrame, number: int) -> None:
+        sink(frame, number)
+        raise RuntimeError("the fault of the test")
+
+    fill(one, 0, 10)
+    with pytest.raises(Exception, match="the fault of the test"):
+        run(spark, one, tmp_path / "c", failing)
+    for number in (1, 2):
+        fill(one, 10 * number, 10 * number + 10)
+        started = query(spark, one, tmp_path / "c", sink).trigger(availableNow=True).start()
+        started.awaitTermination()
+        jobs = [tracker.getJobInfo(each) for each in tracker.getJobIdsForGroup(str(started.runId))]
+        stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+        assert stages
+        assert [stage.numFailedTasks for stage in stages if stage is not None] == [0] * len(stages)
+    assert numbers(one) == list(range(30))
+
+
+@pytest.mark.parametrize("entry", ["stateless", "stateful"])
+def test_sink_with_the_id_of_a_pipeline_ends_no_driver(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path, entry: str
+) -> None:
+    """It is refused before it takes anything; the pipeline's plans are not written over."""
+    one, state = bench(partitions=2), tmp_path / "state"
+    fill(one, 0, 10)
+    stateful: dict[str, Any] = {"checkpoint": str(state), "source": {"partitions": None}}
+    one.run(**(stateful if entry == "stateful" else {}))
+    pipeline = one.pipeline()
+    with Ledger.of(pipeline) as ledger:
+        ledger.take()
+        plan = ledger.latest()
+        assert plan is not None
+        with pytest.raises(Exception, match=r"(?s)TR-105.*has plans of a pipeline"):
+            run(spark, one, tmp_path / "c", tailrace.exactly_once(**options(one, id=one.name)))
+        ledger.write(plan, {})  # not fenced
 
 
 @pytest.mark.takes(15)

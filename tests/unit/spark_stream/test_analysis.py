@@ -11,8 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
+from tailrace.config import Pipeline
 from tailrace.errors import FunctionInvalid
-from tailrace.spark_stream.analysis import check_joins, check_shuffles
+from tailrace.spark_stream.analysis import check_joins, check_shuffles, refuse_unsupported
 
 Tables = Iterator[pd.DataFrame]
 
@@ -294,3 +295,32 @@ def test_union_whose_branches_may_exchange_records_is_refused(spark: SparkSessio
 def test_union_whose_branches_keep_their_records_is_allowed(spark: SparkSession, name: str) -> None:
     """A branch that depends on the records alone has the same ones on a replay."""
     check_shuffles(CERTAIN[name](spark.readStream.format("rate").load()))
+
+
+def pipeline(checkpoint: str) -> Pipeline:
+    """Return a pipeline with this checkpoint."""
+    sections = {"source": {"topics": ["in"]}, "process": {"function": "f.py:f"}, "sink": {"topic": "out"}}
+    return Pipeline.model_validate({"pipeline": "p", "checkpoint": checkpoint, **sections})
+
+
+@pytest.mark.parametrize("place", ["ledger", "state/"])
+def test_stream_that_spark_supports_is_not_refused(spark: SparkSession, place: str) -> None:
+    """Neither one with state nor one without."""
+    rows = spark.readStream.format("rate").load()
+    refuse_unsupported(rows, pipeline(place))
+    if place != "ledger":
+        refuse_unsupported(late(rows).groupBy(F.window("timestamp", "1 minute")).count(), pipeline(place))
+        refuse_unsupported(with_processor(rows), pipeline(place))
+
+
+def test_stream_that_spark_does_not_support_is_refused_in_its_words(spark: SparkSession) -> None:
+    """It says so by itself only when the query starts."""
+    rows = spark.readStream.format("rate").load().groupBy("value").count()
+    with pytest.raises(FunctionInvalid, match=r"function 'f.py:f' as a stream: .*watermark"):
+        refuse_unsupported(rows, pipeline("state/"))
+
+
+def test_state_whose_files_cannot_be_checked_is_refused_on_an_object_store(spark: SparkSession) -> None:
+    """Each batch would end the run once its outputs were committed."""
+    with pytest.raises(FunctionInvalid, match="transformWithState"):
+        refuse_unsupported(with_processor(spark.readStream.format("rate").load()), pipeline("s3a://bucket/p"))

@@ -7,15 +7,20 @@ distributes records by their order of arrival, or by a sample, prevents that.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import DataFrame
 
+from tailrace.config import Pipeline
 from tailrace.driver.branches import streams, unions
 from tailrace.driver.catalyst import Node, Patterns, tree
 from tailrace.driver.repeatable import BY_COLUMNS, Judged, check_stream, unrepeatable
-from tailrace.errors import ConfigInvalid
+from tailrace.errors import ConfigInvalid, FunctionInvalid
 from tailrace.spark_stream import executed
+from tailrace.spark_stream.storage import on_s3
 
+_CHECKED = "spark.sql.streaming.unsupportedOperationCheck"
 _WATERMARK = "EventTimeWatermark"  # which holds no state, but needs a folder
 _STATEFUL = {
     "Aggregate": "it aggregates",
@@ -42,6 +47,38 @@ def check(rows: DataFrame, checkpoint: str) -> int:
             "s3a://bucket/state",
         )
     return check_shuffles(rows)
+
+
+def refuse_unsupported(rows: DataFrame, pipeline: Pipeline) -> None:
+    """Refuse what Spark would refuse when the query starts: by then the driver that worked has been fenced."""
+    spark, analysed = rows.sparkSession, rows._jdf.queryExecution().analyzed()
+    if pipeline.checkpoint == "ledger" or spark.conf.get(_CHECKED, "true") != "true":
+        return
+    try:
+        _supported(spark._jvm, analysed)
+    except CapturedException as error:
+        raise FunctionInvalid(
+            f"Spark cannot run function {pipeline.process.function!r} as a stream: {_first_line(error)}",
+            kept="nothing was read or written",
+            then="change the function, or give the stream a watermark if Spark asks for one",
+        ) from error
+    processor = next((node for node in tree(analysed) if node.name.startswith("TransformWithState")), None)
+    if processor is not None and on_s3(pipeline):
+        raise FunctionInvalid(
+            f"function {pipeline.process.function!r} keeps state by transformWithState, whose files on an object store "
+            "cannot be checked after a write that failed",
+            kept="nothing was read or written",
+            then="use applyInPandasWithState, or a folder on a disk as the checkpoint",
+        )
+
+
+def _supported(jvm: Any, analysed: Any) -> None:
+    sql = jvm.org.apache.spark.sql
+    sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(analysed, sql.streaming.OutputMode.Append())
+
+
+def _first_line(error: CapturedException) -> str:
+    return str(error).partition("\n")[0][:500]
 
 
 def stateful_reason(rows: DataFrame) -> str | None:

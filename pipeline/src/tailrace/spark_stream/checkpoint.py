@@ -10,26 +10,24 @@ import json
 import re
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tailrace.config import Pipeline
 from tailrace.driver.catalyst import tree
-from tailrace.errors import CheckpointFailed, CheckpointMismatch
+from tailrace.errors import CheckpointMismatch, InvariantBroken
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Place
 from tailrace.progress.stream_plan import StreamPlan, offsets_of, replace_offsets
 from tailrace.spark_stream import beginning, executed
 from tailrace.spark_stream.executed import Operator
-from tailrace.spark_stream.storage import on_s3
+from tailrace.spark_stream.hadoop_errors import KEPT, Asking, failed, lacking
+from tailrace.spark_stream.storage import local, on_s3
 
-KEPT = "what was committed stays delivered, once; the batch is read again, and what it had delivered is skipped"
-NEXT = "check the object store with `tailrace doctor FILE`, then start the pipeline again"
 _OWN = "point `checkpoint` to the folder that this pipeline used before; `tailrace explain TR-307`"
 _UNPLANNED = "removing a batch that was never planned"
 _PROBES = 8  # concurrent requests to the store
@@ -45,7 +43,7 @@ class Checkpoint:
         self._jvm: Any = spark.sparkContext._jvm
         self._remote = on_s3(pipeline)
         place = pipeline.checkpoint
-        self.place = place.rstrip("/") if self._remote else (base / place.removeprefix("file:")).resolve().as_uri()
+        self.place = place.rstrip("/") if self._remote else local(base / place.removeprefix("file:"))
         self._known: tuple[Operator, ...] | None = None
         self._done: int | None = None
         self._pool = ThreadPoolExecutor(_PROBES, "checkpoint")
@@ -216,13 +214,7 @@ class Checkpoint:
 
     def _refuse(self, missing: list[str], when: str) -> None:
         if missing:
-            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-            raise CheckpointFailed(
-                f"{when}, the checkpoint {self.place} lacks {', '.join(missing[:3])}{more}: a write to the object "
-                "store failed, and Spark continued",
-                kept=KEPT,
-                then=NEXT,
-            )
+            raise lacking(self.place, missing, when, self._remote)
 
     def _check_own(self, entry: str, batch: BatchId) -> None:
         """Refuse an entry that this query does not work with: another driver's must not be planned."""
@@ -249,7 +241,7 @@ class Checkpoint:
         for query in self._spark.streams.active:
             if number is None or query.id == number:
                 return query._jsq.streamingQuery()
-        raise CheckpointFailed(f"Spark no longer knows the query {number}", kept=KEPT, then=NEXT)
+        raise failed(f"Spark no longer knows the query {number}", self._remote)
 
     def _operators(self) -> tuple[Operator, ...]:
         """Return the query's stateful operators, which are the same in all its batches; a query may have none."""
@@ -321,23 +313,8 @@ class Checkpoint:
                 stream.cancel()
                 raise
 
-    def _asking(self, doing: str) -> _Asking:
-        return _Asking(f"checkpoint {self.place}: {doing}")
-
-
-@dataclass(frozen=True)
-class _Asking:
-    """Turns what Hadoop raises into CheckpointFailed."""
-
-    doing: str
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Py4JJavaError):
-            said = next(iter(str(error.java_exception.toString()).splitlines()), "")
-            raise CheckpointFailed(f"{self.doing}: {said[:500]}", kept=KEPT, then=NEXT) from error
+    def _asking(self, doing: str) -> Asking:
+        return Asking(f"checkpoint {self.place}: {doing}", self._remote)
 
 
 def _state_info(node: Any) -> Any:
@@ -346,5 +323,5 @@ def _state_info(node: Any) -> Any:
     except Py4JError:  # not an operator with state: it has no such method
         return None
     if not found.isDefined():
-        raise CheckpointFailed(f"Spark's plan does not name the state of {node.nodeName()}", kept=KEPT, then=NEXT)
+        raise InvariantBroken(f"Spark's plan does not name the state of {node.nodeName()}", kept=KEPT)
     return found.get()

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tailrace.config import Pipeline
 from tailrace.driver.catalyst import tree
 from tailrace.errors import ConfigInvalid
-from tailrace.spark_stream.analysis import branched, check
+from tailrace.spark_stream.analysis import branched, check, refuse_unsupported
 from tailrace.spark_stream.gate import Gate, gated
 from tailrace.stages.assembly import Assembly
 from tailrace.stages.decode import decode
@@ -42,6 +42,7 @@ def frame(assembly: Assembly, records: DataFrame, gate: Gate) -> Cut:
     """Return the frame, with at most `sink.partitions` sink partitions if a replay can repeat that."""
     most = assembly.pipeline.sink.partitions
     found = rows(assembly, records, gate, None)
+    refuse_unsupported(found, assembly.pipeline)
     own = 1 if assembly.pipeline.process.partitions is not None else 0
     shuffles = check(found, assembly.pipeline.checkpoint)
     branches = branched(found)

@@ -22,7 +22,7 @@ from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import CONTINUE, Marker, check_not_behind
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, unlike
 from tailrace.progress.predecessor import undelivered
-from tailrace.progress.stream_plan import VERSION, Slice, StreamPlan, assign
+from tailrace.progress.stream_plan import VERSION, AnyPlan, Slice, StreamPlan, assign
 from tailrace.spark_stream import replay_checks, shuffle_keys, spark_source
 from tailrace.spark_stream.analysis import holds_state
 from tailrace.spark_stream.cut_checks import CutChecks
@@ -34,16 +34,21 @@ from tailrace.stages import session_settings
 _CALLS = Calls()  # of this process: two sinks under one name do not know each other
 
 
+def _epoch() -> str:
+    return uuid.uuid4().hex[:12]
+
+
 @dataclass
 class ExactlyOnce:
     """A function for `foreachBatch` that writes each batch by a plan in the ledger."""
 
     target: Target
-    run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    run: str = field(default_factory=_epoch)
     _ledger: Ledger | None = None
     _plan: StreamPlan | None = None
     _fenced: errors.DriverFenced | None = None
     _name: str = ""
+    _epoch: str = ""  # another one whenever ids were taken: that has fenced the gateways' producers
     _elsewhere: Elsewhere | None = None
     _checks: CutChecks = field(default_factory=CutChecks)
 
@@ -114,6 +119,7 @@ class ExactlyOnce:
             assigned = assign(plan, slices)
         else:
             markers = ledger.markers(fenced=plan.sinks > 0)
+            self._epoch = _epoch()
             replay_checks.check_same(plan, planned)
             replay_checks.check_sink(plan, planned)
             stateless = not any(map(holds_state, tree(_query(spark).logicalPlan())))
@@ -129,7 +135,7 @@ class ExactlyOnce:
             ledger=self.target.ledger,
             topic=self.target.topic,
             rejected=self.target.rejected,
-            run=self.run,
+            run=self._epoch,
             options=self.target.options,
             seen=frozenset(markers),
         )
@@ -212,22 +218,28 @@ class ExactlyOnce:
         self.target.prepare()
         with ExitStack() as held:
             ledger = held.enter_context(Ledger(name, self.target.ledger, self.target.kafka, LEDGER_PARTITIONS, -1))
+            self._refuse_pipeline(ledger.latest(), name)  # before its driver is fenced
             ledger.take()
             self._plan = self._known(ledger, name)
+            self._epoch = _epoch()
             self._elsewhere = elsewhere(Cluster(self.target.kafka).admin, name, self.target.ledger)
             held.pop_all()
         self._ledger, self._name = ledger, name
         return ledger
 
-    def _known(self, ledger: Ledger, name: str) -> StreamPlan | None:
-        """Return the last plan, if the markers fit it."""
-        plan = ledger.latest()
-        if isinstance(plan, Plan):
+    def _refuse_pipeline(self, plan: AnyPlan | None, name: str) -> StreamPlan | None:
+        """Return the last plan; refuse one of `tailrace run`, which alone keeps entries of Spark's offset log."""
+        if isinstance(plan, Plan) or (plan is not None and plan.entry):
             raise errors.OptionRefused(
                 f"the ledger {self.target.ledger!r} has plans of a pipeline {name!r}",
                 kept="nothing was written",
                 then="give the sink another id",
             )
+        return plan
+
+    def _known(self, ledger: Ledger, name: str) -> StreamPlan | None:
+        """Return the last plan, if the markers fit it."""
+        plan = self._refuse_pipeline(ledger.latest(), name)
         ledger.fence(plan.sinks if plan else 0)
         markers = ledger.markers(fenced=plan is not None and plan.sinks > 0)
         if plan is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.config import SECRET_OPTION, Pipeline
@@ -76,6 +77,16 @@ def settings(pipeline: Pipeline) -> dict[str, str]:
 def on_s3(pipeline: Pipeline) -> bool:
     """Return whether the checkpoint is on an object store."""
     return pipeline.checkpoint.startswith(S3A)
+
+
+def local(folder: Path) -> str:
+    """Return the address of a folder for Hadoop, which takes a path as it is, so that nothing may be escaped in it.
+
+    An earlier version escaped blanks, say, and so wrote to another folder than the one that was named.
+    """
+    found = folder.resolve()
+    escaped = found.as_uri().removeprefix("file://")
+    return f"file://{escaped if Path(escaped).exists() and not found.exists() else found}"
 
 
 def hidden(settings: Mapping[str, str]) -> dict[str, str]:

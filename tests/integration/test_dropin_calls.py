@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from pyspark import InheritableThread
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import tailrace
 from support.pipelines import Bench
+from tailrace.kafka.cluster import Cluster
+from tailrace.progress.lease import Lease, Phase, running
 from tailrace.progress.ledger import Ledger
+from tailrace.progress.marker import driver_id
 from tailrace.testing import Record, produce, wait_until
 
 pytestmark = pytest.mark.integration
@@ -226,19 +230,47 @@ def test_query_that_starts_again_with_its_sink_has_no_task_that_fails(
 def test_sink_with_the_id_of_a_pipeline_ends_no_driver(
     bench: MakeBench, spark: SparkSession, tmp_path: Path, entry: str
 ) -> None:
-    """It is refused before it takes anything; the pipeline's plans are not written over."""
+    """It is refused before it takes anything; and if the pipeline is down, its plans are not written over."""
     one, state = bench(partitions=2), tmp_path / "state"
     fill(one, 0, 10)
     stateful: dict[str, Any] = {"checkpoint": str(state), "source": {"partitions": None}}
     one.run(**(stateful if entry == "stateful" else {}))
     pipeline = one.pipeline()
-    with Ledger.of(pipeline) as ledger:
+    sink = tailrace.exactly_once(**options(one, id=one.name))
+    with Ledger.of(pipeline) as ledger, Lease(pipeline, "a run", lambda text: None) as lease:
         ledger.take()
         plan = ledger.latest()
         assert plan is not None
-        with pytest.raises(Exception, match=r"(?s)TR-105.*has plans of a pipeline"):
-            run(spark, one, tmp_path / "c", tailrace.exactly_once(**options(one, id=one.name)))
+        lease.hold(Phase.LEADING)
+        wait_until(lambda: running(Cluster(pipeline.kafka), one.name), "the brokers to know the driver", 30)
+        with pytest.raises(Exception, match=r"(?s)TR-105.*is running"):
+            run(spark, one, tmp_path / "c", sink)
         ledger.write(plan, {})  # not fenced
+    wait_until(lambda: not running(Cluster(pipeline.kafka), one.name), "the brokers to forget the driver", 60)
+    with pytest.raises(Exception, match=r"(?s)TR-105.*has plans of a pipeline"):
+        run(spark, one, tmp_path / "c", sink)
+    with Ledger.of(pipeline) as ledger:
+        assert ledger.latest() == plan
+
+
+def test_query_that_was_killed_while_it_wrote_a_plan_starts_again_at_once(
+    bench: MakeBench, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Only taking the ledger ends the transaction that it has left, behind which nothing can be read."""
+    one = bench(partitions=2)
+    fill(one, 0, 10)
+    run(spark, one, tmp_path / "c", tailrace.exactly_once(**options(one, id=one.name)))
+    killed = Producer({
+        "bootstrap.servers": one.kafka, "transactional.id": driver_id(one.name), "transaction.timeout.ms": 600_000
+    })  # fmt: skip
+    killed.init_transactions(30)
+    killed.begin_transaction()
+    for partition in range(8):
+        killed.produce(f"{one.name}.ledger", b"half a plan", b"another", partition=partition)
+    assert killed.flush(30) == 0
+    fill(one, 10, 20)
+    run(spark, one, tmp_path / "c", tailrace.exactly_once(**options(one, id=one.name)))
+    assert numbers(one) == list(range(20))
 
 
 @pytest.mark.takes(15)

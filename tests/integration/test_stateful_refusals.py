@@ -98,10 +98,13 @@ def test_state_is_in_the_folder_that_the_pipeline_names(one: Bench, folder: str)
     assert ids(one) == list(range(11))
 
 
-def test_state_that_an_earlier_version_put_beside_the_named_folder_is_found(one: Bench) -> None:
-    """It escaped the name."""
+@pytest.mark.parametrize("mounted", [False, True])
+def test_state_that_an_earlier_version_put_beside_the_named_folder_is_found(one: Bench, mounted: bool) -> None:
+    """It escaped the name; the named folder may be there, and empty."""
     one.run(**sections(one, folder="a%20b"))
+    if mounted:
+        (one.folder / "a b").mkdir()
     one.send([b'{"id": 0, "kind": "a"}', b'{"id": 10, "kind": "a"}'])
     one.run(**sections(one, folder="a b"))
     assert ids(one) == list(range(11))
-    assert not (one.folder / "a b").exists()
+    assert not (one.folder / "a b" / "metadata").exists()

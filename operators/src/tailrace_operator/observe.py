@@ -119,13 +119,15 @@ def rollout(body: Mapping[str, Any]) -> Rollout:
     wanted = int(spec.get("replicas", 1))
     conditions = {each["type"]: each for each in status.get("conditions", ())}
     progressing = conditions.get("Progressing", {})
-    progress = Progress.ROLLING
+    progress, message = Progress.ROLLING, str(progressing.get("message", ""))
     if int(status.get("observedGeneration", 0)) >= int(about["generation"]):
         counts = [int(status.get(name, 0)) for name in ("replicas", "updatedReplicas", "readyReplicas")]
         if counts == [wanted] * 3:
             progress = Progress.DONE
-        elif progressing.get("reason") == "ProgressDeadlineExceeded" or _unavailable(spec, conditions, time.time()):
+        elif progressing.get("reason") == "ProgressDeadlineExceeded":
             progress = Progress.LATE
+        elif not counts[2] and _unavailable(spec, conditions, time.time()):
+            progress, message = Progress.LATE, f"no pod is ready since {conditions['Available']['lastTransitionTime']}"
     return Rollout(
         revision=revision_of(body),
         applied=marks.get(APPLIED, ""),
@@ -133,7 +135,7 @@ def rollout(body: Mapping[str, Any]) -> Rollout:
         progress=progress,
         replicas=wanted,
         ready=int(status.get("readyReplicas", 0)),
-        message=str(progressing.get("message", "")),
+        message=message,
         owned=OWNER in (about.get("labels") or {}),
         template=marks.get(TEMPLATE, ""),
         live=json.loads(marks.get(LIVE, "{}")),

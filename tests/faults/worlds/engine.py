@@ -20,8 +20,8 @@ ROOMS = ("config", "driver", "gateway", "kafka", "progress", "spark_stream", "st
 
 _TESTS = Path(__file__).resolve().parents[2]
 # What such a world runs of the engine, in processes of its own.
-_WITHOUT_SPARK = ("faults.worlds.thread_driver", "tailrace.admin.replay")
-_COMMANDS = "admin"  # the room of commands; worlds run two of them, a backfill and a replay
+WITHOUT_SPARK = ("faults.worlds.thread_driver", "tailrace.admin.offsets", "tailrace.admin.replay")
+_COMMANDS = "admin"  # the room of commands, of which worlds run three: offsets set, a backfill and a replay
 
 
 def engine(place: Place | None = None, source: Path = SOURCE) -> str:
@@ -29,7 +29,7 @@ def engine(place: Place | None = None, source: Path = SOURCE) -> str:
 
     Comments, docstrings and layout do not change it.
     """
-    ran = modules_of(_WITHOUT_SPARK, (source.parent, _TESTS))
+    ran = modules_of(WITHOUT_SPARK, (source.parent, _TESTS))
     every = {file for room in (*ROOMS, _COMMANDS) for file in (source / room).rglob("*.py")} & ran
     if place is not Place.THREADS:
         every |= {file for room in ROOMS for file in (source / room).rglob("*.py")}

@@ -15,7 +15,7 @@ import pytest
 
 from faults.worlds import record
 from faults.worlds.drawing import draw
-from faults.worlds.engine import engine, modules_of
+from faults.worlds.engine import WITHOUT_SPARK, engine, modules_of
 from faults.worlds.mutants import MUTANTS, SOURCE
 from faults.worlds.oracle import Outcome
 from faults.worlds.world import Place, Strike, World
@@ -111,7 +111,7 @@ def test_digest_of_worlds_without_spark_leaves_out_what_only_spark_runs(tmp_path
 def test_driver_without_spark_loads_nothing_of_the_engine_that_its_digest_leaves_out() -> None:
     """The digest follows the imports in the code; the interpreter knows which there are."""
     asked = (
-        "import sys, faults.worlds.thread_driver, tailrace.admin.replay\n"
+        f"import sys, {', '.join(WITHOUT_SPARK)}\n"
         "print(*(each.__file__ for name, each in sys.modules.items() if name.startswith('tailrace.')))"
     )
     told = subprocess.run(
@@ -119,11 +119,10 @@ def test_driver_without_spark_loads_nothing_of_the_engine_that_its_digest_leaves
     )
     loaded = {Path(each) for each in told.stdout.split()}
     assert SOURCE / "driver" / "loop.py" in loaded
-    names = ("faults.worlds.thread_driver", "tailrace.admin.replay")
-    assert loaded <= modules_of(names, (SOURCE.parent, record.ROOT / "tests"))
+    assert loaded <= modules_of(WITHOUT_SPARK, (SOURCE.parent, record.ROOT / "tests"))
 
 
-@pytest.mark.parametrize("file", ["admin/replay.py", "admin/backfill.py"])
+@pytest.mark.parametrize("file", ["admin/replay.py", "admin/backfill.py", "admin/moved_plan.py"])
 def test_digest_of_every_place_has_the_commands_that_worlds_run(tmp_path: Path, file: str) -> None:
     """Mutants break them, and worlds judge what they deliver."""
     copy = changed(tmp_path, file, lambda text: f"{text}\nOTHER = 1\n")

@@ -45,6 +45,11 @@ LATE = [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineEx
         ({"observedGeneration": 3, "conditions": LATE}, Progress.ROLLING),
         ({"replicas": 2, "updatedReplicas": 2, "conditions": at_rest_before(700)}, Progress.LATE),
         ({"replicas": 2, "updatedReplicas": 2, "conditions": at_rest_before(500)}, Progress.ROLLING),
+        # A standby is missing, and has been for long: the driver works.
+        (
+            {"replicas": 2, "updatedReplicas": 2, "readyReplicas": 1, "conditions": at_rest_before(700)},
+            Progress.ROLLING,
+        ),
         (
             {"replicas": 2, "updatedReplicas": 2, "conditions": at_rest_before(700, reason="ReplicaSetUpdated")},
             Progress.ROLLING,

@@ -96,13 +96,18 @@ def _transactions(pipeline: Pipeline, cluster: Cluster) -> Check:
     counts = cluster.topics()
     ledger = [(pipeline.ledger.topic, number) for number in range(counts.get(pipeline.ledger.topic, 0))]
     written = [(topic, number) for topic in _written(pipeline) for number in range(counts.get(topic, 0))]
-    read = [(topic, number) for topic in pipeline.source.topics for number in range(counts.get(topic, 0))]
+    read = [
+        (topic, number)
+        for topic in (cluster.matching(pipeline.source.pattern) if pipeline.source.pattern else pipeline.source.topics)
+        for number in range(counts.get(topic, 0))
+    ]
+    refused = [(pipeline.rejected_topic, number) for number in range(counts.get(pipeline.rejected_topic, 0))]
     end = time.monotonic() + _SOON
     held = _lasting(partial(_held, cluster, cluster.latest([*written, *ledger])), end)
     groups = {
         offsets_group(pipeline.pipeline): read,
         markers_group(pipeline.pipeline): ledger,
-        replay_group(pipeline.pipeline): read,
+        replay_group(pipeline.pipeline): refused,
     }
     pending = [group for group in groups if _lasting(partial(_pending, pipeline, group, groups[group]), end)]
     if not held and not pending:

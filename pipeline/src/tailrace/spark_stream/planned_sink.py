@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -18,11 +19,12 @@ from tailrace.driver.table_sizes import fill_tables
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
 from tailrace.progress.elsewhere import Elsewhere, elsewhere
+from tailrace.progress.lease import running
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import CONTINUE, Marker, check_not_behind
 from tailrace.progress.plan import BatchId, Plan, SinkPartition, unlike
 from tailrace.progress.predecessor import undelivered
-from tailrace.progress.stream_plan import VERSION, AnyPlan, Slice, StreamPlan, assign
+from tailrace.progress.stream_plan import VERSION, Slice, StreamPlan, assign
 from tailrace.spark_stream import replay_checks, shuffle_keys, spark_source
 from tailrace.spark_stream.analysis import holds_state
 from tailrace.spark_stream.cut_checks import CutChecks
@@ -218,7 +220,7 @@ class ExactlyOnce:
         self.target.prepare()
         with ExitStack() as held:
             ledger = held.enter_context(Ledger(name, self.target.ledger, self.target.kafka, LEDGER_PARTITIONS, -1))
-            self._refuse_pipeline(ledger.latest(), name)  # before its driver is fenced
+            self._refuse_running(name)
             ledger.take()
             self._plan = self._known(ledger, name)
             self._epoch = _epoch()
@@ -227,19 +229,24 @@ class ExactlyOnce:
         self._ledger, self._name = ledger, name
         return ledger
 
-    def _refuse_pipeline(self, plan: AnyPlan | None, name: str) -> StreamPlan | None:
-        """Return the last plan; refuse one of `tailrace run`, which alone keeps entries of Spark's offset log."""
-        if isinstance(plan, Plan) or (plan is not None and plan.entry):
-            raise errors.OptionRefused(
-                f"the ledger {self.target.ledger!r} has plans of a pipeline {name!r}",
-                kept="nothing was written",
-                then="give the sink another id",
-            )
-        return plan
+    def _refuse_running(self, name: str) -> None:
+        """Refuse the id of a pipeline that runs: to take the ledger would fence its driver.
+
+        The ledger itself cannot say so yet: what a query left there that was killed is behind a transaction that only
+        taking it ends.
+        """
+        with contextlib.suppress(errors.KafkaError):  # a right that only this question needs may lack
+            if running(Cluster(self.target.kafka), name):
+                raise self._of_a_pipeline(f"a pipeline {name!r} is running")
+
+    def _of_a_pipeline(self, what: str) -> errors.OptionRefused:
+        return errors.OptionRefused(what, kept="nothing was written", then="give the sink another id")
 
     def _known(self, ledger: Ledger, name: str) -> StreamPlan | None:
         """Return the last plan, if the markers fit it."""
-        plan = self._refuse_pipeline(ledger.latest(), name)
+        plan = ledger.latest()
+        if isinstance(plan, Plan) or (plan is not None and plan.entry):  # these alone keep what Spark's offset log has
+            raise self._of_a_pipeline(f"the ledger {self.target.ledger!r} has plans of a pipeline {name!r}")
         ledger.fence(plan.sinks if plan else 0)
         markers = ledger.markers(fenced=plan is not None and plan.sinks > 0)
         if plan is not None:

@@ -5,6 +5,7 @@ They are defaults, which `spark:` in the configuration overrides. This module im
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -86,7 +87,12 @@ def local(folder: Path) -> str:
     """
     found = folder.resolve()
     escaped = found.as_uri().removeprefix("file://")
-    return f"file://{escaped if Path(escaped).exists() and not found.exists() else found}"
+    return f"file://{escaped if _is_one(escaped) and not _is_one(str(found)) else found}"
+
+
+def _is_one(folder: str) -> bool:
+    """Return whether a folder holds a checkpoint; an empty one may be a volume that was mounted for it."""
+    return os.path.exists(os.path.join(folder, "metadata"))
 
 
 def hidden(settings: Mapping[str, str]) -> dict[str, str]:

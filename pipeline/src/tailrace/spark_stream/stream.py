@@ -46,7 +46,13 @@ _LOOK_EVERY = 5.0  # seconds between two requests to brokers that have nothing n
 _BEGINNINGS = 3
 _NOTE_LIMIT = 15.0  # seconds for which a stop waits until Spark has noted the last batch as done
 NO_MARKERS: Mapping[SinkPartition, Marker] = MappingProxyType({})
-_STATE_SIGNS = ("STREAMING_STATEFUL_OPERATOR", "SCHEMA_NOT_COMPATIBLE")  # in Spark's error conditions
+# In Spark's error conditions.
+_STATE_SIGNS = (
+    "STREAMING_STATEFUL_OPERATOR",
+    "SCHEMA_NOT_COMPATIBLE",
+    "STATE_STORE_INVALID_",
+    "FAMILY_SCHEMA_INCOMPAT",
+)
 _UNLISTED = "you must specify all TopicPartitions"  # in the words of Spark's Kafka source
 
 

@@ -35,6 +35,7 @@ from tailrace.spark_stream import spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
 from tailrace.spark_stream.frame import bound_state, frame, leaves
 from tailrace.spark_stream.gate import Gate
+from tailrace.spark_stream.hadoop_errors import of_state
 from tailrace.spark_stream.rate_control import RateControl
 from tailrace.spark_stream.runner import Runner
 from tailrace.spark_stream.source_topics import SourceTopics
@@ -46,13 +47,6 @@ _LOOK_EVERY = 5.0  # seconds between two requests to brokers that have nothing n
 _BEGINNINGS = 3
 _NOTE_LIMIT = 15.0  # seconds for which a stop waits until Spark has noted the last batch as done
 NO_MARKERS: Mapping[SinkPartition, Marker] = MappingProxyType({})
-# In Spark's error conditions.
-_STATE_SIGNS = (
-    "STREAMING_STATEFUL_OPERATOR",
-    "SCHEMA_NOT_COMPATIBLE",
-    "STATE_STORE_INVALID_",
-    "FAMILY_SCHEMA_INCOMPAT",
-)
 _UNLISTED = "you must specify all TopicPartitions"  # in the words of Spark's Kafka source
 
 
@@ -279,22 +273,10 @@ def _stream(context: Context, runner: Runner, topics: SourceTopics, rows: DataFr
         raise topics.finished(BatchId(runner.last))
     problem = None if runner.turns.refused else query.exception()
     if problem is not None:
-        found = _of_state(spark_source.planning_failure(problem) or failure(problem, pipeline), pipeline)
+        found = of_state(spark_source.planning_failure(problem) or failure(problem, pipeline), pipeline)
         raise overtaken(found, context.ledger, pipeline, runner.last + 1, context.run)
     reason = context.stop.reason or ("all that was there has been read" if batch else "the query ended")
     context.emit(Stopped(reason, runner.last))
-
-
-def _of_state(found: errors.TailraceError, pipeline: Pipeline) -> errors.TailraceError:
-    """Return the error of a query whose state was written by another function, or is lost; or the error as it is."""
-    if not isinstance(found, errors.QueryFailed) or not any(sign in found.what for sign in _STATE_SIGNS):
-        return found
-    return errors.CheckpointMismatch(
-        f"the state in the checkpoint {pipeline.checkpoint} is not that of this function: {found.what}",
-        kept="everything that was delivered; nothing more was read",
-        then="start with the function that has written it, or restore the folder; for another one, give the pipeline a "
-        "new name and a new checkpoint: `tailrace explain TR-307`",
-    )
 
 
 def _watch(context: Context, runner: Runner, topics: SourceTopics, query: StreamingQuery, batch: bool) -> None:

@@ -237,7 +237,7 @@ def test_sink_with_the_id_of_a_pipeline_ends_no_driver(
     one.run(**(stateful if entry == "stateful" else {}))
     pipeline = one.pipeline()
     sink = tailrace.exactly_once(**options(one, id=one.name))
-    with Ledger.of(pipeline) as ledger, Lease(pipeline, "a run", lambda text: None) as lease:
+    with Ledger.of(pipeline) as ledger, Lease(pipeline, "0dd") as lease:
         ledger.take()
         plan = ledger.latest()
         assert plan is not None

@@ -119,7 +119,7 @@ class Standin:
                 {
                     "name": _topic(each),
                     "partitions": each["spec"]["partitions"],
-                    "replicas": each["spec"]["replicas"],
+                    "replicas": each["spec"].get("replicas", -1),  # as many as the brokers make
                     "config": {key: str(value) for key, value in each["spec"].get("config", {}).items()},
                 }
                 for each in staying

@@ -43,22 +43,29 @@ LATE = [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineEx
         ({"replicas": 2, "updatedReplicas": 2, "readyReplicas": 1}, Progress.ROLLING),
         ({"replicas": 3, "updatedReplicas": 1, "conditions": LATE}, Progress.LATE),
         ({"observedGeneration": 3, "conditions": LATE}, Progress.ROLLING),
-        ({"replicas": 2, "updatedReplicas": 2, "conditions": at_rest_before(700)}, Progress.LATE),
-        ({"replicas": 2, "updatedReplicas": 2, "conditions": at_rest_before(500)}, Progress.ROLLING),
-        # A standby is missing, and has been for long: the driver works.
-        (
-            {"replicas": 2, "updatedReplicas": 2, "readyReplicas": 1, "conditions": at_rest_before(700)},
-            Progress.ROLLING,
-        ),
-        (
-            {"replicas": 2, "updatedReplicas": 2, "conditions": at_rest_before(700, reason="ReplicaSetUpdated")},
-            Progress.ROLLING,
-        ),
-        ({"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2, "readyReplicas": 2}, Progress.ROLLING),
     ],
 )
 def test_progress_is_that_of_the_newest_spec(status: dict[str, Any], progress: Progress) -> None:
     """What the controller says about an earlier one is no ground for going back."""
+    assert observe.rollout(deployment(**status)).progress is progress
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reason", "ready", "progress"),
+    [
+        (700, "NewReplicaSetAvailable", 0, Progress.LATE),
+        (500, "NewReplicaSetAvailable", 0, Progress.ROLLING),
+        (700, "ReplicaSetUpdated", 0, Progress.ROLLING),
+        # A standby is missing, and has been for long: the driver works.
+        (700, "NewReplicaSetAvailable", 1, Progress.ROLLING),
+    ],
+)
+def test_template_that_was_applied_at_rest_has_a_deadline_too(
+    seconds: float, reason: str, ready: int, progress: Progress
+) -> None:
+    """Kubernetes counts it as complete from the beginning."""
+    conditions = at_rest_before(seconds, reason=reason)
+    status = {"replicas": 2, "updatedReplicas": 2, "readyReplicas": ready, "conditions": conditions}
     assert observe.rollout(deployment(**status)).progress is progress
 
 

@@ -36,7 +36,7 @@ from tailrace.stages import session_settings
 _CALLS = Calls()  # of this process: two sinks under one name do not know each other
 
 
-def _epoch() -> str:
+def _new_run() -> str:
     return uuid.uuid4().hex[:12]
 
 
@@ -45,7 +45,7 @@ class ExactlyOnce:
     """A function for `foreachBatch` that writes each batch by a plan in the ledger."""
 
     target: Target
-    run: str = field(default_factory=_epoch)
+    run: str = field(default_factory=_new_run)
     _ledger: Ledger | None = None
     _plan: StreamPlan | None = None
     _fenced: errors.DriverFenced | None = None
@@ -121,7 +121,7 @@ class ExactlyOnce:
             assigned = assign(plan, slices)
         else:
             markers = ledger.markers(fenced=plan.sinks > 0)
-            self._epoch = _epoch()
+            self._epoch = _new_run()
             replay_checks.check_same(plan, planned)
             replay_checks.check_sink(plan, planned)
             stateless = not any(map(holds_state, tree(_query(spark).logicalPlan())))
@@ -223,7 +223,7 @@ class ExactlyOnce:
             self._refuse_running(name)
             ledger.take()
             self._plan = self._known(ledger, name)
-            self._epoch = _epoch()
+            self._epoch = _new_run()
             self._elsewhere = elsewhere(Cluster(self.target.kafka).admin, name, self.target.ledger)
             held.pop_all()
         self._ledger, self._name = ledger, name

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from xdist.scheduler import LoadScopeScheduling
 
-from support import archive
+from support import archive, deadline
 from support.pipelines import QUIET, Bench
 from support.readers import Reading, request_for
 from support.threads import Line
@@ -42,9 +42,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     return Together(config, log)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let a run with a limit end in time, and tell each failure at once."""
+    config.pluginmanager.register(deadline.Deadline(deadline.until()))
+    if not hasattr(config, "workerinput"):  # or each process would tell them
+        config.pluginmanager.register(deadline.Telling(config))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the longest tests, so that no process works alone at the end."""
-    items.sort(key=takes, reverse=True)
+    end = deadline.until()
+    items[:] = sorted(items if end is None else deadline.turned(items, end), key=takes, reverse=True)
 
 
 def takes(item: pytest.Item) -> float:

@@ -59,6 +59,7 @@ class BatchInfo:
     share: int
     delivery: Delivery
     faults: Faults = field(default_factory=dict)
+    at: float = 0.0  # when it was planned
     gone: tuple[tuple[Range, ...], ...] = ()  # by part, what is not read because its topic is gone; empty if nothing
     seen: Parts = frozenset()  # the start has read a marker of these
     numbers: tuple[int, ...] = ()  # by task, its part, if the delivered ones have no task; empty: all have one
@@ -91,6 +92,7 @@ class BatchInfo:
             share=share,
             delivery=plan.delivery,
             faults=faults,
+            at=plan.at,
             gone=tuple(tuple(each for each in part if each.topic in gone) for part in plan.parts) if gone else (),
             seen=seen,
             numbers=plan.open if plan.delivered else (),
@@ -233,6 +235,7 @@ class Tasks:
             run=info.run,
             owner=info.owners.get(sink, ""),
             seen=sink in info.seen,
+            at=info.at,
             idle=self.idle,
             attempt=attempt,
             judges=self.judges and not self.shuffles,

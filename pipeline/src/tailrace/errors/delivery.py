@@ -134,8 +134,9 @@ class ProgressMissing(DeliveryError):
     would replay or skip records, so Tailrace does not guess.
 
     A marker may also expire while a start waits, for an open transaction in its source or for executors. If it was read
-    before and a task no longer finds it, the task writes nothing. Start the pipeline again; the start says if a person
-    must decide.
+    before and a task no longer finds it, the task writes nothing. So it does if it finds none and the batch was planned
+    as long ago as markers are kept: while its driver was suspended, another one may have delivered the batch. Start the
+    pipeline again; the start says if a person must decide.
 
     Choose one:
 

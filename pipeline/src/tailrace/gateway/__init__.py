@@ -33,6 +33,7 @@ class Assignment:
     topics: tuple[str, ...] = ()  # that rows may name; empty: any
     owner: str = ""  # the gateway that wrote this sink partition last; empty if unknown
     seen: bool = False  # the start has read a marker of it: if there is none now, it was deleted, and proves nothing
+    at: float = 0.0  # when the batch was planned; 0 without a plan: its markers are younger, and expire later
     idle: float = 300.0  # seconds after which a producer that no task uses is closed
     planned: bool = True  # a plan in the ledger says what the sink partition gets
     by_content: bool = False  # no plan exists: the marker's digest is that of the rows

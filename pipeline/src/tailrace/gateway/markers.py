@@ -8,10 +8,12 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tailrace.errors import ProgressMissing
 from tailrace.gateway import Assignment
 from tailrace.kafka.clients import connection, persist
 from tailrace.kafka.informed_reader import Informed, InformedReader
 from tailrace.kafka.rights import Operation, on_groups, on_topic
+from tailrace.progress import expiry
 from tailrace.progress.elsewhere import Elsewhere, elsewhere
 from tailrace.progress.marker import Marker, markers_group
 from tailrace.progress.plan import BatchId
@@ -29,6 +31,7 @@ class MarkerReader:
         self._topic = task.ledger
         self._options = connection(task.options)
         self._elsewhere: Elsewhere | None = None
+        self._retention: expiry.Retention | None = None
         self._rights = (on_groups(task.pipeline), on_topic(Operation.READ, task.ledger))
         self._reader = InformedReader(self._options, markers_group(task.pipeline))
 
@@ -84,6 +87,26 @@ class MarkerReader:
             self._elsewhere = elsewhere(AdminClient(self._options), self._pipeline, self._topic)
         if self._elsewhere.last:
             self._elsewhere.refuse(batch, continuing=any(each.next in {batch, batch + 1} for each in known()))
+
+    def refuse_expired(self, planned: float, who: str, now: float) -> None:
+        """Refuse a sink partition without a marker if the plan is so old that the brokers may have deleted one.
+
+        The start has asked the same. This driver may have been suspended since, and another one may have delivered the
+        batch, noted it, and been idle until its markers expired.
+        """
+        if not planned or now - planned < expiry.YOUNG:
+            return
+        if self._retention is None:
+            self._retention = expiry.retention(AdminClient(self._options))
+        if now - planned >= self._retention.certain:
+            raise ProgressMissing(
+                f"{who}: it has no marker, its batch was planned {expiry.duration(now - planned)} ago, and the brokers "
+                f"delete a marker {expiry.duration(self._retention.seconds)} after it was committed "
+                "(offsets.retention.minutes): another driver may have delivered the batch meanwhile",
+                kept="nothing was written to this sink partition, which may have written the batch before",
+                then="start the pipeline again: it reads on where the last driver has stopped; if it is refused, check "
+                "the output; `tailrace explain TR-306` lists the choices",
+            )
 
     def listen(self) -> None:
         """Do nothing: a failed request raises at once."""

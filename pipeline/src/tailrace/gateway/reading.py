@@ -178,6 +178,7 @@ class Reader:
             failure = self._receive(partition, request.rows)
             if failure is not None:
                 self._halt(partition)  # after an error the prefetch cannot be trusted
+                stall.refuse_truncation(failure, partition.seen)
             if partition.seen > before:
                 stall.progress()
                 return  # an error after these records comes again when fetching continues there

@@ -111,7 +111,7 @@ class Stall:
     ) -> Lost | bool:
         """Ask the leader if due. True: fetch again from the position; False: wait. Raise if the read cannot finish."""
         if failure is not None:
-            self._judge(failure, position)
+            self._judge(failure)
         answer: Lost | bool = False
         if self.due:
             answer = self._ask(position)
@@ -119,10 +119,20 @@ class Stall:
         self._give_up(refusal)
         return answer
 
-    def _judge(self, failure: KafkaError, position: int) -> None:
+    def refuse_truncation(self, failure: KafkaError, position: int) -> None:
+        """Refuse all that was fetched of a log that its new leader does not have.
+
+        librdkafka tells it once, behind the records that it had fetched, and never again after a seek.
+        """
+        if failure.code() in _OUT_OF_RANGE and _TRUNCATION in failure.str().lower():
+            raise errors.SourceChanged(
+                f"{self._doing}: its log was truncated before offset {position} ({failure.str()})",
+                kept=KEPT,
+                then="nothing: the range is read again from its start, of the log that is there now",
+            )
+
+    def _judge(self, failure: KafkaError) -> None:
         code = failure.code()
-        if code in _OUT_OF_RANGE and _TRUNCATION in failure.str().lower() and not self._reset:
-            raise self._changed(f"its log was truncated before offset {position} ({failure.str()})")
         if code in _OUT_OF_RANGE or code in _UNKNOWN or code == _UNKNOWN_ID:
             if self._missing is None:
                 self._ask_at = self._clock()

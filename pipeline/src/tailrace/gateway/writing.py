@@ -137,6 +137,8 @@ class Deliveries:
             sink.ledger.refuse_elsewhere(task.batch, lambda: sink.markers().values())
         if task.seen and marker is None and not known:
             raise _gone(task)
+        if marker is None and not known:
+            sink.ledger.refuse_expired(task.at, str(task), time.time())
         if task.verdicts:
             return self._verdicts(sink, task, batches, fresh, marker)
         if decide(marker, task.batch, task.digest, str(task), planned=task.planned) is Decision.SKIP:

@@ -119,7 +119,7 @@ class Cluster:
                     f"{what} {topic!r} does not exist at {self._kafka.bootstrap_servers}"
                     + (f"; the closest name is {near[0]!r}" if near else ""),
                     kept="nothing was read or written",
-                    then="correct the name in the configuration, or create it: tailrace kafka topic create FILE",
+                    then=f"correct the name, or create it: tailrace kafka topic create FILE {topic}",
                 )
         return {topic: known[topic] for topic in wanted}
 

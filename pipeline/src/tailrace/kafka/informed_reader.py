@@ -29,7 +29,8 @@ _PAUSE, _STALE_PAUSE = 0.02, 0.25
 _ENDED = 10.0  # seconds; a transaction has ended everywhere once its producer may begin another one
 _LOST_END = (
     "a transaction that has ended is still about to change the offset of partition {partition}: the brokers have lost "
-    "its end, as Kafka does for partitions that have no leader just then; kafka-transactions.sh find-hanging shows it"
+    "its end, as Kafka 4.3 and later do for partitions that have no leader just then (KAFKA-20734); "
+    "kafka-transactions.sh find-hanging shows it"
 )
 _RECENT = 5.0  # seconds; brokers miss one of theirs for 9 s before they move its groups (broker.session.timeout.ms)
 

@@ -306,5 +306,6 @@ def _stalled(topic: str, waiting: Sequence[tuple[int, int, int]], limit: float) 
         f"reading {topic!r}: no progress for {limit:g} s before its end: {left}"
         + (f" and {len(waiting) - 5} more" if len(waiting) > 5 else ""),
         kept="nothing was written",
-        then="wait until the open transaction that blocks readers has ended, or use --isolation read_uncommitted",
+        then="wait until the open transaction that blocks readers has ended, or, where the command has it, use "
+        "--isolation read_uncommitted",
     )

@@ -23,6 +23,7 @@ from tailrace.progress.plan import SinkPartition
 from tailrace.progress.stream_plan import AnyPlan
 
 DEFAULT_RETENTION = 7 * 24 * 3600.0
+YOUNG = 30.0  # seconds; the shortest retention is a minute, so that no marker expires earlier
 _LONGEST_MARGIN = 3600.0
 _SETTING = "offsets.retention.minutes"
 _ASSUMED = "so Kafka's default of 7 days is used"

@@ -50,12 +50,15 @@ class JudgedBatch:
     owners: Mapping[SinkPartition, str]
     delivery: Delivery
     seen: Parts = frozenset()  # the start has read a marker of these
+    at: float = 0.0  # when it was planned
 
     @classmethod
     def of(cls, plan: StreamPlan, run: str, owners: Mapping[SinkPartition, str], seen: Parts) -> JudgedBatch:
         """Extract it from the plan."""
         outputs = len(plan.slices)
-        return cls(plan.batch, plan.digest, plan.sinks, outputs, plan.reads, run, dict(owners), plan.delivery, seen)
+        return cls(
+            plan.batch, plan.digest, plan.sinks, outputs, plan.reads, run, dict(owners), plan.delivery, seen, plan.at
+        )
 
     def number(self, topic: str, partition: int, first: int, last: int) -> int:
         """Return the number of the range that holds these offsets."""
@@ -114,6 +117,7 @@ class Gate:
             run=info.run,
             owner=info.owners.get(sink, ""),
             seen=sink in info.seen,
+            at=info.at,
             idle=self.idle,
             verdicts=True,
             lost=(lost,) if self.reset and lost.start < lost.end else (),

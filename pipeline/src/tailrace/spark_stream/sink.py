@@ -94,6 +94,7 @@ class BatchWrite:
             run=self.run,
             owner=self.owners.get(place, ""),
             seen=place in self.seen,
+            at=self.plan.at,
             idle=self.idle,
             options=self.options,
         )

@@ -68,6 +68,28 @@ def test_batch_that_an_older_checkpoint_plans_with_the_same_records_is_skipped(
     assert numbers(one) == list(range(30))
 
 
+@pytest.mark.parametrize("kind", ["state", "clock"])
+def test_batch_of_an_older_checkpoint_is_refused_if_its_time_matters(
+    bench: MakeBench, tmp_path: Path, kind: str
+) -> None:
+    """Of the same records, it may make other rows, in other tasks, of which some have delivered."""
+    one = bench(partitions=2)
+
+    def query() -> DataFrame:
+        if kind == "state":
+            return read(one).dropDuplicates(["value"])
+        return read(one).where("timestamp < current_timestamp() + interval 1 day")
+
+    fill(one, 0, 10)
+    deliver(query(), one, tmp_path / "c")
+    shutil.copytree(tmp_path / "c", tmp_path / "backup")
+    fill(one, 10, 20)
+    deliver(query(), one, tmp_path / "c")
+    with pytest.raises(Exception, match=r"(?s)TR-307.*at another time, on which the query depends"):
+        deliver(query(), one, tmp_path / "backup")
+    assert numbers(one) == list(range(20))
+
+
 @pytest.mark.parametrize("finished", [False, True])
 def test_batch_of_an_earlier_version_behind_a_shuffle_is_finished(
     bench: MakeBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: bool

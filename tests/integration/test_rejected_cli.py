@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
 from support.kafkaproxy import proxied
@@ -493,3 +493,32 @@ def test_replay_needs_a_selection(setup: Setup, arguments: tuple[str, ...]) -> N
     """No selection, or two at once, is an error."""
     with pytest.raises(OptionRefused, match="name what to replay"):
         setup.replay(*arguments)
+
+
+def test_what_a_backfill_has_rejected_does_not_go_back_to_the_live_pipelines_source(setup: Setup) -> None:
+    """The live pipeline would deliver it again, and the backfill's topic would not get it."""
+    setup.pipeline = "live-backfill-0a1b2c3d"
+    setup.reject(0)
+    with pytest.raises(OptionRefused, match="is a backfill") as refused:
+        setup.replay("--all")
+    assert "tailrace backfill FILE --into TOPIC" in refused.value.then
+    assert setup.arrived() == []
+    assert setup.replay("--all", "--to", setup.source)["replayed"] == 1
+
+
+def test_what_a_shadow_has_rejected_does_not_go_back_to_the_live_pipelines_source(setup: Setup) -> None:
+    """The live pipeline may have delivered it: the shadow is what differs."""
+    setup.reject(0)
+    consumer = Consumer({"bootstrap.servers": setup.bootstrap, "group.id": f"tailrace.{setup.pipeline}.shadow"})
+    consumer.commit(offsets=[TopicPartition(setup.source, 0, 5, "5")], asynchronous=False)
+    consumer.close()
+    with pytest.raises(OptionRefused, match="is a shadow"):
+        setup.replay("--all")
+    assert setup.arrived() == []
+
+
+def test_record_is_replayed_by_its_place_though_the_topic_has_those_of_another_pipeline(setup: Setup) -> None:
+    """Only the pipelines of what is to be sent count."""
+    setup.reject(0)
+    produce(setup.bootstrap, setup.topic, [rejected(1, setup.source, pipeline="other", partition=1)])
+    assert setup.replay("1:0")["replayed"] == 1

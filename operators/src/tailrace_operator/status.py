@@ -178,7 +178,9 @@ def status(seen: Seen, choice: Choice, now: str, following: Following | None = N
         names = ("number", "records", "out", "rejected", "finished")
         made["lastBatch"] = {name: report.batch[name] for name in names if report.batch.get(name) is not None}
     driver, why = (broken.name, broken.message) if broken is not None else ("", "")
-    if why := why or choice.rolled_back:
+    if choice.rolled_back and _CODE.search(why) is None:  # the cause says more than what its pod has ended with since
+        why = choice.rolled_back
+    if why:
         code = _CODE.search(why)
         error = {"driver": driver, "message": short(why), "code": code.group() if code is not None else ""}
         made["lastError"] = {name: value for name, value in error.items() if value}

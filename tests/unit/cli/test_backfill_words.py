@@ -1,10 +1,19 @@
-"""What a backfill says must not lead anybody to the live pipeline's offsets."""
+"""What a backfill says: nothing that leads anybody to the live pipeline's offsets, or to an unfinished topic."""
 
 from __future__ import annotations
 
-import pytest
+from datetime import UTC, datetime
+from pathlib import Path
 
+import pytest
+import typer
+
+from tailrace.admin.backfill import Extent, Request
+from tailrace.cli import backfill
 from tailrace.cli.backfill import told_apart
+from tailrace.cli.terminal import Output
+from tailrace.config import Pipeline, Sink, Source
+from tailrace.driver.shutdown import Stop
 from tailrace.errors import DeliveryError, DriverFenced, KafkaError, OffsetsOutOfRange, ProgressMissing, SourceChanged
 from tailrace.kafka.topics import recreation
 from tailrace.progress.expiry import THEN
@@ -38,3 +47,27 @@ def test_other_advice_is_left_as_it_is() -> None:
     with pytest.raises(DriverFenced) as caught, told_apart("live-backfill-12345678", "live", "again"):
         raise fenced
     assert caught.value is fenced
+
+
+def report(monkeypatch: pytest.MonkeyPatch, finished: bool) -> int:
+    """Deliver a backfill that a signal may end; return the exit code."""
+    extents = iter([Extent({}, {}, {}, begun=True), Extent({}, {}, {}, begun=True, finished=finished)])
+    monkeypatch.setattr(backfill, "_extent", lambda *args, **options: next(extents))
+    monkeypatch.setattr("tailrace.startup.run.run", lambda *args, **options: None)
+    monkeypatch.setattr(backfill, "stops_on_signals", Stop)
+    monkeypatch.setattr(backfill, "log_to_stderr", lambda: None)
+    given = Pipeline(pipeline="p", source=Source(topics=["in"]), sink=Sink(topic="out"))
+    request = Request(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC), "again")
+    try:
+        backfill._deliver(given, Path(), request, Output.TEXT, dry_run=False)
+    except typer.Exit as ended:
+        return ended.exit_code
+    return 0
+
+
+@pytest.mark.parametrize(("finished", "code"), [(True, 0), (False, 1)])
+def test_backfill_that_was_stopped_does_not_end_like_one_that_has_delivered_its_range(
+    monkeypatch: pytest.MonkeyPatch, finished: bool, code: int
+) -> None:
+    """What follows in a script would read a topic without the rest."""
+    assert report(monkeypatch, finished) == code

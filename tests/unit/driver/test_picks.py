@@ -79,6 +79,18 @@ CHOSEN: dict[str, tuple[Change, str]] = {
         lambda frame: frame.groupBy("id").agg(F.max_by("page", "at").alias("page")).repartition(2, "page"),
         "the order in which rows arrive",
     ),
+    "an average of large integers": (
+        lambda frame: frame.groupBy("id").agg(F.avg("at").alias("a")).repartition(2, "a"),
+        "the order in which rows arrive",
+    ),
+    "a product": (
+        lambda frame: frame.groupBy("id").agg(F.product("at").alias("p")).repartition(2, "p"),
+        "the order in which rows arrive",
+    ),
+    "a regression": (
+        lambda frame: frame.groupBy("id").agg(F.regr_slope("at", "id").alias("r")).repartition(2, "r"),
+        "the order in which rows arrive",
+    ),
     "a sum of doubles": (
         lambda frame: frame.groupBy("id").agg(F.sum(F.sqrt("at")).alias("s")).repartition(2, "s"),
         "the order in which rows arrive",
@@ -164,7 +176,9 @@ SAME: dict[str, Change] = {
         known(frame).groupBy("id").count().groupBy("count").agg(F.max("id"))
     ),
     "a sum of integers": lambda frame: (
-        frame.groupBy("id").agg(F.sum("at").alias("s"), F.avg("at").alias("a")).repartition(2, "s", "a")
+        frame.groupBy("id")
+        .agg(F.sum("at").alias("s"), F.avg(F.col("at").cast("int")).alias("a"))
+        .repartition(2, "s", "a")
     ),
     "max": lambda frame: frame.groupBy("id").agg(F.max("page").alias("page")).repartition(2, "page"),
 }  # fmt: skip

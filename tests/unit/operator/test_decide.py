@@ -237,10 +237,12 @@ def test_running_revision_is_the_leading_drivers(given: dict[str, object], runni
     assert status(state, decide(state), "now").get("running", "") == running
 
 
-def test_revision_that_was_left_says_its_code() -> None:
-    """The driver that could have said it is gone."""
+@pytest.mark.parametrize("message", ["", "back-off 10s restarting failed container", "Insufficient cpu"])
+def test_revision_that_was_left_says_its_code(message: str) -> None:
+    """The driver that could have said it is gone, or has ended once more without a word."""
     failed = replace(WANTED, failed="ConfigurationRefused: p-2: TR-102 function missing: no fee in fees.py")
-    state = seen(rollout=replace(DONE, revision="old"), pods=(WORKS,), report=WELL, revisions=(OLD, failed))
+    left = [replace(REFUSED, waiting="CrashLoopBackOff", message=message)] if message else []
+    state = seen(rollout=replace(DONE, revision="old"), pods=(WORKS, *left), report=WELL, revisions=(OLD, failed))
     found = status(state, decide(state), "now")
     assert (found["phase"], found["lastError"]["code"]) == ("RolledBack", "TR-102")
     assert "no fee in fees.py" in found["lastError"]["message"]

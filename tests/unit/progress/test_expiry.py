@@ -109,6 +109,12 @@ def test_shortest_retention_of_the_brokers_counts() -> None:
 
 def test_retention_that_no_broker_answers_is_an_error_of_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start then waits for a supervisor, or for patience, and not for ever."""
-    monkeypatch.setattr("tailrace.progress.expiry.ANSWER_LIMIT", 0.1)
+    monkeypatch.setattr("tailrace.progress.expiry._LIMIT", 0.1)
     with pytest.raises(BrokerUnreachable, match=r"reading offsets\.retention\.minutes"):
         retention(brokers(None))
+
+
+def test_retention_is_known_if_one_broker_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is down, or that the executors cannot reach, must not hold up a batch that does not need it."""
+    monkeypatch.setattr("tailrace.progress.expiry._LIMIT", 0.1)
+    assert retention(brokers(None, {"offsets.retention.minutes": "60"}, None)) == Retention(3600.0)

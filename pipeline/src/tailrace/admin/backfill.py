@@ -111,11 +111,12 @@ def refuse(pipeline: Pipeline, request: Request, now: datetime) -> None:
     own = {pipeline.sink.topic: "its sink", pipeline.rejected_topic: "its rejected topic"}
     own[pipeline.ledger.topic] = "its ledger"
     for option, topic in (("--into", request.into), ("--rejected", request.rejected)):
-        if topic in own and not (option == "--rejected" and topic == pipeline.rejected_topic):
+        if topic in own:  # `tailrace rejected` would leave out what of the pipeline's own topic is the backfill's
             raise OptionRefused(
                 f"{option} {topic!r} is {own[topic]} in pipeline {pipeline.pipeline!r}",
                 kept=_NOTHING,
-                then="name another topic",
+                then="name another topic"
+                + ("" if option == "--into" else ", or omit it: the backfill has one of its own"),
             )
     if request.rejected == request.into:
         raise OptionRefused(

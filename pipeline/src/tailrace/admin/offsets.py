@@ -7,12 +7,13 @@ and the markers stay valid because batch numbers continue. Then the store is wri
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tailrace.admin.copies import is_backfill
 from tailrace.admin.moved_plan import differs, given_up, kept_ids, markers_ahead, moved
 from tailrace.config import Delivery, Pipeline
+from tailrace.driver.first_position import follows
 from tailrace.driver.recovery import known_ids
 from tailrace.errors import (
     BatchOpen,
@@ -21,6 +22,7 @@ from tailrace.errors import (
     OffsetStoreUnusable,
     PipelineRunning,
     ProgressMissing,
+    TailraceError,
 )
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
@@ -37,7 +39,6 @@ from tailrace.progress.stores import KafkaStore, OffsetStore
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 
 _UNCHANGED = "nothing was changed"
-_BACKFILL = re.compile(r".+-backfill-[0-9a-f]{8}")  # the names that `admin/backfill.py` derives
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Situation:
     lost: bool  # there are markers or offsets, and no plan
     ids: Mapping[str, str]  # of the source topics, from before any of their offsets were asked for
     undelivered: list[int] = field(default_factory=list)  # sink partitions that have not written the last batch
+    group: Positions | None = None  # what the group of `offsets.from` says, while it is followed; None: it did not
 
     @property
     def read(self) -> Positions:
@@ -91,12 +93,30 @@ def look(pipeline: Pipeline, cluster: Cluster, ledger: Ledger, store: OffsetStor
     stored = store.load(present)
     if plan is not None:
         ends = dict(plan.ends) | seen_again(plan, topics)
+        group = None if holders else _followed(pipeline, plan, store, present)
+        if group:
+            first = cluster.earliest(group)  # a start does not follow it before what is left
+            ends |= {place: at for place, at in group.items() if at >= first.get(place, 0)}
         undelivered = [] if holders else open_parts(plan, markers, ledger)
-        return Situation(plan, markers, holders, ends, begins(plan, ends), stored, False, ids, undelivered)
-    group = ledger.positions(dict.fromkeys(present, 0))
-    lost = bool(markers or group)
-    where = source.beginning(pipeline, cluster) | (group if lost else store.begin(present))
-    return Situation(None, markers, holders, where, where, stored, lost, ids)
+        return Situation(plan, markers, holders, ends, begins(plan, ends), stored, False, ids, undelivered, group=group)
+    own = ledger.positions(dict.fromkeys(present, 0))
+    lost = bool(markers or own)
+    group = None if lost else store.begin(present)
+    where = source.beginning(pipeline, cluster) | (group if group is not None else own)
+    return Situation(None, markers, holders, where, where, stored, lost, ids, group=group)
+
+
+def _followed(pipeline: Pipeline, plan: AnyPlan, store: OffsetStore, places: Sequence[Place]) -> Positions | None:
+    """Return where the group of `offsets.from` is, if the next start begins there.
+
+    What makes it tell nothing does not keep a person from looking, and is refused by a change.
+    """
+    if pipeline.offsets.from_ is None or not follows(plan):
+        return None
+    try:
+        return store.begin(places)
+    except TailraceError:
+        return None
 
 
 def open_parts(plan: AnyPlan, markers: Mapping[SinkPartition, Marker], ledger: Ledger) -> list[int]:
@@ -130,7 +150,7 @@ def movable(pipeline: Pipeline, now: Situation, file: str, give_up: bool) -> Non
             then="to begin elsewhere, give the pipeline a new name, a new folder and a section `offsets`",
         )
     _require_idle(pipeline, now.holders)
-    if now.lost and _BACKFILL.fullmatch(pipeline.pipeline):
+    if now.lost and is_backfill(pipeline.pipeline):
         raise ProgressMissing(
             f"{pipeline.pipeline!r} is a backfill, and its plan, which held the end of its range, is lost",
             kept=_UNCHANGED,
@@ -166,6 +186,17 @@ def _require_idle(pipeline: Pipeline, holders: list[Holder]) -> None:
 def base(now: Situation, give_up: bool) -> Positions:
     """Return the offsets a change starts from; for an open batch that is given up, the batch's beginning."""
     return dict(now.begins if give_up and now.undelivered else now.positions)
+
+
+def _require_unmoved(pipeline: Pipeline, now: Situation, group: Positions, kept: Collection[Place]) -> None:
+    """Refuse a change if the group that says where to begin has moved on: what is not named would stay behind it."""
+    followed = now.plan is None or follows(now.plan)
+    if followed and any(group.get(place) != (now.group or {}).get(place) for place in kept):
+        raise PipelineRunning(
+            f"the group {pipeline.offsets.from_!r} has moved while this command was reading its offsets",
+            kept=_UNCHANGED,
+            then="stop the job that commits them, then repeat this command",
+        )
 
 
 def needed(
@@ -232,7 +263,8 @@ def apply(
     begins = not now.lost if now.plan is None else now.plan.batch == BEFORE_FIRST
     if begins and pipeline.offsets.from_ is not None:  # its pipeline must not go on
         with contextlib.suppress(OffsetStoreUnusable):
-            KafkaStore(pipeline).take_over(sorted(target))
+            group = KafkaStore(pipeline).take_over(sorted(target))
+            _require_unmoved(pipeline, now, group, target.keys() - set(target if named is None else named))
     ledger.take()
     plan = ledger.latest()
     if plan != now.plan:

@@ -95,9 +95,9 @@ class Selection:
         """Return the one pipeline the records belong to, which is part of the marks' name."""
         if len(self.pipelines) != 1:
             raise OptionRefused(
-                f"the topic holds rejected records of {len(self.pipelines)} pipelines: {sorted(self.pipelines)}",
+                f"the records were rejected by {len(self.pipelines)} pipelines: {sorted(self.pipelines)}",
                 kept="nothing was sent",
-                then="name the pipeline's FILE instead of --topic",
+                then="name the pipeline's FILE instead of --topic, or single records as PARTITION:OFFSET",
             )
         return next(iter(self.pipelines))
 
@@ -139,8 +139,8 @@ def select(records: Iterable[Message], wanted: Callable[[Message], bool], to: st
     for message in records:
         place = Place(message.partition, message.offset)
         offsets.setdefault(place.partition, []).append(place.offset)
-        pipelines.update(filter(None, [message.text(HEADER_PIPELINE)]))
         if wanted(message):
+            pipelines.update(filter(None, [message.text(HEADER_PIPELINE)]))
             source = None if is_output(message) else message.text(HEADER_TOPIC)
             topic = to or source
             if topic is None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from tailrace.admin.copies import shadow_group
 from tailrace.admin.difference import Difference, Entry, compare
 from tailrace.admin.offsets import apply, look, movable
 from tailrace.admin.targets import targets
@@ -248,12 +249,10 @@ def _readable(cluster: Cluster, ranges: Mapping[str, Mapping[int, Range]], most:
         )
 
 
-def _group(shadow: Pipeline) -> str:
-    return f"tailrace.{shadow.pipeline}.shadow"
-
-
 def _member(shadow: Pipeline) -> Consumer:
-    return Consumer(client_options(shadow.kafka) | {"group.id": _group(shadow), "enable.auto.commit": False})
+    return Consumer(
+        client_options(shadow.kafka) | {"group.id": shadow_group(shadow.pipeline), "enable.auto.commit": False}
+    )
 
 
 def _record(shadow: Pipeline, bounds: list[TopicPartition], kept: str) -> None:
@@ -262,8 +261,8 @@ def _record(shadow: Pipeline, bounds: list[TopicPartition], kept: str) -> None:
     try:
         consumer.commit(offsets=bounds, asynchronous=False)
     except KafkaException as error:
-        doing = f"writing offsets of the group {_group(shadow)!r}"
-        raise translate(error, doing, kept=kept, rights=[on_group(_group(shadow))]) from error
+        doing = f"writing offsets of the group {shadow_group(shadow.pipeline)!r}"
+        raise translate(error, doing, kept=kept, rights=[on_group(shadow_group(shadow.pipeline))]) from error
     finally:
         consumer.close()
 
@@ -273,7 +272,7 @@ def _begun(shadow: Pipeline, places: Iterable[tuple[str, int]]) -> list[TopicPar
     asked = [TopicPartition(topic, number) for topic, number in places]
     consumer = _member(shadow)
     try:
-        found = committed(consumer, asked, "reading where the shadow began", [on_group(_group(shadow))])
+        found = committed(consumer, asked, "reading where the shadow began", [on_group(shadow_group(shadow.pipeline))])
     finally:
         consumer.close()
     return [each for each in found if each.offset >= 0]

@@ -89,7 +89,10 @@ def _deliver(pipeline: Pipeline, folder: Path, request: Request, output: Output,
             drive(pipeline, folder, batch=True, emit=as_rows(live), stop=stop)
     else:
         drive(pipeline, folder, batch=True, emit=as_json, stop=stop)
-    _report(pipeline, _extent(pipeline, request, begins=False), output, dry_run=False)
+    found = _extent(pipeline, request, begins=False)
+    _report(pipeline, found, output, dry_run=False)
+    if not found.finished:  # by a signal: what follows in a script must not take the range for delivered
+        raise typer.Exit(1)
 
 
 def _extent(pipeline: Pipeline, request: Request, *, begins: bool) -> Extent:

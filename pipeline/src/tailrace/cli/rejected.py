@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tailrace.admin import copies
 from tailrace.admin.rejected import Target, content, described, readable, reason, split, when
 from tailrace.admin.replay import Replay
 from tailrace.admin.selection import Selection, select
@@ -192,6 +193,8 @@ def replay(
     if not found.wanted:
         _replayed(found, 0, output, target, file)
         return
+    if to is None:
+        copies.refuse(target.kafka, {target.pipeline} if target.pipeline else found.pipelines)
     known = cluster.require(found.topics, "topic")
     with Replay(target.kafka, target.pipeline or found.pipeline(), target.topic, partitions) as sending:
         marks = sending.marks()

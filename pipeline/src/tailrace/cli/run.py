@@ -115,19 +115,21 @@ def run(
         if output is Output.JSON:
             emit = to_each(as_json, ready.heard)
             drive(loaded.pipeline, loaded.folder, batch=batch, standby=standby, emit=emit, stop=stop)
-            return
-        with LiveTable(COLUMNS) as table:
-            emit = to_each(as_rows(table), ready.heard)
-            replaces = None if yes or not _on_a_terminal() else _asked(table)
-            drive(
-                loaded.pipeline,
-                loaded.folder,
-                batch=batch,
-                standby=standby,
-                emit=emit,
-                stop=stop,
-                replaces=replaces,
-            )
+        else:
+            with LiveTable(COLUMNS) as table:
+                emit = to_each(as_rows(table), ready.heard)
+                replaces = None if yes or not _on_a_terminal() else _asked(table)
+                drive(
+                    loaded.pipeline,
+                    loaded.folder,
+                    batch=batch,
+                    standby=standby,
+                    emit=emit,
+                    stop=stop,
+                    replaces=replaces,
+                )
+    if batch and stop.event.is_set():  # what follows in a script must not take all records for delivered
+        raise typer.Exit(1)
 
 
 def stops_on_signals() -> Stop:

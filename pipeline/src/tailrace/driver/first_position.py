@@ -63,7 +63,7 @@ def moved(context: Context, plan: AnyPlan, positions: TopicPartitions) -> TopicP
     A group that has expired, or may no longer be read, does not tell where; nor does an offset out of range, for which
     the first start has chosen another one. A job of Tailrace that still runs refuses the start.
     """
-    if context.pipeline.offsets.from_ is None or not _follows(plan):
+    if context.pipeline.offsets.from_ is None or not follows(plan):
         return {}
     try:
         _, stored, reset = context.mirror.begin(context.cluster)
@@ -77,6 +77,7 @@ def moved(context: Context, plan: AnyPlan, positions: TopicPartitions) -> TopicP
     return now if now.items() - positions.items() else {}
 
 
-def _follows(plan: AnyPlan) -> bool:
+def follows(plan: AnyPlan) -> bool:
+    """Return whether the group of `offsets.from` still says where the pipeline begins."""
     empty = plan.is_empty_beginning if isinstance(plan, StreamPlan) else plan.batch == BEFORE_FIRST
     return empty and not by_hand(plan)

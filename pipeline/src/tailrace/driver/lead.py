@@ -12,6 +12,8 @@ from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.progress.ledger import Ledger
 
+_TOLD_BY_TASKS = (errors.CommitInDoubt, errors.QueryFailed, errors.ProgressMissing)
+
 
 def require_lead(ledger: Ledger, pipeline: Pipeline, number: int, run: str, *, is_open: bool = False) -> None:
     """Raise DriverFenced if a newer driver has planned a batch after this one, or, if it is open, has finished it."""
@@ -54,16 +56,19 @@ class Renewal:
 
 
 def overtaken(
-    error: errors.TailraceError, ledger: Ledger, pipeline: Pipeline, number: int, run: str
+    error: errors.TailraceError, ledger: Ledger, pipeline: Pipeline, number: int, run: str, *, is_open: bool = False
 ) -> errors.TailraceError:
-    """Return the error, or DriverFenced if a newer driver has taken over meanwhile, which explains it."""
+    """Return the error, or DriverFenced if a newer driver has taken over meanwhile, which explains it.
+
+    The batch `is_open` if only a newer driver can have noted it as done.
+    """
     if isinstance(error, errors.KafkaError | errors.DriverFenced):  # unreachable brokers cannot show it
         return error
     try:
-        require_lead(ledger, pipeline, number, run)
+        require_lead(ledger, pipeline, number, run, is_open=is_open)
         # A newer driver that still finishes this batch has fenced its sink partitions, and planned nothing yet. One
         # with the same checkpoint has written to Spark's log, which ends this query.
-        if isinstance(error, errors.CommitInDoubt | errors.QueryFailed) and ledger.overtaken():
+        if isinstance(error, _TOLD_BY_TASKS) and ledger.overtaken():
             return _fenced(pipeline, number)
     except errors.TailraceError as found:
         return found if isinstance(found, errors.DriverFenced) else error

@@ -313,7 +313,7 @@ class Loop:
             if given_up:
                 raise unfinished(stop, plan.batch, drain) from error
             reported = failure(error, self.context.pipeline, described(plan))
-            raise overtaken(reported, *lead) from error
+            raise overtaken(reported, *lead, is_open=True) from error
 
     def _report(self, plan: Plan, written: list[Written], limit: int | None) -> None:
         ends = self._ahead.ends if self._ahead is not None else self._ends

@@ -29,8 +29,10 @@ _OF_TIES = frozenset({"MaxBy", "MinBy", "Mode"})  # one of the values with the s
 _SUMMING = frozenset({"Average", "Sum"})
 _ROUNDING = frozenset(
     {
-        "ApproximatePercentile", "Corr", "CovPopulation", "CovSample", "HistogramNumeric", "Kurtosis",
-        "PearsonCorrelation", "Skewness", "StddevPop", "StddevSamp", "VariancePop", "VarianceSamp",
+        "ApproxTopK", "ApproxTopKAccumulate", "ApproxTopKCombine", "ApproximatePercentile", "Corr", "CovPopulation",
+        "CovSample", "HistogramNumeric", "KllSketchAggBigint", "KllSketchAggDouble", "KllSketchAggFloat", "Kurtosis",
+        "PearsonCorrelation", "Product", "RegrIntercept", "RegrR2", "RegrReplacement", "RegrSXX", "RegrSXY", "RegrSYY",
+        "RegrSlope", "Skewness", "StddevPop", "StddevSamp", "VariancePop", "VarianceSamp",
     }
 )  # fmt: skip
 _OVER_ROWS = frozenset({"AggregateExpression", "PythonUDAF", "WindowExpression"})
@@ -93,8 +95,9 @@ def _has(expression: Any, kinds: frozenset[str]) -> bool:
 
 def _goes_by_order(expression: Any) -> bool:
     kind = _kind(expression)
-    if kind in _SUMMING:  # doubles add up exactly only in one order
-        return items(expression.children())[0].dataType().simpleString() in {"double", "float"}
+    if kind in _SUMMING:  # doubles add up exactly only in one order, and an average adds all integers up as doubles
+        added = items(expression.children())[0].dataType().simpleString()
+        return added in {"double", "float"} or (kind == "Average" and added == "bigint")
     if kind == "ListAgg":
         return not expression.orderExpressions().size()
     if kind == "WindowExpression":

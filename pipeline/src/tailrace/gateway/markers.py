@@ -102,7 +102,7 @@ class MarkerReader:
             raise ProgressMissing(
                 f"{who}: it has no marker, its batch was planned {expiry.duration(now - planned)} ago, and the brokers "
                 f"delete a marker {expiry.duration(self._retention.seconds)} after it was committed "
-                "(offsets.retention.minutes): another driver may have delivered the batch meanwhile",
+                f"({self._retention.setting}): another driver may have delivered the batch meanwhile",
                 kept="nothing was written to this sink partition, which may have written the batch before",
                 then="start the pipeline again: it reads on where the last driver has stopped; if it is refused, check "
                 "the output; `tailrace explain TR-306` lists the choices",

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # t
 from tailrace.config import Delivery
 from tailrace.errors import NotAuthorized, ProgressMissing
 from tailrace.kafka.clients import ANSWER_LIMIT, answered
-from tailrace.kafka.errors import translate
+from tailrace.kafka.errors import is_retriable, translate
 from tailrace.progress.marker import Marker
 from tailrace.progress.plan import SinkPartition
 from tailrace.progress.stream_plan import AnyPlan
@@ -25,6 +25,7 @@ from tailrace.progress.stream_plan import AnyPlan
 DEFAULT_RETENTION = 7 * 24 * 3600.0
 YOUNG = 30.0  # seconds; the shortest retention is a minute, so that no marker expires earlier
 _LONGEST_MARGIN = 3600.0
+_LIMIT = 5.0  # seconds for a broker that answers
 _SETTING = "offsets.retention.minutes"
 _ASSUMED = "so Kafka's default of 7 days is used"
 
@@ -40,6 +41,11 @@ class Retention:
     def certain(self) -> float:
         """The age up to which no marker can have expired, even if the clocks of driver and brokers differ."""
         return self.seconds - min(_LONGEST_MARGIN, self.seconds / 10)
+
+    @property
+    def setting(self) -> str:
+        """The setting's name, and what is to be known about its value."""
+        return f"{_SETTING}{'; ' + self.note if self.note else ''}"
 
 
 def missing(plan: AnyPlan, markers: Mapping[SinkPartition, Marker]) -> list[SinkPartition]:
@@ -71,8 +77,7 @@ def check(
     raise ProgressMissing(
         f"batch {plan.batch} of {plan.pipeline!r} was planned {duration(now - plan.at)} ago and not noted as done; "
         f"{len(lost)} of its {plan.sinks} sink partitions have no marker ({numbers}), and the brokers delete markers "
-        f"after {duration(retention.seconds)} ({_SETTING}{'; ' + retention.note if retention.note else ''}): they may "
-        "or may not have written the batch",
+        f"after {duration(retention.seconds)} ({retention.setting}): they may or may not have written the batch",
         kept="nothing was read or written",
         then=then,
     )
@@ -106,20 +111,33 @@ def duration(seconds: float) -> str:
 
 
 def retention(admin: AdminClient) -> Retention:
-    """Ask the brokers for the retention, and return the shortest; Kafka's default if they do not tell it."""
+    """Ask the brokers for the retention, and return the shortest; Kafka's default if they do not tell it.
+
+    One that does not answer does not count, if another one does: it may be down, and they have one setting.
+    """
     try:
-        brokers = admin.list_topics(timeout=ANSWER_LIMIT).brokers
-        seconds = []
-        note = ""
-        for broker in brokers:
-            asked = [ConfigResource(ResourceType.BROKER, str(broker))]
-            [future] = admin.describe_configs(asked, request_timeout=ANSWER_LIMIT).values()
-            found = answered(future, ANSWER_LIMIT, f"describing broker {broker}").get(_SETTING)
+        # Each is asked for its own, all at once.
+        futures = {
+            broker: admin.describe_configs([ConfigResource(ResourceType.BROKER, str(broker))], request_timeout=_LIMIT)
+            for broker in admin.list_topics(timeout=ANSWER_LIMIT).brokers
+        }
+        seconds, note, silent = [], "", list[KafkaException]()
+        for broker, asked in futures.items():
+            try:
+                [future] = asked.values()
+                found = answered(future, _LIMIT, f"describing broker {broker}").get(_SETTING)
+            except KafkaException as error:
+                if not is_retriable(error):
+                    raise
+                silent.append(error)
+                continue
             if found is None or found.value is None:
                 seconds.append(DEFAULT_RETENTION)
                 note = f"broker {broker} does not tell it, {_ASSUMED}"
             else:
                 seconds.append(float(found.value) * 60)
+        if not seconds:
+            raise silent[0]
         shortest = min(seconds)
         return Retention(shortest, note if shortest == DEFAULT_RETENTION else "")
     except KafkaException as error:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace import errors
 from tailrace.config import LEDGER_PARTITIONS
-from tailrace.driver.catalyst import tree
+from tailrace.driver.catalyst import Patterns, tree
 from tailrace.driver.table_sizes import fill_tables
 from tailrace.kafka.cluster import Cluster
 from tailrace.progress import expiry
@@ -122,9 +122,11 @@ class ExactlyOnce:
         else:
             markers = ledger.markers(fenced=plan.sinks > 0)
             self._epoch = _new_run()
-            replay_checks.check_same(plan, planned)
+            query = tree(logical[0])
+            timeless = replay_checks.timeless(query, Patterns(spark._jvm))
+            replay_checks.check_same(plan, planned, timeless=timeless)
             replay_checks.check_sink(plan, planned)
-            stateless = not any(map(holds_state, tree(_query(spark).logicalPlan())))
+            stateless = not any(map(holds_state, query))
             if stateless and plan.sinks and not undelivered(plan, markers):  # however it would be cut now
                 return
             # This may refuse the query, and then the plan must not name its code.

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from tailrace import errors
+from tailrace.driver.catalyst import Node, Patterns, clocks
 from tailrace.progress.marker import CONTINUE
 from tailrace.progress.plan import SinkPartition
 from tailrace.progress.stream_plan import Slice, StreamPlan, assign
 from tailrace.spark_stream import spark_source
+from tailrace.spark_stream.analysis import holds_state
 
 
-def check_same(known: StreamPlan, now: StreamPlan) -> None:
+def timeless(query: Node, patterns: Patterns) -> bool:
+    """Return whether a query makes the same of the same records at any time: without state, and without the clock."""
+    read_clock = any(clocks(each, patterns) for node in query for each in node.expressions)
+    return not read_clock and not any(map(holds_state, query))
+
+
+def check_same(known: StreamPlan, now: StreamPlan, *, timeless: bool) -> None:
     """Refuse a batch that has the number of the last one, and is neither its replay nor reads the same from Kafka.
 
-    Plans of earlier versions name no query, and behind a shuffle no ranges: they are finished.
+    A query that is not `timeless` may make something else of the same records in a batch of another time. Plans of
+    earlier versions name no query, and behind a shuffle no ranges: they are finished.
     """
-    if known.query in {known.pipeline, now.query} or (now.ranges and known.ranges == now.ranges):
+    if known.query in {known.pipeline, now.query} or (timeless and now.ranges and known.ranges == now.ranges):
         return
     was, would = (", ".join(map(str, each.ranges[:3])) or f"what {each.query} planned" for each in (known, now))
     raise errors.CheckpointMismatch(
-        f"batch {known.batch} of {known.pipeline!r} was planned to read {was}, and would now read {would}: the "
-        "checkpoint folder is older than the ledger, or another one",
+        f"batch {known.batch} of {known.pipeline!r} was planned to read {was}, and would now read {would}"
+        f"{'' if was != would else ' at another time, on which the query depends'}: the checkpoint folder is older "
+        "than the ledger, or another one",
         kept="nothing was written",
         then="use the checkpoint folder that the query used before; if it is lost, check the output for what the batch "
         "has delivered, then continue with a new folder, another id and startingOffsets",

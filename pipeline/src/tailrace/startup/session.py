@@ -64,6 +64,8 @@ def session(pipeline: Pipeline, *, connector: bool = False) -> SparkSession:
     # The user's environment must not bring another Python to the workers.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # A batch reaches its tasks by properties of the thread that starts the job: without it, calls share threads.
+    os.environ["PYSPARK_PIN_THREAD"] = "true"
     settings = {
         "spark.master": "local[*,4]",  # without the 4, a task that fails is not retried
         "spark.app.name": f"tailrace {pipeline.pipeline}",

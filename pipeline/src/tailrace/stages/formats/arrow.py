@@ -154,6 +154,8 @@ def _column(rows: Sequence[dict[str, Any]], field: pa.Field, verdicts: Verdicts,
             if cut is not None and cut([each]):
                 raise ValueError(f"{each!r} has a fraction, which {field.type} cuts off")
         except _REFUSED as error:
+            if isinstance(error, MemoryError):  # says something of the worker, not of the value
+                raise
             values[number] = None
             verdicts.reject(number, Misfit(misfit, f"{field.name}: {error}"))
     return pa.array(values, field.type)

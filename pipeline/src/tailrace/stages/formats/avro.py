@@ -31,6 +31,7 @@ MAGIC = 0
 PREFIX = struct.Struct(">bI")
 # One byte more than the record has: a reader that consumes it has read too far, which fastavro does not always notice.
 BEYOND = b"\0"
+_LARGE = 1 << 20  # bytes of a record that a worker may be too small for
 
 
 def decoder(schema: AvroSchema, settings: RegistrySettings | None) -> Decoder:
@@ -63,6 +64,8 @@ def decoder(schema: AvroSchema, settings: RegistrySettings | None) -> Decoder:
             for name, convert in conversions:
                 row[name] = convert(row[name])
         except Exception as error:  # fastavro raises whatever the bytes lead to
+            if isinstance(error, MemoryError) and len(record) > _LARGE:
+                raise  # of a worker that is short of memory; of a small record, it is a length that cannot be
             raise Misfit(NOT_AVRO, f"{type(error).__name__}: {error}") from None
         read = stream.tell()
         if read > len(record):
@@ -84,6 +87,8 @@ def encoder(schema: AvroSchema, schema_id: int | None) -> Callable[[dict[str, An
         stream.write(prefix)
         try:
             fastavro.schemaless_writer(stream, schema.parsed, prepare(row))
+        except MemoryError:  # says something of the worker, not of the row
+            raise
         except Exception as error:  # fastavro raises whatever the value leads to
             raise Misfit(MISFIT, str(error)) from None
         return stream.getvalue()

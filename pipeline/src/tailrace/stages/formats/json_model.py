@@ -205,6 +205,8 @@ def decoder(model: Model) -> Decoder:
             return {name: None if (value := getattr(row, name)) is None else plain[name](value) for name in plain}
         except ValidationError as error:
             raise _misfit(record, error) from None
+        except MemoryError:  # says something of the worker, not of the record
+            raise
         except Exception as error:  # the user's validator may raise anything
             raise Misfit(MISFIT, f"{type(error).__name__}: {error}") from None
 

@@ -44,6 +44,21 @@ def test_offsets_that_are_not_set_are_those_of_the_group_by_then(line: MakeLine,
     assert one.values() == [*numbered(4, 6), *numbered(15, 16)]
 
 
+def test_offsets_that_the_topic_does_not_have_are_not_followed(line: MakeLine) -> None:
+    """A start does not follow them either: it begins where the first one has recorded."""
+    one, group = line(2), f"old-{uuid.uuid4().hex[:8]}"
+    new = renamed(one)
+    sections = {**following(one), "offsets": {"from": group}, "source": {"on_data_loss": "reset"}}
+    file = new.folder / "new.yaml"
+    file.write_text(json.dumps(new.pipeline(**sections).model_dump(mode="json", by_alias=True, exclude_defaults=True)))
+    commit(one, group, 0, 0)
+    new.run(**sections)
+    one.send(numbered(0, 3), partition=0)
+    commit(one, group, 5000, 0)
+    shown = CliRunner().invoke(app, ["show", str(file), "--output", "json"], catch_exceptions=False)
+    assert [each["next"] for each in json.loads(shown.stdout)["offsets"]] == [0, 0]
+
+
 def commit(one: Line, group: str, *offsets: int) -> None:
     """Commit a group's offsets, as a job does that is not Tailrace's."""
     consumer = Consumer({"bootstrap.servers": one.kafka, "group.id": group})

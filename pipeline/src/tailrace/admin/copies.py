@@ -13,7 +13,9 @@ from tailrace.config import Kafka
 from tailrace.errors import NotAuthorized, OptionRefused
 from tailrace.kafka.group_offsets import group_offsets
 
-_BACKFILL = re.compile(r".+-backfill-[0-9a-f]{8}")  # the names that `admin/backfill.py` derives
+# The names that `admin/backfill.py` derives; one that ends with a date is a person's.
+_BACKFILL = re.compile(r".+-backfill-(?!(19|20)\d{6}$)[0-9a-f]{8}")
+_SHADOW = "-shadow"  # how the names of the operator's shadows end
 
 
 def is_backfill(pipeline: str) -> bool:
@@ -33,7 +35,7 @@ def refuse(kafka: Kafka, pipelines: Iterable[str]) -> None:
         if is_backfill(name):
             again = "repeat the backfill into another topic: tailrace backfill FILE --into TOPIC"
         elif _is_shadow(kafka, name):
-            again = "let the shadow begin again: tailrace shadow begin FILE"
+            again = "let the shadow begin again: stop it, then tailrace shadow begin FILE --live NAME --sink TOPIC"
         if again:
             kind = "a backfill" if is_backfill(name) else "a shadow"
             raise OptionRefused(
@@ -45,7 +47,12 @@ def refuse(kafka: Kafka, pipelines: Iterable[str]) -> None:
 
 
 def _is_shadow(kafka: Kafka, pipeline: str) -> bool:
-    """Return whether a shadow of this name has begun; not if the group may not be described."""
+    """Return whether a shadow of this name has begun.
+
+    Without a name that says so, it is known for as long as brokers keep where it began, and to who may describe that.
+    """
+    if pipeline.endswith(_SHADOW):
+        return True
     try:
         return bool(group_offsets(kafka, shadow_group(pipeline)))
     except NotAuthorized:

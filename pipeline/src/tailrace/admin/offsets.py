@@ -94,16 +94,20 @@ def look(pipeline: Pipeline, cluster: Cluster, ledger: Ledger, store: OffsetStor
     if plan is not None:
         ends = dict(plan.ends) | seen_again(plan, topics)
         group = None if holders else _followed(pipeline, plan, store, present)
-        if group:
-            first = cluster.earliest(group)  # a start does not follow it before what is left
-            ends |= {place: at for place, at in group.items() if at >= first.get(place, 0)}
+        ends |= _there(group or {}, cluster)
         undelivered = [] if holders else open_parts(plan, markers, ledger)
         return Situation(plan, markers, holders, ends, begins(plan, ends), stored, False, ids, undelivered, group=group)
     own = ledger.positions(dict.fromkeys(present, 0))
     lost = bool(markers or own)
     group = None if lost else store.begin(present)
-    where = source.beginning(pipeline, cluster) | (group if group is not None else own)
+    where = source.beginning(pipeline, cluster) | (_there(group, cluster) if group is not None else own)
     return Situation(None, markers, holders, where, where, stored, lost, ids, group=group)
+
+
+def _there(group: Positions, cluster: Cluster) -> Positions:
+    """Return the offsets that the topics have: a start follows no others."""
+    first, end = cluster.earliest(group), cluster.latest(group)
+    return {place: at for place, at in group.items() if first.get(place, at) <= at <= end.get(place, at)}
 
 
 def _followed(pipeline: Pipeline, plan: AnyPlan, store: OffsetStore, places: Sequence[Place]) -> Positions | None:

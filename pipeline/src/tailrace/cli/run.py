@@ -6,6 +6,7 @@ import datetime
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -110,6 +111,7 @@ def run(
         else:
             stop(reason)
 
+    declined: list[Holder] = []
     files = certificates(loaded.pipeline) + (copies(secrets) if secrets is not None else ())
     with last_words(error_file), ready, Renewal(files if until_renewed else (), renewed):
         if output is Output.JSON:
@@ -118,7 +120,7 @@ def run(
         else:
             with LiveTable(COLUMNS) as table:
                 emit = to_each(as_rows(table), ready.heard)
-                replaces = None if yes or not _on_a_terminal() else _asked(table)
+                replaces = None if yes or not _on_a_terminal() else partial(_replaces, _asked(table), declined)
                 drive(
                     loaded.pipeline,
                     loaded.folder,
@@ -128,7 +130,7 @@ def run(
                     stop=stop,
                     replaces=replaces,
                 )
-    if batch and stop.event.is_set():  # what follows in a script must not take all records for delivered
+    if batch and (stop.event.is_set() or declined):  # what follows must not take all records for delivered
         raise typer.Exit(1)
 
 
@@ -143,6 +145,14 @@ def stops_on_signals() -> Stop:
 
 def _on_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _replaces(ask: Callable[[Holder], bool], declined: list[Holder], leader: Holder) -> bool:
+    """Ask whether a running driver is to be replaced, and note one that is not."""
+    if ask(leader):
+        return True
+    declined.append(leader)
+    return False
 
 
 def _asked(table: LiveTable) -> Callable[[Holder], bool]:

@@ -26,10 +26,10 @@ def check_same(known: StreamPlan, now: StreamPlan, *, timeless: bool) -> None:
     if known.query in {known.pipeline, now.query} or (timeless and now.ranges and known.ranges == now.ranges):
         return
     was, would = (", ".join(map(str, each.ranges[:3])) or f"what {each.query} planned" for each in (known, now))
+    when = "" if known.ranges != now.ranges else " at another time, on which the query depends"
     raise errors.CheckpointMismatch(
-        f"batch {known.batch} of {known.pipeline!r} was planned to read {was}, and would now read {would}"
-        f"{'' if was != would else ' at another time, on which the query depends'}: the checkpoint folder is older "
-        "than the ledger, or another one",
+        f"batch {known.batch} of {known.pipeline!r} was planned to read {was}, and would now read {would}{when}: the "
+        "checkpoint folder is older than the ledger, or another one",
         kept="nothing was written",
         then="use the checkpoint folder that the query used before; if it is lost, check the output for what the batch "
         "has delivered, then continue with a new folder, another id and startingOffsets",

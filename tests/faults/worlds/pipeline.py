@@ -263,10 +263,11 @@ class Driven:
         outputs = sum(int(wanted(self.world, number, count)[0].sum()) for number, count in self.counts.items())
         rejected = any(wanted(self.world, number, count)[1].any() for number, count in self.counts.items())
         # How many outputs there will be is not known if some may be missing, or repeated.
-        counted = self.world.input is not Input.COMPACTED and self.world.work is not Work.LIMIT
-        counted = counted and not self.world.knobs.at_least_once and not open_read(self.world)
-        # The last batch may have no outputs: its records are left out, or a query has read only ends of transactions.
+        unsure = self.world.input is Input.COMPACTED or self.world.work is Work.LIMIT or open_read(self.world)
+        counted = not unsure and not self.world.knobs.at_least_once
+        # The last batches may have no outputs: their records are left out, or they hold only ends of transactions.
         idles = rejected or self.world.work in LEAVING_OUT or self.world.place is Place.DROPIN
+        idles = idles or self.world.input in {Input.COMMITTED, Input.ABORTED}
 
         def over() -> bool:
             there = counted and self.watch.kept.count >= outputs and (self._batches.idle or not idles)

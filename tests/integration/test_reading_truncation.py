@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from integration.test_doctor_of_logs import SOON, led_by
 from support.readers import Reading, request_for
 from tailrace import errors
 from tailrace.progress.plan import Range
@@ -17,7 +18,7 @@ from tailrace.testing.records import forget_producers
 
 pytestmark = [pytest.mark.integration, pytest.mark.takes(20)]
 
-SOON = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "500"}
+TOPIC = "orders"
 # Offsets: what both copies have, the end of the log that is lost, and of the one that is left.
 BOTH, FORMER, NOW = 100, 160, 300
 
@@ -33,20 +34,14 @@ def topic_of_two(kafka: EmbeddedKafka, admin: AdminClient) -> str:
     """Create a topic on the first two brokers, either of which may lead it whatever it lacks."""
     config = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     copies = [[kafka.brokers[0].node_id, kafka.brokers[1].node_id]]
-    admin.create_topics([NewTopic("orders", 1, replica_assignment=copies, config=config)])["orders"].result(30)
-    wait_until(lambda: led_by(admin) == kafka.brokers[0].node_id, "the first broker to lead", 30)
-    return "orders"
-
-
-def led_by(admin: AdminClient) -> int:
-    """Return which broker leads the partition; -1 if none does."""
-    found = admin.list_topics(timeout=10).topics.get("orders")
-    return -1 if found is None or not found.partitions else int(found.partitions[0].leader)
+    admin.create_topics([NewTopic(TOPIC, 1, replica_assignment=copies, config=config)])[TOPIC].result(30)
+    wait_until(lambda: led_by(admin, TOPIC) == kafka.brokers[0].node_id, "the first broker to lead", 30)
+    return TOPIC
 
 
 def in_sync(admin: AdminClient) -> int:
     """Return how many copies are in sync."""
-    return len(admin.list_topics(timeout=10).topics["orders"].partitions[0].isrs)
+    return len(admin.list_topics(timeout=10).topics[TOPIC].partitions[0].isrs)
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["stop", "reset"])
@@ -71,7 +66,7 @@ def test_records_of_a_log_that_is_lost_are_not_read_in_place_of_those_that_are_t
         before = waiting(reading, topic)
         first.kill()
         second.start()
-        wait_until(lambda: led_by(admin) == second.node_id, "the second broker to lead", 60)
+        wait_until(lambda: led_by(admin, TOPIC) == second.node_id, "the second broker to lead", 60)
         forget_producers()  # this one's last records are not there
         produce(servers, topic, [Record(b"now", partition=0)] * (NOW - BOTH))
         wait_until(lambda: waiting(reading, topic) > before, "the client to notice", 60)

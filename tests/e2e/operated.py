@@ -223,7 +223,7 @@ def definition() -> Iterator[None]:
     """Provide the definition of the Pipeline."""
     made = subprocess.run(_DEFINITION, capture_output=True, text=True, check=True).stdout
     cluster.kubectl("apply", "--server-side", "-f", "-", told=made)
-    cluster.kubectl("wait", "--for=condition=Established", f"crd/{PLURAL}.{GROUP}", "--timeout=60s")
+    cluster.wait_for_definitions(f"crd/{PLURAL}.{GROUP}")
     try:
         yield
     finally:

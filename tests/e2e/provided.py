@@ -52,7 +52,7 @@ def definitions() -> Iterator[None]:
         yield
         return
     cluster.kubectl("apply", "--server-side", "-f", str(CRDS))
-    cluster.kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=60s")
+    cluster.wait_for_definitions("-f", str(CRDS))
     try:
         yield
     finally:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from support.helm import tool
+from tailrace.testing import wait_until
 
 LIMIT = 900.0
 
@@ -46,6 +47,17 @@ def items(kind: str, namespace: str, *arguments: str) -> list[Resource]:
     """Return the objects of a kind in a namespace."""
     found = json.loads(kubectl("-n", namespace, "get", kind, "-o", "json", *arguments))["items"]
     return [each for each in found if isinstance(each, dict)]
+
+
+def wait_for_definitions(*what: str) -> None:
+    """Wait until the API server offers these definitions; `kubectl wait` fails while one has no condition at all."""
+
+    def established() -> bool:
+        found = json.loads(kubectl("get", *what, "-o", "json"))
+        every = [each.get("status", {}).get("conditions") or [] for each in found.get("items", [found])]
+        return all(any(it["type"] == "Established" and it["status"] == "True" for it in each) for each in every)
+
+    wait_until(established, f"the definitions {' '.join(what)} to be established", 120, every=0.5)
 
 
 def apply(namespace: str, *objects: Resource) -> None:

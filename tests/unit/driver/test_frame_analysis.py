@@ -14,7 +14,7 @@ from support.frames import TASKS, Function, chance, reading, same, sql
 from tailrace.driver.frame_analysis import Analysis, Planning, analyse, planned_cut
 from tailrace.driver.spark_jobs import answers, kept_job
 from tailrace.errors import FunctionInvalid, InvariantBroken
-from tailrace.progress.plan import same_cut, without_numbers
+from tailrace.progress.cuts import same_cut, without_numbers
 
 KEPT: dict[str, Function] = {
     "columns": lambda f, t: f.select("key").withColumn("twice", F.col("key") * 2).drop("key"),

@@ -13,7 +13,8 @@ from typing import Protocol
 from tailrace import errors
 from tailrace.driver.column_names import renumbered
 from tailrace.gateway import Written
-from tailrace.progress.plan import Place, Plan, Range, SinkPartition, same_cut
+from tailrace.progress.cuts import same_cut
+from tailrace.progress.plan import Place, Plan, Range, SinkPartition
 from tailrace.stages.rules import Judged
 
 # What a record may be the cause of. Lost offsets or brokers that are away say nothing of the function.

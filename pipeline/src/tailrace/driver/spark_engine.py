@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +27,8 @@ from tailrace.driver.task_reports import reports
 from tailrace.driver.tasks import WARMING, BatchInfo, Tasks
 from tailrace.gateway import ReadDone, Written
 from tailrace.gateway.answers import RESULT, written_of
-from tailrace.progress.plan import Plan, Range, SinkPartition, shown_cuts
+from tailrace.progress.cuts import shown_cuts
+from tailrace.progress.plan import Plan, Range, SinkPartition
 from tailrace.stages.arrow_stages import ArrowSpec, unsupported
 from tailrace.stages.assembly import Assembly
 from tailrace.stages.rules import Judged
@@ -316,7 +316,7 @@ class SparkEngine:
             "broadcast(table) or table.hint('merge') decide from then on",
         )
 
-    def _job(self, plan: Plan, info: BatchInfo) -> AbstractContextManager[None]:
+    def _job(self, plan: Plan, info: BatchInfo) -> contextlib.AbstractContextManager[None]:
         return job(self._spark.sparkContext, info, self._group, f"batch {plan.batch}: {plan.records} offsets")
 
     def cancel(self) -> None:

@@ -27,30 +27,9 @@ Settings = Mapping[str, str] | None  # of a Spark session; None if nobody noted 
 BEFORE_FIRST = BatchId(-1)  # the number of a plan that holds no batch, only where the first one begins
 
 VERSION = 2
-_COLUMN_NUMBER = re.compile(r"~\d+")
 _DEFAULT = "its default"
 _COMPRESSED_FROM = 16_384  # characters: larger plans would approach the broker's limit for a message
 _MAGIC = b"\x02z"
-
-
-def without_numbers(cut: Iterable[str]) -> tuple[str, ...]:
-    """Return shuffles as Spark prints them, without what tells columns of one name apart."""
-    return tuple(_COLUMN_NUMBER.sub("", each) for each in cut)
-
-
-def same_cut(was: tuple[str, ...], now: tuple[str, ...]) -> bool:
-    """Return whether a batch that was planned with these shuffles is dealt out by those of now.
-
-    A plan of an earlier version does not tell columns of one name apart.
-    """
-    return was == (now if any(_COLUMN_NUMBER.search(each) for each in was) else without_numbers(now))
-
-
-def shown_cuts(was: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, str]:
-    """Return two cuts for people: with the numbers of columns only if nothing else tells them apart."""
-    plain = without_numbers(was), without_numbers(now)
-    first, second = plain if plain[0] != plain[1] else (was, now)
-    return ", ".join(first), ", ".join(second)
 
 
 def unseen(away: Away) -> dict[Place, int]:

@@ -11,8 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tailrace import crash_points, errors
 from tailrace.crash_points import Point
-from tailrace.driver.catalyst import tree
-from tailrace.driver.column_names import ColumnNames
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Parts
 from tailrace.driver.lead import overtaken
@@ -26,7 +24,7 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.progress.plan import BatchId, Plan, Range, SinkPartition
 from tailrace.progress.positions import begins, named
 from tailrace.progress.stream_plan import REDIRECTED, StreamPlan, assign, offsets_of
-from tailrace.spark_stream import analysis, executed, shuffle_keys, spark_source
+from tailrace.spark_stream import spark_source
 from tailrace.spark_stream.checkpoint import Checkpoint
 from tailrace.spark_stream.frame import Cut
 from tailrace.spark_stream.gate import Gate
@@ -34,6 +32,7 @@ from tailrace.spark_stream.judging import check_reads, deliver_judged
 from tailrace.spark_stream.rate_control import RateControl
 from tailrace.spark_stream.sink import BatchWrite, deliver
 from tailrace.spark_stream.source_topics import SourceTopics
+from tailrace.spark_stream.stream_cut import StreamCut
 from tailrace.spark_stream.turns import Turns
 from tailrace.stages.rules import check, stopping
 from tailrace.status.events import BatchPlanned, BatchWritten, Warned
@@ -60,10 +59,8 @@ class Runner:
         self._log: Checkpoint | None = None
         self._query = ""
         self._cut: Cut | None = None
+        self._stream_cut: StreamCut | None = None
         self._touched = self._in_part = False
-        self._joins = False  # whether joins that shuffle were checked
-        self._judged: tuple[str, ...] = ()  # the shuffles that were judged last
-        self._names: ColumnNames | None = None
         self._seen: Parts = frozenset()
         self._once = False  # whether the run ends with the open batch
         self._chosen = False  # whether a person has chosen where the first batch begins
@@ -135,6 +132,7 @@ class Runner:
         """
         self._once, self._chosen = once, chosen
         self._plan, self.positions, self._log, self._cut = plan, dict(positions), log, cut
+        self._stream_cut = StreamCut(cut.rows)
         self._touched, self._in_part, self._seen = touched, in_part, seen
         self._delivered = plan.batch if plan is not None and log.noted(plan.batch) else -1
 
@@ -167,10 +165,10 @@ class Runner:
             new = self._plan is None or self._plan.batch != number
             ranges, slices = spark_source.cut(rows, rows._jdf.queryExecution().toRdd(), new=new)
             reads = spark_source.read_by(rows) if self._context.assembly.may_reject else ()
-        if self._log is None or self._cut is None:
+        if self._log is None or self._cut is None or self._stream_cut is None:
             raise errors.InvariantBroken(f"batch {number} came before the runner's begin()")
         entry = self._log.entry(number)
-        shuffles = self._shuffles(rows, self._cut.rows) if self._cut.mixes else None
+        shuffles = self._stream_cut.of(rows, self._query_id(rows)) if self._cut.mixes else None
         known = self._plan
         if known is not None and known.batch == number:  # only with a Spark checkpoint
             check_reads(known, reads)
@@ -235,23 +233,6 @@ class Runner:
     def _ids(self, ends: TopicPartitions) -> dict[str, str]:
         self._topics.learn({topic for topic, _ in ends}, {topic for topic, _ in self.positions})
         return self._topics.of(ends)
-
-    def _shuffles(self, rows: DataFrame, stream: DataFrame) -> tuple[str, ...]:
-        query = spark_source.active_query(rows.sparkSession, self._query_id(rows))
-        if query is None:
-            raise errors.InvariantBroken(f"Spark has no active query {self._query_id(rows)!r}")
-        plan = tree(query.lastExecution().executedPlan())
-        executed.check_sent(plan, rows._jdf.queryExecution().toRdd().id())
-        if not self._joins and executed.joined(plan):
-            analysis.check_joins(stream)
-            self._joins = True
-        if self._names is None:
-            self._names = ColumnNames(tree(stream._jdf.queryExecution().analyzed()), generated=True)
-        shuffles = shuffle_keys.of_stream(plan, self._names)
-        if shuffles != self._judged:
-            analysis.check_keys(stream, plan)
-            self._judged = shuffles
-        return shuffles
 
     def _delivered_now(self, plan: StreamPlan, cut: Cut, shuffles: tuple[str, ...] | None) -> StreamPlan:
         """Return the plan with the code and the sink that it is delivered by, which the next start compares with its.

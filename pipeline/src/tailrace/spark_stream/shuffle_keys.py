@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailrace.driver.branches import Choice, choices, records_of, streams, unions
+from tailrace.driver.branches import Choice, HasRecords, choices, records_of, streams, unions
 from tailrace.driver.catalyst import Node, evaluated, items, references, tree
 from tailrace.driver.column_names import ColumnNames
 from tailrace.driver.dealing import join_type
@@ -52,11 +52,7 @@ def digest(query: Any, batch: Any) -> ShuffleKeys:
 def with_branches(keys: ShuffleKeys, query: Any, batch: Any, number: int) -> ShuffleKeys:
     """Add what decides the branch of a record; the plans are logical, and `number` is the RDD of the batch."""
     below, above = tree(query), tree(batch)
-    found = [
-        list(choices(union, has_records))
-        for root, has_records in ((below, streams), (above, records_of(number)))
-        for union in unions(root, has_records)
-    ]
+    found = [*_choices(below, streams), *_choices(above, records_of(number))]
     if not found:
         return keys
     columns = _Columns()
@@ -64,6 +60,25 @@ def with_branches(keys: ShuffleKeys, query: Any, batch: Any, number: int) -> Shu
     columns.add(above, below)
     texts = [[columns.choice(each) for each in union] for union in found]
     return ShuffleKeys(_digest([keys.code, texts, *columns.functions]), keys.printed)
+
+
+def branches_of_stream(root: Node) -> str:
+    """Return a digest of what decides the branch of a record between a query's source and its sink; empty: nothing.
+
+    The plan is the analysed one. What Tailrace does before the function is the same in each branch, and its functions
+    hold what each run has anew.
+    """
+    found = _choices(root, streams)
+    if not found:
+        return ""
+    columns = _Columns(passed_over=b"tailrace.", short=True)
+    columns.add(root)
+    texts = [[columns.choice(each) for each in union] for union in found]
+    return _digest([texts, *columns.functions])
+
+
+def _choices(root: Node, has_records: HasRecords) -> list[list[Choice]]:
+    return [list(choices(union, has_records)) for union in unions(root, has_records)]
 
 
 def of_stream(executed: Node, names: ColumnNames) -> tuple[str, ...]:
@@ -86,6 +101,8 @@ class _Columns:
     made: dict[int, list[Any]] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)  # digests of the Python functions below the keys, as they come
+    passed_over: bytes = b""  # in the pickles of the functions of which there is none
+    short: bool = False  # whether columns are told by digests, so that a chain of them stays short
     _known: dict[int, list[Any]] = field(default_factory=dict)
 
     def add(self, root: Node, before: Node | None = None) -> None:
@@ -121,7 +138,8 @@ class _Columns:
         return [*kind, *(self._text(each) for each in choice.expressions), *tables]
 
     def _text(self, expression: Any) -> list[Any]:
-        self.functions += [function_digest.digest(each) for each in commands(expression)]
+        told = [each for each in commands(expression) if not self.passed_over or self.passed_over not in each]
+        self.functions += map(function_digest.digest, told)
         return [_IDS.sub("", expression.toString()), *(self._origin(each) for each in references(expression))]
 
     def _origin(self, column: int) -> list[Any]:
@@ -129,7 +147,8 @@ class _Columns:
             self._known[column] = []  # an operator's expressions may use its own columns
             made = self.made.get(column)
             name = self.names.get(column, "")
-            self._known[column] = [name] if made is None else [self._text(each) for each in made]
+            texts = [name] if made is None else [self._text(each) for each in made]
+            self._known[column] = [_digest(texts)] if self.short else texts
         return self._known[column]
 
 

@@ -75,6 +75,14 @@ def test_runs_with_a_limit_begin_with_another_file_each(by: int, first: list[str
     assert [each.name for each in deadline.turned(tests, by)] == first
 
 
+def test_short_tests_come_last_only_in_a_run_without_a_limit() -> None:
+    """With a limit, the same ones would be left each time."""
+    tests = [item("a.py", "short"), item("b.py", "long")]
+    assert [each.name for each in deadline.in_order(tests, None, lambda it: len(it.name))] == ["short", "long"]
+    assert [each.name for each in deadline.in_order(tests, None, lambda it: -len(it.name))] == ["long", "short"]
+    assert [each.name for each in deadline.in_order(tests, 0, lambda it: -len(it.name))] == ["short", "long"]
+
+
 def test_run_of_no_tests_has_nothing_to_turn() -> None:
     """Return an empty selection as it is."""
     assert deadline.turned([], 7) == []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -253,3 +254,68 @@ def test_stateful_pipeline_with_a_union_of_branches_by_a_table_is_refused(bench:
     with pytest.raises(errors.FunctionInvalid, match=r"branch of a union.*another table"):
         one.run(process=function, checkpoint=str(one.folder / "state"))
     assert one.values() == []
+
+
+def fan_out(one: Bench, order: Sequence[str], failing_too: bool = False) -> Change:
+    """Return what makes two records of each, in branches without conditions, of which the first kind may fail."""
+
+    def change(frame: DataFrame) -> DataFrame:
+        tail = F.concat("value", F.lit(b"+"))
+        made = {
+            "plain": failing(one, frame).select("value"),
+            "tailed": (failing(one, frame) if failing_too else frame).select(tail.alias("value")),
+        }
+        return reduce(DataFrame.union, [made[name] for name in order])
+
+    return change
+
+
+def tailed(numbers: Sequence[bytes | None]) -> list[bytes]:
+    """Return what the second branch makes of these records."""
+    return [(each or b"") + b"+" for each in numbers]
+
+
+def both(numbers: Sequence[bytes | None]) -> list[bytes]:
+    """Return what both branches make of these records."""
+    return sorted([*(each or b"" for each in numbers), *tailed(numbers)])
+
+
+@pytest.mark.takes(15)
+def test_rest_of_a_batch_is_not_written_with_its_branches_in_another_order(bench: MakeBench) -> None:
+    """The tasks of a branch that is delivered would write another one: its records would be lost."""
+    one = bench()
+    one.send(numbered(0, 10))
+    assert fail_in_part(one, fan_out(one, ["plain", "tailed"])) == tailed(numbered(0, 10))
+    with pytest.raises(Exception, match=r"(?s)TR-302.*branches of a union in another order.*PYTHONHASHSEED"):
+        deliver(one, fan_out(one, ["tailed", "plain"]))
+    assert one.values() == tailed(numbered(0, 10))
+    deliver(one, fan_out(one, ["plain", "tailed"]))
+    assert one.values() == both(numbered(0, 10))
+
+
+@pytest.mark.takes(15)
+def test_rest_of_a_batch_is_written_by_a_mended_branch(bench: MakeBench) -> None:
+    """Its records are where they were, and it could not be finished with the mistake."""
+    one = bench()
+    one.send(numbered(0, 10))
+    fail_in_part(one, fan_out(one, ["plain", "tailed"]))
+    (one.folder / "broken").touch()
+    deliver(one, lambda frame: frame.select("value").union(frame.select(F.concat("value", F.lit(b"+")).alias("value"))))
+    assert one.values() == both(numbered(0, 10))
+
+
+@pytest.mark.takes(20)
+def test_batch_of_which_nothing_is_delivered_takes_its_branches_as_they_come(bench: MakeBench) -> None:
+    """From then on, it is their order that counts."""
+    one = bench()
+    one.send(numbered(0, 10))
+    (one.folder / "broken").touch()
+    with pytest.raises(Exception, match="the fault of the test"):
+        deliver(one, fan_out(one, ["plain", "tailed"], failing_too=True))
+    one.settle()
+    assert one.values() == []
+    fail_in_part(one, fan_out(one, ["tailed", "plain"]))
+    with pytest.raises(Exception, match=r"(?s)TR-302.*branches of a union in another order"):
+        deliver(one, fan_out(one, ["plain", "tailed"]))
+    deliver(one, fan_out(one, ["tailed", "plain"]))
+    assert one.values() == both(numbered(0, 10))

@@ -12,6 +12,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from tailrace.config import Pipeline
+from tailrace.driver.catalyst import Patterns
+from tailrace.driver.repeatable import check_stream
 from tailrace.errors import FunctionInvalid
 from tailrace.spark_stream.analysis import check_joins, check_shuffles, refuse_unsupported
 
@@ -222,6 +224,11 @@ def test_join_by_chance_with_a_table_is_refused_once_spark_shuffles_for_it(spark
         check_joins(rows)
 
 
+def judge(rows: DataFrame) -> None:
+    """Refuse what may be dealt out differently, as `exactly_once` does."""
+    check_stream(rows._jdf.queryExecution().analyzed(), Patterns(rows.sparkSession._jvm), clock=True, joins=False)
+
+
 def split(rows: DataFrame, odd: Any, other: DataFrame | None = None) -> DataFrame:
     """Take records into one branch or the other, as a condition says."""
     return rows.where(odd).union((rows if other is None else other).where(~odd))
@@ -288,13 +295,28 @@ def test_union_whose_branches_may_exchange_records_is_refused(spark: SparkSessio
     """A record that a replay finds in a branch that is delivered would be lost."""
     change, words = UNCERTAIN[name]
     with pytest.raises(FunctionInvalid, match=words):
-        check_shuffles(change(spark.readStream.format("rate").load()))
+        judge(change(spark.readStream.format("rate").load()))
 
 
 @pytest.mark.parametrize("name", CERTAIN)
 def test_union_whose_branches_keep_their_records_is_allowed(spark: SparkSession, name: str) -> None:
     """A branch that depends on the records alone has the same ones on a replay."""
-    check_shuffles(CERTAIN[name](spark.readStream.format("rate").load()))
+    judge(CERTAIN[name](spark.readStream.format("rate").load()))
+
+
+ONE_TASK = {"a single task", "a repartition by the records", "a grouping by the records"}
+ALONE = {"a branch without rows", "a table"}
+
+
+@pytest.mark.parametrize("name", CERTAIN)
+def test_stateful_pipeline_with_branches_needs_what_deals_their_rows_out(spark: SparkSession, name: str) -> None:
+    """The order of the branches may be that of a set, and decides which sink partition has which."""
+    rows = CERTAIN[name](spark.readStream.format("rate").load())
+    if name in ONE_TASK | ALONE:
+        check_shuffles(rows)
+        return
+    with pytest.raises(FunctionInvalid, match=r"(?s)unions branches of the records.*repartition\(n, column\) by"):
+        check_shuffles(rows)
 
 
 def pipeline(checkpoint: str) -> Pipeline:

@@ -23,7 +23,7 @@ _GROUPED = ("FlatMapGroupsInPandas", "FlatMapGroupsInArrow")
 _COGROUPED = ("FlatMapCoGroupsInPandas", "FlatMapCoGroupsInArrow")
 _BATCH = "LogicalRDD"
 BY_COLUMNS = "use process.partitions, or repartition(n, column) by columns of the records"
-_ONE_PASS = (
+ONE_PASS = (
     "read the records once: in a left join with the table no record changes its task, and F.when(…) computes what "
     "differs, such as the column topic; or put coalesce(1) behind the union"
 )
@@ -74,7 +74,7 @@ def _check_branches(root: Node, doubts: Doubts, has_records: Callable[[Node], bo
         for choice in choices(union, has_records):
             why = doubts.decides(choice)
             if why:
-                raise unrepeatable(f"the branch of a union that a record is in depends on {why}", _ONE_PASS)
+                raise unrepeatable(f"the branch of a union that a record is in depends on {why}", ONE_PASS)
 
 
 @dataclass(frozen=True)

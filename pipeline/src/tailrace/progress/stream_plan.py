@@ -15,7 +15,7 @@ from typing import Any, NewType
 
 from tailrace.config import ISOLATION, Delivery
 from tailrace.errors import CutChanged, InvariantBroken, LedgerUnusable
-from tailrace.progress.cuts import difference, same_cut
+from tailrace.progress.cuts import same_cut, shown_cuts
 from tailrace.progress.plan import VERSION as PLAN_VERSION
 from tailrace.progress.plan import (
     BatchId,
@@ -65,7 +65,7 @@ class StreamPlan:
     done: bool = False  # every sink partition is written
     reads: tuple[Range, ...] = ()  # what each task reads whose rejected records have their own sink partition
     sink: str | None = None  # the topic of `exactly_once`; empty where each row names its own, None if nobody noted it
-    cut: tuple[str, ...] | None = None  # the shuffles, and the branches of unions; None if nobody noted them
+    cut: tuple[str, ...] | None = None  # shuffles, or what `exactly_once` has of branches; None if nobody noted them
     topics: Mapping[str, str] | None = None  # the ids of the source topics; None if nobody noted them
     chosen: bool = False  # a person has chosen where the first batch begins
     version: int = VERSION
@@ -227,14 +227,16 @@ class StreamPlan:
         return unlike(then, now) if self.reads else []
 
     def check_cut(self, cut: tuple[str, ...] | None) -> None:
-        """Raise CutChanged if a partly delivered batch would be dealt out in another way than it was begun with."""
+        """Raise CutChanged if Spark has planned other shuffles for a partly delivered batch than it was begun with."""
         if self.cut is None or cut is None or same_cut(self.cut, cut):
             return
-        how, then = difference(self.cut, cut)
+        was, now = (each or "none" for each in shown_cuts(self.cut, cut))
         raise CutChanged(
-            f"batch {self.batch} of {self.pipeline!r} is delivered in part, and was begun with {how}",
+            f"batch {self.batch} of {self.pipeline!r} is delivered in part, and was begun with the shuffles {was}; "
+            f"Spark would now plan {now}: it joins a table by its size, and that or a setting has changed",
             kept="nothing more of the batch was delivered; what was, is not delivered again",
-            then=then,
+            then="finish the batch with the table and the settings of the last run (`tailrace run FILE --batch`); "
+            "spark.sql.autoBroadcastJoinThreshold, -1 or larger than the table, gives the other join",
         )
 
     def check_repeatable(self, rules: str, code: str, settings: Settings = None, *, mixes: bool = False) -> None:

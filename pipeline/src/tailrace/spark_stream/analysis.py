@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from tailrace.config import Pipeline
 from tailrace.driver.branches import streams, unions
 from tailrace.driver.catalyst import Node, Patterns, tree
-from tailrace.driver.repeatable import BY_COLUMNS, Judged, check_stream, unrepeatable
+from tailrace.driver.repeatable import BY_COLUMNS, ONE_PASS, Judged, check_stream, unrepeatable
 from tailrace.errors import ConfigInvalid, FunctionInvalid
 from tailrace.spark_stream import executed
 from tailrace.spark_stream.storage import on_s3
@@ -109,14 +109,15 @@ _SHUFFLES = frozenset(_STATEFUL) - {_WATERMARK} | {
 }
 
 
-def branched(rows: DataFrame) -> bool:
-    """Return whether a union lets tasks of their own write branches of the stream."""
-    return any(unions(tree(rows._jdf.queryExecution().analyzed()), streams))
-
-
 def check_shuffles(rows: DataFrame) -> int:
-    """Count the shuffles that the stream may have; refuse one that a replay could not repeat."""
+    """Count the shuffles that the stream may have; refuse what a replay could not repeat."""
     root = _checked(rows, joins=False).root
+    if any(unions(root, streams)):
+        raise unrepeatable(
+            "it unions branches of the records, whose order decides which task writes a branch: that of a set, say, is "
+            "another one in each process",
+            f"{ONE_PASS}, or repartition(n, column) by columns of the records",
+        )
     refuse_merging(root, holds_state)
     return sum(node.name in _SHUFFLES for node in root)
 

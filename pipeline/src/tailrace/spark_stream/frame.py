@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tailrace.config import Pipeline
 from tailrace.driver.catalyst import tree
 from tailrace.errors import ConfigInvalid
-from tailrace.spark_stream.analysis import branched, check, refuse_unsupported
+from tailrace.spark_stream.analysis import check, refuse_unsupported
 from tailrace.spark_stream.gate import Gate, gated
 from tailrace.stages.assembly import Assembly
 from tailrace.stages.decode import decode
@@ -34,7 +34,7 @@ class Cut:
     """A stateful pipeline's rows for the sink, and who shuffles them."""
 
     rows: DataFrame
-    mixes: bool  # whether the function shuffles, or unions branches of the records
+    mixes: bool  # whether the function shuffles
     spread: bool  # whether Tailrace does, and the function does not
 
 
@@ -45,10 +45,9 @@ def frame(assembly: Assembly, records: DataFrame, gate: Gate) -> Cut:
     refuse_unsupported(found, assembly.pipeline)
     own = 1 if assembly.pipeline.process.partitions is not None else 0
     shuffles = check(found, assembly.pipeline.checkpoint)
-    branches = branched(found)
     if most is not None and shuffles == 0:
-        return Cut(rows(assembly, records, gate, most), mixes=branches, spread=True)
-    return Cut(found, mixes=branches or shuffles > own, spread=0 < own == shuffles)
+        return Cut(rows(assembly, records, gate, most), mixes=False, spread=True)
+    return Cut(found, mixes=shuffles > own, spread=0 < own == shuffles)
 
 
 def rows(assembly: Assembly, records: DataFrame, gate: Gate, merged: int | None = None) -> DataFrame:

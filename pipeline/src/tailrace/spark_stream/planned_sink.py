@@ -110,6 +110,7 @@ class ExactlyOnce:
             code=noted.code,
             settings=session_settings.of_session(spark) if noted.code else None,
             mixes=bool(noted.code),
+            cut=noted.branches or None,
             sink=self.target.topic or "",
         )
         markers: Mapping[SinkPartition, Marker] = {}
@@ -167,11 +168,15 @@ class ExactlyOnce:
                 then=CONTINUE,
             )
         others = unlike(plan.settings, now.settings)
-        if plan.query == plan.pipeline or (plan.code == now.code and not others):  # 0.1 did not note the shuffles
-            return plan
         written = [marker.next == plan.batch + 1 for marker in markers.values()]
+        in_part = any(written) and sum(written) < plan.sinks
+        if in_part and shuffle_keys.moved(plan.cut or (), now.cut or ()):
+            raise replay_checks.branches_moved(plan)
+        same = plan.code == now.code and not others and (any(written) or plan.cut in {None, now.cut})
+        if same or plan.query == plan.pipeline:  # 0.1 did not note the shuffles
+            return plan
         if any(written):
-            if sum(written) == plan.sinks:
+            if not in_part:
                 return plan
             if plan.code != printed or others:
                 raise replay_checks.shuffles_changed(
@@ -182,7 +187,7 @@ class ExactlyOnce:
                 return plan
             self._plan = replace(plan, code=now.code, mixes=now.mixes)
         else:  # what is delivered from now on is cut by these
-            self._plan = plan.delivered_by(plan.rules, now.code, now.settings, mixes=now.mixes)
+            self._plan = plan.delivered_by(plan.rules, now.code, now.settings, mixes=now.mixes, cut=now.cut)
         self._write_plan(ledger, self._plan)
         return self._plan
 

@@ -14,8 +14,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from tailrace.driver.branches import Choice, HasRecords, choices, records_of, streams, unions
-from tailrace.driver.catalyst import Node, evaluated, items, references, tree
+from tailrace.driver.branches import Choice, choices, records_of, streams, unions
+from tailrace.driver.catalyst import Node, evaluated, items, references, tree, walk
 from tailrace.driver.column_names import ColumnNames
 from tailrace.driver.dealing import join_type
 from tailrace.driver.python_functions import commands
@@ -24,6 +24,9 @@ from tailrace.spark_stream.executed import SINGLE, nodes, partitioning
 
 # The ids that Spark gives to columns, and the numbers by which it tells generated names apart.
 _IDS = re.compile(r"(_\d+)?#\d+L?")
+_CUT_SHORT = " more fields"
+_NAMED = frozenset({"CTERelationRef", "SubqueryAlias", "View"})  # by names and numbers of this session
+_OF_A_RUN = frozenset({"date", "double", "float", "timestamp", "timestamp_ntz"})
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class ShuffleKeys:
 
     code: str
     printed: str  # of what Spark prints of the shuffles alone, which is all that earlier versions noted
+    branches: tuple[str, ...] = ()  # of what each branch of the unions makes, in their order
 
 
 NONE = ShuffleKeys("", "")
@@ -45,40 +49,43 @@ def digest(query: Any, batch: Any) -> ShuffleKeys:
     columns.add(above, below)
     found = [columns.partitioning(node) for root in (below, above) for node in nodes(root) if node.name == "Exchange"]
     printed = _digest(found) if found else ""
-    functions = columns.functions
-    return ShuffleKeys(_digest([printed, *functions]) if any(functions) else printed, printed)
+    more = [*columns.functions, *columns.others()]
+    return ShuffleKeys(_digest([printed, *more]) if any(more) else printed, printed)
 
 
 def with_branches(keys: ShuffleKeys, query: Any, batch: Any, number: int) -> ShuffleKeys:
     """Add what decides the branch of a record; the plans are logical, and `number` is the RDD of the batch."""
     below, above = tree(query), tree(batch)
-    found = [*_choices(below, streams), *_choices(above, records_of(number))]
+    found = [
+        (union, list(choices(union, has_records)))
+        for root, has_records in ((below, streams), (above, records_of(number)))
+        for union in unions(root, has_records)
+    ]
     if not found:
         return keys
     columns = _Columns()
     columns.add(below)
     columns.add(above, below)
-    texts = [[columns.choice(each) for each in union] for union in found]
-    return ShuffleKeys(_digest([keys.code, texts, *columns.functions]), keys.printed)
+    texts = [[columns.choice(each) for each in decided] for _, decided in found]
+    code = _digest([keys.code, texts, *columns.functions, *columns.others()])
+    return ShuffleKeys(code, keys.printed, tuple(each for union, _ in found for each in _made(union, columns)))
 
 
-def branches_of_stream(root: Node) -> str:
-    """Return a digest of what decides the branch of a record between a query's source and its sink; empty: nothing.
+def moved(was: tuple[str, ...], now: tuple[str, ...]) -> bool:
+    """Return whether a branch would be written by the tasks of another one.
 
-    The plan is the analysed one. What Tailrace does before the function is the same in each branch, and its functions
-    hold what each run has anew.
+    A branch that is at neither place is a mended one: its records stay where they were.
     """
-    found = _choices(root, streams)
-    if not found:
-        return ""
-    columns = _Columns(passed_over=b"tailrace.", short=True)
-    columns.add(root)
-    texts = [[columns.choice(each) for each in union] for union in found]
-    return _digest([texts, *columns.functions])
+    return len(was) == len(now) and any(
+        then != this and (then in now or this in was) for then, this in zip(was, now, strict=True)
+    )
 
 
-def _choices(root: Node, has_records: HasRecords) -> list[list[Choice]]:
-    return [list(choices(union, has_records)) for union in unions(root, has_records)]
+def _made(union: Node, columns: _Columns) -> list[str]:
+    """Return a digest of what each branch makes of its records, by the columns in which the branches differ."""
+    every = [[columns.made_of(each) for each in branch.outputs] for branch in union.children]
+    differing = [place for place, texts in enumerate(zip(*every, strict=True)) if any(it != texts[0] for it in texts)]
+    return [_digest([branch[place] for place in differing]) for branch in every]
 
 
 def of_stream(executed: Node, names: ColumnNames) -> tuple[str, ...]:
@@ -101,9 +108,10 @@ class _Columns:
     made: dict[int, list[Any]] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)  # digests of the Python functions below the keys, as they come
-    passed_over: bytes = b""  # in the pickles of the functions of which there is none
-    short: bool = False  # whether columns are told by digests, so that a chain of them stays short
+    _united: dict[int, list[int]] = field(default_factory=dict)  # the columns of a union's other branches
+    _used: set[int] = field(default_factory=set)  # united columns below the keys
     _known: dict[int, list[Any]] = field(default_factory=dict)
+    _told: dict[int, str] = field(default_factory=dict)
 
     def add(self, root: Node, before: Node | None = None) -> None:
         """Note what each operator makes; an RDD of the batch holds the columns of the query `before` it."""
@@ -112,6 +120,11 @@ class _Columns:
             self.names |= {each.exprId().id(): each.name() for each in outputs}
             passed = {each for child in node.children for each in child.outputs}
             own = [each.exprId().id() for each in outputs if each.exprId().id() not in passed]
+            if node.name == "Union":  # its columns have the ids of those of its first branch
+                first, *others = (child.outputs for child in node.children)
+                for mine, *theirs in zip(first, *others, strict=True):
+                    known = self._united.setdefault(mine, [])
+                    known += [each for each in theirs if each not in known]
             if not node.children:
                 theirs = items(before.plan.output()) if before is not None else []
                 if ("ExistingRDD" in node.name or node.name == "LogicalRDD") and len(theirs) == len(outputs):
@@ -134,28 +147,81 @@ class _Columns:
     def choice(self, choice: Choice) -> list[Any]:
         """Describe what decides which records come out of an operator of a branch."""
         kind = [choice.node.name, join_type(choice.node) if choice.node.name == "Join" else ""]
-        tables = [_constant(each) for table in choice.tables for each in table if table is not choice.node]
+        below = [each for table in choice.tables for each in table if table is not choice.node]
+        tables = [_constant(each) for each in below if each.name not in _NAMED]
         return [*kind, *(self._text(each) for each in choice.expressions), *tables]
 
+    def others(self) -> list[list[Any]]:
+        """Describe what other branches of unions make of the columns that were described, by their first branches."""
+        found: list[list[Any]] = []
+        done: set[int] = set()
+        while left := sorted(self._used - done):
+            for each in left:
+                found += [self._origin(it) for it in self._united[each]]
+            done.update(left)
+        return found
+
+    def made_of(self, column: int) -> str:
+        """Return a digest of what a column of a branch holds, but for what chance or the time makes of it.
+
+        Spark gives the columns of later branches other ids, by operators that the first one does not have.
+        """
+        if column not in self._told:
+            self._told[column] = ""
+            made = self.made.get(column)
+            if made is not None and len(made) == 1 and _is(made[0], "AttributeReference"):
+                self._told[column] = self.made_of(made[0].exprId().id())
+            else:
+                texts = [self.names.get(column, "")] if made is None else [self._made_of(each) for each in made]
+                self._told[column] = _digest(texts)
+        return self._told[column]
+
+    def _made_of(self, expression: Any) -> list[Any]:
+        if expression.deterministic() and all(map(_steady, items(expression.collectLeaves()))):
+            text: Any = _written(expression)
+        else:
+            text = [each.getClass().getSimpleName() for each in walk(expression)]
+        return [text, *(self.made_of(each) for each in references(expression))]
+
     def _text(self, expression: Any) -> list[Any]:
-        told = [each for each in commands(expression) if not self.passed_over or self.passed_over not in each]
-        self.functions += map(function_digest.digest, told)
-        return [_IDS.sub("", expression.toString()), *(self._origin(each) for each in references(expression))]
+        self.functions += [function_digest.digest(each) for each in commands(expression)]
+        return [_written(expression), *(self._origin(each) for each in references(expression))]
 
     def _origin(self, column: int) -> list[Any]:
+        if column in self._united:
+            self._used.add(column)
         if column not in self._known:
             self._known[column] = []  # an operator's expressions may use its own columns
             made = self.made.get(column)
             name = self.names.get(column, "")
-            texts = [name] if made is None else [self._text(each) for each in made]
-            self._known[column] = [_digest(texts)] if self.short else texts
+            self._known[column] = [name] if made is None else [self._text(each) for each in made]
         return self._known[column]
+
+
+def _written(expression: Any) -> str:
+    """Return an expression as Spark prints it, whatever order a set has in this process, and in full."""
+    text = str(expression.toString())
+    if " IN (" in text:
+        for each in walk(expression):
+            if _is(each, "In") and not any(map(references, items(each.list()))):
+                listed = ",".join(sorted(it.toString() for it in items(each.list())))
+                text = text.replace(each.toString(), f"{each.value().toString()} IN ({listed})")
+    if _CUT_SHORT in text:
+        text += ",".join(each.toString() for each in walk(expression) if _is(each, "Literal"))
+    return _IDS.sub("", text)
+
+
+def _steady(leaf: Any) -> bool:
+    """Return whether a leaf of an expression is no literal of a type that a run's own time or chance has."""
+    return not _is(leaf, "Literal") or leaf.dataType().typeName() not in _OF_A_RUN
 
 
 def _constant(node: Node) -> str:
     """Describe an operator of a table that cannot change, with its rows if the plan holds them."""
     if node.name == "LocalRelation" and not node.plan.data().isEmpty():
         return str(node.plan.toSQL("t"))
+    if node.name == "Range":  # Spark would add the number of cores
+        return f"Range {node.plan.start()} {node.plan.end()} {node.plan.step()}"
     return _IDS.sub("", node.plan.simpleString(25))
 
 

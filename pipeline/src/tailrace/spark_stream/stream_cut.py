@@ -1,7 +1,6 @@
 """What deals out the rows of a stateful pipeline's batches: noted in each plan, and checked when it is new.
 
-Spark may choose other joins for each batch, so the shuffles show only in what it executes. The branches of unions are
-those of the analysed plan, which stays as long as the query runs.
+Spark may choose other joins for each batch, so the shuffles show only in what it executes.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from pyspark.sql import DataFrame
 from tailrace.driver.catalyst import tree
 from tailrace.driver.column_names import ColumnNames
 from tailrace.errors import InvariantBroken
-from tailrace.progress.cuts import with_branches
 from tailrace.spark_stream import analysis, executed, shuffle_keys, spark_source
 
 
@@ -22,7 +20,7 @@ class StreamCut:
         self._stream = stream
         self._joins = False  # whether joins that shuffle were checked
         self._judged: tuple[str, ...] = ()  # the shuffles that were judged last
-        self._known: tuple[ColumnNames, str] | None = None
+        self._names: ColumnNames | None = None
 
     def of(self, rows: DataFrame, query_id: str) -> tuple[str, ...]:
         """Return what deals out the rows of a batch; refuse what a replay could not repeat."""
@@ -34,15 +32,10 @@ class StreamCut:
         if not self._joins and executed.joined(plan):
             analysis.check_joins(self._stream)
             self._joins = True
-        names, branches = self._of_query()
-        shuffles = shuffle_keys.of_stream(plan, names)
+        if self._names is None:
+            self._names = ColumnNames(tree(self._stream._jdf.queryExecution().analyzed()), generated=True)
+        shuffles = shuffle_keys.of_stream(plan, self._names)
         if shuffles != self._judged:
             analysis.check_keys(self._stream, plan)
             self._judged = shuffles
-        return with_branches(shuffles, branches)
-
-    def _of_query(self) -> tuple[ColumnNames, str]:
-        if self._known is None:
-            analysed = tree(self._stream._jdf.queryExecution().analyzed())
-            self._known = ColumnNames(analysed, generated=True), shuffle_keys.branches_of_stream(analysed)
-        return self._known
+        return shuffles

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,6 +50,13 @@ def test_condition_counts_in_full_where_spark_cuts_it_short(rows: DataFrame) -> 
     assert first.code != other.code
 
 
+def test_list_of_values_counts_in_any_order_beside_a_call_that_spark_cuts_short(rows: DataFrame) -> None:
+    """The literals that are added for the call are not those of the list."""
+    long = F.array_contains(F.array(*map(F.lit, range(30))), F.col("value"))
+    first, second = (noted(split(rows, long & F.col("value").isin(*each))) for each in ([1, 2, 3], [3, 1, 2]))
+    assert first.code == second.code
+
+
 def test_key_behind_a_union_counts_in_each_branch(rows: DataFrame) -> None:
     """The union's column has the id of the first branch's."""
 
@@ -74,24 +83,70 @@ def test_table_counts_without_the_names_that_a_session_gives_it(spark: SparkSess
     assert known(2).code == known(3).code != ""
 
 
-def test_branches_are_told_by_what_they_make(rows: DataFrame) -> None:
+def shout(by: Callable[[str], str]) -> Callable[[str], str]:
+    """Return a function that has the name of all that are made here."""
+    return lambda value: by(value)
+
+
+def looked_up(rows: DataFrame, folder: str) -> DataFrame:
+    """Add a column of a table in files."""
+    table = rows.sparkSession.read.schema("value bigint, name string").parquet(folder)
+    return rows.join(F.broadcast(table), "value", "left").select(F.concat("name", F.lit("!")).alias("y"))
+
+
+MAKES: dict[str, Callable[[DataFrame, str, int], DataFrame]] = {
+    "a constant beside a random value": lambda rows, folder, which: rows.select(
+        F.lit(str(which)).alias("topic"), "value", F.rand().alias("x")
+    ),
+    "a constant in a call with a random value": lambda rows, folder, which: rows.select(
+        F.concat(F.expr("uuid()"), F.lit(str(which))).alias("x")
+    ),
+    "a rate": lambda rows, folder, which: rows.select((F.col("value") * (1.5 + which)).alias("x")),
+    "a column below the last one": lambda rows, folder, which: rows.withColumn(
+        "x", (F.lower, F.upper)[which](F.col("value").cast("string"))
+    ).select(F.concat("x", F.lit("!")).alias("y")),
+    "a function of the same name": lambda rows, folder, which: rows.select(
+        F.udf(shout((str.upper, str.lower)[which]), "string")(F.col("value").cast("string")).alias("x")
+    ),
+    "the time and a constant": lambda rows, folder, which: rows.select(
+        F.concat(F.lit(datetime.now(UTC)).cast("string"), F.lit(str(which))).alias("x")
+    ),
+    "a table": lambda rows, folder, which: looked_up(rows, f"{folder}/{which}"),
+    "another column": lambda rows, folder, which: rows.select(F.col(("value", "timestamp")[which]).cast("string")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MAKES)
+def test_branches_are_told_by_what_they_make(rows: DataFrame, tmp_path: Path, name: str) -> None:
     """They have the same records, and only their order says which task writes which."""
-    made = [rows.select(F.lit(topic).alias("topic"), "value", F.rand().alias("x")) for topic in ("a", "b")]
-    was, now = (noted(first.union(second)) for first, second in (made, made[::-1]))
+    for which in range(2):
+        (tmp_path / str(which)).mkdir()
+
+    def made(*order: int) -> ShuffleKeys:
+        first, second = (MAKES[name](rows, str(tmp_path), which) for which in order)
+        return noted(first.union(second))
+
+    was, again, now = made(0, 1), made(0, 1), made(1, 0)
     assert was.code == now.code
-    assert was.branches == now.branches[::-1]
-    assert was.branches == noted(made[0].union(made[1])).branches
+    assert was.branches == again.branches
     assert moved(was.branches, now.branches)
 
 
-def test_branches_are_told_by_what_their_columns_are_made_of(rows: DataFrame) -> None:
-    """The difference may be below the last expression."""
-    made = [
-        rows.withColumn("x", how(F.col("value").cast("string"))).select(F.concat("x", F.lit("!")).alias("y"))
-        for how in (F.upper, F.lower)
-    ]
-    was, now = (noted(first.union(second)) for first, second in (made, made[::-1]))
+def test_branches_are_told_whatever_columns_their_union_has_first(rows: DataFrame) -> None:
+    """A union by name begins with the columns of its first branch."""
+    made = [rows.select("value", F.lit("a").alias("x")), rows.select("value", F.lit("b").alias("y"))]
+    was, now = (noted(first.unionByName(second, allowMissingColumns=True)) for first, second in (made, made[::-1]))
     assert moved(was.branches, now.branches)
+
+
+def test_branch_that_has_moved_beside_a_mended_one_is_told(rows: DataFrame) -> None:
+    """The mended one differs in more columns than before."""
+    text = F.col("value").cast("string")
+    kept = rows.select(F.lit("k").alias("key"), F.concat(text, F.lit("+")).alias("x"))
+    failing, mended = (rows.select(F.lit(key).alias("key"), text.alias("x")) for key in ("k", "m"))
+    was, now, in_place = (noted(a.union(b)) for a, b in ((failing, kept), (kept, mended), (mended, kept)))
+    assert moved(was.branches, now.branches)
+    assert not moved(was.branches, in_place.branches)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +158,7 @@ def test_branches_are_told_by_what_their_columns_are_made_of(rows: DataFrame) ->
         (("a", "b"), ("b", "c"), True),
         (("a", "b", "c"), ("a", "c", "b"), True),
         (("a", "a"), ("a", "a"), False),
+        (("a", "a", "b"), ("a", "c", "b"), False),
         ((), ("a", "b"), False),
     ],
 )

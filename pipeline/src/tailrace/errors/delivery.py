@@ -46,8 +46,9 @@ class CutChanged(DeliveryError):
     broadcast by size, and with each. If several tables need different answers, set that threshold under `spark` so that
     the batch is joined as it was begun. Let `broadcast(table)` or `table.hint("merge")` decide from then on.
 
-    `exactly_once` also refuses the branches of a union in another order. If that is the order of a set, which differs
-    in each process, start with `PYTHONHASHSEED=0`, then 1, 2 and so on until the batch is finished; then use a list.
+    `exactly_once` also refuses the branches of a union in another order. If that is the order of a set of names, which
+    differs in each process, start with `PYTHONHASHSEED=0`, then 1, 2 and so on until the batch is finished; then use a
+    list.
 
     `format("tailrace")` has no plan and compares rows. It refuses a task whose rows, or some of them, another task
     has delivered in an earlier run: Spark has numbered its tasks differently, or made fewer or more of them. The task

@@ -96,8 +96,8 @@ def branches_moved(plan: StreamPlan) -> errors.CutChanged:
         f"batch {plan.batch} of {plan.pipeline!r} is delivered in part, and was begun with the branches of a union in "
         "another order: the tasks of a branch that is delivered would write another one",
         kept="nothing more of the batch was delivered; what was, is not delivered again",
-        then="build the branches in the order of before; if it was that of a set, start with PYTHONHASHSEED=0, then 1, "
-        "2 and so on until the batch is finished, then use a list or sorted(…)",
+        then="build the branches in the order of before; if it was that of a set of names, start with "
+        "PYTHONHASHSEED=0, then 1, 2 and so on until the batch is finished, then use a list or sorted(…)",
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +27,9 @@ from tailrace.spark_stream.executed import SINGLE, nodes, partitioning
 _IDS = re.compile(r"(_\d+)?#\d+L?")
 _CUT_SHORT = " more fields"
 _NAMED = frozenset({"CTERelationRef", "SubqueryAlias", "View"})  # by names and numbers of this session
-_OF_A_RUN = frozenset({"date", "double", "float", "timestamp", "timestamp_ntz"})
+_TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
+_SEEDS = frozenset({"integer", "long"})  # the types of the seeds that chance has, drawn anew at each start
+_BETWEEN = "\0"
 
 
 @dataclass(frozen=True)
@@ -76,16 +79,26 @@ def moved(was: tuple[str, ...], now: tuple[str, ...]) -> bool:
 
     A branch that is at neither place is a mended one: its records stay where they were.
     """
-    return len(was) == len(now) and any(
-        then != this and (then in now or this in was) for then, this in zip(was, now, strict=True)
-    )
+    if len(was) != len(now):
+        return False
+    changed = [each for each in zip(was, now, strict=True) if each[0] != each[1]]
+    return not {then for then, _ in changed}.isdisjoint(this for _, this in changed)
 
 
 def _made(union: Node, columns: _Columns) -> list[str]:
-    """Return a digest of what each branch makes of its records, by the columns in which the branches differ."""
+    """Return digests of what each branch makes of its records.
+
+    The columns in which the branches differ count in their order, in any order, as the first branch gives it, and all
+    columns in any order: if something of a branch has changed as well, one of these still tells it.
+    """
     every = [[columns.made_of(each) for each in branch.outputs] for branch in union.children]
     differing = [place for place, texts in enumerate(zip(*every, strict=True)) if any(it != texts[0] for it in texts)]
-    return [_digest([branch[place] for place in differing]) for branch in every]
+    parts = [[branch[place] for place in differing] for branch in every]
+    return [
+        *(_digest(["in order", *each]) for each in parts),
+        *(_digest(["in any order", *sorted(each)]) for each in parts),
+        *(_digest(["all", *sorted(each)]) for each in every),
+    ]
 
 
 def of_stream(executed: Node, names: ColumnNames) -> tuple[str, ...]:
@@ -109,7 +122,8 @@ class _Columns:
     names: dict[int, str] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)  # digests of the Python functions below the keys, as they come
     _united: dict[int, list[int]] = field(default_factory=dict)  # the columns of a union's other branches
-    _used: set[int] = field(default_factory=set)  # united columns below the keys
+    _used: dict[int, None] = field(default_factory=dict)  # united columns below the keys, as they come
+    _leaves: dict[int, Node] = field(default_factory=dict)  # what the columns that are not made of others are read from
     _known: dict[int, list[Any]] = field(default_factory=dict)
     _told: dict[int, str] = field(default_factory=dict)
 
@@ -126,8 +140,9 @@ class _Columns:
                     known = self._united.setdefault(mine, [])
                     known += [each for each in theirs if each not in known]
             if not node.children:
+                self._leaves |= dict.fromkeys(own, node)
                 theirs = items(before.plan.output()) if before is not None else []
-                if ("ExistingRDD" in node.name or node.name == "LogicalRDD") and len(theirs) == len(outputs):
+                if _holds_rows(node) and len(theirs) == len(outputs):
                     self._note({mine: [each] for mine, each in zip(own, theirs, strict=True)})
                 continue
             named = {each.exprId().id(): [each.child()] for each in node.expressions if _is(each, "Alias")}
@@ -155,7 +170,7 @@ class _Columns:
         """Describe what other branches of unions make of the columns that were described, by their first branches."""
         found: list[list[Any]] = []
         done: set[int] = set()
-        while left := sorted(self._used - done):
+        while left := [each for each in self._used if each not in done]:
             for each in left:
                 found += [self._origin(it) for it in self._united[each]]
             done.update(left)
@@ -171,17 +186,21 @@ class _Columns:
             made = self.made.get(column)
             if made is not None and len(made) == 1 and _is(made[0], "AttributeReference"):
                 self._told[column] = self.made_of(made[0].exprId().id())
+            elif made is not None:
+                self._told[column] = _digest([self._made_of(each) for each in made])
             else:
-                texts = [self.names.get(column, "")] if made is None else [self._made_of(each) for each in made]
-                self._told[column] = _digest(texts)
+                leaf = self._leaves.get(column)
+                self._told[column] = _digest([self.names.get(column, ""), "" if leaf is None else _table(leaf)])
         return self._told[column]
 
     def _made_of(self, expression: Any) -> list[Any]:
-        if expression.deterministic() and all(map(_steady, items(expression.collectLeaves()))):
+        steady = expression.deterministic()
+        if steady and all(map(_steady, items(expression.collectLeaves()))):
             text: Any = _written(expression)
         else:
-            text = [each.getClass().getSimpleName() for each in walk(expression)]
-        return [text, *(self.made_of(each) for each in references(expression))]
+            text = [_outline(each, () if steady else _SEEDS) for each in walk(expression)]
+        functions = [function_digest.digest(each) for each in commands(expression)]
+        return [text, *functions, *(self.made_of(each) for each in references(expression))]
 
     def _text(self, expression: Any) -> list[Any]:
         self.functions += [function_digest.digest(each) for each in commands(expression)]
@@ -189,7 +208,7 @@ class _Columns:
 
     def _origin(self, column: int) -> list[Any]:
         if column in self._united:
-            self._used.add(column)
+            self._used[column] = None
         if column not in self._known:
             self._known[column] = []  # an operator's expressions may use its own columns
             made = self.made.get(column)
@@ -198,22 +217,61 @@ class _Columns:
         return self._known[column]
 
 
+def _holds_rows(leaf: Node) -> bool:
+    """Return whether a leaf is an RDD, which may be that of the batch."""
+    return "ExistingRDD" in leaf.name or leaf.name == "LogicalRDD"
+
+
+def _table(leaf: Node) -> str:
+    """Describe where the rows of a table come from, as far as Spark tells; of the records' source, nothing."""
+    if _holds_rows(leaf) or "Stream" in leaf.name:
+        return ""
+    if leaf.name == "LocalRelation":
+        return f"LocalRelation {leaf.plan.data().hashCode()}"
+    if leaf.name in {"LogicalRelation", "Relation"} and _is(leaf.plan.relation(), "HadoopFsRelation"):
+        return str(leaf.plan.relation().location().rootPaths().mkString(","))
+    return _constant(leaf)
+
+
 def _written(expression: Any) -> str:
     """Return an expression as Spark prints it, whatever order a set has in this process, and in full."""
     text = str(expression.toString())
     if " IN (" in text:
-        for each in walk(expression):
-            if _is(each, "In") and not any(map(references, items(each.list()))):
-                listed = ",".join(sorted(it.toString() for it in items(each.list())))
-                text = text.replace(each.toString(), f"{each.value().toString()} IN ({listed})")
+        for each in _lists(expression):
+            listed = ",".join(sorted(each.list().mkString(_BETWEEN).split(_BETWEEN)))
+            text = text.replace(each.toString(), f"{each.value().toString()} IN ({listed})")
     if _CUT_SHORT in text:
-        text += ",".join(each.toString() for each in walk(expression) if _is(each, "Literal"))
+        text += ",".join(_literals(expression))
     return _IDS.sub("", text)
 
 
+def _lists(expression: Any) -> Iterator[Any]:
+    """Yield the comparisons with a list of values; lists may be long."""
+    if _is(expression, "In"):
+        yield expression
+        yield from _lists(expression.value())
+        return
+    for each in items(expression.children()):
+        yield from _lists(each)
+
+
+def _literals(expression: Any) -> Iterator[str]:
+    """Yield the literals, but for those of lists, whose order does not count and which Spark prints in full."""
+    if _is(expression, "Literal"):
+        yield str(expression.toString())
+    for each in [expression.value()] if _is(expression, "In") else items(expression.children()):
+        yield from _literals(each)
+
+
+def _outline(part: Any, without: Collection[str]) -> str:
+    """Return the kind of an expression, and the value of a literal that is the same in each run."""
+    told = _is(part, "Literal") and _steady(part) and part.dataType().typeName() not in without
+    return str(part.toString() if told else part.getClass().getSimpleName())
+
+
 def _steady(leaf: Any) -> bool:
-    """Return whether a leaf of an expression is no literal of a type that a run's own time or chance has."""
-    return not _is(leaf, "Literal") or leaf.dataType().typeName() not in _OF_A_RUN
+    """Return whether a leaf of an expression is no literal of a type that a run's own time has."""
+    return not _is(leaf, "Literal") or leaf.dataType().typeName() not in _TIMES
 
 
 def _constant(node: Node) -> str:

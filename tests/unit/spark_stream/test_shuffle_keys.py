@@ -88,9 +88,9 @@ def shout(by: Callable[[str], str]) -> Callable[[str], str]:
     return lambda value: by(value)
 
 
-def looked_up(rows: DataFrame, folder: str) -> DataFrame:
-    """Add a column of a table in files."""
-    table = rows.sparkSession.read.schema("value bigint, name string").parquet(folder)
+def looked_up(rows: DataFrame, folder: str, those: Any = True) -> DataFrame:
+    """Add a column of a table in files, of those rows that are chosen."""
+    table = rows.sparkSession.read.schema("value bigint, name string").parquet(folder).where(F.lit(True) & those)
     return rows.join(F.broadcast(table), "value", "left").select(F.concat("name", F.lit("!")).alias("y"))
 
 
@@ -112,6 +112,13 @@ MAKES: dict[str, Callable[[DataFrame, str, int], DataFrame]] = {
         F.concat(F.lit(datetime.now(UTC)).cast("string"), F.lit(str(which))).alias("x")
     ),
     "a table": lambda rows, folder, which: looked_up(rows, f"{folder}/{which}"),
+    "rows of a table": lambda rows, folder, which: looked_up(rows, folder, F.col("name") == str(which)),
+    "a key of a join": lambda rows, folder, which: looked_up(
+        rows.withColumn("value", F.col("value") + which), folder
+    ).select("y"),
+    "a common table's rows": lambda rows, folder, which: rows.sparkSession.sql(
+        f"SELECT value + {which} AS x FROM {{rows}}", rows=rows
+    ),
     "another column": lambda rows, folder, which: rows.select(F.col(("value", "timestamp")[which]).cast("string")),
 }  # fmt: skip
 
@@ -139,6 +146,44 @@ def test_branches_are_told_whatever_columns_their_union_has_first(rows: DataFram
     assert moved(was.branches, now.branches)
 
 
+def test_common_table_is_the_same_in_each_branch(rows: DataFrame, spark: SparkSession) -> None:
+    """Spark gives the columns of a second reference other ids."""
+
+    def made(*topics: str) -> ShuffleKeys:
+        parts = (f"SELECT x, '{topic}' AS topic FROM r WHERE x > 0" for topic in topics)
+        text = f"WITH r AS (SELECT value % {len(topics)} AS x FROM {{rows}}) {' UNION ALL '.join(parts)}"
+        return noted(spark.sql(text, rows=rows))
+
+    was, now, other = made("a", "b"), made("b", "a"), made("a", "b", "c")
+    assert was.code == now.code != other.code
+    assert moved(was.branches, now.branches)
+
+
+def test_branches_are_told_although_a_function_of_all_of_them_was_mended(rows: DataFrame) -> None:
+    """That is the usual mend of a batch that cannot be finished."""
+
+    def made(by: Callable[[str], str], *topics: str) -> ShuffleKeys:
+        render = F.udf(shout(by), "string")(F.col("value").cast("string")).alias("x")
+        first, second = (rows.select(F.lit(topic).alias("topic"), render) for topic in topics)
+        return noted(first.union(second))
+
+    was = made(str.upper, "a", "b")
+    assert moved(was.branches, made(str.lower, "b", "a").branches)
+    assert not moved(was.branches, made(str.lower, "a", "b").branches)
+
+
+def test_list_of_values_counts_in_any_order_in_a_constant_table(rows: DataFrame, spark: SparkSession) -> None:
+    """It decides which rows the table has."""
+
+    def known(*values: int) -> ShuffleKeys:
+        table = spark.range(9).toDF("value").where(F.col("value").isin(*values))
+        return noted(
+            rows.select("value").join(table, "value").union(rows.select("value").join(table, "value", "left_anti"))
+        )
+
+    assert known(1, 2, 3).code == known(3, 1, 2).code != known(1, 2, 4).code
+
+
 def test_branch_that_has_moved_beside_a_mended_one_is_told(rows: DataFrame) -> None:
     """The mended one differs in more columns than before."""
     text = F.col("value").cast("string")
@@ -156,6 +201,9 @@ def test_branch_that_has_moved_beside_a_mended_one_is_told(rows: DataFrame) -> N
         (("a", "b"), ("b", "a"), True),
         (("a", "b"), ("a", "c"), False),
         (("a", "b"), ("b", "c"), True),
+        (("a", "b"), ("b", "b"), False),
+        (("a,x", "b,x"), ("b,y", "a,y"), True),
+        (("a,x", "b,x"), ("a,y", "b,y"), False),
         (("a", "b", "c"), ("a", "c", "b"), True),
         (("a", "a"), ("a", "a"), False),
         (("a", "a", "b"), ("a", "c", "b"), False),

@@ -25,11 +25,15 @@ from tailrace.spark_stream.executed import SINGLE, nodes, partitioning
 
 # The ids that Spark gives to columns, and the numbers by which it tells generated names apart.
 _IDS = re.compile(r"(_\d+)?#\d+L?")
+_ADDRESSES = re.compile(r"(?<=[\w\]\[;$])@[0-9a-f]{1,8}\b")
 _CUT_SHORT = " more fields"
 _NAMED = frozenset({"CTERelationRef", "SubqueryAlias", "View"})  # by names and numbers of this session
 _TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _SEEDS = frozenset({"integer", "long"})  # the types of the seeds that chance has, drawn anew at each start
 _BETWEEN = "\0"
+_PASSING = frozenset({"Project", "Union"})  # whose columns tell what they do
+_AND = ","
+_ENOUGH = 16  # characters of a digest that tells a few columns apart
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class ShuffleKeys:
 
     code: str
     printed: str  # of what Spark prints of the shuffles alone, which is all that earlier versions noted
-    branches: tuple[str, ...] = ()  # of what each branch of the unions makes, in their order
+    branches: tuple[str, ...] = ()  # digests of what each branch of the unions makes, in their order
 
 
 NONE = ShuffleKeys("", "")
@@ -75,30 +79,30 @@ def with_branches(keys: ShuffleKeys, query: Any, batch: Any, number: int) -> Shu
 
 
 def moved(was: tuple[str, ...], now: tuple[str, ...]) -> bool:
-    """Return whether a branch would be written by the tasks of another one.
+    """Return whether something that a branch made would now be written by the tasks of another one.
 
-    A branch that is at neither place is a mended one: its records stay where they were.
+    What is new is mended, and what two branches have now is still where it was.
     """
     if len(was) != len(now):
         return False
-    changed = [each for each in zip(was, now, strict=True) if each[0] != each[1]]
-    return not {then for then, _ in changed}.isdisjoint(this for _, this in changed)
+    before, after = ([set(each.split(_AND)) for each in cut] for cut in (was, now))
+    came = [mine - theirs for mine, theirs in zip(after, before, strict=True)]
+    went = [theirs - mine for mine, theirs in zip(after, before, strict=True)]
+    return not set().union(*came).isdisjoint(set().union(*went))
 
 
-def _made(union: Node, columns: _Columns) -> list[str]:
-    """Return digests of what each branch makes of its records.
+def _made(union: Node, columns: _Columns) -> Iterator[str]:
+    """Yield what tells each branch of a union: a digest of each column that it makes, and of each of its operators.
 
-    The columns in which the branches differ count in their order, in any order, as the first branch gives it, and all
-    columns in any order: if something of a branch has changed as well, one of these still tells it.
+    Columns count by their own names: a union by name puts them in the order of its first branch. A function counts
+    with its code and without, since a mended one may be that of all branches.
     """
-    every = [[columns.made_of(each) for each in branch.outputs] for branch in union.children]
-    differing = [place for place, texts in enumerate(zip(*every, strict=True)) if any(it != texts[0] for it in texts)]
-    parts = [[branch[place] for place in differing] for branch in every]
-    return [
-        *(_digest(["in order", *each]) for each in parts),
-        *(_digest(["in any order", *sorted(each)]) for each in parts),
-        *(_digest(["all", *sorted(each)]) for each in every),
-    ]
+    for branch in union.children:
+        found: set[str] = set()
+        for column in branch.outputs:
+            found |= {_digest([columns.names.get(column, ""), each]) for each in columns.made_of(column)}
+        found |= {_digest(columns.does(node)) for node in branch if node.name not in _PASSING | _NAMED}
+        yield _AND.join(sorted(each[:_ENOUGH] for each in found))
 
 
 def of_stream(executed: Node, names: ColumnNames) -> tuple[str, ...]:
@@ -125,7 +129,7 @@ class _Columns:
     _used: dict[int, None] = field(default_factory=dict)  # united columns below the keys, as they come
     _leaves: dict[int, Node] = field(default_factory=dict)  # what the columns that are not made of others are read from
     _known: dict[int, list[Any]] = field(default_factory=dict)
-    _told: dict[int, str] = field(default_factory=dict)
+    _told: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     def add(self, root: Node, before: Node | None = None) -> None:
         """Note what each operator makes; an RDD of the batch holds the columns of the query `before` it."""
@@ -144,6 +148,11 @@ class _Columns:
                 theirs = items(before.plan.output()) if before is not None else []
                 if _holds_rows(node) and len(theirs) == len(outputs):
                     self._note({mine: [each] for mine, each in zip(own, theirs, strict=True)})
+                continue
+            if node.name == "CTERelationRef":  # one that comes again has columns of its own
+                theirs = items(node.children[0].plan.output())
+                pairs = zip(node.outputs, theirs, strict=True)
+                self._note({mine: [each] for mine, each in pairs if mine in own})
                 continue
             named = {each.exprId().id(): [each.child()] for each in node.expressions if _is(each, "Alias")}
             named |= {column: [call] for column, call in evaluated(node).items()}
@@ -176,31 +185,42 @@ class _Columns:
             done.update(left)
         return found
 
-    def made_of(self, column: int) -> str:
-        """Return a digest of what a column of a branch holds, but for what chance or the time makes of it.
+    def made_of(self, column: int) -> tuple[str, str]:
+        """Return digests of what a column holds, with the code of its functions and without.
 
-        Spark gives the columns of later branches other ids, by operators that the first one does not have.
+        Both leave out what chance or the time makes of it. Spark gives the columns of later branches other ids, by
+        operators that the first one does not have.
         """
         if column not in self._told:
-            self._told[column] = ""
+            self._told[column] = ("", "")
             made = self.made.get(column)
             if made is not None and len(made) == 1 and _is(made[0], "AttributeReference"):
                 self._told[column] = self.made_of(made[0].exprId().id())
             elif made is not None:
-                self._told[column] = _digest([self._made_of(each) for each in made])
+                every = [self._made_of(each) for each in made]
+                self._told[column] = _digest([each for each, _ in every]), _digest([each for _, each in every])
             else:
                 leaf = self._leaves.get(column)
-                self._told[column] = _digest([self.names.get(column, ""), "" if leaf is None else _table(leaf)])
+                told = _digest([self.names.get(column, ""), "" if leaf is None else _table(leaf)])
+                self._told[column] = told, told
         return self._told[column]
 
-    def _made_of(self, expression: Any) -> list[Any]:
+    def does(self, node: Node) -> list[Any]:
+        """Describe an operator, without the code of its functions."""
+        if not node.children:
+            return [_table(node)]
+        kind = [node.name, join_type(node) if node.name == "Join" else ""]
+        return [*kind, *(self._made_of(each)[1] for each in node.expressions)]
+
+    def _made_of(self, expression: Any) -> tuple[list[Any], list[Any]]:
         steady = expression.deterministic()
-        if steady and all(map(_steady, items(expression.collectLeaves()))):
+        if steady and all(map(_steady, _literals(expression))):
             text: Any = _written(expression)
         else:
             text = [_outline(each, () if steady else _SEEDS) for each in walk(expression)]
         functions = [function_digest.digest(each) for each in commands(expression)]
-        return [text, *functions, *(self.made_of(each) for each in references(expression))]
+        below = [self.made_of(each) for each in references(expression)]
+        return [text, *functions, *(each for each, _ in below)], [text, *(each for _, each in below)]
 
     def _text(self, expression: Any) -> list[Any]:
         self.functions += [function_digest.digest(each) for each in commands(expression)]
@@ -241,8 +261,8 @@ def _written(expression: Any) -> str:
             listed = ",".join(sorted(each.list().mkString(_BETWEEN).split(_BETWEEN)))
             text = text.replace(each.toString(), f"{each.value().toString()} IN ({listed})")
     if _CUT_SHORT in text:
-        text += ",".join(_literals(expression))
-    return _IDS.sub("", text)
+        text += ",".join(str(each.toString()) for each in _literals(expression))
+    return _without_ids(text)
 
 
 def _lists(expression: Any) -> Iterator[Any]:
@@ -255,10 +275,10 @@ def _lists(expression: Any) -> Iterator[Any]:
         yield from _lists(each)
 
 
-def _literals(expression: Any) -> Iterator[str]:
+def _literals(expression: Any) -> Iterator[Any]:
     """Yield the literals, but for those of lists, whose order does not count and which Spark prints in full."""
     if _is(expression, "Literal"):
-        yield str(expression.toString())
+        yield expression
     for each in [expression.value()] if _is(expression, "In") else items(expression.children()):
         yield from _literals(each)
 
@@ -269,9 +289,9 @@ def _outline(part: Any, without: Collection[str]) -> str:
     return str(part.toString() if told else part.getClass().getSimpleName())
 
 
-def _steady(leaf: Any) -> bool:
-    """Return whether a leaf of an expression is no literal of a type that a run's own time has."""
-    return not _is(leaf, "Literal") or leaf.dataType().typeName() not in _TIMES
+def _steady(literal: Any) -> bool:
+    """Return whether a literal is of no type that a run's own time has."""
+    return literal.dataType().typeName() not in _TIMES
 
 
 def _constant(node: Node) -> str:
@@ -280,7 +300,14 @@ def _constant(node: Node) -> str:
         return str(node.plan.toSQL("t"))
     if node.name == "Range":  # Spark would add the number of cores
         return f"Range {node.plan.start()} {node.plan.end()} {node.plan.step()}"
-    return _IDS.sub("", node.plan.simpleString(25))
+    if node.children:
+        return json.dumps([node.name, join_type(node) if node.name == "Join" else "", *map(_written, node.expressions)])
+    return _without_ids(node.plan.simpleString(25))
+
+
+def _without_ids(text: str) -> str:
+    """Leave out the ids of columns and the addresses of objects, which each process gives anew."""
+    return _ADDRESSES.sub("", _IDS.sub("", text))
 
 
 def _is(expression: Any, kind: str) -> bool:

@@ -39,6 +39,12 @@ def test_list_of_values_counts_in_any_order(rows: DataFrame) -> None:
     assert first.code != other.code
 
 
+def test_address_of_a_person_counts(rows: DataFrame) -> None:
+    """It is no address of an object in this process."""
+    first, second = (noted(split(rows, F.col("value").cast("string") == each)) for each in ("a@beef", "a@face"))
+    assert first.code != second.code
+
+
 def test_condition_counts_in_full_where_spark_cuts_it_short(rows: DataFrame) -> None:
     """Spark prints the first 25 arguments of a call."""
 

@@ -25,7 +25,7 @@ from tailrace.spark_stream.executed import SINGLE, nodes, partitioning
 
 # The ids that Spark gives to columns, and the numbers by which it tells generated names apart.
 _IDS = re.compile(r"(_\d+)?#\d+L?")
-_ADDRESSES = re.compile(r"(?<=[\w\]\[;$])@[0-9a-f]{1,8}\b")
+_ADDRESSES = re.compile(r"(?<=\[[BCDFIJSZ])@[0-9a-f]{1,8}\b")
 _CUT_SHORT = " more fields"
 _NAMED = frozenset({"CTERelationRef", "SubqueryAlias", "View"})  # by names and numbers of this session
 _TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
@@ -306,7 +306,7 @@ def _constant(node: Node) -> str:
 
 
 def _without_ids(text: str) -> str:
-    """Leave out the ids of columns and the addresses of objects, which each process gives anew."""
+    """Leave out the ids of columns and the addresses of Java's arrays, which each process gives anew."""
     return _ADDRESSES.sub("", _IDS.sub("", text))
 
 

@@ -10,27 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tailrace.driver.branches import Choice, choices, records_of, streams, unions
-from tailrace.driver.catalyst import Node, evaluated, items, references, tree, walk
+from tailrace.driver.catalyst import Node, evaluated, items, references, tree
 from tailrace.driver.column_names import ColumnNames
-from tailrace.driver.dealing import join_type
 from tailrace.driver.python_functions import commands
 from tailrace.spark_stream import function_digest
 from tailrace.spark_stream.executed import SINGLE, nodes, partitioning
+from tailrace.spark_stream.steady_text import constant, holds_rows, is_a, operator, steadily_written, table, written
 
-# The ids that Spark gives to columns, and the numbers by which it tells generated names apart.
-_IDS = re.compile(r"(_\d+)?#\d+L?")
-_ADDRESSES = re.compile(r"(?<=\[[BCDFIJSZ])@[0-9a-f]{1,8}\b")
-_CUT_SHORT = " more fields"
 _NAMED = frozenset({"CTERelationRef", "SubqueryAlias", "View"})  # by names and numbers of this session
-_TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
-_SEEDS = frozenset({"integer", "long"})  # the types of the seeds that chance has, drawn anew at each start
-_BETWEEN = "\0"
 _PASSING = frozenset({"Project", "Union"})  # whose columns tell what they do
 _AND = ","
 _ENOUGH = 16  # characters of a digest that tells a few columns apart
@@ -130,6 +122,7 @@ class _Columns:
     _leaves: dict[int, Node] = field(default_factory=dict)  # what the columns that are not made of others are read from
     _known: dict[int, list[Any]] = field(default_factory=dict)
     _told: dict[int, tuple[str, str]] = field(default_factory=dict)
+    _digests: dict[bytes, str] = field(default_factory=dict)  # of functions, by their pickles
 
     def add(self, root: Node, before: Node | None = None) -> None:
         """Note what each operator makes; an RDD of the batch holds the columns of the query `before` it."""
@@ -146,7 +139,7 @@ class _Columns:
             if not node.children:
                 self._leaves |= dict.fromkeys(own, node)
                 theirs = items(before.plan.output()) if before is not None else []
-                if _holds_rows(node) and len(theirs) == len(outputs):
+                if holds_rows(node) and len(theirs) == len(outputs):
                     self._note({mine: [each] for mine, each in zip(own, theirs, strict=True)})
                 continue
             if node.name == "CTERelationRef":  # one that comes again has columns of its own
@@ -154,9 +147,11 @@ class _Columns:
                 pairs = zip(node.outputs, theirs, strict=True)
                 self._note({mine: [each] for mine, each in pairs if mine in own})
                 continue
-            named = {each.exprId().id(): [each.child()] for each in node.expressions if _is(each, "Alias")}
+            named = {each.exprId().id(): [each.child()] for each in node.expressions if is_a(each, "Alias")}
             named |= {column: [call] for column, call in evaluated(node).items()}
-            unnamed = [each for each in node.expressions if not (_is(each, "Alias") or _is(each, "AttributeReference"))]
+            unnamed = [
+                each for each in node.expressions if not (is_a(each, "Alias") or is_a(each, "AttributeReference"))
+            ]
             self._note({each: named.get(each, unnamed) for each in own})
 
     def _note(self, made: dict[int, list[Any]]) -> None:
@@ -170,10 +165,9 @@ class _Columns:
 
     def choice(self, choice: Choice) -> list[Any]:
         """Describe what decides which records come out of an operator of a branch."""
-        kind = [choice.node.name, join_type(choice.node) if choice.node.name == "Join" else ""]
         below = [each for table in choice.tables for each in table if table is not choice.node]
-        tables = [_constant(each) for each in below if each.name not in _NAMED]
-        return [*kind, *(self._text(each) for each in choice.expressions), *tables]
+        tables = [constant(each) for each in below if each.name not in _NAMED]
+        return [*operator(choice.node), *(self._text(each) for each in choice.expressions), *tables]
 
     def others(self) -> list[list[Any]]:
         """Describe what other branches of unions make of the columns that were described, by their first branches."""
@@ -194,37 +188,37 @@ class _Columns:
         if column not in self._told:
             self._told[column] = ("", "")
             made = self.made.get(column)
-            if made is not None and len(made) == 1 and _is(made[0], "AttributeReference"):
+            if made is not None and len(made) == 1 and is_a(made[0], "AttributeReference"):
                 self._told[column] = self.made_of(made[0].exprId().id())
             elif made is not None:
                 every = [self._made_of(each) for each in made]
                 self._told[column] = _digest([each for each, _ in every]), _digest([each for _, each in every])
             else:
                 leaf = self._leaves.get(column)
-                told = _digest([self.names.get(column, ""), "" if leaf is None else _table(leaf)])
+                told = _digest([self.names.get(column, ""), "" if leaf is None else table(leaf)])
                 self._told[column] = told, told
         return self._told[column]
 
     def does(self, node: Node) -> list[Any]:
         """Describe an operator, without the code of its functions."""
         if not node.children:
-            return [_table(node)]
-        kind = [node.name, join_type(node) if node.name == "Join" else ""]
-        return [*kind, *(self._made_of(each)[1] for each in node.expressions)]
+            return [table(node)]
+        return [*operator(node), *(self._made_of(each)[1] for each in node.expressions)]
 
     def _made_of(self, expression: Any) -> tuple[list[Any], list[Any]]:
-        steady = expression.deterministic()
-        if steady and all(map(_steady, _literals(expression))):
-            text: Any = _written(expression)
-        else:
-            text = [_outline(each, () if steady else _SEEDS) for each in walk(expression)]
-        functions = [function_digest.digest(each) for each in commands(expression)]
+        text = steadily_written(expression)
         below = [self.made_of(each) for each in references(expression)]
-        return [text, *functions, *(each for each, _ in below)], [text, *(each for _, each in below)]
+        return [text, *self._code(expression), *(each for each, _ in below)], [text, *(each for _, each in below)]
 
     def _text(self, expression: Any) -> list[Any]:
-        self.functions += [function_digest.digest(each) for each in commands(expression)]
-        return [_written(expression), *(self._origin(each) for each in references(expression))]
+        self.functions += self._code(expression)
+        return [written(expression), *(self._origin(each) for each in references(expression))]
+
+    def _code(self, expression: Any) -> list[str]:
+        """Return digests of the Python functions in an expression."""
+        found = list(commands(expression))
+        self._digests |= {each: function_digest.digest(each) for each in found if each not in self._digests}
+        return [self._digests[each] for each in found]
 
     def _origin(self, column: int) -> list[Any]:
         if column in self._united:
@@ -235,80 +229,3 @@ class _Columns:
             name = self.names.get(column, "")
             self._known[column] = [name] if made is None else [self._text(each) for each in made]
         return self._known[column]
-
-
-def _holds_rows(leaf: Node) -> bool:
-    """Return whether a leaf is an RDD, which may be that of the batch."""
-    return "ExistingRDD" in leaf.name or leaf.name == "LogicalRDD"
-
-
-def _table(leaf: Node) -> str:
-    """Describe where the rows of a table come from, as far as Spark tells; of the records' source, nothing."""
-    if _holds_rows(leaf) or "Stream" in leaf.name:
-        return ""
-    if leaf.name == "LocalRelation":
-        return f"LocalRelation {leaf.plan.data().hashCode()}"
-    if leaf.name in {"LogicalRelation", "Relation"} and _is(leaf.plan.relation(), "HadoopFsRelation"):
-        return str(leaf.plan.relation().location().rootPaths().mkString(","))
-    return _constant(leaf)
-
-
-def _written(expression: Any) -> str:
-    """Return an expression as Spark prints it, whatever order a set has in this process, and in full."""
-    text = str(expression.toString())
-    if " IN (" in text:
-        for each in _lists(expression):
-            listed = ",".join(sorted(each.list().mkString(_BETWEEN).split(_BETWEEN)))
-            text = text.replace(each.toString(), f"{each.value().toString()} IN ({listed})")
-    if _CUT_SHORT in text:
-        text += ",".join(str(each.toString()) for each in _literals(expression))
-    return _without_ids(text)
-
-
-def _lists(expression: Any) -> Iterator[Any]:
-    """Yield the comparisons with a list of values; lists may be long."""
-    if _is(expression, "In"):
-        yield expression
-        yield from _lists(expression.value())
-        return
-    for each in items(expression.children()):
-        yield from _lists(each)
-
-
-def _literals(expression: Any) -> Iterator[Any]:
-    """Yield the literals, but for those of lists, whose order does not count and which Spark prints in full."""
-    if _is(expression, "Literal"):
-        yield expression
-    for each in [expression.value()] if _is(expression, "In") else items(expression.children()):
-        yield from _literals(each)
-
-
-def _outline(part: Any, without: Collection[str]) -> str:
-    """Return the kind of an expression, and the value of a literal that is the same in each run."""
-    told = _is(part, "Literal") and _steady(part) and part.dataType().typeName() not in without
-    return str(part.toString() if told else part.getClass().getSimpleName())
-
-
-def _steady(literal: Any) -> bool:
-    """Return whether a literal is of no type that a run's own time has."""
-    return literal.dataType().typeName() not in _TIMES
-
-
-def _constant(node: Node) -> str:
-    """Describe an operator of a table that cannot change, with its rows if the plan holds them."""
-    if node.name == "LocalRelation" and not node.plan.data().isEmpty():
-        return str(node.plan.toSQL("t"))
-    if node.name == "Range":  # Spark would add the number of cores
-        return f"Range {node.plan.start()} {node.plan.end()} {node.plan.step()}"
-    if node.children:
-        return json.dumps([node.name, join_type(node) if node.name == "Join" else "", *map(_written, node.expressions)])
-    return _without_ids(node.plan.simpleString(25))
-
-
-def _without_ids(text: str) -> str:
-    """Leave out the ids of columns and the addresses of Java's arrays, which each process gives anew."""
-    return _ADDRESSES.sub("", _IDS.sub("", text))
-
-
-def _is(expression: Any, kind: str) -> bool:
-    return bool(expression.getClass().getSimpleName() == kind)

@@ -1,0 +1,114 @@
+"""Expressions and operators of a plan as texts that are the same in each process that plans the same.
+
+Spark prints the ids of columns and the addresses of arrays, lists in the order that a set has in this process, and the
+number of cores; and it cuts long calls short.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from tailrace.driver.catalyst import Node, items, walk
+from tailrace.driver.dealing import join_type
+
+# The ids that Spark gives to columns, and the numbers by which it tells generated names apart.
+_IDS = re.compile(r"(_\d+)?#\d+L?")
+_ADDRESSES = re.compile(r"(?<=\[[BCDFIJSZ])@[0-9a-f]{1,8}\b")
+_CUT_SHORT = " more fields"
+_TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
+_SEEDS = frozenset({"integer", "long"})  # the types of the seeds that chance has, drawn anew at each start
+_BETWEEN = "\0"
+
+
+def holds_rows(leaf: Node) -> bool:
+    """Return whether a leaf is an RDD, which may be that of the batch."""
+    return "ExistingRDD" in leaf.name or leaf.name == "LogicalRDD"
+
+
+def operator(node: Node) -> list[str]:
+    """Return the kind of an operator."""
+    return [node.name, join_type(node) if node.name == "Join" else ""]
+
+
+def table(leaf: Node) -> str:
+    """Describe where the rows of a table come from, as far as Spark tells; of the records' source, nothing."""
+    if holds_rows(leaf) or "Stream" in leaf.name:
+        return ""
+    if leaf.name == "LocalRelation":
+        return f"LocalRelation {leaf.plan.data().hashCode()}"
+    if leaf.name in {"LogicalRelation", "Relation"} and is_a(leaf.plan.relation(), "HadoopFsRelation"):
+        return str(leaf.plan.relation().location().rootPaths().mkString(","))
+    return constant(leaf)
+
+
+def written(expression: Any) -> str:
+    """Return an expression as Spark prints it, whatever order a set has in this process, and in full."""
+    text = str(expression.toString())
+    if " IN (" in text:
+        for each in _lists(expression):
+            listed = ",".join(sorted(each.list().mkString(_BETWEEN).split(_BETWEEN)))
+            text = text.replace(each.toString(), f"{each.value().toString()} IN ({listed})")
+    if _CUT_SHORT in text:
+        text += ",".join(str(each.toString()) for each in _literals(expression))
+    return _without_ids(text)
+
+
+def steadily_written(expression: Any) -> str | list[str]:
+    """Return an expression without what chance or the time makes of it in each run."""
+    steady = expression.deterministic()
+    if steady and all(map(_steady, _literals(expression))):
+        return written(expression)
+    return [_outline(each, () if steady else _SEEDS) for each in walk(expression)]
+
+
+def _lists(expression: Any) -> Iterator[Any]:
+    """Yield the comparisons with a list of values; lists may be long."""
+    if is_a(expression, "In"):
+        yield expression
+        yield from _lists(expression.value())
+        return
+    for each in items(expression.children()):
+        yield from _lists(each)
+
+
+def _literals(expression: Any) -> Iterator[Any]:
+    """Yield the literals, but for those of lists, whose order does not count and which Spark prints in full."""
+    if is_a(expression, "Literal"):
+        yield expression
+    for each in [expression.value()] if is_a(expression, "In") else items(expression.children()):
+        yield from _literals(each)
+
+
+def _outline(part: Any, without: Collection[str]) -> str:
+    """Return the kind of an expression, and the value of a literal that is the same in each run."""
+    told = is_a(part, "Literal") and _steady(part) and part.dataType().typeName() not in without
+    return str(part.toString() if told else part.getClass().getSimpleName())
+
+
+def _steady(literal: Any) -> bool:
+    """Return whether a literal is of no type that a run's own time has."""
+    return literal.dataType().typeName() not in _TIMES
+
+
+def constant(node: Node) -> str:
+    """Describe an operator of a table that cannot change, with its rows if the plan holds them."""
+    if node.name == "LocalRelation" and not node.plan.data().isEmpty():
+        return str(node.plan.toSQL("t"))
+    if node.name == "Range":  # Spark would add the number of cores
+        return f"Range {node.plan.start()} {node.plan.end()} {node.plan.step()}"
+    if node.children:
+        return json.dumps([*operator(node), *map(written, node.expressions)])
+    return _without_ids(node.plan.simpleString(25))
+
+
+def _without_ids(text: str) -> str:
+    """Leave out the ids of columns and the addresses of Java's arrays, which each process gives anew."""
+    return _ADDRESSES.sub("", _IDS.sub("", text))
+
+
+def is_a(expression: Any, kind: str) -> bool:
+    """Return whether an expression, or a part of a plan, is of this class of Spark's."""
+    return bool(expression.getClass().getSimpleName() == kind)

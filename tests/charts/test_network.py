@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.helm import Resource, named, of_kind, render
+from support.helm import Resource, named, of_kind, pods, render
 
 COUNTS = {
     "name": "counts",
@@ -81,7 +81,21 @@ def test_other_clients_can_be_admitted_to_the_brokers() -> None:
     [kafka] = of_kind(render(values={"kafka": {"strimzi": {"clients": [theirs]}}}), "Kafka")
     [listener] = kafka["spec"]["kafka"]["listeners"]
     ours = {"podSelector": {"matchLabels": {"tailrace.dev/release": "t"}}}
-    assert listener["networkPolicyPeers"] == [ours, theirs]
+    pipelines = {"key": "tailrace.dev/component", "operator": "In", "values": ["driver", "executor", "test"]}
+    assert listener["networkPolicyPeers"] == [ours, {"podSelector": {"matchExpressions": [pipelines]}}, theirs]
+
+
+def test_pipelines_of_the_operator_may_reach_the_brokers_of_a_release() -> None:
+    """The operator makes each of them a release of its own."""
+    [kafka] = of_kind(render(), "Kafka")
+    [listener] = kafka["spec"]["kafka"]["listeners"]
+    [admitted] = [
+        each for peer in listener["networkPolicyPeers"] for each in peer["podSelector"].get("matchExpressions", ())
+    ]
+    elsewhere = render(values={"kafka": {"strimzi": {"create": False, "cluster": "streams-kafka"}}}, name="orders")
+    labels = [each["metadata"]["labels"][admitted["key"]] for each in pods(elsewhere).values()]
+    assert labels
+    assert set(labels) <= set(admitted["values"])
 
 
 def test_dns_ports_can_be_set() -> None:

@@ -41,13 +41,17 @@ def test_file_arrives_unchanged(text: str) -> None:
     assert revision(made)["data"]["a.txt"] == text
 
 
-@pytest.mark.parametrize("name", ["2024", "1e3", "true", "null"])
+@pytest.mark.parametrize("name", ["2024", "1e3", "true", "null", "no"])
 def test_name_that_yaml_could_misread_stays_text(name: str) -> None:
     """For a release and a pipeline; Kubernetes refuses a label that is a number."""
     made = render(values={"pipelines": [{"name": name, "config": TWEETS}]}, name=name)
     for each in made:
         assert all(isinstance(value, str) for value in each["metadata"]["labels"].values()), each["metadata"]
+        assert isinstance(each["metadata"]["name"], str), each["metadata"]
+    [role] = [each for each in of_kind(made, "RoleBinding") if each["metadata"]["name"] == name]
+    assert [each["name"] for each in role["subjects"]] == [role["roleRef"]["name"]] == [name]
     for pod in pods(made).values():
+        assert isinstance(pod["spec"].get("serviceAccountName", ""), str)
         assert pod["metadata"]["labels"]["tailrace.dev/pipeline"] == name
         assert pod["metadata"]["labels"]["tailrace.dev/release"] == name
 

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from support.helm import CHART, tool
-from tailrace.config.resource import DIGEST, FAILED, OWNER, STABLE
+from tailrace.config.resource import DIGEST, FAILED, OPERATION, OWNER, STABLE
+from tailrace.errors import ConfigInvalid
 from tailrace_operator import reconcile
 from tailrace_operator.build import Builder
 from tailrace_operator.cache import Cache
@@ -105,6 +106,45 @@ def test_nothing_is_made_for_a_pipeline_that_is_gone(uid: str) -> None:
     one.reconcile(KEY)
     assert "Deployment" not in api.applied
     assert one.reconcile(KEY) == ""
+
+
+class Refusing(Api):
+    """An API server that refuses objects of one kind."""
+
+    refuses = "Deployment"
+
+    def apply(self, body: Object) -> Object:
+        """Refuse it with the server's words."""
+        if body["kind"] == self.refuses:
+            raise ConfigInvalid(f"the API server refuses the {self.refuses}: no volume typo", kept="all")
+        return super().apply(body)
+
+
+def test_object_that_the_api_server_refuses_is_told_in_the_status() -> None:
+    """It was only in the operator's log, and the status said what was true before."""
+    api = Refusing("u")
+    one, _ = made(api)
+    assert one.reconcile(KEY) == "Invalid"
+    [accepted] = [each for each in api.statuses[-1]["conditions"] if each["type"] == "Accepted"]
+    assert (accepted["status"], accepted["reason"]) == ("False", "Invalid")
+    assert "no volume typo" in accepted["message"]
+
+
+def test_operation_whose_job_the_api_server_refuses_has_failed() -> None:
+    """The pipeline would rest for ever."""
+    api = Refusing("u")
+    api.refuses = "Job"
+    one, cache = made(api)
+    about = {
+        "name": "look", "namespace": "ns", "uid": "o", "creationTimestamp": "2026-01-01", "resourceVersion": "7",
+    }  # fmt: skip
+    asked = {"metadata": about, "spec": {"pipeline": KEY.name, "run": ["offsets", "show"]}}
+    cache.put(OPERATION, asked)
+    api.objects[OPERATION] = [asked]
+    one.reconcile(KEY)
+    one.reconcile(KEY)
+    told, *_ = [each for each in api.statuses if each.get("phase") == "Failed"]
+    assert "no volume typo" in told["message"]
 
 
 @pytest.mark.parametrize("labels", [{}, {OWNER: "orders-of-another"}])

@@ -21,7 +21,8 @@ from support.threads import Deliver, Line, Tearing, Torn, deleted, first_part_on
 from tailrace import errors
 from tailrace.admin.backfill import Extent, Request, begin, derived, extent
 from tailrace.admin.since import first_since
-from tailrace.cli.backfill import told_apart
+from tailrace.cli.backfill import _deliver, told_apart
+from tailrace.cli.terminal import Output
 from tailrace.config import Pipeline
 from tailrace.driver.thread_engine import ThreadEngine
 from tailrace.kafka.cluster import Cluster
@@ -329,6 +330,21 @@ def test_range_of_a_topic_that_is_created_again_before_it_is_recorded_is_refused
     settled(pipeline, asked)
     run_backfill(one, pipeline)
     assert one.values(topic) == wanted
+
+
+def test_finished_backfill_whose_topic_is_gone_says_so(one: Line, capsys: pytest.CaptureFixture[str]) -> None:
+    """What it delivered is gone too, and the command would not deliver it again."""
+    fill(one.kafka, one.source, 2, 5)
+    topic = into(one)
+    asked = request(topic)
+    pipeline = derived(one.pipeline(), asked, datetime.now(UTC))
+    settled(pipeline, asked)
+    run_backfill(one, pipeline)
+    _deliver(pipeline, one.folder, asked, Output.TEXT, dry_run=False)
+    assert "it was finished before" in capsys.readouterr().err
+    deleted(one, topic)
+    with pytest.raises(errors.TopicUnknown, match="the topic that it has written to"):
+        _deliver(pipeline, one.folder, asked, Output.TEXT, dry_run=False)
 
 
 @pytest.mark.slow

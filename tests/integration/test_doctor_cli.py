@@ -93,10 +93,18 @@ def test_pattern_that_matches_nothing_is_a_warning(setup: Setup) -> None:
 
 def test_ledger_with_too_few_partitions_fails(setup: Setup) -> None:
     """The hint has the required number."""
-    setup.config["sink"]["partitions"] = 9
+    setup.config["process"] = {"partitions": 9}
     checks, code = setup.run()
     assert (checks["ledger"]["state"], code) == ("fail", 1)
     assert "at least 9 partitions" in checks["ledger"]["hint"]
+
+
+def test_ledger_with_fewer_partitions_than_the_source_passes(setup: Setup, tailrace_topics: Topics) -> None:
+    """A batch without a shuffle is fitted to the ledger, as `run` does."""
+    setup.config["source"]["topics"] = [tailrace_topics("wide", partitions=9)]
+    setup.config["sink"]["partitions"] = 9
+    checks, code = setup.run()
+    assert (checks["ledger"]["state"], code) == ("ok", 0)
 
 
 def test_ledger_without_compaction_fails(setup: Setup, tailrace_topics: Topics) -> None:

@@ -210,7 +210,9 @@ def test_open_batch_is_refused_until_it_is_finished_or_given_up(bench: MakeBench
     with pytest.raises(errors.BatchOpen, match=r"batch 1 of .* is open: 1 of its 1") as caught:
         call("set", file, f"{one.source}:0=0", "--yes")
     assert f"tailrace run {file} --batch" in caught.value.then
-    assert answer("show", file)["state"] == "open"
+    shown = answer("show", file)
+    assert shown["state"] == "open"
+    assert [(each["begins"], each["next"]) for each in shown["offsets"]] == [(2, 4)]
     assert answer("set", file, f"{one.source}:0=3", "--yes", "--give-up")["changed"] is True
     one.run()
     assert one.values() == [*numbered(0, 2), *numbered(3, 4)]

@@ -86,11 +86,11 @@
 {{/* Variables of driver or executors. */}}
 {{- define "tailrace.env" -}}
 {{- range $name, $from := include "tailrace.secrets" . | fromJson }}
-- name: {{ $name }}
+- name: {{ $name | quote }}
   valueFrom: {secretKeyRef: {name: {{ $from.secret | quote }}, key: {{ $from.key | quote }}}}
 {{- end }}
 {{- range $name, $value := (include "tailrace.role" . | fromJson).env }}
-- name: {{ $name }}
+- name: {{ $name | quote }}
   # A number as it was written: Go would write 5e+06.
   value: {{ ternary $value (toJson $value) (kindIs "string" $value) | quote }}
 {{- end }}

@@ -3,7 +3,7 @@
 {{- $of := dict "root" .root "component" "test" "p" .p -}}
 {{- $role := include "tailrace.role" $of | fromJson -}}
 restartPolicy: Never
-serviceAccountName: {{ include "tailrace.pipeline.fullname" . }}
+serviceAccountName: {{ include "tailrace.pipeline.fullname" . | quote }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- with include "tailrace.pullSecrets" .root }}{{ . }}{{ end }}

@@ -22,7 +22,7 @@
           name: {{ include "tailrace.kafka.cluster" .root }}-cluster-ca-cert
           items: [{key: ca.crt, path: ca.crt}]
       - secret:
-          name: {{ include "tailrace.pipeline.fullname" . }}
+          name: {{ include "tailrace.pipeline.fullname" . | quote }}
           items: [{key: user.crt, path: user.crt}, {key: user.key, path: user.key}]
       {{- else }}
       {{- with $external.ca.secret }}

@@ -32,7 +32,9 @@ def main(arguments: list[str]) -> int:
         if helm is None:
             what = f"the program {given.helm} is not there"
             raise ConfigInvalid(what, kept="nothing was changed", then="install Helm, or say --helm PATH")
-        operator = Operator(load(given.chart, given.platform), helm, ApiServer.around(), given.threads)
+        api = ApiServer.around()
+        api.require_definitions()
+        operator = Operator(load(given.chart, given.platform), helm, api, given.threads)
     except TailraceError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

@@ -24,7 +24,7 @@ _ALL = len({KINDS[kind] for kind in OPTIONAL})
 _AGAIN = 60.0  # seconds; looking for a kind that is not there asks for all that are
 _LIMIT = 20.0  # seconds for one request
 _SECRET = ("Secret", "ConfigMap")  # only whether they exist is asked, and nothing of what they hold
-_REFUSED = (400, 403, 422, 500)  # the last of a value whose type is another one
+_REFUSED = frozenset({400, 403, 422, 500})  # the last of a value whose type is another one
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _VERSIONS = {
     **KINDS,
@@ -64,6 +64,18 @@ class ApiServer:
                 ) from error
         return cls(client.ApiClient())
 
+    def require_definitions(self) -> None:
+        """Refuse a cluster without the operator's own kinds: a watch of a kind that is not there never begins."""
+        try:
+            for kind in (KIND, OPERATION):
+                self._resource(kind)
+        except ResourceNotFoundError as error:
+            raise ConfigInvalid(
+                f"the cluster does not know the kinds {KIND} and {OPERATION} of {GROUP}",
+                kept="nothing was changed",
+                then="helm install tailrace-crds charts/tailrace-crds; Kubernetes starts the operator again",
+            ) from error
+
     def known(self) -> frozenset[str]:
         """Return the API versions of other operators that this cluster has; those that lack are asked for again."""
         now = time.monotonic()
@@ -87,11 +99,13 @@ class ApiServer:
                 _request_timeout=_LIMIT,
             )
         except ApiException as error:
-            # A person wrote the shadow's spec as an overlay, whose values only the definition knows.
-            if body["kind"] not in (KIND, OPERATION) or error.status not in _REFUSED:
+            # A person wrote parts of it, whose values only the API server knows; a shadow's spec as an overlay.
+            own = body["kind"] in (KIND, OPERATION)
+            if error.status not in (_REFUSED if own else _REFUSED - {500}):
                 raise
             what = f"the API server refuses the {body['kind']}: {' '.join(_words(error).split())}"
-            raise ConfigInvalid(what, kept="what runs was left as it is", then="correct spec.shadow") from error
+            then = "correct spec.shadow" if own else "correct the spec"
+            raise ConfigInvalid(what, kept="the driver's Deployment was left as it is", then=then) from error
         return _plain(made)
 
     def list(self, kind: str, namespace: str, selector: str) -> list[Object]:

@@ -145,6 +145,7 @@ class JobState(StrEnum):
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
+    OF_ANOTHER = "of another"  # of an operation that had the name before
 
 
 @dataclass(frozen=True)

@@ -101,12 +101,15 @@ def _overdue(body: Mapping[str, Any], now: float) -> bool:
 
 
 def turn(found: Found) -> Operation | None:
-    """Return the operation whose turn it is, with the state of its Job."""
+    """Return the operation whose turn it is, with the state of its Job.
+
+    Kubernetes deletes the Job of an operation a while after it, and a new one of that name has not run by then.
+    """
     operation = operate.next_of([operate.parse(each) for each in found.operations])
     if operation is None:
         return None
     job = next((each for each in found.jobs if each["metadata"]["name"] == operation.name), None)
-    return replace(operation, job=operate.state(job))
+    return replace(operation, job=operate.state(job, operation.uid))
 
 
 def rollout(body: Mapping[str, Any]) -> Rollout:

@@ -45,10 +45,12 @@ def parse(body: Mapping[str, Any]) -> Operation:
     )
 
 
-def state(body: Mapping[str, Any] | None) -> JobState:
-    """Return how far an operation's Job is."""
+def state(body: Mapping[str, Any] | None, uid: str) -> JobState:
+    """Return how far the Job is of the operation that has this uid."""
     if body is None:
         return JobState.NONE
+    if not any(each["uid"] == uid for each in body["metadata"].get("ownerReferences") or ()):
+        return JobState.OF_ANOTHER
     conditions = {each["type"]: each["status"] for each in (body.get("status") or {}).get("conditions", ())}
     if conditions.get("Complete") == "True":
         return JobState.DONE

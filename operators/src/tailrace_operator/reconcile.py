@@ -81,7 +81,10 @@ class Reconciler:
             return ""
         refused = self._validate(seen)
         choice = self._gated(seen, self._possible(seen, decide(seen, refused)))
-        seen = self._apply(seen, choice)
+        try:
+            seen = self._apply(seen, choice)
+        except ConfigInvalid as error:  # the API server refuses an object
+            choice = replace(choice, run=None, hold=Hold.INVALID, why=error.what)
         self._operate(seen, choice)
         return self._report(seen, choice, self._shadows.follow(seen, choice))
 
@@ -245,6 +248,11 @@ class Reconciler:
         elif found.job in (JobState.DONE, JobState.FAILED):
             phase = Ended.SUCCEEDED if found.job is JobState.DONE else Ended.FAILED
             words = self._last_words(key, found.name) or words
+        elif found.job is JobState.OF_ANOTHER:
+            phase = Ended.WAITING
+            words = (
+                f"job/{found.name} is that of an operation which had this name; Kubernetes deletes it after its owner"
+            )
         elif found.job is JobState.NONE and choice.run is None:
             phase, words = Ended.WAITING, f"the Pipeline is on hold: {choice.hold}"
         elif found.job is JobState.NONE and choice.resting and not _rests(seen):
@@ -254,7 +262,10 @@ class Reconciler:
         elif found.job is JobState.NONE and choice.run is not None:
             built = self._builder.build(seen.resource, choice.run, choice.running)
             log.info("%s: operation %s: %s", key, found.name, " ".join(found.run))
-            self._cache.put("Job", self._api.apply(operate.job(found, built.deployment)))
+            try:
+                self._cache.put("Job", self._api.apply(operate.job(found, built.deployment)))
+            except ConfigInvalid as error:  # the pipeline would rest for ever
+                phase, words = Ended.FAILED, error.what
         if phase.value != found.phase:
             made = operate.status(found, phase, words, _now())
             self._api.write_status(with_status(OPERATION, key.namespace, found.name, found.uid, made))

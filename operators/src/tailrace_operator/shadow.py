@@ -22,6 +22,8 @@ from tailrace_operator.revisions import digest
 from tailrace_operator.schemas import LONGEST
 from tailrace_operator.status import Condition, Following
 
+_AGAIN = 6  # characters of a digest, so that the longest name has the 63 that a Job's may have
+
 
 @dataclass(frozen=True)
 class Uses:
@@ -124,14 +126,19 @@ def owned(made: Mapping[str, Any], resource: Resource) -> bool:
     return any(each["uid"] == resource.uid for each in made["metadata"].get("ownerReferences") or ())
 
 
-def begin(resource: Resource, made: Mapping[str, Any], live: str) -> Object:
+def begin(resource: Resource, made: Mapping[str, Any], live: str, operations: Sequence[Operation] = ()) -> Object:
     """Return the operation that lets a shadow begin: another one for each spec, and for each sink to compare with.
 
-    The Pipeline was made for this one, so the command need not prove by offsets, which expire, that it is a shadow.
+    A spec that comes again begins again. The Pipeline was made for this one, so the command need not prove by offsets,
+    which expire, that it is a shadow.
     """
     about = made["metadata"]
     mark = digest([about["uid"], part(made["spec"], Effect.HAND_OVER), live])
     name = f"{about['name']}-begin-{mark}"
+    before = [each for each in operations if _began(each) and each.name.startswith(f"{about['name']}-begin-")]
+    newest = max(before, key=lambda each: (each.finished, each.created, each.name), default=None)
+    if newest is not None:
+        name = newest.name if newest.name.startswith(name) else f"{name}-{digest(newest.name)[:_AGAIN]}"
     run = [*operate.BEGIN, "--live", resource.key.name, "--sink", live, "--again"]
     return {
         "apiVersion": f"{GROUP}/{VERSION}",

@@ -120,9 +120,9 @@ class Shadows:
         if there is None:
             there = self._apply(known, resource, None, partitions, suspend=True)
         spec = overlay.spec_of(resource.spec, known.live, suspend=False)
-        begin = shadow.begin(resource, {**there, "spec": spec}, known.live)
         found = self._cache.of(key)
         operations = [operate.parse(each) for each in found.operations] if found is not None else []
+        begin = shadow.begin(resource, {**there, "spec": spec}, known.live, operations)
         known = shadow.with_operations(known, begin["metadata"]["name"], operations)
         there = self._apply(known, resource, there, partitions, suspend=suspended or not known.begun)
         delivered = shadow.delivered(seen)

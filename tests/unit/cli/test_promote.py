@@ -16,7 +16,7 @@ from tailrace_operator.model import PROMOTED
 RUN = CliRunner()
 SHADOW: dict[str, Any] = {
     "pipeline": "orders-shadow", "topic": "b-shadow", "liveTopic": "b", "base": "w", "revision": "p",
-    "compared": {"equal": 3},
+    "compared": {"live": 3, "shadow": 3, "equal": 3},
 }  # fmt: skip
 
 
@@ -98,9 +98,12 @@ def test_pipeline_without_a_shadow_is_refused(
     assert (fake.noted, fake.made) == ([], [])
 
 
-def test_shadow_that_was_not_compared_is_promoted_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A promotion of something unseen is a mistake more often than not."""
-    fake = Fake({**SHADOW, "compared": {}})
+@pytest.mark.parametrize("compared", [{}, {"live": 0, "shadow": 0, "equal": 0, "different": 0}])
+def test_shadow_that_was_not_compared_is_promoted_only_on_request(
+    monkeypatch: pytest.MonkeyPatch, compared: dict[str, int]
+) -> None:
+    """A promotion of something unseen is a mistake more often than not, also after a comparison of nothing."""
+    fake = Fake({**SHADOW, "compared": compared})
     assert isinstance(run(monkeypatch, fake, "promote").exception, errors.OptionRefused)
     assert fake.noted == []
     assert run(monkeypatch, fake, "promote", "--uncompared").exit_code == 0

@@ -28,14 +28,28 @@ def body(name: str, created: str, phase: str = "") -> dict[str, Any]:
     }
 
 
+def job(name: str, conditions: list[dict[str, str]], uid: str = "") -> dict[str, Any]:
+    """Return the Job of an operation."""
+    about = {"name": name, "ownerReferences": [{"uid": uid or name}]}
+    return {"metadata": about, "status": {"conditions": conditions}}
+
+
 def test_oldest_that_has_not_ended_has_its_turn() -> None:
     """With the state of its own Job."""
-    done = {"metadata": {"name": "b"}, "status": {"conditions": [{"type": "Complete", "status": "True"}]}}
+    done = job("b", [{"type": "Complete", "status": "True"}])
     made = (body("c", "2026-01-03"), body("a", "2026-01-01", "Failed"), body("b", "2026-01-02", "Running"))
     found = turn(Found({}, (), None, (), made, (done,)))
     assert found is not None
     assert (found.name, found.job) == ("b", JobState.DONE)
     assert turn(Found({}, (), None, (), (made[1],), ())) is None
+
+
+def test_job_of_an_operation_that_had_the_name_before_does_not_count() -> None:
+    """Kubernetes deletes it some time after its operation, and the new one has not run."""
+    former = job("b", [{"type": "Complete", "status": "True"}], uid="former")
+    found = turn(Found({}, (), None, (), (body("b", "2026-01-02"),), (former,)))
+    assert found is not None
+    assert found.job is JobState.OF_ANOTHER
 
 
 @pytest.mark.parametrize(
@@ -49,8 +63,8 @@ def test_oldest_that_has_not_ended_has_its_turn() -> None:
 )
 def test_job_has_ended_when_kubernetes_says_so(conditions: list[dict[str, str]], state: JobState) -> None:
     """Not when its pod has: that may be replaced."""
-    assert operate.state({"status": {"conditions": conditions}}) is state
-    assert operate.state(None) is JobState.NONE
+    assert operate.state(job("b", conditions), "b") is state
+    assert operate.state(None, "u") is JobState.NONE
 
 
 @pytest.mark.parametrize(

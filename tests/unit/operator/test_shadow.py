@@ -106,6 +106,26 @@ def test_each_spec_of_a_shadow_begins_once() -> None:
     assert len(same | others) == 4
 
 
+def test_spec_of_a_shadow_that_comes_again_begins_again() -> None:
+    """What was compared meanwhile are outputs of another spec."""
+
+    def name(batch: str, *before: str) -> str:
+        there = {"metadata": {"name": "p" * 39, "namespace": "ns", "uid": "u"}, "spec": {"config": {"x": batch}}}
+        ended = [replace(BEGAN, name=each, finished=f"2026-01-01T00:0{at}:00Z") for at, each in enumerate(before)]
+        made = str(shadow.begin(RESOURCE, there, "b", ended)["metadata"]["name"])
+        assert len(made) <= 63
+        return made
+
+    first = name("a")
+    assert name("a", first) == first
+    other = name("b", first)
+    again = name("a", first, other)
+    assert again not in (first, other)
+    assert name("a", first, other, again) == again
+    assert name("a", again) == again
+    assert name("b", first, other, again) not in (first, other, again)
+
+
 def test_comparison_counts_only_since_the_shadow_began() -> None:
     """The newest one, whatever became of it; a person may let a shadow begin again."""
     later = replace(DIFF, name="e", created="2026-01-01T00:02:00Z", phase="Running", result={})

@@ -240,6 +240,12 @@ def by_table(rows: DataFrame, how: str = "left_anti") -> DataFrame:
     return rows.select("value").join(table, "value").union(rows.select("value").join(table, "value", how))
 
 
+def by_drawn(rows: DataFrame, draw: Callable[[DataFrame], DataFrame]) -> DataFrame:
+    """Take records into one branch or the other, as rows say that are drawn from a constant table."""
+    table = draw(rows.sparkSession.range(9).toDF("value"))
+    return rows.select("value").join(table, "value").union(rows.select("value").join(table, "value", "left_anti"))
+
+
 def enriched(rows: DataFrame) -> DataFrame:
     """Keep every record, with what a table knows of it."""
     return rows.join(F.broadcast(large(rows)), F.col("value") == F.col("half"), "left")
@@ -252,6 +258,12 @@ UNCERTAIN: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "a condition by time": (lambda rows: split(rows, F.col("timestamp") < F.current_timestamp()), "current_timestamp"),
     "a sample": (lambda rows: rows.union(rows.sample(0.5)), "a sample"),
     "a join": (by_table, "another table"),
+    "a sample of a constant table": (
+        lambda rows: by_drawn(rows, lambda table: table.sample(0.5)), "a sample of a table",
+    ),
+    "rows of a constant table by chance": (
+        lambda rows: by_drawn(rows, lambda table: table.where(F.rand(7) < 0.5)), "rand",
+    ),
     "a subquery": (lambda rows: split(rows, F.expr("value IN (SELECT id FROM range(3))")), "a subquery"),
     "a left join and a condition": (
         lambda rows: split(enriched(rows), F.isnull("salt")),
@@ -284,6 +296,7 @@ CERTAIN: dict[str, Callable[[DataFrame], DataFrame]] = {
     "a single task": lambda rows: split(rows, F.rand() < 0.5).coalesce(1),
     "a repartition by the records": lambda rows: split(rows, F.rand() < 0.5).repartition(2, "value"),
     "a grouping by the records": lambda rows: by_table(rows).groupBy("value").count(),
+    "chosen rows of a constant table": lambda rows: by_drawn(rows, lambda table: table.where("value > 3")),
     "a constant table": lambda rows: rows.select("value").join(rows.sparkSession.range(3).toDF("value"), "value").union(
         rows.select("value").join(rows.sparkSession.range(3).toDF("value"), "value", "left_anti")
     ),

@@ -11,13 +11,19 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from tailrace.spark_stream.shuffle_keys import NONE, ShuffleKeys, moved, with_branches
+from tailrace.spark_stream.shuffle_keys import NONE, ShuffleKeys, digest, moved, with_branches
 
 
 def noted(rows: DataFrame) -> ShuffleKeys:
     """Return what is noted of a query whose batches are written as they are."""
     batch = rows.sparkSession.range(1)._jdf.queryExecution().analyzed()
     return with_branches(NONE, rows._jdf.queryExecution().analyzed(), batch, -1)
+
+
+def planned(frame: DataFrame) -> ShuffleKeys:
+    """Return what is noted of the shuffles of a frame, as Spark executes it."""
+    execution = frame._jdf.queryExecution()
+    return digest(execution, execution)
 
 
 @pytest.fixture
@@ -43,6 +49,18 @@ def test_address_of_a_person_counts(rows: DataFrame) -> None:
     """It is no address of an object in this process."""
     first, second = (noted(split(rows, F.col("value").cast("string") == each)) for each in ("a@beef", "a@face"))
     assert first.code != second.code
+
+
+@pytest.mark.parametrize("tags", [("#1", "#2"), ("room#1", "room#2")])
+def test_values_that_look_like_the_ids_of_columns_count(rows: DataFrame, tags: tuple[str, str]) -> None:
+    """Spark prints the name of a column, #, and its number."""
+    tag = F.col("value").cast("string")
+    first, same, second = (noted(split(rows, tag == each)) for each in (tags[0], *tags))
+    assert first.code == same.code != second.code
+    first, same, second = (
+        noted(split(rows, tag.isin(*each))) for each in ((tags[0], "#0"), ("#0", tags[0]), (tags[1], "#0"))
+    )
+    assert first.code == same.code != second.code
 
 
 def test_condition_counts_in_full_where_spark_cuts_it_short(rows: DataFrame) -> None:
@@ -73,6 +91,80 @@ def test_key_behind_a_union_counts_in_each_branch(rows: DataFrame) -> None:
 
     assert nested(2).code == nested(2).code
     assert nested(2).code != nested(3).code
+
+
+def test_function_of_a_key_behind_a_union_counts_in_each_branch(rows: DataFrame) -> None:
+    """Spark prints the names of functions alone."""
+
+    def nested(by: Callable[[str], str]) -> ShuffleKeys:
+        text = F.col("value").cast("string")
+        low = rows.where("value < 10").select("value", F.udf(shout(str.upper), "string")(text).alias("g"))
+        high = rows.where("value >= 10").select("value", F.udf(shout(by), "string")(text).alias("g"))
+        return noted(split(low.union(high), F.col("g") > "a"))
+
+    assert nested(str.lower).code == nested(str.lower).code != nested(str.title).code
+
+
+def test_function_of_a_key_of_a_shuffle_behind_a_union_counts_in_each_branch(spark: SparkSession) -> None:
+    """It is computed in the branch, below the key."""
+
+    def keyed(by: Callable[[str], str]) -> ShuffleKeys:
+        text, numbers = F.col("id").cast("string"), spark.range(0, 20, 1, 2)
+        low = numbers.where("id < 10").select("id", F.udf(shout(str.upper), "string")(text).alias("g"))
+        high = numbers.where("id >= 10").select("id", F.udf(shout(by), "string")(text).alias("g"))
+        return planned(low.union(high).repartition(4, "g"))
+
+    assert keyed(str.lower) == keyed(str.lower)
+    assert keyed(str.lower).code != keyed(str.title).code
+
+
+def test_types_count_in_full_where_spark_cuts_them_short(spark: SparkSession) -> None:
+    """A value of another type goes into another partition."""
+
+    def keyed(kind: str) -> ShuffleKeys:
+        fields = ", ".join(f"f{number} {kind if number == 28 else 'string'}" for number in range(30))
+        read = spark.range(9).select(F.from_json(F.col("id").cast("string"), fields).alias("r")).select("r.*")
+        return planned(read.repartition(4, "f28"))
+
+    before = spark.conf.get("spark.sql.debug.maxToStringFields")
+    assert keyed("bigint") == keyed("bigint")
+    assert keyed("bigint").code != keyed("string").code
+    assert spark.conf.get("spark.sql.debug.maxToStringFields") == before
+
+
+def test_digest_of_columns_that_are_made_of_each_other_stays_short(spark: SparkSession) -> None:
+    """Written out, the text of twenty rules would take gigabytes."""
+    frame = spark.range(9).select(F.lit(None).cast("string").alias("hit"), F.col("id").cast("string").alias("text"))
+    for rule in map(str, range(20)):
+        hit, text = F.col("hit"), F.col("text")
+        frame = frame.select(
+            F.when(hit.isNull() & text.rlike(rule), rule).otherwise(hit).alias("hit"),
+            F.when(hit.isNull(), F.regexp_replace(text, rule, "")).otherwise(text).alias("text"),
+        )
+    assert planned(frame.repartition(4, "hit")).code
+
+
+def test_shuffles_of_a_table_that_each_task_has_as_a_whole_do_not_count(spark: SparkSession) -> None:
+    """Where its rows were before does not matter, and a growing table is joined in another way."""
+    numbers, table = spark.range(0, 20, 1, 2), spark.range(0, 9, 1, 2).withColumn("x", F.rand())
+    ways = (table, table.repartition(3), table.repartition(3, "id"))
+    codes = {planned(numbers.join(F.broadcast(each), "id").repartition(4, "id")).code for each in ways}
+    assert len(codes) == 1
+
+
+def test_function_that_chooses_the_rows_of_a_table_counts(rows: DataFrame, spark: SparkSession) -> None:
+    """It decides which branch a record is in, as much as a condition on the records."""
+
+    def known(by: Callable[[str], str]) -> ShuffleKeys:
+        chosen = F.udf(shout(by), "string")(F.col("value").cast("string")) > "a"
+        table = spark.range(9).toDF("value").where(chosen)
+        return noted(
+            rows.select("value")
+            .join(table, "value", "left_semi")
+            .union(rows.select("value").join(table, "value", "left_anti"))
+        )
+
+    assert known(str.lower).code == known(str.lower).code != known(str.title).code
 
 
 def test_table_counts_without_the_names_that_a_session_gives_it(spark: SparkSession, rows: DataFrame) -> None:
@@ -125,6 +217,19 @@ MAKES: dict[str, Callable[[DataFrame, str, int], DataFrame]] = {
     "a common table's rows": lambda rows, folder, which: rows.sparkSession.sql(
         f"SELECT value + {which} AS x FROM {{rows}}", rows=rows
     ),
+    "the same columns in other places": lambda rows, folder, which: rows.select(
+        F.col("value").cast("string").alias("x"), F.col("timestamp").cast("string").alias("y")
+    ).select(*(("x", "y"), ("y", "x"))[which]),
+    "a field beside a random value": lambda rows, folder, which: rows.select(
+        F.struct(F.col("value").alias("before"), F.col("value").alias("after")).alias("pair")
+    ).select(F.concat(F.expr("uuid()"), F.col("pair")[("before", "after")[which]].cast("string")).alias("x")),
+    "a type beside a random value": lambda rows, folder, which: rows.select(
+        F.concat(F.expr("uuid()"), F.col("value").cast(("int", "double")[which]).cast("string")).alias("x")
+    ),
+    "a number beside a random value": lambda rows, folder, which: rows.select(
+        F.concat(F.expr("uuid()"), (F.col("value") + which).cast("string")).alias("x")
+    ),
+    "a value that looks like a column": lambda rows, folder, which: rows.select(F.lit(f"room#{which}").alias("x")),
     "another column": lambda rows, folder, which: rows.select(F.col(("value", "timestamp")[which]).cast("string")),
 }  # fmt: skip
 

@@ -27,6 +27,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs d
 )
 
 from tailrace import jars
+from tailrace.admin.ledger_size import needed
 from tailrace.config import TRANSACTION_TIMEOUT_MS, Delivery, Kafka, Pipeline
 from tailrace.errors import CertificateExpired, KafkaFailed, NotAuthenticated, NotAuthorized, TailraceError
 from tailrace.kafka import certificate
@@ -268,12 +269,13 @@ class Brokers:
         has = self._topics.get(ledger.topic)
         if found.state is not State.OK or has is None:
             return found
-        need = self._sink_partitions(pipeline)
-        if has < need:
-            return fail(
+        need = needed(pipeline, sum(self._topics.get(topic, 0) for topic in self._sources(pipeline)))
+        if has < need.at_most:
+            which = "a batch" if has < need.always else "a batch that reads every partition of the source"
+            return (fail if has < need.always else warn)(
                 name,
-                f"{ledger.topic} has {has} partitions, and the pipeline needs {need}, one per sink partition",
-                f"give {ledger.topic} at least {need} partitions, or set sink.partitions",
+                f"{ledger.topic} has {has} partitions, and {which} needs {need.at_most}, one per sink partition",
+                f"give {ledger.topic} at least {need.at_most} partitions, or set sink.partitions",
             )
 
         def question() -> Check:
@@ -284,13 +286,6 @@ class Brokers:
             return found
 
         return self._asked(name, question, on_topic(Operation.DESCRIBE_CONFIGS, ledger.topic), State.WARN)
-
-    def _sink_partitions(self, pipeline: Pipeline) -> int:
-        """Return the most sink partitions a batch may have: the configured number, or one per task."""
-        tasks = max(
-            sum(self._topics.get(topic, 0) for topic in self._sources(pipeline)), pipeline.source.partitions or 1
-        )
-        return pipeline.sink.partitions or pipeline.process.partitions or tasks
 
     def _sizes(self, pipeline: Pipeline, topic: str) -> Check:
         takes = int(self._setting(ResourceType.TOPIC, topic, "max.message.bytes"))

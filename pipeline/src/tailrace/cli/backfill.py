@@ -78,7 +78,11 @@ def told_apart(backfill: str, live: str, into: str) -> Iterator[None]:
 def _deliver(pipeline: Pipeline, folder: Path, request: Request, output: Output, *, dry_run: bool) -> None:
     found = _extent(pipeline, request, begins=not dry_run)
     if dry_run or found.finished:
-        _report(pipeline, found, output, dry_run=dry_run)
+        if found.finished:
+            from tailrace.kafka.cluster import Cluster
+
+            Cluster(pipeline.kafka).require([str(pipeline.sink.topic)], "the topic that it has written to,")
+        _report(pipeline, found, output, dry_run=dry_run, before=found.finished)
         return
     log_to_stderr()
     from tailrace.startup.run import run as drive
@@ -90,7 +94,7 @@ def _deliver(pipeline: Pipeline, folder: Path, request: Request, output: Output,
     else:
         drive(pipeline, folder, batch=True, emit=as_json, stop=stop)
     found = _extent(pipeline, request, begins=False)
-    _report(pipeline, found, output, dry_run=False)
+    _report(pipeline, found, output, dry_run=False, before=False)
     if not found.finished:  # by a signal: what follows in a script must not take the range for delivered
         raise typer.Exit(1)
 
@@ -110,7 +114,7 @@ def _extent(pipeline: Pipeline, request: Request, *, begins: bool) -> Extent:
         return found
 
 
-def _report(pipeline: Pipeline, found: Extent, output: Output, *, dry_run: bool) -> None:
+def _report(pipeline: Pipeline, found: Extent, output: Output, *, dry_run: bool, before: bool) -> None:
     rows = [(*place, found.start.get(place, 0), end) for place, end in sorted(found.until.items())]
     columns = ("topic", "partition", "next", "until")
     if output is not Output.TEXT:
@@ -130,6 +134,9 @@ def _report(pipeline: Pipeline, found: Extent, output: Output, *, dry_run: bool)
         done(
             f"finished: {pipeline.pipeline} has delivered its range of {len(found.until)} partitions to "
             f"{pipeline.sink.topic}; rejected records are in {pipeline.rejected_topic}",
+            f"nothing: it was finished before. If {pipeline.sink.topic} was emptied since, name another topic --into"
+            if before
+            else "",
         )
         return
     if dry_run:

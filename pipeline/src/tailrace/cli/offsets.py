@@ -85,7 +85,8 @@ def _desk(file: Path) -> Iterator[Desk]:
 def show(file: FileArgument, output: OutputOption = Output.TEXT) -> None:
     """Show where the pipeline continues, what the store says and what the topic holds, per topic partition.
 
-    This works while the pipeline runs, too: the position shown is that of the last planned batch.
+    This works while the pipeline runs, too: the position shown is that of the last planned batch. If a batch is open,
+    its beginning is shown as well.
     """
     with _desk(file) as desk:
         from tailrace.kafka import source
@@ -97,8 +98,10 @@ def show(file: FileArgument, output: OutputOption = Output.TEXT) -> None:
         for place in sorted({*present, *now.positions, *now.stored}):
             at, end = now.positions.get(place), last.get(place)
             lag = max(0, end - at) if at is not None and end is not None else None
-            rows.append((*place, at, now.stored.get(place), first.get(place), end, lag))
-    columns = ("topic", "partition", "next", "stored", "earliest", "latest", "lag")
+            begun = (now.begins.get(place),) if now.state == "open" else ()
+            rows.append((*place, *begun, at, now.stored.get(place), first.get(place), end, lag))
+    begins = ("begins",) if now.state == "open" else ()
+    columns = ("topic", "partition", *begins, "next", "stored", "earliest", "latest", "lag")
     if output is Output.JSON:
         emit(
             {
@@ -122,7 +125,8 @@ def _after(desk: Desk) -> str:
     if desk.now.state == "lost":
         return "tailrace explain TR-306"
     if desk.now.state == "open":
-        note(f"batch {desk.now.next_batch - 1} is open: `next` is where it ends; the next start finishes it first")
+        number = desk.now.next_batch - 1
+        note(f"batch {number} is open: it lies from `begins` to `next`; the next start finishes it first")
         return f"tailrace run {desk.file} --batch"
     return f"tailrace run {desk.file}" if desk.now.state != "running" else ""
 

@@ -191,9 +191,11 @@ def promote(
     body = cluster.pipeline(name)
     found = _shadow(body, name)
     base, revision = str(found["base"]), str(found["revision"])
-    if not found.get("compared") and not uncompared:
+    compared = found.get("compared")
+    if not uncompared and not (compared and any(compared.get(each) for each in ("live", "shadow"))):
         raise OptionRefused(
-            f"the outputs of {name} and {found['pipeline']} were not compared since the shadow began",
+            f"the outputs of {name} and {found['pipeline']} were not compared since the shadow began"
+            + (": when they were, neither had any" if compared else ""),
             kept="nothing was changed",
             then=f"tailrace pipelines shadow {name}; or promote it all the same, with --uncompared",
         )

@@ -148,7 +148,9 @@ def replay(
     bootstrap: BootstrapOption = None,
     reason_: Annotated[str | None, typer.Option("--reason", help="Replay the records with this reason.")] = None,
     all_: Annotated[bool, typer.Option("--all", help="Replay every record not replayed yet.")] = False,
-    to: Annotated[str | None, typer.Option("--to", help="Send to this topic; the default is the source topic.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", help="Send to this topic, not the source topic. They count as replayed.")
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     properties: PropertiesOption = None,
     option: KafkaOption = None,
@@ -159,7 +161,8 @@ def replay(
     They keep their own key, value and headers. The transaction that sends them also marks them as replayed, so a
     repeated replay sends no record twice, and completes one that was interrupted. A replay of more than 30 s has
     several transactions. The marks are offsets of the group tailrace.NAME.replay, and last as long as the broker keeps
-    them (offsets.retention.minutes).
+    them (offsets.retention.minutes). A record is sent once, to whatever topic: what --to has sent elsewhere does not go
+    to its source topic afterwards.
 
     Rows that were rejected at the stage encode or sink are outputs, not source records: they are sent only with --to.
     To deliver them, correct what rejects them and read their source records again, for example with tailrace backfill.
@@ -200,6 +203,8 @@ def replay(
         marks = sending.marks()
         new = found.without(marks)
         question = f"replay {len(new.wanted)} records of {target.topic} to {', '.join(sorted(new.topics))}?"
+        if to is not None:
+            question += " They will not go to their source topics afterwards."
         if new.wanted and not yes and not confirm(question):
             note("nothing was sent")
             raise typer.Exit(1)

@@ -183,11 +183,20 @@ class Doubts:
         for table in choice.tables:
             self.of(table)
             for each in table:
-                why = None if each.children else self._origin(each)
+                why = self._drawn(each) if each.children else self._origin(each)
                 if why:
                     return why
         below = self.below(choice.node)
         return next(filter(None, (self.why(each, below) for each in choice.expressions)), None)
+
+    def _drawn(self, node: Node) -> str | None:
+        """Return why an operator of a table may keep other rows on a replay."""
+        if node.name == "Sample":
+            return "a sample of a table, which may have other rows on a replay"
+        if node.name not in {"Filter", "Join"}:
+            return None
+        below = self.below(node)
+        return next(filter(None, (self.why(each, below) for each in node.expressions)), None)
 
     def why(self, expression: Any, below: dict[int, str] | None = None) -> str | None:
         """Return what makes a value differ on a replay; None if it stays the same."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tailrace.driver.catalyst import tree, walk
+from tailrace.driver.catalyst import items, tree
 
 _PYTHON = frozenset({"PythonUDF", "PythonUDAF", "PythonUDTF"})
 _OWN_NAMES = frozenset({"__module__", "__name__"})  # keys of a function with its code, for the module that it is from
@@ -38,10 +38,18 @@ def _commands(frame: DataFrame) -> Iterator[bytes]:
 
 def commands(expression: Any) -> Iterator[bytes]:
     """Yield the pickled functions in an expression."""
-    for each in walk(expression):
+    for each in _without_lists(expression):
         if each.getClass().getSimpleName() in _PYTHON:
             command = each.func().command()
             yield bytes(command if isinstance(command, bytes) else command.unsafeArray())
+
+
+def _without_lists(expression: Any) -> Iterator[Any]:
+    """Yield an expression and all below it, but for lists of literals, which may be long."""
+    yield expression
+    listed = expression.getClass().getSimpleName() == "In" and expression.inSetConvertible()
+    for each in [expression.value()] if listed else items(expression.children()):
+        yield from _without_lists(each)
 
 
 def _texts(command: bytes) -> frozenset[str]:

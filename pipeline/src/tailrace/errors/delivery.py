@@ -48,7 +48,7 @@ class CutChanged(DeliveryError):
 
     `exactly_once` also refuses the branches of a union in another order. If that is the order of a set of names, which
     differs in each process, start with `PYTHONHASHSEED=0`, then 1, 2 and so on until the batch is finished; then use a
-    list.
+    list. The same holds for a condition or a key that is built from a set, but for `isin`, whose order does not count.
 
     `format("tailrace")` has no plan and compares rows. It refuses a task whose rows, or some of them, another task
     has delivered in an earlier run: Spark has numbered its tasks differently, or made fewer or more of them. The task
@@ -147,7 +147,7 @@ class ProgressMissing(DeliveryError):
     - Restore the ledger, or configure the ledger topic that was used last.
     - Inspect the output topic yourself, then set where to continue with `tailrace offsets set FILE … --give-up`: at
       the open batch's start (its records may be duplicated) or at its end (they may be missing). `tailrace offsets
-      show FILE` prints both positions.
+      show FILE` prints both positions, as `begins` and `next`.
     - Give the pipeline a new name and set its start with the section `offsets` or `auto.offset.reset`. A stateful
       pipeline, whose positions are in its checkpoint, has only this choice, and needs a new checkpoint too.
     """
@@ -213,8 +213,11 @@ class BatchOpen(DeliveryError):
     """The pipeline's offsets cannot be changed, or taken by another, while a batch is delivered only in part.
 
     Moving the offsets now would lose the undelivered records of the batch, or duplicate the delivered ones.
-    `tailrace run FILE --batch` finishes the batch. If that is refused, `--give-up` abandons it as it is: what was
-    delivered stays, and the new offsets alone say what is read next.
+    `tailrace run FILE --batch` finishes the batch. Use the configuration that planned it, without topics that were
+    added since: the command goes on to the end of all source topics. To skip what waits there, run `tailrace run FILE`
+    instead, and stop it once it reports the open batch: what it delivers until then is delivered, and the rest can be
+    skipped. If the batch cannot be finished, `--give-up` abandons it as it is: what was delivered stays, and the new
+    offsets alone say what is read next.
 
     If `offsets.from` names the group of another pipeline, its batch is meant, and FILE is its configuration. If it
     cannot be finished, check the output, and begin where you say: `tailrace offsets export FILE offsets.json`, correct

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from tailrace.driver.branches import made_from
 from tailrace.driver.catalyst import Node, held, items, tree
@@ -15,6 +16,7 @@ from tailrace.driver.column_doubts import ADVICE, COMPUTED
 from tailrace.driver.repeatable import BY_COLUMNS, Judged, of_columns, unrepeatable
 
 SINGLE = "SinglePartition$"
+_KEYLESS = frozenset({SINGLE, "RoundRobinPartitioning", "UnknownPartitioning"})
 _SHUFFLING = frozenset({"ShuffledHashJoin", "SortMergeJoin"})
 _BROADCASTING = frozenset({"BroadcastHashJoin", "BroadcastNestedLoopJoin"})
 _TO_ONE = frozenset({"CollectLimit", "CollectTail", "TakeOrderedAndProject"})
@@ -80,7 +82,7 @@ def check_keys(executed: Node, judged: Judged, batch: int = -1) -> None:
 
     doubts = judged.known.as_executed(origin, given)
     for exchange in _deciding(executed, _records_of(batch)):
-        for key in items(exchange.plan.outputPartitioning().children()) if partitioning(exchange) != SINGLE else ():
+        for key in keys_of(exchange):
             why = doubts.why(key, doubts.below(exchange))
             if why:
                 raise unrepeatable(f"the shuffle by {key.sql()} depends on {why}", ADVICE.get(why, BY_COLUMNS))
@@ -120,6 +122,20 @@ def _below(node: Node) -> Iterator[Node]:
 def partitioning(exchange: Node) -> str:
     """Return the name of the way in which a shuffle deals rows out."""
     return str(exchange.plan.outputPartitioning().getClass().getSimpleName())
+
+
+def keys_of(exchange: Node) -> list[Any]:
+    """Return the expressions by whose values a shuffle deals rows out."""
+    return [] if partitioning(exchange) in _KEYLESS else items(exchange.plan.outputPartitioning().children())
+
+
+def of_rows(root: Node) -> Iterator[Node]:
+    """Yield the same as `nodes`, but for what computes a table that every task has as a whole."""
+    yield root
+    inside = None if root.name in {"BroadcastExchange", "ReusedExchange"} else held(root)
+    below = () if root.name == "BroadcastExchange" else (*root.subqueries, *root.children)
+    for each in (*below, *([] if inside is None else [inside])):
+        yield from of_rows(each)
 
 
 def nodes(root: Node) -> Iterator[Node]:

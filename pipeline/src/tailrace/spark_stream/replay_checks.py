@@ -86,7 +86,8 @@ def shuffles_changed(plan: StreamPlan, what: str) -> errors.CutChanged:
         "shuffles, the conditions of a union's branches, and the Python functions that compute them, decide what a "
         "sink partition gets",
         kept="nothing more of the batch was delivered; what was, is not delivered again",
-        then="finish the batch with the query as it was, with the trigger availableNow, then change it",
+        then="finish the batch with the query as it was, with the trigger availableNow, then change it; if it is as it "
+        "was, and goes by the order of a set, start with PYTHONHASHSEED=0, then 1, 2 and so on until that is done",
     )
 
 

@@ -19,13 +19,23 @@ from tailrace.driver.catalyst import Node, evaluated, items, references, tree
 from tailrace.driver.column_names import ColumnNames
 from tailrace.driver.python_functions import commands
 from tailrace.spark_stream import function_digest
-from tailrace.spark_stream.executed import SINGLE, nodes, partitioning
-from tailrace.spark_stream.steady_text import constant, holds_rows, is_a, operator, steadily_written, table, written
+from tailrace.spark_stream.executed import keys_of, nodes, of_rows, partitioning
+from tailrace.spark_stream.steady_text import (
+    constant,
+    holds_rows,
+    in_full,
+    is_a,
+    operator,
+    steadily_written,
+    table,
+    written,
+)
 
 _NAMED = frozenset({"CTERelationRef", "SubqueryAlias", "View"})  # by names and numbers of this session
 _PASSING = frozenset({"Project", "Union"})  # whose columns tell what they do
 _AND = ","
 _ENOUGH = 16  # characters of a digest that tells a few columns apart
+_LONG = 1 << 16  # characters; columns that are made of each other in turn would double the text each time
 
 
 @dataclass(frozen=True)
@@ -46,9 +56,12 @@ def digest(query: Any, batch: Any) -> ShuffleKeys:
     columns = _Columns()
     columns.add(below)
     columns.add(above, below)
-    found = [columns.partitioning(node) for root in (below, above) for node in nodes(root) if node.name == "Exchange"]
+    with in_full(query.analyzed()):
+        shuffles = (node for root in (below, above) for node in of_rows(root) if node.name == "Exchange")
+        found = [columns.partitioning(node) for node in shuffles]
+        others = columns.others()  # which adds functions
     printed = _digest(found) if found else ""
-    more = [*columns.functions, *columns.others()]
+    more = [*columns.functions, *others]
     return ShuffleKeys(_digest([printed, *more]) if any(more) else printed, printed)
 
 
@@ -65,9 +78,11 @@ def with_branches(keys: ShuffleKeys, query: Any, batch: Any, number: int) -> Shu
     columns = _Columns()
     columns.add(below)
     columns.add(above, below)
-    texts = [[columns.choice(each) for each in decided] for _, decided in found]
-    code = _digest([keys.code, texts, *columns.functions, *columns.others()])
-    return ShuffleKeys(code, keys.printed, tuple(each for union, _ in found for each in _made(union, columns)))
+    with in_full(query):
+        texts = [[columns.choice(each) for each in decided] for _, decided in found]
+        others = columns.others()  # which adds functions
+        branches = tuple(each for union, _ in found for each in _made(union, columns))
+    return ShuffleKeys(_digest([keys.code, texts, *columns.functions, *others]), keys.printed, branches)
 
 
 def moved(was: tuple[str, ...], now: tuple[str, ...]) -> bool:
@@ -84,15 +99,17 @@ def moved(was: tuple[str, ...], now: tuple[str, ...]) -> bool:
 
 
 def _made(union: Node, columns: _Columns) -> Iterator[str]:
-    """Yield what tells each branch of a union: a digest of each column that it makes, and of each of its operators.
+    """Yield what tells each branch of a union: digests of each column that it makes, and of each of its operators.
 
-    Columns count by their own names: a union by name puts them in the order of its first branch. A function counts
-    with its code and without, since a mended one may be that of all branches.
+    Columns count by their own names, since a union by name puts them in the order of its first branch, and by their
+    places, which alone count in others. A function counts with its code and without, since a mended one may be that of
+    all branches.
     """
     for branch in union.children:
         found: set[str] = set()
-        for column in branch.outputs:
-            found |= {_digest([columns.names.get(column, ""), each]) for each in columns.made_of(column)}
+        for place, column in enumerate(branch.outputs):
+            where = columns.names.get(column, ""), place
+            found |= {_digest([at, each]) for at in where for each in columns.made_of(column)}
         found |= {_digest(columns.does(node)) for node in branch if node.name not in _PASSING | _NAMED}
         yield _AND.join(sorted(each[:_ENOUGH] for each in found))
 
@@ -108,6 +125,10 @@ def of_stream(executed: Node, names: ColumnNames) -> tuple[str, ...]:
 
 def _digest(found: list[Any]) -> str:
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:32]
+
+
+def _shortened(found: list[Any]) -> list[Any]:
+    return found if len(json.dumps(found)) < _LONG else [_digest(found)]
 
 
 @dataclass
@@ -159,13 +180,12 @@ class _Columns:
 
     def partitioning(self, exchange: Node) -> list[Any]:
         """Describe how a shuffle deals rows out."""
-        kind = partitioning(exchange)
-        keys = [] if kind == SINGLE else items(exchange.plan.outputPartitioning().children())
-        return [kind, *(self._text(each) for each in keys)]
+        return [partitioning(exchange), *(self._text(each) for each in keys_of(exchange))]
 
     def choice(self, choice: Choice) -> list[Any]:
         """Describe what decides which records come out of an operator of a branch."""
         below = [each for table in choice.tables for each in table if table is not choice.node]
+        self.functions += [code for each in below for it in each.expressions for code in self._code(it)]
         tables = [constant(each) for each in below if each.name not in _NAMED]
         return [*operator(choice.node), *(self._text(each) for each in choice.expressions), *tables]
 
@@ -227,5 +247,5 @@ class _Columns:
             self._known[column] = []  # an operator's expressions may use its own columns
             made = self.made.get(column)
             name = self.names.get(column, "")
-            self._known[column] = [name] if made is None else [self._text(each) for each in made]
+            self._known[column] = [name] if made is None else _shortened([self._text(each) for each in made])
         return self._known[column]

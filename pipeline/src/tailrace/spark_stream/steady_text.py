@@ -1,26 +1,27 @@
 """Expressions and operators of a plan as texts that are the same in each process that plans the same.
 
 Spark prints the ids of columns and the addresses of arrays, lists in the order that a set has in this process, and the
-number of cores; and it cuts long calls short.
+number of cores; and it cuts long calls and types short.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from tailrace.driver.catalyst import Node, items, walk
+from tailrace.driver.catalyst import Node, items
 from tailrace.driver.dealing import join_type
 
 # The ids that Spark gives to columns, and the numbers by which it tells generated names apart.
 _IDS = re.compile(r"(_\d+)?#\d+L?")
 _ADDRESSES = re.compile(r"(?<=\[[BCDFIJSZ])@[0-9a-f]{1,8}\b")
-_CUT_SHORT = " more fields"
 _TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _SEEDS = frozenset({"integer", "long"})  # the types of the seeds that chance has, drawn anew at each start
 _BETWEEN = "\0"
+_MOST = "spark.sql.debug.maxToStringFields"
 
 
 def holds_rows(leaf: Node) -> bool:
@@ -28,9 +29,31 @@ def holds_rows(leaf: Node) -> bool:
     return "ExistingRDD" in leaf.name or leaf.name == "LogicalRDD"
 
 
+@contextmanager
+def in_full(plan: Any) -> Iterator[None]:
+    """Let Spark print expressions in full: those of this logical plan, and others of this thread."""
+    settings = plan.conf()
+    before = settings.getConfString(_MOST) if settings.contains(_MOST) else None
+    settings.setConfString(_MOST, str(2**31 - 1))
+    try:
+        yield
+    finally:
+        if before is None:
+            settings.unsetConf(_MOST)
+        else:
+            settings.setConfString(_MOST, before)
+
+
 def operator(node: Node) -> list[str]:
-    """Return the kind of an operator."""
-    return [node.name, join_type(node) if node.name == "Join" else ""]
+    """Return the kind of an operator, and what it does besides its expressions."""
+    more = ""
+    if node.name in {"Join", "LateralJoin", "AsOfJoin"}:
+        more = join_type(node)
+    elif node.name == "Generate":
+        more = "outer" if node.plan.outer() else ""
+    elif node.name == "Sample":
+        more = f"{node.plan.lowerBound()} {node.plan.upperBound()} {node.plan.withReplacement()} {node.plan.seed()}"
+    return [node.name, more]
 
 
 def table(leaf: Node) -> str:
@@ -45,23 +68,26 @@ def table(leaf: Node) -> str:
 
 
 def written(expression: Any) -> str:
-    """Return an expression as Spark prints it, whatever order a set has in this process, and in full."""
+    """Return an expression as Spark prints it, whatever order a set has in this process."""
     text = str(expression.toString())
+    told = [str(each.toString()) for each in _literals(expression)]
     if " IN (" in text:
         for each in _lists(expression):
             listed = ",".join(sorted(each.list().mkString(_BETWEEN).split(_BETWEEN)))
             text = text.replace(each.toString(), f"{each.value().toString()} IN ({listed})")
-    if _CUT_SHORT in text:
-        text += ",".join(str(each.toString()) for each in _literals(expression))
-    return _without_ids(text)
+            told.append(listed)
+    return "".join([_without_ids(text), *filter(_IDS.search, told)])  # what looks like an id there is none
 
 
-def steadily_written(expression: Any) -> str | list[str]:
+def steadily_written(expression: Any) -> str | list[Any]:
     """Return an expression without what chance or the time makes of it in each run."""
     steady = expression.deterministic()
     if steady and all(map(_steady, _literals(expression))):
         return written(expression)
-    return [_outline(each, () if steady else _SEEDS) for each in walk(expression)]
+    children = items(expression.children())
+    chance = not steady and all(each.deterministic() for each in children)
+    told = [each for each in children if not (chance and _is_seed(each)) or is_a(expression, "PythonUDF")]
+    return [_own(expression, [] if chance else children), *map(steadily_written, told)]
 
 
 def _lists(expression: Any) -> Iterator[Any]:
@@ -75,17 +101,27 @@ def _lists(expression: Any) -> Iterator[Any]:
 
 
 def _literals(expression: Any) -> Iterator[Any]:
-    """Yield the literals, but for those of lists, whose order does not count and which Spark prints in full."""
+    """Yield the literals, but for those of lists, which may be long and whose order does not count."""
     if is_a(expression, "Literal"):
         yield expression
     for each in [expression.value()] if is_a(expression, "In") else items(expression.children()):
         yield from _literals(each)
 
 
-def _outline(part: Any, without: Collection[str]) -> str:
-    """Return the kind of an expression, and the value of a literal that is the same in each run."""
-    told = is_a(part, "Literal") and _steady(part) and part.dataType().typeName() not in without
-    return str(part.toString() if told else part.getClass().getSimpleName())
+def _own(expression: Any, children: list[Any]) -> str:
+    """Return what an expression is without its children; of one that has none, only its kind."""
+    if is_a(expression, "PythonUDF"):
+        return str(expression.name())
+    if not children:
+        return str(expression.getClass().getSimpleName())
+    text = str(expression.toString())
+    for each in sorted((str(each.toString()) for each in children), key=len, reverse=True):
+        text = text.replace(each, "") if each else text
+    return _without_ids(text)
+
+
+def _is_seed(expression: Any) -> bool:
+    return is_a(expression, "Literal") and expression.dataType().typeName() in _SEEDS
 
 
 def _steady(literal: Any) -> bool:

@@ -174,7 +174,7 @@ def _leading(sight: Sight) -> Health:
             State.BEHIND,
             sight.now - held_for,
             f"{held:,} offsets wait behind a transaction that another producer has left open for {duration(held_for)}.",
-            "kafka-transactions.sh --bootstrap-server HOST:PORT find-hanging --broker-id ID",
+            "kafka-transactions.sh --bootstrap-server HOST:PORT describe-producers --topic TOPIC --partition N",
             runbook="upstream-transaction",
         )
     # Records may be older than their arrival here, so what counts is also how long the lag takes to arrive.

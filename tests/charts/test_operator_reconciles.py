@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -112,17 +113,20 @@ class Refusing(Api):
     """An API server that refuses objects of one kind."""
 
     refuses = "Deployment"
+    words: Exception = ConfigInvalid("no volume typo", kept="all")
 
     def apply(self, body: Object) -> Object:
         """Refuse it with the server's words."""
         if body["kind"] == self.refuses:
-            raise ConfigInvalid(f"the API server refuses the {self.refuses}: no volume typo", kept="all")
+            raise self.words
         return super().apply(body)
 
 
-def test_object_that_the_api_server_refuses_is_told_in_the_status() -> None:
+@pytest.mark.parametrize("words", [ConfigInvalid("no volume typo", kept="all"), PermissionError("no volume typo")])
+def test_object_that_the_api_server_refuses_is_told_in_the_status(words: Exception) -> None:
     """It was only in the operator's log, and the status said what was true before."""
     api = Refusing("u")
+    api.words = words
     one, _ = made(api)
     assert one.reconcile(KEY) == "Invalid"
     [accepted] = [each for each in api.statuses[-1]["conditions"] if each["type"] == "Accepted"]
@@ -130,20 +134,29 @@ def test_object_that_the_api_server_refuses_is_told_in_the_status() -> None:
     assert "no volume typo" in accepted["message"]
 
 
-def test_operation_whose_job_the_api_server_refuses_has_failed() -> None:
-    """The pipeline would rest for ever."""
+@pytest.mark.parametrize(
+    ("words", "minutes", "phase"),
+    [
+        (ConfigInvalid("no volume typo", kept="all"), 1, "Failed"),
+        (PermissionError("no volume typo"), 1, "Waiting"),
+        (PermissionError("no volume typo"), 20, "Failed"),
+    ],
+)
+def test_operation_whose_job_the_api_server_refuses_has_failed(words: Exception, minutes: int, phase: str) -> None:
+    """The pipeline would rest for ever; a quota may pass."""
     api = Refusing("u")
-    api.refuses = "Job"
+    api.refuses, api.words = "Job", words
     one, cache = made(api)
     about = {
-        "name": "look", "namespace": "ns", "uid": "o", "creationTimestamp": "2026-01-01", "resourceVersion": "7",
+        "name": "look", "namespace": "ns", "uid": "o", "resourceVersion": "7",
+        "creationTimestamp": (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat(),
     }  # fmt: skip
     asked = {"metadata": about, "spec": {"pipeline": KEY.name, "run": ["offsets", "show"]}}
     cache.put(OPERATION, asked)
     api.objects[OPERATION] = [asked]
     one.reconcile(KEY)
     one.reconcile(KEY)
-    told, *_ = [each for each in api.statuses if each.get("phase") == "Failed"]
+    told, *_ = [each for each in api.statuses if each.get("phase") == phase]
     assert "no volume typo" in told["message"]
 
 

@@ -25,6 +25,7 @@ _AGAIN = 60.0  # seconds; looking for a kind that is not there asks for all that
 _LIMIT = 20.0  # seconds for one request
 _SECRET = ("Secret", "ConfigMap")  # only whether they exist is asked, and nothing of what they hold
 _REFUSED = frozenset({400, 403, 422, 500})  # the last of a value whose type is another one
+_FORBIDDEN = 403
 _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _VERSIONS = {
     **KINDS,
@@ -84,7 +85,7 @@ class ApiServer:
         return self._known[0]
 
     def apply(self, body: Object) -> Object:
-        """Create or change an object, and return it."""
+        """Create or change an object, and return it; raise ConfigInvalid or PermissionError if that is refused."""
         self._count("apply")
         resource = self._resource(body["kind"])
         if resource is None:
@@ -104,6 +105,8 @@ class ApiServer:
             if error.status not in (_REFUSED if own else _REFUSED - {500}):
                 raise
             what = f"the API server refuses the {body['kind']}: {' '.join(_words(error).split())}"
+            if error.status == _FORBIDDEN and not own:  # a quota, or rights: it may change without the spec
+                raise PermissionError(what) from error
             then = "correct spec.shadow" if own else "correct the spec"
             raise ConfigInvalid(what, kept="the driver's Deployment was left as it is", then=then) from error
         return _plain(made)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from tailrace.config.resource import OPERATION, OWNER
@@ -71,6 +72,11 @@ def needs_rest(operation: Operation) -> bool:
 def accepts(operation: Operation) -> bool:
     """Return whether a pipeline is to continue with the sink of its configuration, whatever its last plan says."""
     return tuple(operation.run[:2]) == ACCEPT
+
+
+def is_old(operation: Operation, now: float) -> bool:
+    """Return whether it was asked for so long ago that a pipeline is not to rest for it any longer."""
+    return now - datetime.fromisoformat(operation.created).timestamp() > _LIMIT
 
 
 def is_dry_run(operation: Operation) -> bool:

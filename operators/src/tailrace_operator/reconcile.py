@@ -83,8 +83,8 @@ class Reconciler:
         choice = self._gated(seen, self._possible(seen, decide(seen, refused)))
         try:
             seen = self._apply(seen, choice)
-        except ConfigInvalid as error:  # the API server refuses an object
-            choice = replace(choice, run=None, hold=Hold.INVALID, why=error.what)
+        except (ConfigInvalid, PermissionError) as error:  # the API server refuses an object
+            choice = replace(choice, run=None, hold=Hold.INVALID, why=_refusal(error))
         self._operate(seen, choice)
         return self._report(seen, choice, self._shadows.follow(seen, choice))
 
@@ -264,8 +264,9 @@ class Reconciler:
             log.info("%s: operation %s: %s", key, found.name, " ".join(found.run))
             try:
                 self._cache.put("Job", self._api.apply(operate.job(found, built.deployment)))
-            except ConfigInvalid as error:  # the pipeline would rest for ever
-                phase, words = Ended.FAILED, error.what
+            except (ConfigInvalid, PermissionError) as error:  # the pipeline would rest for ever
+                lasts = isinstance(error, ConfigInvalid) or operate.is_old(found, time.time())
+                phase, words = Ended.FAILED if lasts else Ended.WAITING, _refusal(error)
         if phase.value != found.phase:
             made = operate.status(found, phase, words, _now())
             self._api.write_status(with_status(OPERATION, key.namespace, found.name, found.uid, made))
@@ -305,6 +306,10 @@ class Reconciler:
         self._told.pop(key, None)
         self._written.pop(key, None)
         self._refreshed.pop(key, None)
+
+
+def _refusal(error: ConfigInvalid | PermissionError) -> str:
+    return error.what if isinstance(error, ConfigInvalid) else str(error)
 
 
 def _rests(seen: Seen) -> bool:

@@ -196,3 +196,19 @@ def test_shuffle_by_a_column_of_a_row_that_was_picked_is_refused(frame: DataFram
 def test_shuffle_by_what_all_candidates_share_is_allowed(frame: DataFrame, name: str) -> None:
     """Whichever row is picked, the shuffle moves it into the same sink partition."""
     check(frame, SAME[name])
+
+
+@pytest.mark.parametrize("rows", ["id <= (SELECT max(id) FROM range(3))", "id <= unix_timestamp()"])
+def test_grouping_by_what_a_left_join_adds_is_allowed_whatever_chooses_the_rows_of_its_table(
+    frame: DataFrame, rows: str
+) -> None:
+    """It is allowed with any table, which may change as much."""
+    chosen = frame.sparkSession.range(3).withColumn("x", F.col("id") * 2).where(rows)
+    check(frame, lambda frame: frame.join(F.broadcast(chosen), "id", "left").groupBy("x").count())
+
+
+def test_grouping_by_what_a_left_join_adds_is_refused_if_chance_chooses_the_rows_of_its_table(frame: DataFrame) -> None:
+    """A replay would count the same record in another group."""
+    drawn = frame.sparkSession.range(3).withColumn("x", F.col("id") * 2).where(F.rand() < 0.5)
+    with pytest.raises(FunctionInvalid, match="rand"):
+        check(frame, lambda frame: frame.join(F.broadcast(drawn), "id", "left").groupBy("x").count())

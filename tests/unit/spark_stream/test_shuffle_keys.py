@@ -63,6 +63,27 @@ def test_values_that_look_like_the_ids_of_columns_count(rows: DataFrame, tags: t
     assert first.code == same.code != second.code
 
 
+def test_columns_in_a_list_count_without_their_ids(rows: DataFrame) -> None:
+    """Each process, and each new query, gives other ids."""
+
+    def among(other: str) -> ShuffleKeys:
+        named = rows.select("value", (F.col("value") + 1).alias("home"), (F.col("value") - 1).alias("away"))
+        return noted(split(named, F.col("value").isin(F.col("home"), F.col(other))))
+
+    assert among("away").code == among("away").code != among("value").code
+
+
+def test_values_that_look_like_the_ids_of_columns_count_in_a_long_list_of_a_key(spark: SparkSession) -> None:
+    """Spark makes a set of a list of more than ten."""
+
+    def keyed(last: int) -> ShuffleKeys:
+        tags = [f"room#{number}" for number in [*range(11), last]]
+        return planned(spark.range(9).repartition(4, F.col("id").cast("string").isin(*tags)))
+
+    assert keyed(20) == keyed(20)
+    assert keyed(20).code != keyed(21).code
+
+
 def test_condition_counts_in_full_where_spark_cuts_it_short(rows: DataFrame) -> None:
     """Spark prints the first 25 arguments of a call."""
 

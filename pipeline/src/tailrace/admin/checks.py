@@ -269,12 +269,15 @@ class Brokers:
         has = self._topics.get(ledger.topic)
         if found.state is not State.OK or has is None:
             return found
-        need = needed(pipeline, sum(self._topics.get(topic, 0) for topic in self._sources(pipeline)))
+        try:
+            need = needed(pipeline, sum(self._topics.get(topic, 0) for topic in self._sources(pipeline)))
+        except (TailraceError, ValueError) as error:  # another check tells of it
+            return warn(name, f"how many partitions {ledger.topic} needs is not known", str(error).split("\n")[0])
         if has < need.at_most:
-            which = "a batch" if has < need.always else "a batch that reads every partition of the source"
-            return (fail if has < need.always else warn)(
+            needs = "needs" if has < need.certain else "may need"
+            return (fail if has < need.certain else warn)(
                 name,
-                f"{ledger.topic} has {has} partitions, and {which} needs {need.at_most}, one per sink partition",
+                f"{ledger.topic} has {has} partitions, and a batch {needs} {need.at_most}, one per sink partition",
                 f"give {ledger.topic} at least {need.at_most} partitions, or set sink.partitions",
             )
 

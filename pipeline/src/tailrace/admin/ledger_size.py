@@ -1,7 +1,7 @@
 """How many partitions the ledger needs, so far as the configuration tells: one for each sink partition of a batch.
 
 A batch that no shuffle cuts is fitted to the ledger. Outputs behind a shuffle have the shuffle's number, and a stateful
-pipeline's reading tasks have Spark's. What a function does is known only to Spark, so a start may still refuse more.
+pipeline's reading tasks have Spark's. Only Spark knows what a function shuffles, so with one this is a guess.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ SHUFFLE, SHUFFLED = "spark.sql.shuffle.partitions", "8"  # as a session of ours 
 
 @dataclass(frozen=True)
 class Needed:
-    """Partitions that the ledger needs for every batch that holds records, and for one that reads all partitions."""
+    """Partitions that the ledger needs for certain, and those that a batch may need."""
 
-    always: int
+    certain: int
     at_most: int
 
 
@@ -29,10 +29,11 @@ def needed(pipeline: Pipeline, partitions: int) -> Needed:
     stateful = pipeline.checkpoint != "ledger"
     if process.partitions is None and not stateful:
         return Needed(1, 1)
-    shuffled = process.partitions or int(str(pipeline.spark.get(SHUFFLE, SHUFFLED)))
-    outputs = shuffled if most is None else min(shuffled, most)
-    if not (process.validate_ or source_kind(pipeline.source).may_reject):
-        return Needed(outputs, outputs)
-    if not stateful:
-        return Needed(outputs + 1, outputs + 1)
-    return Needed(outputs + 1, outputs + max(1, partitions, pipeline.source.partitions or 1))
+    judges = bool(process.validate_) or source_kind(pipeline.source).may_reject
+    shuffled = int(str(pipeline.spark.get(SHUFFLE, SHUFFLED)))
+    tasks = max(1, partitions, pipeline.source.partitions or 1) if stateful else 1
+    spread = process.partitions or 1
+    outputs = spread if process.function is None else max(spread, shuffled, tasks)
+    outputs = outputs if most is None else min(outputs, most)
+    at_most = outputs + (tasks if judges else 0)
+    return Needed(at_most if process.function is None and not stateful else 1, at_most)

@@ -85,8 +85,7 @@ def _desk(file: Path) -> Iterator[Desk]:
 def show(file: FileArgument, output: OutputOption = Output.TEXT) -> None:
     """Show where the pipeline continues, what the store says and what the topic holds, per topic partition.
 
-    This works while the pipeline runs, too: the position shown is that of the last planned batch. If a batch is open,
-    its beginning is shown as well.
+    This works while the pipeline runs, too: shown is the end of the last planned batch; of an open one, its begin too.
     """
     with _desk(file) as desk:
         from tailrace.kafka import source
@@ -94,14 +93,14 @@ def show(file: FileArgument, output: OutputOption = Output.TEXT) -> None:
         now, cluster = desk.now, desk.cluster
         present = source.partitions_of(desk.pipeline, cluster)
         first, last = cluster.earliest(present), source.ends(desk.pipeline, present, cluster)
-        rows = []
+        rows, waiting = [], 0
         for place in sorted({*present, *now.positions, *now.stored}):
             at, end = now.positions.get(place), last.get(place)
             lag = max(0, end - at) if at is not None and end is not None else None
-            begun = (now.begins.get(place),) if now.state == "open" else ()
+            begun = [now.begins.get(place)] * (now.state == "open")
             rows.append((*place, *begun, at, now.stored.get(place), first.get(place), end, lag))
-    begins = ("begins",) if now.state == "open" else ()
-    columns = ("topic", "partition", *begins, "next", "stored", "earliest", "latest", "lag")
+            waiting += lag or 0
+    columns = ("topic", "partition", *["begins"] * (now.state == "open"), "next", "stored", "earliest", "latest", "lag")
     if output is Output.JSON:
         emit(
             {
@@ -114,19 +113,15 @@ def show(file: FileArgument, output: OutputOption = Output.TEXT) -> None:
         )
         return
     table(columns, rows)
-    behind = sum(row[-1] or 0 for row in rows)
-    line = (
-        f"{desk.pipeline.pipeline}: {now.state}, {len(rows)} partitions, {behind:,} records behind; {desk.store.where}"
-    )
-    done(line, _after(desk))
+    counts = f"{len(rows)} partitions, {waiting:,} records behind"
+    done(f"{desk.pipeline.pipeline}: {now.state}, {counts}; {desk.store.where}", _after(desk))
 
 
 def _after(desk: Desk) -> str:
     if desk.now.state == "lost":
         return "tailrace explain TR-306"
     if desk.now.state == "open":
-        number = desk.now.next_batch - 1
-        note(f"batch {number} is open: it lies from `begins` to `next`; the next start finishes it first")
+        note(f"batch {desk.now.next_batch - 1} is open, from `begins` to `next`; the next start finishes it first")
         return f"tailrace run {desk.file} --batch"
     return f"tailrace run {desk.file}" if desk.now.state != "running" else ""
 

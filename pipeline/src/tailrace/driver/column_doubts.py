@@ -183,20 +183,11 @@ class Doubts:
         for table in choice.tables:
             self.of(table)
             for each in table:
-                why = self._drawn(each) if each.children else self._origin(each)
+                why = _drawn(each) if each.children else self._origin(each)
                 if why:
                     return why
         below = self.below(choice.node)
         return next(filter(None, (self.why(each, below) for each in choice.expressions)), None)
-
-    def _drawn(self, node: Node) -> str | None:
-        """Return why an operator of a table may keep other rows on a replay."""
-        if node.name == "Sample":
-            return "a sample of a table, which may have other rows on a replay"
-        if node.name not in {"Filter", "Join"}:
-            return None
-        below = self.below(node)
-        return next(filter(None, (self.why(each, below) for each in node.expressions)), None)
 
     def why(self, expression: Any, below: dict[int, str] | None = None) -> str | None:
         """Return what makes a value differ on a replay; None if it stays the same."""
@@ -205,11 +196,26 @@ class Doubts:
             if each in below:
                 return below[each]
         if not expression.deterministic():
-            chance = next(parts(expression, lambda each: not each.deterministic()))
-            return f"{called(chance)}, which may give a different value on a replay"
+            return _by_chance(expression)
         if self._clock:
             for each in clocks(expression, self._patterns):
                 return f"{called(each)}, which is later on a replay"
             if expression.containsPattern(self._patterns.subquery):
                 return "a subquery, whose table may have changed before a replay"
         return None
+
+
+def _drawn(node: Node) -> str | None:
+    """Return why chance may keep other rows of a table on a replay."""
+    if node.name == "Sample":
+        return "a sample of a table, which may have other rows on a replay"
+    for each in node.expressions if node.name in {"Filter", "Join"} else ():
+        if not each.deterministic():
+            return _by_chance(each)
+    return None
+
+
+def _by_chance(expression: Any) -> str:
+    """Say what makes an expression differ on a replay."""
+    chance = next(parts(expression, lambda each: not each.deterministic()))
+    return f"{called(chance)}, which may give a different value on a replay"

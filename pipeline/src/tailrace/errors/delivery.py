@@ -147,7 +147,8 @@ class ProgressMissing(DeliveryError):
     - Restore the ledger, or configure the ledger topic that was used last.
     - Inspect the output topic yourself, then set where to continue with `tailrace offsets set FILE … --give-up`: at
       the open batch's start (its records may be duplicated) or at its end (they may be missing). `tailrace offsets
-      show FILE` prints both positions, as `begins` and `next`.
+      show FILE` prints both, as `begins` and `next`. If the ledger has no plan, `next` is where the last batch began
+      that the brokers know of, and nothing tells where it ended.
     - Give the pipeline a new name and set its start with the section `offsets` or `auto.offset.reset`. A stateful
       pipeline, whose positions are in its checkpoint, has only this choice, and needs a new checkpoint too.
     """

@@ -71,11 +71,13 @@ def written(expression: Any) -> str:
     """Return an expression as Spark prints it, whatever order a set has in this process."""
     text = str(expression.toString())
     told = [str(each.toString()) for each in _literals(expression)]
-    if " IN (" in text:
-        for each in _lists(expression):
-            listed = ",".join(sorted(each.list().mkString(_BETWEEN).split(_BETWEEN)))
-            text = text.replace(each.toString(), f"{each.value().toString()} IN ({listed})")
-            told.append(listed)
+    for each in _lists(expression) if " IN (" in text or " INSET " in text else ():
+        if is_a(each, "InSet"):  # printed in order
+            told.append(_sorted(each.hset()))
+            continue
+        listed = _sorted(each.list())
+        text = text.replace(each.toString(), f"{each.value().toString()} IN ({listed})")
+        told += [listed] if each.inSetConvertible() else []
     return "".join([_without_ids(text), *filter(_IDS.search, told)])  # what looks like an id there is none
 
 
@@ -90,13 +92,16 @@ def steadily_written(expression: Any) -> str | list[Any]:
     return [_own(expression, [] if chance else children), *map(steadily_written, told)]
 
 
+def _sorted(values: Any) -> str:
+    return ",".join(sorted(values.mkString(_BETWEEN).split(_BETWEEN)))
+
+
 def _lists(expression: Any) -> Iterator[Any]:
     """Yield the comparisons with a list of values; lists may be long."""
-    if is_a(expression, "In"):
+    listed = is_a(expression, "In")
+    if listed or is_a(expression, "InSet"):
         yield expression
-        yield from _lists(expression.value())
-        return
-    for each in items(expression.children()):
+    for each in [expression.value()] if listed else items(expression.children()):
         yield from _lists(each)
 
 

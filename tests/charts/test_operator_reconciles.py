@@ -151,7 +151,11 @@ def test_operation_whose_job_the_api_server_refuses_has_failed(words: Exception,
         "name": "look", "namespace": "ns", "uid": "o", "resourceVersion": "7",
         "creationTimestamp": (datetime.now(UTC) - timedelta(minutes=minutes)).isoformat(),
     }  # fmt: skip
-    asked = {"metadata": about, "spec": {"pipeline": KEY.name, "run": ["offsets", "show"]}}
+    asked = {
+        "metadata": about,
+        "spec": {"pipeline": KEY.name, "run": ["offsets", "show"]},
+        "status": {"phase": "Waiting", "message": "its driver finishes the batch in progress"},
+    }
     cache.put(OPERATION, asked)
     api.objects[OPERATION] = [asked]
     one.reconcile(KEY)

@@ -267,8 +267,8 @@ class Reconciler:
             except (ConfigInvalid, PermissionError) as error:  # the pipeline would rest for ever
                 lasts = isinstance(error, ConfigInvalid) or operate.is_old(found, time.time())
                 phase, words = Ended.FAILED if lasts else Ended.WAITING, _refusal(error)
-        if phase.value != found.phase:
-            made = operate.status(found, phase, words, _now())
+        made = operate.status(found, phase, words, _now())
+        if phase.value != found.phase or (phase is Ended.WAITING and made["message"] != found.message):
             self._api.write_status(with_status(OPERATION, key.namespace, found.name, found.uid, made))
             log.info("%s: operation %s: %s", key, found.name, phase)
 

@@ -51,8 +51,8 @@ def operator(node: Node) -> list[str]:
         more = join_type(node)
     elif node.name == "Generate":
         more = "outer" if node.plan.outer() else ""
-    elif node.name == "Sample":
-        more = f"{node.plan.lowerBound()} {node.plan.upperBound()} {node.plan.withReplacement()} {node.plan.seed()}"
+    elif node.name == "Sample":  # its seed may be drawn at each start
+        more = f"{node.plan.lowerBound()} {node.plan.upperBound()} {node.plan.withReplacement()}"
     return [node.name, more]
 
 

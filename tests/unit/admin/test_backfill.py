@@ -11,6 +11,7 @@ import pytest
 
 from tailrace import errors
 from tailrace.admin.backfill import Request, derived, refuse_cut
+from tailrace.admin.copies import is_backfill
 from tailrace.admin.moved_plan import moved
 from tailrace.admin.offsets import Situation, movable
 from tailrace.config import OnDataLoss, Pipeline
@@ -60,6 +61,13 @@ def test_name_depends_on_the_range_and_the_topic_and_fits() -> None:
     long = derived(pipeline(pipeline="p" * 100), ASKED, NOW)
     assert len(long.pipeline) == 100
     assert derived(pipeline(pipeline="p" * 99), ASKED, NOW).pipeline != long.pipeline
+
+
+def test_name_of_a_backfill_never_looks_like_a_persons() -> None:
+    """A name that ends with a date would not be taken for a backfill's when its rejected records are replayed."""
+    since, until = (datetime(2026, 11, 16, hour, tzinfo=UTC) for hour in (20, 21))
+    mark = Request(since, until, "tweets-again").digest("tweets")  # the first digest of this one is 19325307
+    assert is_backfill(f"tweets-backfill-{mark}")
 
 
 @pytest.mark.parametrize(

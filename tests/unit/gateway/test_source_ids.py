@@ -76,3 +76,32 @@ def test_reads_that_ended_before_a_question_share_its_answer(brokers: Brokers) -
     assert brokers.asked == 2
     ids.after(time.monotonic(), frozenset({"orders"}))
     assert brokers.asked == 3
+
+
+def test_client_that_has_heard_of_no_broker_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would never get an answer, and every attempt of the task would fail."""
+    first: list[object] = []
+
+    def answer(admin: object, names: Iterable[str], limit: float) -> dict[str, tuple[str, int]]:
+        first[:] = first or [admin]
+        if admin is first[0]:
+            raise errors.KafkaFailed("waiting for the controller", kept="all", then="wait")
+        return {name: (PLANNED[name], 1) for name in names}
+
+    monkeypatch.setattr(source_ids, "topic_ids", answer)
+    monkeypatch.setattr(source_ids, "_TRY", 0.0, raising=False)
+    checked().require(PLANNED, reset=False)
+
+
+def test_refusal_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rights that are lacking do not come with another client."""
+    asked: list[object] = []
+
+    def refuse(admin: object, names: Iterable[str], limit: float) -> dict[str, tuple[str, int]]:
+        asked.append(admin)
+        raise errors.NotAuthorized("no right", kept="all", then="grant it")
+
+    monkeypatch.setattr(source_ids, "topic_ids", refuse)
+    with pytest.raises(errors.NotAuthorized):
+        checked().require(PLANNED, reset=False)
+    assert len(asked) == 1

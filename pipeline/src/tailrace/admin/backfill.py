@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from tailrace.admin import copies
 from tailrace.admin.since import at_time, first_since, records_since, told_by_leaders
 from tailrace.config import Offsets, OnDataLoss, Pipeline
 from tailrace.driver.choose import reached
@@ -50,7 +51,10 @@ class Request:
         text = (
             f"{pipeline} {self.since.astimezone(UTC).isoformat()} {self.until.astimezone(UTC).isoformat()} {self.into}"
         )
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
+        found = hashlib.sha256(text.encode()).hexdigest()[:8]
+        while copies.DATE.fullmatch(found):  # such a name would be a person's
+            found = hashlib.sha256(found.encode()).hexdigest()[:8]
+        return found
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from tailrace.errors import NotAuthorized, OptionRefused
 from tailrace.kafka.group_offsets import group_offsets
 
 # The names that `admin/backfill.py` derives; one that ends with a date is a person's.
-_BACKFILL = re.compile(r".+-backfill-(?!(19|20)\d{6}$)[0-9a-f]{8}")
+DATE = re.compile(r"(19|20)\d{6}")
+_BACKFILL = re.compile(rf".+-backfill-(?!{DATE.pattern}$)[0-9a-f]{{8}}")
 _SHADOW = "-shadow"  # how the names of the operator's shadows end
 
 

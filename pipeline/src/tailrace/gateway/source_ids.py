@@ -15,12 +15,14 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from tailrace import errors
+from tailrace.kafka.clients import ANSWER_LIMIT
 from tailrace.kafka.topics import recreation, topic_ids, ways_on
 
 _KEPT = "everything that was delivered; nothing of this batch is delivered in part"
 _AGAIN = "start the pipeline again: it reads the new topic from its beginning"
 # A start asks for long enough to tell a former id, of a broker that lags, from one of a new topic.
 _REPEAT = "start the pipeline again; if it is refused too, "
+_TRY = ANSWER_LIMIT  # seconds after which another client asks
 
 
 class SourceIds:
@@ -58,10 +60,25 @@ class SourceIds:
         """Return the ids of an answer that was asked for after this moment."""
         with self._lock:
             if self._asked < moment or not names <= self._names:
-                if self._admin is None:
-                    self._admin = AdminClient(self._options)
-                asked = time.monotonic()
-                found = topic_ids(self._admin, names, self._limit)
+                asked, found = self._answer(names)
                 self._known = {topic: name for topic, (name, _) in found.items()}
                 self._asked, self._names = asked, names
             return self._known
+
+    def _answer(self, names: frozenset[str]) -> tuple[float, dict[str, tuple[str, int]]]:
+        """Return when the ids were asked for, and the answer.
+
+        A client that has heard of no broker, as when the controller missed all of them, has nobody left to ask.
+        """
+        end = time.monotonic() + self._limit
+        while True:
+            if self._admin is None:
+                self._admin = AdminClient(self._options)
+            asked = time.monotonic()
+            try:
+                return asked, topic_ids(self._admin, names, min(_TRY, end - asked))
+            except errors.TailraceError:
+                self._admin = None
+                now = time.monotonic()
+                if now < asked + _TRY or now >= end:  # refused, or out of time
+                    raise

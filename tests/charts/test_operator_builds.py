@@ -204,6 +204,24 @@ def test_rendering_is_remembered_until_the_pipeline_is_gone(monkeypatch: pytest.
     assert len(calls) == 2
 
 
+@pytest.mark.parametrize(
+    ("config", "goes"),
+    [({"rejected": "orders.rejected"}, False), ({"source": {"topics": ["orders.rejected"]}}, False), ({}, True)],
+)
+def test_topic_of_a_deleted_pipeline_goes_unless_another_names_it(config: dict[str, Any], goes: bool) -> None:
+    """Whether the other writes its rejected records there, or reads them."""
+    spec = SPEC | {"deletionPolicy": "Delete"}
+    there = {KEY: {"spec": spec}, Key("other", "bills"): {"spec": {"config": SPEC["config"] | config}}}
+    builder = Builder(Platform(CHART, STRIMZIS), str(tool("helm")), lambda: (STRIMZI,), lambda: there)
+    made = builder.build(resource(spec), Revision("abc", spec), True)
+    owned = [
+        each["spec"]["topicName"]
+        for each in of_kind(made.objects, "KafkaTopic")
+        if "ownerReferences" in each["metadata"]
+    ]
+    assert owned == (["orders.rejected"] if goes else [])
+
+
 @pytest.mark.parametrize("text", ["pipelines: []", "fullnameOverride: x", "- a", "{"])
 def test_platform_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     """Before the operator watches anything."""

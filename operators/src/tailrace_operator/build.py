@@ -10,7 +10,7 @@ import json
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,9 +55,19 @@ class Built:
 class Builder:
     """Renders revisions, and remembers the last ones: most reconciles ask for what is there already."""
 
-    def __init__(self, platform: Platform, helm: str, apis: Callable[[], Iterable[str]]) -> None:
-        """Render with Helm; `apis` are the versions of other operators' that the cluster has by now."""
+    def __init__(
+        self,
+        platform: Platform,
+        helm: str,
+        apis: Callable[[], Iterable[str]],
+        pipelines: Callable[[], Mapping[Key, Object]] = dict,
+    ) -> None:
+        """Render with Helm; `apis` are the versions of other operators' that the cluster has by now.
+
+        A topic that another one of the `pipelines` names outlives the Pipeline that it was made for.
+        """
         self.platform = platform
+        self._pipelines = pipelines
         self._helm = helm
         self._apis = apis
         self._made: dict[tuple[Key, str], tuple[Object, ...]] = {}
@@ -79,7 +89,9 @@ class Builder:
 
     def build(self, resource: Resource, revision: Revision, running: bool) -> Built:
         """Return the objects of a revision; without a driver if it is not to run."""
-        objects = tuple(_owned(each, resource) for each in self._rendered(resource, revision, running))
+        others = [(key, body) for key, body in self._pipelines().items() if key != resource.key]
+        shared = {topic for key, body in others for topic in topics_of(key.name, body.get("spec") or {})}
+        objects = tuple(_owned(each, resource, shared) for each in self._rendered(resource, revision, running))
         made = Built(objects, digest([*objects, revision.name]))
         notes = {
             REVISION: revision.name,
@@ -146,7 +158,7 @@ class Builder:
         return sorted(made, key=lambda each: list(KINDS).index(each["kind"]))
 
 
-def _owned(made: Object, resource: Resource) -> Object:
+def _owned(made: Object, resource: Resource, shared: Container[str]) -> Object:
     about = made["metadata"]
     about["labels"] = {
         **about.get("labels", {}),
@@ -155,7 +167,7 @@ def _owned(made: Object, resource: Resource) -> Object:
     }
     if made["kind"] == TOPIC:  # shared: the ledger is that of all Pipelines, and of a Helm release
         about["labels"] = {_CLUSTER: about["labels"][_CLUSTER]}
-    if references := owners.of_pipeline(made, resource):
+    if references := owners.of_pipeline(made, resource, shared):
         about["ownerReferences"] = references
     return made
 
@@ -182,6 +194,11 @@ def topics(spec: Mapping[str, Any]) -> set[str]:
     found = {*(source.get("topics") or ()), sink.get("topic"), *(sink.get("topics") or ())}
     more = spec.get("topics") or {}
     return {str(each) for each in {*found, *(more.get("read") or ()), *(more.get("write") or ())} if each}
+
+
+def topics_of(name: str, spec: Mapping[str, Any]) -> set[str]:
+    """Return the topics of a Pipeline, that of its rejected records with them."""
+    return topics(spec) | {str((spec.get("config") or {}).get("rejected") or f"{name}.rejected")}
 
 
 def _loaded(made: Iterable[Object]) -> Pipeline:

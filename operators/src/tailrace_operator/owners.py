@@ -7,7 +7,7 @@ last of its owners is gone: the user of a deleted Pipeline goes after its last d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from tailrace.config.resource import KIND
@@ -19,21 +19,22 @@ NEEDED = ("ServiceAccount", "Role", "RoleBinding", "NetworkPolicy", "KafkaUser")
 DELETE = "Delete"  # the deletionPolicy of a Pipeline whose topic goes with it
 
 
-def of_pipeline(made: Object, resource: Resource) -> list[Object]:
-    """Return the owners of an object; none of a topic that is to outlive its Pipeline."""
-    if made["kind"] == TOPIC and not goes(made, resource):
+def of_pipeline(made: Object, resource: Resource, shared: Container[str]) -> list[Object]:
+    """Return the owners of an object; none of a topic that is to outlive its Pipeline, as what others name."""
+    if made["kind"] == TOPIC and not goes(made, resource, shared):
         return []
     reference = owner(KIND, resource.key.name, resource.uid)
     # A deletion in the foreground ends when the driver has ended.
     return [{**reference, "blockOwnerDeletion": made["kind"] == "Deployment"}]
 
 
-def goes(topic: Object, resource: Resource) -> bool:
-    """Return whether a topic is deleted with its Pipeline: only the one that no other Pipeline shares."""
+def goes(topic: Object, resource: Resource, shared: Container[str]) -> bool:
+    """Return whether a topic is deleted with its Pipeline: only one that was made for it, and that no other shares."""
     own = {f"{resource.key.name}.rejected"}
     if resource.partitions:  # a shadow's sink topic was made for it alone
         own.add(resource.spec["config"]["sink"]["topic"])
-    return resource.spec.get("deletionPolicy") == DELETE and topic["spec"]["topicName"] in own
+    name = topic["spec"]["topicName"]
+    return resource.spec.get("deletionPolicy") == DELETE and name in own and name not in shared
 
 
 def kept(objects: Iterable[Object], pods: Mapping[str, str]) -> list[Object]:

@@ -50,7 +50,7 @@ class Operator:
         self.cache = Cache()
         self._api = api
         self._phases: dict[Key, str] = {}
-        self._reconciler = Reconciler(self.cache, Builder(platform, helm, api.known), api)
+        self._reconciler = Reconciler(self.cache, Builder(platform, helm, api.known, self.cache.bodies), api)
         self.work = Work(self._reconciler.reconcile, self._done, threads, soon=Phase.WAITING)
         self.metrics.waiting.set_function(lambda: self.work.waiting)
 

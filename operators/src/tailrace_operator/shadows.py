@@ -15,7 +15,7 @@ from tailrace.config import Pipeline
 from tailrace.config.resource import KIND, OPERATION
 from tailrace.errors import ConfigInvalid
 from tailrace_operator import gates, observe, operate, overlay, revisions, shadow
-from tailrace_operator.build import Builder, topics
+from tailrace_operator.build import Builder, topics, topics_of
 from tailrace_operator.cache import Cache
 from tailrace_operator.changes import Effect, part
 from tailrace_operator.model import APPLIED, PARTITIONS, Choice, Hold, Key, Object, Resource, Revision, Seen
@@ -110,7 +110,7 @@ class Shadows:
         for each, body in self._cache.bodies().items():
             if each not in (resource.key, key):
                 config = body["spec"].get("config") or {}
-                named = topics(body["spec"]) | {str(config.get("rejected") or f"{each.name}.rejected")}
+                named = topics_of(each.name, body["spec"])
                 yield Uses(f"the Pipeline {each}", named, str((config.get("source") or {}).get("pattern") or ""))
 
     def _follow(self, seen: Seen, choice: Choice, known: Known, there: Object | None) -> Known:

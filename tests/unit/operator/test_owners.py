@@ -17,10 +17,10 @@ def resource(**more: Any) -> Resource:
     return Resource(Key("ns", "p"), "uid", 1, SPEC | more)
 
 
-def thing(kind: str, pipeline: Resource, topic: str = "") -> Object:
-    """Return an object of a Pipeline, with its owners."""
+def thing(kind: str, pipeline: Resource, topic: str = "", shared: tuple[str, ...] = ()) -> Object:
+    """Return an object of a Pipeline, with its owners; others name the `shared` topics."""
     made: Object = {"kind": kind, "metadata": {"name": "p"}, "spec": {"topicName": topic}}
-    if references := owners.of_pipeline(made, pipeline):
+    if references := owners.of_pipeline(made, pipeline, shared):
         made["metadata"]["ownerReferences"] = references
     return made
 
@@ -58,3 +58,10 @@ def test_topic_is_kept_unless_the_spec_deletes_it(policy: str | None, topic: str
     made = thing("KafkaTopic", resource(**({"deletionPolicy": policy} if policy else {})), topic)
     found = owners.kept_by(made, {"p-1": "a"})["metadata"].get("ownerReferences", [])
     assert [each["kind"] for each in found] == (["Pipeline", "Pod"] if goes else [])
+
+
+def test_topic_that_another_pipeline_names_is_kept() -> None:
+    """It holds the other's records, too, whatever its name."""
+    deleted = resource(deletionPolicy="Delete")
+    assert "ownerReferences" in thing("KafkaTopic", deleted, "p.rejected", ("q.rejected",))["metadata"]
+    assert "ownerReferences" not in thing("KafkaTopic", deleted, "p.rejected", ("p.rejected",))["metadata"]

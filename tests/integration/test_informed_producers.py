@@ -25,6 +25,7 @@ from tailrace.kafka.reader import Message
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.marker import GIVEN_UP, Marker
 from tailrace.progress.plan import BatchId, SinkPartition
+from tailrace.testing import Topics
 
 pytestmark = [pytest.mark.integration, pytest.mark.takes(20)]
 
@@ -260,40 +261,42 @@ def test_replay_is_told_its_marks_by_a_broker_that_knows_of_its_transaction(
         assert sending.marks() == {0: Marks(7, ((9, 9),))}
 
 
-def rejected_once(line: Line) -> tuple[list[tuple[Message, Home]], Selection]:
+def rejected_once(line: Line, partition: int = 0) -> tuple[list[tuple[Message, Home]], Selection]:
     """Return a rejected record with where to send it, and the selection that holds it alone."""
     home = Home(line.sink, None)
-    selection = Selection({Place(0, 0): home}, {}, {0: [0]}, frozenset({line.pipeline}))
-    return [(Message(line.sink, 0, 0, 0, None, b"rejected"), home)], selection
+    selection = Selection({Place(partition, 0): home}, {}, {partition: [0]}, frozenset({line.pipeline}))
+    return [(Message(line.sink, partition, 0, 0, None, b"rejected"), home)], selection
 
 
+@pytest.mark.parametrize("partition", [0, 1])
 def test_replay_sends_nothing_by_marks_of_a_broker_that_has_lost_the_group_since_its_question(
-    line: Line, monkeypatch: pytest.MonkeyPatch
+    line: Line, monkeypatch: pytest.MonkeyPatch, partition: int
 ) -> None:
     """It was suspended behind the question; another replay has sent the records meanwhile."""
     kafka, asked = Kafka(bootstrap_servers=line.kafka.bootstrap_servers), list[object]()
-    records, chosen = rejected_once(line)
+    records, chosen = rejected_once(line, partition)
+    topic = Topics(line.kafka.bootstrap_servers)(partitions=2)
 
     def answered(
         consumer: Consumer, group: str, places: Sequence[TopicPartition], limit: float, *, beneath: bool = False
     ) -> list[Stored]:
         asked.append(places)
         if len(asked) == 2:
-            return [Stored(line.sink, 0, -1, None)]
+            return [Stored(topic, number, -1, None) for number in range(2)]
         found = stored(consumer, group, places, limit, beneath=beneath)
         if len(asked) == 1:
             assert found[0].pending
-            with monkeypatch.context() as sane, Replay(kafka, line.pipeline, line.sink, 1) as other:
+            with monkeypatch.context() as sane, Replay(kafka, line.pipeline, topic, 2) as other:
                 sane.setattr(informed_reader, "stored", stored)
                 other.send(records, chosen, other.marks())
         return found
 
     monkeypatch.setattr(informed_reader, "_RECENT", 60.0)
     monkeypatch.setattr(informed_reader, "stored", answered)
-    with Replay(kafka, line.pipeline, line.sink, 1) as sending:
-        assert sending.marks() == {0: Marks()}
+    with Replay(kafka, line.pipeline, topic, 2) as sending:
+        assert sending.marks() == {0: Marks(), 1: Marks()}
         with pytest.raises(errors.KafkaFailed, match="another replay has sent something meanwhile"):
-            sending.send(records, chosen, {0: Marks()})
+            sending.send(records, chosen, {0: Marks(), 1: Marks()})
     assert line.read() == [b"rejected"]
 
 

@@ -188,6 +188,7 @@ def test_batch_is_cut_by_the_size_of_its_headers(
 ) -> None:
     """Ten thousand records with 220 kB of headers each do not fit into one Arrow array."""
     monkeypatch.setattr("tailrace.gateway.prefetch._BATCH_BYTES", 100_000)
+    monkeypatch.setattr(columns, "_SMALL_BYTES", 100_000)
     topic = tailrace_topics()
     sent = [Record(b"%d" % number, headers=(("h", bytes([number]) * 20_000),)) for number in range(50)]
     produce(reading.bootstrap, topic, sent)
@@ -316,3 +317,13 @@ def test_timestamps_that_cannot_be_held_are_null(
     assert times() == expected
     monkeypatch.setattr(columns, "_PRIVATE_VERSIONS", frozenset())
     assert times() == expected
+
+
+def test_few_records_of_many_partitions_come_in_one_batch(reading: Reading, tailrace_topics: Topics) -> None:
+    """A batch of each costs the stages as much as a thousand records, and slowed such pipelines down to a hundredth."""
+    topic = tailrace_topics(partitions=40)
+    produce(reading.bootstrap, topic, [Record(b"v", partition=number) for number in range(40) for _ in range(3)])
+    [found] = reading.batches(*(Range(topic, number, 0, 2) for number in range(40)))
+    assert list(zip(found["partition"].to_pylist(), found["offset"].to_pylist(), strict=True)) == [
+        (number, offset) for number in range(40) for offset in range(2)
+    ]

@@ -19,6 +19,7 @@ from support.kafkaproxy import proxied
 from support.proxy import Fault, nth
 from support.threads import Line
 from support.wire import Api
+from tailrace.admin.rejected import Target
 from tailrace.admin.replay import Replay
 from tailrace.admin.selection import Home, Marks, Selection, select
 from tailrace.cli.rejected import app
@@ -236,6 +237,26 @@ def test_replay_that_takes_longer_than_a_transaction_may_sends_each_record_once(
     assert hasty.replay("--all")["before"] == 30
 
 
+def test_replay_of_few_records_among_many_is_not_ended_while_it_reads_the_others(
+    hasty: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction was open until the topic's end, and until the next record to send, whatever lay between."""
+    hasty.reject(*range(40))
+    read = Target.records
+    monkeypatch.setattr("tailrace.admin.replay._TIMEOUT_MS", 3000)
+    monkeypatch.setattr("tailrace.admin.replay._PART", 0.3)
+
+    def slow(target: Target) -> Iterator[Message]:
+        for each in read(target):
+            time.sleep(0.15)
+            yield each
+
+    monkeypatch.setattr(Target, "records", slow)
+    assert hasty.replay("0:1")["replayed"] == 1
+    assert hasty.replay("0:3", "0:38")["replayed"] == 2
+    assert hasty.arrived() == [b"value-1", b"value-3", b"value-38"]
+
+
 def test_transaction_that_the_brokers_ended_is_not_taken_for_another_replay(
     hasty: Setup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,6 +386,7 @@ def test_long_replay_commits_no_marks_that_are_too_long(setup: Setup, monkeypatc
 
 KILLED = """
 import os, sys
+from tailrace.admin.rejected import Target
 from tailrace.admin.replay import Replay
 from tailrace.admin import replay
 from tailrace.cli.rejected import app

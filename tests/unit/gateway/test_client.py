@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace.config import Delivery
-from tailrace.errors import GatewayUnavailable
+from tailrace.errors import GatewayUnavailable, RecordTooLarge
 from tailrace.gateway import Assignment, Written
 from tailrace.gateway import message_protocol as wire
 from tailrace.gateway.client import Client, Handing
@@ -105,6 +105,22 @@ def test_error_of_the_input_reaches_the_user_unchanged(error: Exception, rows: i
     assert written(failing()).exception(20) is error
     assert error.__context__ is None
     assert written(iter([ROWS])).result(20).out == 1
+
+
+@pytest.mark.parametrize("size", [200_000, 2_000_000])
+def test_gateways_error_reaches_a_worker_that_is_still_sending(
+    host: Host, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """However many rows are left: what cannot be sent any more is of no use."""
+
+    def refuse(task: Assignment, batches: Iterator[Any]) -> Written:
+        next(batches)
+        raise RecordTooLarge("the fault of the test")
+
+    monkeypatch.setattr(host.deliveries, "write", refuse)
+    row = pa.RecordBatch.from_pylist([{"value": b"x" * 100_000}], schema=ROW_SCHEMA)
+    error = written(iter([row] * (size // 100_000))).exception(20)
+    assert isinstance(error, RecordTooLarge), error
 
 
 def test_error_of_the_input_is_not_hidden_by_the_gateways_end(gone: threading.Event) -> None:

@@ -33,12 +33,12 @@ class Kept:
         self.records.append(record)
 
 
-def sent(headers: list[dict[str, Any]], rejected: str | None) -> tuple[list[dict[str, Any]], Counts]:
-    """Send one row with these headers; return the records and the counts."""
+def sent(headers: list[dict[str, Any]], rejected: str | None, **more: Any) -> tuple[list[dict[str, Any]], Counts]:
+    """Send one row with these headers and columns; return the records and the counts."""
     task = Assignment(
         "p", BatchId(1), SinkPartition(0), 1, "", Delivery.EXACTLY_ONCE, "p.ledger", "out", rejected, "run"
     )
-    row = {"value": b"v", "headers": headers}
+    row = {"value": b"v", "headers": headers, **more}
     batch = pa.RecordBatch.from_pylist([{**dict.fromkeys(ROW_SCHEMA.names), **row}], ROW_SCHEMA)
     sender = Kept()
     counts = send(cast(Sender, sender), task, iter([batch]))
@@ -59,3 +59,13 @@ def test_sink_without_a_rejected_topic_ends_at_a_header_key_with_nul() -> None:
     with pytest.raises(SinkColumnsInvalid, match="header key with NUL") as caught:
         sent([{"key": "a\0b", "value": b"1"}], None)
     assert "header keys without NUL" in caught.value.then
+
+
+@pytest.mark.parametrize("partition", [-1, -2])
+def test_sink_rejects_a_negative_partition(partition: int) -> None:
+    """No producer takes it, and the batch would be refused again and again for a topic that exists."""
+    [record], counts = sent([], "p.rejected", partition=partition)
+    headers = dict(record["headers"])
+    assert (record["topic"], counts.out, counts.rejected) == ("p.rejected", 0, 1)
+    assert headers["tailrace.reason"] == b"no such partition"
+    assert headers["tailrace.detail"] == b"partition %d of the topic 'out'" % partition

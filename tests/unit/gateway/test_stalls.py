@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from tailrace import errors
-from tailrace.gateway.consuming import Consumer, _address
+from tailrace.gateway.consuming import Consumer
 from tailrace.gateway.log_ends import LogEnds
 from tailrace.gateway.stalls import LOSS, Lost, Stall
 from tailrace.progress.plan import Range
@@ -129,11 +129,6 @@ def test_loss_is_accepted_in_time_although_a_question_had_no_answer() -> None:
     assert brokers.look(stall, 25, NO_ANSWER) is False
     assert brokers.look(stall, 26, 90) is True
     assert brokers.look(stall, 26 + LOSS, 90) == Lost(PLANNED)
-
-
-def test_address_of_ipv6_is_in_brackets() -> None:
-    """Otherwise librdkafka takes its last part for the name's, and adds a port."""
-    assert [_address(host, 9092) for host in ("kafka-0", "fd00::1")] == ["kafka-0:9092", "[fd00::1]:9092"]
 
 
 @pytest.mark.parametrize("said", [90, UNKNOWN])

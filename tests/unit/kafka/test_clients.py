@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+import weakref
+from typing import Any, cast
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from tailrace.kafka.clients import add_offsets, requests
+from tailrace.kafka import clients
+from tailrace.kafka.clients import add_offsets, address, requests, taken
 
 MANY = [TopicPartition("in", number, number, "a note") for number in range(1000)]
 
@@ -54,3 +56,28 @@ def test_no_request_follows_one_that_was_abandoned(monkeypatch: pytest.MonkeyPat
     producer.answer.set()
     producer.thread.join(10)
     assert producer.sent == 1
+
+
+def test_address_of_ipv6_is_in_brackets() -> None:
+    """Otherwise librdkafka takes its last part for the name's, and adds a port."""
+    assert [address(host, 9092) for host in ("kafka-0", "fd00::1")] == ["kafka-0:9092", "[fd00::1]:9092"]
+
+
+class Unanswered:
+    """A producer whose transactional id no broker gives; librdkafka goes on to ask for it behind the error."""
+
+    @staticmethod
+    def init_transactions(limit: float) -> None:
+        """Fail as after the limit; like librdkafka's, its frame does not hold the producer."""
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+
+def test_producer_that_could_not_take_its_id_is_freed_while_its_error_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the brokers answered, it took the id from the producer that was made in its place."""
+    monkeypatch.setattr(clients, "_TAKING", 0.0)
+    made = [cast(Producer, Unanswered())]
+    there = weakref.ref(made[0])
+    with pytest.raises(Exception, match="taking the id") as caught:
+        taken(made, "taking the id", 1.0, [])
+    assert caught.value.__traceback__ is not None
+    assert (made, there()) == ([], None)

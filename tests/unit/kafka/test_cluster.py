@@ -7,10 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tailrace import errors
 from tailrace.config import Kafka
@@ -212,3 +213,10 @@ def test_options_that_the_client_refuses_are_an_error_of_the_configuration() -> 
     options = {"security.protocol": "SSL", "ssl.ca.location": "/no/such/ca.crt"}
     with pytest.raises(errors.ConfigInvalid, match=r"refuses kafka\.options.*ssl\.ca\.location"):
         Cluster(Kafka(options=options))
+
+
+def test_addresses_are_as_bootstrap_servers_takes_them(cluster: Cluster) -> None:
+    """A broker is asked alone by its address, and the metadata has one of IPv6 without brackets."""
+    brokers = {0: SimpleNamespace(host="kafka-0", port=9092), 1: SimpleNamespace(host="fd00::1", port=9093)}
+    cluster._admin = cast("AdminClient", SimpleNamespace(list_topics=lambda timeout: SimpleNamespace(brokers=brokers)))
+    assert cluster.addresses() == {0: "kafka-0:9092", 1: "[fd00::1]:9093"}

@@ -31,3 +31,17 @@ def test_former_id_is_not_reported_as_a_topic_created_again(
     monkeypatch.setattr(source, "by_name", lambda admin, names: ({"in": (next(given), 1)}, frozenset[str]()))
     cluster: Any = SimpleNamespace(admin=None)
     assert type(planned_topics.refusal(PLAN, ["in"], cast("Cluster", cluster))) is error
+
+
+def test_topic_whose_positions_are_not_written_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be hidden or created again since it is no longer read, and says nothing about the others."""
+    asked: list[set[str]] = []
+
+    def answer(admin: object, names: Iterable[str]) -> dict[str, tuple[str, int]]:
+        asked.append(set(names))
+        return {"in": ("new", 1)}
+
+    monkeypatch.setattr(planned_topics, "topic_ids", answer)
+    plan = Plan("p", BatchId(3), "out", {"in": "new", "left": "old"}, (), 0, {})
+    assert planned_topics.changed(plan, ["in"], cast("Cluster", SimpleNamespace(admin=None))) == []
+    assert asked == [{"in"}]

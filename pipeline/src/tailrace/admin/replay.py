@@ -120,8 +120,13 @@ class Replay:
             }
         )
 
-    def send(self, messages: Iterable[tuple[Message, Home]], selection: Selection, before: Mapping[int, Marks]) -> None:
-        """Send the messages, which are those of the selection; fail if some of them no longer exist."""
+    def send(
+        self, messages: Iterable[tuple[Message, Home] | None], selection: Selection, before: Mapping[int, Marks]
+    ) -> None:
+        """Send the messages, which are those of the selection; fail if some of them no longer exist.
+
+        None stands for a record that is not sent: reading on may take longer than a transaction.
+        """
         ends = {place: offsets[-1] for place, offsets in selection.offsets.items()}
         place, most = max(
             selection.marks(before, self._partitions, ends).items(), key=lambda each: len(each[1].metadata)
@@ -137,15 +142,17 @@ class Replay:
         sent = 0
         marked = before
         try:
-            for message, home in messages:
-                if sent == self._marked:
-                    if sent:
-                        self._renew(marked)
-                    self._begin()
-                self._produce(message, home)
-                last[message.partition] = message.offset
-                sent += 1
-                if time.monotonic() >= self._due:
+            for each in messages:
+                if each is not None:
+                    message, home = each
+                    if sent == self._marked:
+                        if sent:
+                            self._renew(marked)
+                        self._begin()
+                    self._produce(message, home)
+                    last[message.partition] = message.offset
+                    sent += 1
+                if sent > self._marked and time.monotonic() >= self._due:
                     marked = selection.marks(before, self._partitions, last)
                     self._finish(marked, sent)
             if sent != len(selection.wanted):
@@ -187,7 +194,9 @@ class Replay:
         self._serve(lambda: self._producer.flush(_LIMIT))
         offsets = [TopicPartition(self._topic, number, mark.before, mark.metadata) for number, mark in marks.items()]
         add_offsets(self._producer, offsets, self._reader.metadata, _LIMIT, "adding the marks")
-        self._confirm(offsets[0])
+        for place in offsets:
+            if marks[place.partition] != self._told.get(place.partition):
+                self._confirm(place)
         self._commit()
         self._marked = sent
 

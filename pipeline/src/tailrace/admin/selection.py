@@ -121,13 +121,22 @@ class Selection:
             for number in range(partitions)
         }
 
-    def outgoing(self, records: Iterable[Message], known: Mapping[str, int]) -> Iterator[tuple[Message, Home]]:
-        """Yield the wanted records and their destinations; `known` is each topic's partition count."""
+    def outgoing(self, records: Iterable[Message], known: Mapping[str, int]) -> Iterator[tuple[Message, Home] | None]:
+        """Yield the wanted records and their destinations; `known` is each topic's partition count.
+
+        Yield None for another record: a transaction is open meanwhile. Nothing is read behind the last wanted one.
+        """
+        left = len(self.wanted)
         for message in records:
             home = self.wanted.get(Place(message.partition, message.offset))
-            if home is not None:
-                there = home.partition is not None and home.partition < known[home.topic]
-                yield message, home if there else Home(home.topic, None)
+            if home is None:
+                yield None
+                continue
+            there = home.partition is not None and home.partition < known[home.topic]
+            yield message, home if there else Home(home.topic, None)
+            left -= 1
+            if not left:
+                return
 
 
 def select(records: Iterable[Message], wanted: Callable[[Message], bool], to: str | None) -> Selection:

@@ -187,16 +187,21 @@ def _converse(question: Any, batches: Iterator[Any] | None) -> Any:
 
 
 def _answer(question: Any, batches: Iterator[Any]) -> Any:
-    with _conversation(str(question)) as (incoming, outgoing):
-        with contextlib.suppress(BrokenPipeError):  # the gateway answered before it had read everything
-            wire.send(outgoing, question)
-            if isinstance(question, Assignment):
-                _send(outgoing, question, batches)
-            outgoing.flush()
-        answer = wire.receive(incoming)
-    if isinstance(answer, TailraceError):
-        raise answer
-    return answer
+    answers: list[Any] = []
+    try:
+        with _conversation(str(question)) as (incoming, outgoing):
+            with contextlib.suppress(BrokenPipeError):  # the gateway answered before it had read everything
+                wire.send(outgoing, question)
+                if isinstance(question, Assignment):
+                    _send(outgoing, question, batches)
+                outgoing.flush()
+            answers.append(wire.receive(incoming))
+    except GatewayUnavailable:
+        if not answers:  # with one, only the rest of the rows could not be sent
+            raise
+    if isinstance(answers[0], TailraceError):
+        raise answers[0]
+    return answers[0]
 
 
 def _send(outgoing: wire.Stream, task: Assignment, batches: Iterator[Any]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ _PUBLIC: Final = np.array([_ERROR, _VALUE, _VALUE_SIZE, _KEY, _KEY_SIZE, _OFFSET
 _PRIVATE: Final = np.array([11, 12, 13, 15, 16])
 _HEADERS_SIZE: Final = _PRIVATE[3:4]
 _PRIVATE_VERSIONS = frozenset({0x021000FF})
+_SMALL = 2_000  # records of a joined batch, at most
+_SMALL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,33 @@ def batch(messages: Messages, topic: str, partition: int, columns: Sequence[str]
     return pa.RecordBatch.from_arrays(
         [make[name]() for name in columns], schema=pa.schema([RECORDS.field(name) for name in columns])
     )
+
+
+def joined(batches: Iterable[Any], most: int) -> Iterator[Any]:
+    """Yield the same records in the same order, those of small batches in larger ones of at most so many.
+
+    A batch costs the stages as much as a thousand records, and a part may read a few from each of many partitions.
+    """
+    held: list[Any] = []
+    rows, size, most = 0, 0, min(most, _SMALL)
+    for each in batches:
+        if held and (rows + each.num_rows > most or size + each.nbytes > _SMALL_BYTES):
+            yield _one(held)
+            held, rows, size = [], 0, 0
+        if each.num_rows > most or each.nbytes > _SMALL_BYTES:
+            yield each  # at once: it has no need of others
+            continue
+        held.append(each)
+        rows, size = rows + each.num_rows, size + each.nbytes
+    if held:
+        yield _one(held)
+
+
+def _one(batches: list[Any]) -> Any:
+    if len(batches) == 1:
+        return batches[0]
+    [found] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return found
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from confluent_kafka import KafkaError, KafkaException
 from tailrace import errors
 from tailrace.config.kafka_options import SECRET_OPTION
 from tailrace.kafka.bindings import NUMBER, POINTER, SIZE, TEXT, Bindings
-from tailrace.kafka.clients import freed
+from tailrace.kafka.clients import address, freed
 
 ADDRESS: Final = np.dtype(np.int64)
 _PREFETCH_KB = 65_536  # over all partitions that the pipeline reads
@@ -275,7 +275,7 @@ class Consumer:
         """Ask a broker for the addresses of all, by their ids."""
         with self._metadata(None, limit) as listed:
             found = [listed.brokers[place] for place in range(listed.broker_count)]
-            return {each.id: _address(each.host.decode(), each.port) for each in found}
+            return {each.id: address(each.host.decode(), each.port) for each in found}
 
     @contextlib.contextmanager
     def _metadata(self, topic: int | None, limit: float) -> Iterator[_Metadata]:
@@ -324,8 +324,3 @@ class Consumer:
                     raise KafkaException(KafkaError(self._library.last_error()))
                 self._topics[name] = int(handle)
             return self._topics[name]
-
-
-def _address(host: str, port: int) -> str:
-    """Return an address as `bootstrap.servers` takes it: that of IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 from tailrace import errors
 from tailrace.config import redact
 from tailrace.gateway import ReadDone, ReadRequest
-from tailrace.gateway.columns import Messages, batch
+from tailrace.gateway.columns import Messages, batch, joined
 from tailrace.gateway.consuming import Consumer, release, settings
 from tailrace.gateway.log_ends import LogEnds
 from tailrace.gateway.prefetch import Partition
@@ -66,16 +66,12 @@ class Reader:
     def read(self, request: ReadRequest, done: ReadDone) -> Iterator[Any]:
         """Yield the records of all ranges, one range after another; raise if any cannot be read completely."""
         turns: dict[tuple[str, int], int] = {}
-        absent: dict[str, float] = {}
         try:
             for span in request.ranges:
                 if (span.topic, span.partition) not in turns and span.start < span.end:
                     # Fetch all partitions from the start, while the first is read.
                     turns[span.topic, span.partition] = self._begin(span, request.topics.get(span.topic, ""))
-            for span in request.ranges:
-                if span.start < span.end:
-                    stall = Stall(self._consumer, self._ends, span, request.reset, self._limit, self._clock, absent)
-                    yield from self._range(span, request, done, turns[span.topic, span.partition], stall)
+            yield from joined(self._ranges(request, done, turns), request.rows)
             if turns:
                 self._ids.require(request.topics, reset=request.reset)
         finally:
@@ -84,6 +80,13 @@ class Reader:
                 with partition.lock:
                     partition.readers -= 1
                     partition.used = self._clock()
+
+    def _ranges(self, request: ReadRequest, done: ReadDone, turns: Mapping[tuple[str, int], int]) -> Iterator[Any]:
+        absent: dict[str, float] = {}
+        for span in request.ranges:
+            if span.start < span.end:
+                stall = Stall(self._consumer, self._ends, span, request.reset, self._limit, self._clock, absent)
+                yield from self._range(span, request, done, turns[span.topic, span.partition], stall)
 
     def _begin(self, span: Range, topic_id: str) -> int:
         """Take over a partition of this topic; return the number of this turn."""

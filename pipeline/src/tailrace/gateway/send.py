@@ -126,7 +126,9 @@ def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) ->
             if place is not None and known[place] is None:
                 sender.require(place, task.topic)
         why, detail = reason if reason is not None else known[place], None
-        if why is None and place is not None and partition is not None:
+        if why is None and place is not None and partition is not None and partition < 0:
+            why, detail = NO_PARTITION, f"partition {partition} of the topic {place!r}"
+        elif why is None and place is not None and partition is not None:
             count = sender.lacking(place, partition, again=place not in asked)
             if count is not None:
                 asked.add(place)

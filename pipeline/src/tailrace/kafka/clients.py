@@ -27,6 +27,7 @@ TopicPartitions = dict[tuple[str, int], int]
 ANSWER_LIMIT = 15.0  # seconds without an answer until a broker counts as unreachable
 LONGEST_REQUEST = 3600  # seconds; librdkafka's maximum
 SHORT_TRY = 5.0
+_TAKING = 60.0  # seconds for a transactional id
 FREE_LIMIT = 5.0  # seconds; it usually takes a tenth of one
 OFFSETS_BYTES = 200_000  # of one request; __consumer_offsets takes batches of 1 MB, if its max.message.bytes is default
 _OFFSET_BYTES = 200  # of a stored offset besides its topic and its note: the group's name, and numbers
@@ -57,6 +58,11 @@ def client_options(kafka: Kafka) -> dict[str, Any]:
         "log_level": 2,
         **kafka.options,
     }
+
+
+def address(host: str, port: int) -> str:
+    """Return an address as `bootstrap.servers` takes it: that of IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def sendable(timestamp: int) -> int:
@@ -139,6 +145,20 @@ def freed(what: str, free: Callable[[], object]) -> None:
         within(FREE_LIMIT, f"freeing {what}", free)
     except KafkaException as error:
         log.warning("%s; it is left behind", error.args[0].str())
+
+
+def taken(made: list[Producer], doing: str, limit: float, rights: Sequence[Right]) -> Producer:
+    """Take the transactional id of the one producer in this list, which nothing else may hold, and return it.
+
+    librdkafka goes on to ask for it after its limit. A producer that was left behind would take the id once the brokers
+    answer again, perhaps from the next one: it is freed.
+    """
+    try:
+        persist(lambda: made[0].init_transactions(limit), doing, _TAKING, rights)
+    except BaseException:
+        freed("a producer", made.clear)
+        raise
+    return made.pop()
 
 
 def add_offsets(producer: Producer, places: Sequence[TopicPartition], group: object, limit: float, doing: str) -> None:

@@ -28,6 +28,7 @@ from tailrace.kafka.clients import (
     LONGEST_REQUEST,
     SHORT_TRY,
     TopicPartitions,
+    address,
     answered,
     client_options,
     persist,
@@ -269,7 +270,7 @@ class Cluster:
     def addresses(self) -> dict[int, str]:
         """Return each broker's address."""
         listed = persist(lambda: self._admin.list_topics(timeout=ANSWER_LIMIT).brokers, "looking for the brokers")
-        return {number: f"{each.host}:{each.port}" for number, each in listed.items()}
+        return {number: address(str(each.host), each.port) for number, each in listed.items()}
 
     def agreed_latest(self, partitions: Collection[tuple[str, int]]) -> TopicPartitions:
         """Return the end of each partition's log, as the leader says on which the brokers agree.

@@ -17,7 +17,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from tailrace.kafka.clients import SHORT_TRY, add_offsets, committed, persist
+from tailrace.kafka.clients import SHORT_TRY, add_offsets, committed, freed, persist
 from tailrace.kafka.errors import code_of, is_retriable
 from tailrace.kafka.pending_offsets import Stored, available, stored, unended
 from tailrace.kafka.rights import Right
@@ -193,7 +193,7 @@ class InformedReader:
         with self._lock:
             consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            consumer.close()
+            freed("a consumer", consumer.close)
 
 
 def _stale(found: Stored) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaException, Producer, TopicPartition
 
 from tailrace import errors
-from tailrace.kafka.clients import add_offsets, persist, told
+from tailrace.kafka.clients import add_offsets, taken, told
 from tailrace.kafka.errors import is_fenced, translate
 from tailrace.kafka.informed_reader import Informed, InformedReader
 from tailrace.kafka.pending_offsets import Stored
@@ -145,7 +145,5 @@ def unended(doing: str, seconds: float) -> errors.KafkaFailed:
 def _taken(options: Mapping[str, Any], pipeline: str, number: SinkPartition) -> Producer:
     name = transactional_id(pipeline, number)
     timeout = {"transaction.timeout.ms": int(TRANSACTION_TIMEOUT * 1000)}
-    producer = Producer({**options, "transactional.id": name, "retry.backoff.ms": 5, **timeout})
-    rights = [on_transactions(pipeline)]
-    persist(lambda: producer.init_transactions(_LIMIT), f"fencing {name!r}", 60, rights)
-    return producer
+    made = [Producer({**options, "transactional.id": name, "retry.backoff.ms": 5, **timeout})]
+    return taken(made, f"fencing {name!r}", _LIMIT, [on_transactions(pipeline)])

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from tailrace import crash_points, errors
 from tailrace.config import Kafka, Pipeline
 from tailrace.crash_points import Point
-from tailrace.kafka.clients import TopicPartitions, add_offsets, client_options, committed, lost_id, persist, told
+from tailrace.kafka.clients import TopicPartitions, add_offsets, client_options, committed, lost_id, taken, told
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import PURGED, is_fenced, translate
 from tailrace.kafka.informed_end import informed_end
@@ -48,7 +48,7 @@ class Ledger:
         self._base = client_options(kafka)
         self._cluster = Cluster(kafka)
         self.partitions = ledger_topic.ensure(self._cluster, topic, partitions, replication)
-        self._prepared: Producer | None = None
+        self._prepared: list[Producer] = []  # one that has not taken its id
         self._producer: Producer | None = None
         self._consumer: Consumer | None = None
         self._lead: Consumer | None = None  # for questions whether this driver still leads
@@ -74,29 +74,21 @@ class Ledger:
 
     def prepare(self) -> None:
         """Create the producer that `take` needs, without taking anything over."""
-        if self._prepared is None:
-            self._prepared = Producer(
-                self._base
-                | {
-                    "transactional.id": driver_id(self._name),
-                    "retry.backoff.ms": 5,
-                    "linger.ms": 0,
-                    "message.max.bytes": 100_000_000,  # the brokers limit the size of a plan
-                    "transaction.timeout.ms": int(fences.TRANSACTION_TIMEOUT * 1000),
-                    **self._ear.options,
-                }
-            )
+        if not self._prepared:
+            options = {
+                "transactional.id": driver_id(self._name),
+                "retry.backoff.ms": 5,
+                "linger.ms": 0,
+                "message.max.bytes": 100_000_000,  # the brokers limit the size of a plan
+                "transaction.timeout.ms": int(fences.TRANSACTION_TIMEOUT * 1000),
+            }
+            self._prepared.append(Producer(self._base | options | self._ear.options))
 
     def take(self) -> None:
         """Become the pipeline's driver: this fences every older driver."""
         self.prepare()
-        name, producer = driver_id(self._name), self._prepared
-        if producer is None:
-            raise errors.InvariantBroken("the ledger's producer was not made")
-        self._prepared = None  # it can be initialised once
-        doing = f"taking over the transactional id {name!r}"
-        persist(lambda: producer.init_transactions(_COMMIT_LIMIT), doing, 60, [on_transactions(self._name)])
-        self._producer = producer
+        doing = f"taking over the transactional id {driver_id(self._name)!r}"
+        producer = self._producer = taken(self._prepared, doing, _COMMIT_LIMIT, [on_transactions(self._name)])
         self._asked, self._planned = None, False  # of an earlier producer
         self._consumer = self._reader(offsets_group(self._name))
         # A standby may have waited for days: an older driver, fenced now, may have used partitions that were added. A
@@ -236,12 +228,13 @@ class Ledger:
             if positions:
                 note = GroupNote.of(plan).metadata
                 places = [TopicPartition(*place, offset, note) for place, offset in positions.items()]
-                topics = [on_topic(Operation.READ, topic) for topic in sorted({topic for topic, _ in positions})]
+                read = sorted({topic for topic, _ in positions})
+                topics = [on_topic(Operation.READ, topic) for topic in read]
                 rights = [*topics, on_group(offsets_group(self._name)), on_transactions(self._name)]
                 group, asked = consumer.consumer_group_metadata(), time.monotonic()
                 add_offsets(producer, places, group, _OFFSETS_LIMIT, "adding the positions")
                 if time.monotonic() - asked > _PROMPT:
-                    self._require_same_topics(plan, producer)
+                    self._require_same_topics(plan, read, producer)
             crash_points.at(point, plan.batch, first=producer.flush)
             rights = own
             with self._ear.listening(producer, plan.batch):
@@ -269,9 +262,9 @@ class Ledger:
                     self._asked, self._planned = None, False
             raise translate(error, doing, kept="nothing of the batch was written", rights=rights) from error
 
-    def _require_same_topics(self, plan: AnyPlan, producer: Producer) -> None:
+    def _require_same_topics(self, plan: AnyPlan, read: Sequence[str], producer: Producer) -> None:
         """Abort if a source topic was deleted and created again: its positions say nothing about the new one."""
-        if isinstance(plan, Plan) and (again := planned_topics.changed(plan, self._cluster)):
+        if isinstance(plan, Plan) and (again := planned_topics.changed(plan, read, self._cluster)):
             with contextlib.suppress(KafkaException):
                 told(producer, lambda: producer.abort_transaction(_ABORT_LIMIT))
             raise planned_topics.refusal(plan, again, self._cluster)
@@ -347,4 +340,5 @@ class Ledger:
         for consumer in (self._consumer, self._lead):
             if consumer is not None:
                 consumer.close()
-        self._producer = self._consumer = self._lead = self._prepared = None
+        self._producer = self._consumer = self._lead = None
+        self._prepared.clear()

@@ -6,7 +6,7 @@ topic would say that records of the newer have been read.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tailrace import errors
 from tailrace.kafka import source
@@ -15,13 +15,17 @@ from tailrace.kafka.topics import recreation, topic_ids
 from tailrace.progress.plan import Plan
 
 
-def changed(plan: Plan, cluster: Cluster) -> list[str]:
-    """Return the planned topics that have another id now, not those that are missing; all if no broker answers."""
+def changed(plan: Plan, read: Collection[str], cluster: Cluster) -> list[str]:
+    """Return the topics among these that have another id now, not those that are missing; all if no broker answers.
+
+    A plan also names topics that are no longer read, and may be hidden: of these, no position is written.
+    """
+    planned = {topic: name for topic, name in plan.topics.items() if topic in read}
     try:
-        found = topic_ids(cluster.admin, plan.topics)
+        found = topic_ids(cluster.admin, planned)
     except errors.TailraceError:
-        return list(plan.topics)
-    return [topic for topic, name in plan.topics.items() if topic in found and found[topic][0] != name]
+        return list(planned)
+    return [topic for topic, name in planned.items() if topic in found and found[topic][0] != name]
 
 
 def refusal(plan: Plan, topics: Sequence[str], cluster: Cluster) -> errors.TailraceError:

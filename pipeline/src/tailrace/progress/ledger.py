@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from tailrace import crash_points, errors
 from tailrace.config import Kafka, Pipeline
 from tailrace.crash_points import Point
-from tailrace.kafka.clients import TopicPartitions, add_offsets, client_options, committed, lost_id, taken, told
+from tailrace.kafka.clients import add_offsets, client_options, committed, freed, lost_id, taken, told
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import PURGED, is_fenced, translate
 from tailrace.kafka.informed_end import informed_end
@@ -55,7 +55,7 @@ class Ledger:
         self._ear = crash_points.Ear(Point.PLAN_SENT)
         self._asked: float | None = None  # when a question or a plan began a transaction that may not have ended
         self._planned = False  # whether that one may hold a plan
-        self._informed: TopicPartitions = {}  # the end that this driver's look for its last plan must reach
+        self._informed: dict[Place, int] = {}  # the end that this driver's look for its last plan must reach
         self._lock = threading.Lock()  # Spark's callback and the driver's own thread both write
 
     @classmethod
@@ -181,13 +181,13 @@ class Ledger:
             return lookup.latest(name, place_of(name, self.partitions), self.partitions)
         finally:
             consumer.assign([])
-            consumer.close()
+            freed("a consumer", consumer.close)
 
-    def _ends(self, places: Sequence[Place]) -> TopicPartitions:
+    def _ends(self, places: Sequence[Place]) -> dict[Place, int]:
         ends = self._cluster.latest(places)
         return {place: max(end, self._informed.get(place, 0)) for place, end in ends.items()}
 
-    def write(self, plan: AnyPlan, positions: TopicPartitions) -> None:
+    def write(self, plan: AnyPlan, positions: dict[Place, int]) -> None:
         """Write a plan, and how far the earlier batches have read, in one transaction."""
         if plan.sinks > self.partitions:
             raise errors.LedgerUnusable(
@@ -201,14 +201,14 @@ class Ledger:
             self._commit(plan, positions, Point.PLAN_OPEN)
         crash_points.at(Point.PLAN_WRITTEN, plan.batch)
 
-    def settle(self, plan: AnyPlan | None, positions: TopicPartitions) -> None:
+    def settle(self, plan: AnyPlan | None, positions: dict[Place, int]) -> None:
         """Note the last plan as done and write its positions, if no further batch will do that."""
         if plan is not None:
             with self._lock:
                 self._commit(plan.finished(), positions, Point.DONE_OPEN)
             crash_points.at(Point.DONE_NOTED, plan.batch)
 
-    def _commit(self, plan: AnyPlan, positions: TopicPartitions, point: Point) -> None:
+    def _commit(self, plan: AnyPlan, positions: dict[Place, int], point: Point) -> None:
         producer, consumer = self._producer, self._consumer
         if producer is None or consumer is None:
             raise errors.InvariantBroken("the ledger was written before the driver took it over")
@@ -272,7 +272,7 @@ class Ledger:
     def _right(self, operation: Operation) -> Right:
         return on_topic(operation, self._topic)
 
-    def positions(self, places: Iterable[Place]) -> TopicPartitions:
+    def positions(self, places: Iterable[Place]) -> dict[Place, int]:
         """Return how far the pipeline has read these partitions, according to the stored offsets."""
         return {place: each.offset for place, each in self.stored(places).items()}
 
@@ -284,7 +284,7 @@ class Ledger:
         try:
             found = committed(consumer, asked, "reading the stored offsets", [on_group(group), *topics])
         finally:
-            consumer.close()
+            freed("a consumer", consumer.close)
         return {(each.topic, each.partition): each for each in found if each.offset >= 0}
 
     def note(self, group: str, text: str, limit: float) -> None:
@@ -307,7 +307,7 @@ class Ledger:
         except KafkaException as error:
             raise translate(error, doing, rights=[on_groups(self._name), on_transactions(self._name)]) from error
         finally:
-            consumer.close()
+            freed("a consumer", consumer.close)
 
     # -- markers ---------------------------------------------------------------------------------
 
@@ -322,7 +322,7 @@ class Ledger:
             rights = [on_groups(self._name), self._right(Operation.READ)]
             found = committed(consumer, places, "reading the markers", rights, limit)
         finally:
-            consumer.close()
+            freed("a consumer", consumer.close)
         read = {SinkPartition(each.partition): Marker.read(each.offset, each.metadata) for each in found}
         return {partition: marker for partition, marker in read.items() if marker is not None}
 
@@ -339,6 +339,6 @@ class Ledger:
         """Close the clients; the transactional id stays taken until the next driver takes it."""
         for consumer in (self._consumer, self._lead):
             if consumer is not None:
-                consumer.close()
+                freed("a consumer", consumer.close)
         self._producer = self._consumer = self._lead = None
         self._prepared.clear()

@@ -268,13 +268,14 @@ def rejected_once(line: Line, partition: int = 0) -> tuple[list[tuple[Message, H
     return [(Message(line.sink, partition, 0, 0, None, b"rejected"), home)], selection
 
 
-@pytest.mark.parametrize("partition", [0, 1])
+@pytest.mark.parametrize(("partition", "others"), [(0, 0), (1, 1), (0, 1), (1, 0)])
 def test_replay_sends_nothing_by_marks_of_a_broker_that_has_lost_the_group_since_its_question(
-    line: Line, monkeypatch: pytest.MonkeyPatch, partition: int
+    line: Line, monkeypatch: pytest.MonkeyPatch, partition: int, others: int
 ) -> None:
-    """It was suspended behind the question; another replay has sent the records meanwhile."""
+    """It was suspended behind the question; another replay has sent records meanwhile, and its marks would be lost."""
     kafka, asked = Kafka(bootstrap_servers=line.kafka.bootstrap_servers), list[object]()
     records, chosen = rejected_once(line, partition)
+    theirs = rejected_once(line, others)
     topic = Topics(line.kafka.bootstrap_servers)(partitions=2)
 
     def answered(
@@ -288,7 +289,7 @@ def test_replay_sends_nothing_by_marks_of_a_broker_that_has_lost_the_group_since
             assert found[0].pending
             with monkeypatch.context() as sane, Replay(kafka, line.pipeline, topic, 2) as other:
                 sane.setattr(informed_reader, "stored", stored)
-                other.send(records, chosen, other.marks())
+                other.send(*theirs, other.marks())
         return found
 
     monkeypatch.setattr(informed_reader, "_RECENT", 60.0)

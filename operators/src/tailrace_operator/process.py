@@ -15,9 +15,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from tailrace.config.resource import GROUP, OPERATION, OPERATIONS, OWNER, PLURAL, VERSION
 from tailrace_operator.api import ApiServer
-from tailrace_operator.build import Builder
+from tailrace_operator.build import Builder, topics_of
 from tailrace_operator.cache import Cache
-from tailrace_operator.model import SHADOW, Key
+from tailrace_operator.model import SHADOW, Key, Object
 from tailrace_operator.platform import Platform
 from tailrace_operator.reconcile import Reconciler
 from tailrace_operator.status import Phase
@@ -79,6 +79,15 @@ class Operator:
         if live is not None:
             self.work.add(live)
 
+    def heard(self, body: Object, *, gone: bool) -> None:
+        """Take a Pipeline, and look at it soon; also at those whose topics it names, which are to outlive them."""
+        key = self.cache.pipeline(body, gone=gone)
+        self._due(key, body["metadata"].get("labels"))
+        named = topics_of(key.name, body.get("spec") or {})
+        for each in self.cache.bodies():
+            if each != key and f"{each.name}.rejected" in named:
+                self.work.add(each)
+
     def handlers(self) -> kopf.OperatorRegistry:
         """Return the handlers of all watches."""
         registry = kopf.OperatorRegistry()
@@ -97,8 +106,7 @@ class Operator:
 
         @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
         def pipeline(event: Any, **_: Any) -> None:
-            body, gone = dict(event["object"]), event["type"] == "DELETED"
-            self._due(self.cache.pipeline(body, gone=gone), body["metadata"].get("labels"))
+            self.heard(dict(event["object"]), gone=event["type"] == "DELETED")
 
         def watched(kind: str, event: Any) -> None:
             self._due(self.cache.put(kind, dict(event["object"]), gone=event["type"] == "DELETED"))

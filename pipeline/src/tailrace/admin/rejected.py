@@ -46,9 +46,13 @@ class Target:
     topic: str
     pipeline: str | None
 
+    def every(self) -> Iterator[Message]:
+        """Yield all records in the topic."""
+        return read(self.kafka, self.topic)
+
     def records(self) -> Iterator[Message]:
         """Yield the pipeline's records in the topic, which it may share with others."""
-        for message in read(self.kafka, self.topic):
+        for message in self.every():
             if self.pipeline is None or message.text(HEADER_PIPELINE) in {None, self.pipeline}:
                 yield message
 

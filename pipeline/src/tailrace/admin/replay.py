@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -194,21 +194,22 @@ class Replay:
         self._serve(lambda: self._producer.flush(_LIMIT))
         offsets = [TopicPartition(self._topic, number, mark.before, mark.metadata) for number, mark in marks.items()]
         add_offsets(self._producer, offsets, self._reader.metadata, _LIMIT, "adding the marks")
-        for place in offsets:
-            if marks[place.partition] != self._told.get(place.partition):
-                self._confirm(place)
+        self._confirm(offsets)
         self._commit()
         self._marked = sent
 
-    def _confirm(self, place: TopicPartition) -> None:
-        """Refuse to commit if the broker that told the marks had lost the group before, and another replay has sent."""
+    def _confirm(self, places: Sequence[TopicPartition]) -> None:
+        """Refuse to commit if the broker that told the marks had lost the group before, and another replay has sent.
+
+        All marks are written, also those of partitions of which nothing is sent.
+        """
 
         def same(told: Stored) -> bool:
-            return Marks.read(told.offset, told.metadata) == self._told[place.partition]
+            return Marks.read(told.offset, told.metadata) == self._told[told.partition]
 
         consumer = self._consumer or self._reader.consumer
         for _ in range(_TRIES):
-            if self._reader.confirms(consumer, place, _LIMIT, same):
+            if self._reader.confirms(consumer, places, _LIMIT, same):
                 return
             consumer = self._reader.renewed(consumer)  # the group may have moved to another broker since
         raise KafkaFailed(

@@ -209,7 +209,8 @@ def replay(
             note("nothing was sent")
             raise typer.Exit(1)
         if new.wanted:
-            sending.send(new.outgoing(target.records(), known), new, marks)
+            # All of them: while records of other pipelines are read, a transaction is open, too.
+            sending.send(new.outgoing(target.every(), known), new, marks)
     _replayed(new, len(found.wanted) - len(new.wanted), output, target, file)
 
 

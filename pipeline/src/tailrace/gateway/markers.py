@@ -56,9 +56,9 @@ class MarkerReader:
 
     def confirms(self, consumer: Consumer, partition: int, told: Marker | None) -> bool:
         """Return whether a broker that knows of the next marker, in an open transaction, has committed this one."""
-        place = TopicPartition(self._topic, partition)
+        places = [TopicPartition(self._topic, partition)]
         return self._reader.confirms(
-            consumer, place, LIMIT, lambda found: Marker.read(found.offset, found.metadata) == told
+            consumer, places, LIMIT, lambda found: Marker.read(found.offset, found.metadata) == told
         )
 
     def markers(

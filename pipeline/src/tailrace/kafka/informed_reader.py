@@ -126,22 +126,24 @@ class InformedReader:
             self._replace(consumer)  # it may be a broker that has lost the group
             time.sleep(_STALE_PAUSE)
 
-    def confirms(self, consumer: Consumer, place: TopicPartition, limit: float, told: Callable[[Stored], bool]) -> bool:
-        """Return whether what was told of this place is what a broker has committed that knows of an open transaction.
+    def confirms(
+        self, consumer: Consumer, places: Sequence[TopicPartition], limit: float, told: Callable[[Stored], bool]
+    ) -> bool:
+        """Return whether what was told of places is what a broker has committed that knows of an open transaction.
 
-        The transaction is the asker's, and has added an offset there. The broker of this client may be another one than
-        when the place was told.
+        The transaction is the asker's, and has added an offset to each. The broker of this client may be another one
+        than when they were told.
         """
         if not available(consumer):
             return True
         limit = min(SHORT_TRY, limit)
         try:
-            if not all(each.pending for each in stored(consumer, self._group, [place], limit)):
+            if not all(each.pending for each in stored(consumer, self._group, places, limit)):
                 return False
-            found = stored(consumer, self._group, [place], limit, beneath=True)
+            found = stored(consumer, self._group, places, limit, beneath=True)
         except KafkaException:  # nobody knows; the broker may have learned that it has lost the group
             return False
-        return [not each.error and told(each) for each in found] == [True]
+        return len(found) == len(places) and all(not each.error and told(each) for each in found)
 
     def read(
         self,

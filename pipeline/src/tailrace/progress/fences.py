@@ -71,7 +71,7 @@ def give_up(
             place = TopicPartition(ledger, number, marker.next, marker.metadata)
             add_offsets(producer, [place], reader.metadata, _LIMIT, doing)
             # The broker that told the marker may have lost the group before.
-            if not reader.confirms(informed.consumer, place, _LIMIT, lambda told: _marker(told) == known.get(number)):
+            if not reader.confirms(informed.consumer, [place], _LIMIT, lambda told: _marker(told) == known.get(number)):
                 raise written_meanwhile(pipeline)
             told(producer, lambda: producer.commit_transaction(_LIMIT))
         except KafkaException as error:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +15,7 @@ import pytest
 from tailrace import errors
 from tailrace.config import Delivery, Kafka
 from tailrace.gateway import Assignment, Written
+from tailrace.gateway.attempts import Attempts
 from tailrace.gateway.schemas import ROW_SCHEMA
 from tailrace.gateway.writing import Deliveries
 from tailrace.kafka.clients import client_options
@@ -45,8 +49,8 @@ class Source:
 
         wait_until(removed, "the compaction of the source", 60, every=0.5)
 
-    def reject(self, batch: int, *offsets: int) -> Written:
-        """Commit these rejected records as a reading task does, in a process of its own."""
+    def reject(self, batch: int, *offsets: int, gateway: Deliveries | None = None, seconds: float = 0.0) -> Written:
+        """Commit these rejected records as a reading task does, which takes some time, in a process of its own."""
         named = [
             {HEADER_TOPIC: self.topic.encode(), HEADER_PARTITION: b"0", HEADER_OFFSET: b"%d" % each} for each in offsets
         ]
@@ -70,11 +74,16 @@ class Source:
             verdicts=True,
             options=client_options(Kafka(bootstrap_servers=self.bootstrap)) | {"acks": "all"},
         )
-        gateway = Deliveries("one")
+
+        def given() -> Iterator[pa.RecordBatch]:
+            yield pa.RecordBatch.from_pylist(rows, ROW_SCHEMA)
+            time.sleep(seconds)
+
+        one = gateway or Deliveries("one")
         try:
-            return gateway.write(task, iter([pa.RecordBatch.from_pylist(rows, ROW_SCHEMA)]))
+            return one.write(task, given())
         finally:
-            for each in gateway.caches().values():
+            for each in one.caches().values():
                 each.close()
 
 
@@ -114,3 +123,13 @@ def test_rejected_record_that_is_left_has_no_other_verdict(source: Source) -> No
     source.reject(0, REMOVED, KEPT)
     with pytest.raises(errors.VerdictChanged, match=f"{source.topic}-0 offset {REMOVED} is now accepted"):
         source.reject(0, KEPT)
+
+
+def test_two_tasks_that_read_a_range_at_the_same_time_do_not_fence_each_other(source: Source, tmp_path: Path) -> None:
+    """A function may use the records twice. Each attempt would end the other's, until the job is given up."""
+    gateways = [Deliveries(name, attempts=Attempts(tmp_path)) for name in ("one", "two")]
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(source.reject, 0, KEPT, gateway=gateways[0], seconds=2.0)
+        second = threads.submit(source.reject, 0, KEPT, gateway=gateways[1], seconds=4.0)
+        assert [first.result(60).skipped, second.result(60).skipped] == [False, True]
+    assert len(consume(source.bootstrap, source.rejected)) == 1

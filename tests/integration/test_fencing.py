@@ -266,9 +266,12 @@ def test_driver_that_is_overtaken_in_mid_batch_knows_it_before_the_newer_one_has
         failed = errors.QueryFailed("[CONCURRENT_STREAM_LOG_UPDATE] the checkpoint of both")
         assert overtaken(doubt, older, pipeline, 0, "r") is doubt
         assert overtaken(failed, older, pipeline, 0, "r") is failed
+        other = errors.MarkerConflict("batch 0 is already written, by another plan")
+        assert overtaken(other, older, pipeline, 0, "r") is other
         newer.take()
         assert isinstance(overtaken(doubt, older, pipeline, 0, "r"), errors.DriverFenced)
         assert isinstance(overtaken(failed, older, pipeline, 0, "r"), errors.DriverFenced)
+        assert isinstance(overtaken(other, older, pipeline, 0, "r"), errors.DriverFenced)
         assert overtaken(doubt, newer, pipeline, 0, "r") is doubt
         newer.write(plan_of(pipeline, 1), {place: 1})
         assert newer.positions({place: 0, (pipeline.ledger.topic, 0): 0}) == {place: 1}

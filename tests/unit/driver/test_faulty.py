@@ -332,6 +332,23 @@ def test_search_ends_in_time() -> None:
         one.deliver(PLAN, {})
 
 
+def test_search_that_takes_too_long_rejects_what_it_has_found() -> None:
+    """The next search goes on from there; otherwise a batch with many faulty records could never be delivered."""
+    engine, clock = Raising(*range(0, 1000, 11)), [0.0]
+    probe = engine.probe
+
+    def slow(plan: Plan, part: Part, faults: Faults, lane: int) -> str | None:
+        clock[0] += 0.5
+        return probe(plan, part, faults, lane)
+
+    engine.probe = slow  # type: ignore[method-assign]
+    one = tolerant(engine, on_error="reject")
+    one.clock = lambda: clock[0]
+    one.deliver(PLAN, {})
+    assert sorted(each.offset for each in one.rejected) == list(range(0, 1000, 11))
+    assert engine.deliveries > 2
+
+
 def test_faulty_records_are_told_in_one_line() -> None:
     """However many there are, and however much the exception says."""
     one = Fault(("in", 0), 5, "ValueError: " + "x" * 200)

@@ -85,6 +85,24 @@ def test_users_error_is_named_if_no_line_of_it_is_the_users() -> None:
             "java.util.concurrent.TimeoutException: Timed out waiting for a node assignment. Call: x",
             errors.BrokerUnreachable,
         ),
+        (
+            (
+                "org.apache.kafka.common.errors.TimeoutException: Call(callName=listOffsets, deadlineMs=1, tries=2, "
+                "nextAllowedTryMs=3) timed out at 4 after 2 attempt(s)"
+            ),
+            errors.BrokerUnreachable,
+        ),
+        (
+            "java.util.concurrent.TimeoutException: Cannot fetch record for offset 12 in 120000 milliseconds",
+            errors.BrokerUnreachable,
+        ),
+        (
+            (
+                "org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired before the position for "
+                "partition in-0 could be determined"
+            ),
+            errors.BrokerUnreachable,
+        ),
         ("org.apache.spark.SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero", errors.FunctionFailed),
         ("something that nobody has seen before", errors.QueryFailed),
     ],

@@ -183,3 +183,14 @@ def test_marker_of_many_rows_stays_within_the_limit_of_the_broker() -> None:
     sample = Sample.of(marker.sample)
     assert len(sample.once) + len(sample.repeated) == SIZE
     assert 0 < len(sample.repeated) < len(sample.once)
+
+
+def test_replay_of_the_same_rows_in_another_order_is_recognised() -> None:
+    """Behind a shuffle they come as the executors answer; a task that was tried again was refused for good."""
+    rows = [*numbers(range(50)), "twice", "twice"]
+    markers = delivered({0: rows})
+    shuffled = random.Random(1).sample(rows, len(rows))
+    check_replay(markers[0], task(0, "second"), content(0, shuffled, "second", markers))
+    for other in (rows[:-1], [*rows, "twice"], [*rows[:-1], "other"]):
+        with pytest.raises(CutChanged):
+            check_replay(markers[0], task(0, "second"), content(0, other, "second", markers))

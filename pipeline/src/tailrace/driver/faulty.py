@@ -201,6 +201,7 @@ class Tolerant:
                 none = self.engine.probe(plan, (), known, _LANES) if found else None
                 if none is not None and _kind(none) in {_kind(each.why) for each in found}:
                     return None
+                until = self.clock() + _LIMIT  # what was found by the end of the search is worth as much
                 again = failing([(Range(*each.place, each.offset, each.offset + 1),) for each in found])
                 sure = {(part[0].place, part[0].start) for part, _ in again}
                 return [each for each in found if (each.place, each.offset) in sure]

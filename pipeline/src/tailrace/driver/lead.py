@@ -12,7 +12,7 @@ from tailrace import errors
 from tailrace.config import Pipeline
 from tailrace.progress.ledger import Ledger
 
-_TOLD_BY_TASKS = (errors.CommitInDoubt, errors.QueryFailed, errors.ProgressMissing)
+_TOLD_BY_TASKS = (errors.CommitInDoubt, errors.MarkerConflict, errors.QueryFailed, errors.ProgressMissing)
 
 
 def require_lead(ledger: Ledger, pipeline: Pipeline, number: int, run: str, *, is_open: bool = False) -> None:

@@ -33,7 +33,15 @@ _FUNCTION = ("PythonException", "ArithmeticException", "RuntimeException: [", "N
              "SparkUpgradeException")  # fmt: skip
 # Code that is not the user's. The function's own file may be below a folder `tailrace`, as it is on Kubernetes.
 _NOT_THEIRS = re.compile(r"/pyspark/|/(?:site-packages|src)/tailrace/")
-_UNREACHABLE = ("TimeoutException: Timed out waiting for a node assignment", "No resolvable bootstrap urls")
+# Of Spark's own consumer and admin client, which the batches of stateful pipelines are read by.
+_UNREACHABLE = (
+    "TimeoutException: Timed out waiting for a node assignment",
+    "TimeoutException: Timed out waiting to send the call",
+    "TimeoutException: Call(callName=",
+    "TimeoutException: Cannot fetch record for offset",
+    "expired before the position for partition",
+    "No resolvable bootstrap urls",
+)
 # Exceptions of these packages concern the checkpoint: nothing else is on an object store.
 _STORE = ("org.apache.hadoop.fs.s3a", "software.amazon.awssdk", "PathIOException", "AWSBadRequestException")
 _GONE = ("UnknownTopicOrPartitionException",)

@@ -254,7 +254,7 @@ class Tasks:
         if info.batch == WARMING:
             return
         info.refuse_repetition()
-        read = client.read(attempt, self.request(info, part), info.batch, part)
+        read = client.read("" if info.probe else attempt, self.request(info, part), info.batch, part)
 
         def take(rows: pa.RecordBatch) -> None:
             if not info.probe:
@@ -306,7 +306,7 @@ class Tasks:
                 yield answer(Written(SinkPartition(number), skipped=True))
                 return
             taken: list[pa.RecordBatch] = []
-            read = client.read(attempt, self.request(info, number), info.batch, number)
+            read = client.read("" if info.probe else attempt, self.request(info, number), info.batch, number)
             judged: list[Judged] = []
             records = self.records(info, number, read, taken.append)
             made = itertools.chain(rows(stages, records, judged.append), taken)

@@ -146,6 +146,16 @@ class Attempts:
                     self._drop(name, "it has ended already")
                 attempt.aside.discard()
 
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Aside]:
+        """Return room for rows of one conversation alone."""
+        with self._lock:
+            aside = self._room()
+        try:
+            yield aside
+        finally:
+            aside.discard()
+
     def sweep(self) -> None:
         """Forget abandoned attempts."""
         with self._lock:
@@ -159,7 +169,7 @@ class Attempts:
         attempt = self._kept.get(name)
         if attempt is None:
             why = self._over.get(name) or self._superseded(name)
-            attempt = Attempt(Aside(self._folder / f"aside-{next(self._numbers)}.arrow"), forgotten=why)
+            attempt = Attempt(self._room(), forgotten=why)
             if why:
                 attempt.aside.discard()
             else:
@@ -167,6 +177,9 @@ class Attempts:
         attempt.users += 1
         attempt.since = self._clock()
         return attempt
+
+    def _room(self) -> Aside:
+        return Aside(self._folder / f"aside-{next(self._numbers)}.arrow")
 
     def _begin(self, run: str, batch: int | None) -> list[Attempt]:
         """Note the batch; if it is a new one, forget the attempts of the earlier ones, and return them."""

@@ -17,6 +17,7 @@ from tailrace.gateway import Assignment
 from tailrace.gateway.row_sample import Sample, Sampling, overlapping
 from tailrace.progress.marker import CONTINUE, CONTINUE_JOB, Marker
 
+_WIDTH = 16  # bytes of a digest
 _KEPT = "nothing of this task was committed; other tasks of the batch may have been delivered"
 _THEN = (
     "if the query, its options or the number of its tasks was changed, change it back and start again; otherwise "
@@ -27,10 +28,13 @@ _THEN = (
 
 
 class Content:
-    """The digest of all rows, in their order, and a sample of them; `markers` hold the samples to compare it with."""
+    """The digest of all rows, in any order, and a sample of them; `markers` hold the samples to compare it with.
+
+    Behind a shuffle, a task that Spark tries again gets its rows in another order.
+    """
 
     def __init__(self, task: Assignment, markers: Mapping[int, Marker]) -> None:
-        self._hash = hashlib.blake2b(digest_size=16)
+        self._sum = 0  # of the rows' hashes
         self.count = 0
         self.earlier = {
             number: marker
@@ -47,7 +51,7 @@ class Content:
         for batch in batches:
             for row in batch.to_pylist():
                 text = repr(row).encode()
-                self._hash.update(text)
+                self._sum += int.from_bytes(hashlib.blake2b(text, digest_size=_WIDTH).digest(), "big")
                 self._sampling.add(text)
                 self.count += 1
             yield batch
@@ -55,7 +59,7 @@ class Content:
     @property
     def digest(self) -> str:
         """The digest of the rows so far."""
-        return self._hash.hexdigest()
+        return f"{self._sum % (1 << 8 * _WIDTH):0{2 * _WIDTH}x}"
 
     def marker(self, task: Assignment) -> Marker:
         """Return the marker: the content, and the run that wrote it."""

@@ -70,7 +70,14 @@ class Deliveries:
 
     def write(self, task: Assignment, batches: Iterator[Any]) -> Written:
         """See `Gateway.write`."""
-        if not task.attempt or task.verdicts or self._attempts is None:
+        if task.verdicts and self._attempts is not None:
+            # Two tasks may read a range at the same time, if the function uses the records twice. With a transaction as
+            # long as the task, each would fence the other until both are given up.
+            with self._attempts.scratch() as aside:
+                for each in batches:
+                    aside.add(each)
+                return self._write(task, aside.rows())
+        if not task.attempt or self._attempts is None:
             return self._write(task, batches)
         with self._attempts.ending(task.attempt) as attempt:
             written = self._write(task, _with_rejected(task, batches, attempt))

@@ -64,7 +64,8 @@ def failure(error: BaseException, pipeline: Pipeline, batch: str = "") -> errors
     for sign in _UNREACHABLE:
         if sign in text:
             return errors.BrokerUnreachable(
-                f"no broker answers any more at {pipeline.kafka.bootstrap_servers}",
+                f"the brokers at {pipeline.kafka.bootstrap_servers} no longer answer, or do not deliver what is read: "
+                f"{_first(text, sign)}",
                 kept=_KEPT,
                 then="tailrace doctor FILE",
             )

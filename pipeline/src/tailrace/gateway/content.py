@@ -18,6 +18,7 @@ from tailrace.gateway.row_sample import Sample, Sampling, overlapping
 from tailrace.progress.marker import CONTINUE, CONTINUE_JOB, Marker
 
 _WIDTH = 16  # bytes of a digest
+_SUM = "+"  # of a digest that does not depend on the order
 _KEPT = "nothing of this task was committed; other tasks of the batch may have been delivered"
 _THEN = (
     "if the query, its options or the number of its tasks was changed, change it back and start again; otherwise "
@@ -35,6 +36,7 @@ class Content:
 
     def __init__(self, task: Assignment, markers: Mapping[int, Marker]) -> None:
         self._sum = 0  # of the rows' hashes
+        self._ordered = hashlib.blake2b(digest_size=_WIDTH)  # what markers of version 0.1 have
         self.count = 0
         self.earlier = {
             number: marker
@@ -51,6 +53,7 @@ class Content:
         for batch in batches:
             for row in batch.to_pylist():
                 text = repr(row).encode()
+                self._ordered.update(text)
                 self._sum += int.from_bytes(hashlib.blake2b(text, digest_size=_WIDTH).digest(), "big")
                 self._sampling.add(text)
                 self.count += 1
@@ -59,7 +62,12 @@ class Content:
     @property
     def digest(self) -> str:
         """The digest of the rows so far."""
-        return f"{self._sum % (1 << 8 * _WIDTH):0{2 * _WIDTH}x}"
+        return f"{_SUM}{self._sum % (1 << 8 * _WIDTH):0{2 * _WIDTH}x}"
+
+    def matches(self, marker: Marker) -> bool:
+        """Return whether a marker is that of these rows."""
+        digest = marker.digest.partition("/")[0]
+        return digest == (self.digest if digest.startswith(_SUM) else self._ordered.hexdigest())
 
     def marker(self, task: Assignment) -> Marker:
         """Return the marker: the content, and the run that wrote it."""
@@ -83,7 +91,7 @@ def check_replay(own: Marker, task: Assignment, content: Content) -> None:
             kept="nothing was written",
             then=f"use the checkpoint folder that the query used before; if it is lost, {CONTINUE}",
         )
-    if own.digest.split("/")[0] != content.digest:
+    if not content.matches(own):
         raise CutChanged(
             f"{task} is already delivered, with other rows than the {content.count} it has now: Spark numbered its "
             "tasks differently, made fewer or more of them, or computing the rows again gives other rows",
@@ -95,7 +103,7 @@ def check_replay(own: Marker, task: Assignment, content: Content) -> None:
 def check_moved(task: Assignment, content: Content) -> None:
     """Refuse the rows of an unmarked sink partition if another one delivered them, or some, in an earlier run."""
     for number, marker in content.earlier.items():
-        if marker.digest.partition("/")[0] == content.digest and content.count:
+        if content.matches(marker) and content.count:
             raise CutChanged(
                 f"{task}: its {content.count} rows were delivered by sink partition {number} in an earlier run: Spark "
                 "numbered its tasks differently",

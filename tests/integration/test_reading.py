@@ -320,7 +320,7 @@ def test_timestamps_that_cannot_be_held_are_null(
 
 
 def test_few_records_of_many_partitions_come_in_one_batch(reading: Reading, tailrace_topics: Topics) -> None:
-    """A batch of each costs the stages as much as a thousand records, and slowed such pipelines down to a hundredth."""
+    """A batch of each costs the stages as much as several hundred records: such pipelines came to a crawl."""
     topic = tailrace_topics(partitions=40)
     produce(reading.bootstrap, topic, [Record(b"v", partition=number) for number in range(40) for _ in range(3)])
     [found] = reading.batches(*(Range(topic, number, 0, 2) for number in range(40)))

@@ -1,4 +1,4 @@
-"""Small Arrow batches are joined: each costs the stages as much as a thousand records."""
+"""Small Arrow batches are joined: each costs the stages as much as several hundred records."""
 
 from __future__ import annotations
 

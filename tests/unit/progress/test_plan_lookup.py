@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -57,7 +58,10 @@ class Former:
 
     def assign(self, places: list[TopicPartition]) -> None:
         """Go to an offset."""
-        self._next = places[0].offset
+        self._next = places[0].offset if places else 0
+
+    def close(self) -> None:
+        """Do nothing."""
 
     def poll(self, _: float) -> Message | None:
         """Return the next record, and the end once."""
@@ -76,7 +80,7 @@ def lookup(plans: int, end: int) -> PlanLookup:
     def last(places: list[tuple[str, int]]) -> TopicPartitions:
         return dict.fromkeys(places, end)
 
-    return PlanLookup(cast(Consumer, Former(plans)), "ledger", first, last, "p")
+    return PlanLookup(lambda: cast(Consumer, Former(plans)), "ledger", first, last, "p")
 
 
 def test_former_plan_is_not_taken_for_the_last_one_if_the_log_is_known_to_go_on(
@@ -92,3 +96,18 @@ def test_former_plan_is_not_taken_for_the_last_one_if_the_log_is_known_to_go_on(
 def test_former_plan_is_the_last_one_if_only_that_broker_says_where_the_log_ends() -> None:
     """So a driver must not learn the end from the brokers alone."""
     assert lookup(plans=2, end=2).latest("p", 0, 1) == PLANS[1]
+
+
+def test_consumer_that_hears_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told of no broker, as after all of them were suspended, and has nobody left to ask."""
+
+    class Deaf(Former):
+        def poll(self, _: float) -> Message | None:
+            """Hear nothing."""
+            return None
+
+    monkeypatch.setattr(plan_lookup, "_SILENCE", 0.1)
+    monkeypatch.setattr(plan_lookup, "_READ_LIMIT", 20.0)
+    consumers = iter([Deaf(3), Former(3)])
+    found = replace(lookup(plans=3, end=3), consumer=lambda: cast(Consumer, next(consumers)))
+    assert found.latest("p", 0, 1) == PLANS[2]

@@ -121,7 +121,7 @@ def batch(messages: Messages, topic: str, partition: int, columns: Sequence[str]
 def joined(batches: Iterable[Any], most: int) -> Iterator[Any]:
     """Yield the same records in the same order, those of small batches in larger ones of at most so many.
 
-    A batch costs the stages as much as a thousand records, and a part may read a few from each of many partitions.
+    A batch costs the stages as much as several hundred records, and a part may read a few from each of many partitions.
     """
     held: list[Any] = []
     rows, size, most = 0, 0, min(most, _SMALL)

@@ -10,6 +10,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -175,13 +176,9 @@ class Ledger:
         chose another one, and the choice changes when a ledger grows from fewer partitions.
         """
         name = of or self._name
-        consumer = self._reader(f"tailrace.{self._name}.reader")
-        try:
-            lookup = PlanLookup(consumer, self._topic, self._cluster.earliest, self._ends, self._name)
-            return lookup.latest(name, place_of(name, self.partitions), self.partitions)
-        finally:
-            consumer.assign([])
-            freed("a consumer", consumer.close)
+        reader = partial(self._reader, f"tailrace.{self._name}.reader")
+        lookup = PlanLookup(reader, self._topic, self._cluster.earliest, self._ends, self._name)
+        return lookup.latest(name, place_of(name, self.partitions), self.partitions)
 
     def _ends(self, places: Sequence[Place]) -> dict[Place, int]:
         ends = self._cluster.latest(places)

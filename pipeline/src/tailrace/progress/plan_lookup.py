@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 from tailrace import errors
-from tailrace.kafka.clients import TopicPartitions
+from tailrace.kafka.clients import TopicPartitions, freed
 from tailrace.kafka.errors import translate
 from tailrace.kafka.rights import Operation, on_groups, on_topic
 from tailrace.progress.stream_plan import AnyPlan, read
@@ -19,6 +19,8 @@ from tailrace.progress.stream_plan import AnyPlan, read
 _PLACES = 8  # partitions that plans are spread over; fixed, so that adding partitions to the ledger moves no plan
 _LOOK_BACK = 256  # ledger records that the first backward search spans
 _READ_LIMIT = 60.0  # longer than a killed driver's transaction can stay open
+_SILENCE = 15.0  # seconds after which another consumer reads
+_POLL = 1.0
 
 _Ask = Callable[[list[tuple[str, int]]], TopicPartitions]
 
@@ -31,15 +33,19 @@ def place_of(name: str, partitions: int) -> int:
     return zlib.crc32(name.encode()) % _PLACES if partitions >= _PLACES else 0
 
 
+class _Silent(Exception):
+    """A consumer has heard nothing for long."""
+
+
 @dataclass(frozen=True)
 class PlanLookup:
-    """One search, with a consumer at read_committed.
+    """One search, with consumers at read_committed.
 
-    `earliest` and `latest_end` return the true ends: the consumer itself would stop before another pipeline's open
+    `earliest` and `latest_end` return the true ends: a consumer itself would stop before another pipeline's open
     transaction.
     """
 
-    consumer: Consumer
+    consumer: Callable[[], Consumer]
     topic: str
     earliest: _Ask
     latest_end: _Ask
@@ -68,14 +74,37 @@ class PlanLookup:
         return None
 
     def _between(self, name: str, number: int, start: int, end: int) -> Any:
-        """Return a pipeline's last record between two offsets."""
-        self.consumer.assign([TopicPartition(self.topic, number, start)])
-        found = None
+        """Return a pipeline's last record between two offsets.
+
+        A consumer that hears nothing is replaced: one that was told of no broker, as after all of them were suspended,
+        has nobody left to ask.
+        """
         limit = time.monotonic() + _READ_LIMIT
         while time.monotonic() < limit:
-            message = self.consumer.poll(1.0)
+            consumer = self.consumer()
+            consumer.assign([TopicPartition(self.topic, number, start)])
+            try:
+                return self._read(consumer, name, number, end, limit)
+            except _Silent:
+                pass
+            finally:
+                consumer.assign([])
+                freed("a consumer", consumer.close)
+        raise errors.LedgerUnusable(
+            f"the ledger {self.topic}-{number} was not read to its end within {_READ_LIMIT:.0f} s",
+            kept="nothing was written",
+            then="start again in a minute: an open transaction may be blocking it, or a broker has answered that is "
+            "cut off from the others; or: tailrace doctor FILE",
+        )
+
+    def _read(self, consumer: Consumer, name: str, number: int, end: int, limit: float) -> Any:
+        """Read a partition to this offset, and return the pipeline's last record."""
+        found, heard = None, time.monotonic()
+        while time.monotonic() < min(limit, heard + _SILENCE):
+            message = consumer.poll(_POLL)
             if message is None or message.partition() != number:
                 continue
+            heard = time.monotonic()
             problem = message.error()
             if problem is not None:
                 if problem.name() == "_PARTITION_EOF":
@@ -88,9 +117,4 @@ class PlanLookup:
                 found = message  # also behind an end that only a broker of former times has said
             if (message.offset() or 0) >= end:
                 return found
-        raise errors.LedgerUnusable(
-            f"the ledger {self.topic}-{number} was not read to its end within {_READ_LIMIT:.0f} s",
-            kept="nothing was written",
-            then="start again in a minute: an open transaction may be blocking it, or a broker has answered that is "
-            "cut off from the others; or: tailrace doctor FILE",
-        )
+        raise _Silent

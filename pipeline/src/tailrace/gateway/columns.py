@@ -126,14 +126,15 @@ def joined(batches: Iterable[Any], most: int) -> Iterator[Any]:
     held: list[Any] = []
     rows, size, most = 0, 0, min(most, _SMALL)
     for each in batches:
-        if held and (rows + each.num_rows > most or size + each.nbytes > _SMALL_BYTES):
+        count, weight = each.num_rows, each.nbytes
+        if held and (rows + count > most or size + weight > _SMALL_BYTES):
             yield _one(held)
             held, rows, size = [], 0, 0
-        if each.num_rows > most or each.nbytes > _SMALL_BYTES:
+        if count > most or weight > _SMALL_BYTES:
             yield each  # at once: it has no need of others
             continue
         held.append(each)
-        rows, size = rows + each.num_rows, size + each.nbytes
+        rows, size = rows + count, size + weight
     if held:
         yield _one(held)
 

@@ -177,8 +177,9 @@ class Ledger:
         """
         name = of or self._name
         reader = partial(self._reader, f"tailrace.{self._name}.reader")
-        lookup = PlanLookup(reader, self._topic, self._cluster.earliest, self._ends, self._name)
-        return lookup.latest(name, place_of(name, self.partitions), self.partitions)
+        search = PlanLookup(reader, self._topic, self._cluster.earliest, self._ends, self._name)
+        with contextlib.closing(search) as lookup:
+            return lookup.latest(name, place_of(name, self.partitions), self.partitions)
 
     def _ends(self, places: Sequence[Place]) -> dict[Place, int]:
         ends = self._cluster.latest(places)

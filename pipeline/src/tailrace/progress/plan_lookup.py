@@ -20,7 +20,6 @@ _PLACES = 8  # partitions that plans are spread over; fixed, so that adding part
 _LOOK_BACK = 256  # ledger records that the first backward search spans
 _READ_LIMIT = 60.0  # longer than a killed driver's transaction can stay open
 _SILENCE = 15.0  # seconds after which another consumer reads
-_POLL = 1.0
 
 _Ask = Callable[[list[tuple[str, int]]], TopicPartitions]
 
@@ -37,9 +36,9 @@ class _Silent(Exception):
     """A consumer has heard nothing for long."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class PlanLookup:
-    """One search, with consumers at read_committed.
+    """One search, with one consumer at read_committed as long as it hears anything; close it.
 
     `earliest` and `latest_end` return the true ends: a consumer itself would stop before another pipeline's open
     transaction.
@@ -50,6 +49,7 @@ class PlanLookup:
     earliest: _Ask
     latest_end: _Ask
     asker: str  # the pipeline whose rights are used
+    _held: Consumer | None = None
 
     def latest(self, name: str, own: int, partitions: int) -> AnyPlan | None:
         """Return the last plan of a pipeline, from its `own` partition, or else from any of the ledger's."""
@@ -81,15 +81,12 @@ class PlanLookup:
         """
         limit = time.monotonic() + _READ_LIMIT
         while time.monotonic() < limit:
-            consumer = self.consumer()
+            consumer = self._held = self._held or self.consumer()
             consumer.assign([TopicPartition(self.topic, number, start)])
             try:
                 return self._read(consumer, name, number, end, limit)
             except _Silent:
-                pass
-            finally:
-                consumer.assign([])
-                freed("a consumer", consumer.close)
+                self.close()
         raise errors.LedgerUnusable(
             f"the ledger {self.topic}-{number} was not read to its end within {_READ_LIMIT:.0f} s",
             kept="nothing was written",
@@ -101,7 +98,7 @@ class PlanLookup:
         """Read a partition to this offset, and return the pipeline's last record."""
         found, heard = None, time.monotonic()
         while time.monotonic() < min(limit, heard + _SILENCE):
-            message = consumer.poll(_POLL)
+            message = consumer.poll(1.0)
             if message is None or message.partition() != number:
                 continue
             heard = time.monotonic()
@@ -118,3 +115,10 @@ class PlanLookup:
             if (message.offset() or 0) >= end:
                 return found
         raise _Silent
+
+    def close(self) -> None:
+        """Free the consumer, if there is one."""
+        consumer, self._held = self._held, None
+        if consumer is not None:
+            consumer.assign([])
+            freed("a consumer", consumer.close)

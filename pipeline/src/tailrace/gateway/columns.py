@@ -47,13 +47,6 @@ class Messages:
         """Read the fields of these messages."""
         return cls(pointers, words(pointers, _PUBLIC))
 
-    @classmethod
-    def joined(cls, parts: Sequence[Messages]) -> Messages:
-        """Concatenate several, in their order."""
-        if len(parts) == 1:
-            return parts[0]
-        return cls(np.concatenate([each.pointers for each in parts]), np.hstack([each.fields for each in parts]))
-
     def __len__(self) -> int:
         return len(self.pointers)
 

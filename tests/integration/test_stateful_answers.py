@@ -245,14 +245,28 @@ def test_topic_that_was_given_up_and_comes_back_is_planned_as_the_one_that_it_is
     assert topics.of([(one.source, 0)]) == agreed_ids(cluster, [one.source])
 
 
+# Fails for one value once the sink has records of other parts, while the file `broken` exists.
 FUNCTION = """
+    import time
     from pathlib import Path
+    from confluent_kafka import Consumer, TopicPartition
     from pyspark.sql import functions as F
     from pyspark.sql.types import BinaryType
+
+    def wait_for_another_part():
+        consumer = Consumer({{"bootstrap.servers": {kafka!r}, "group.id": "watch"}})
+        limit = time.monotonic() + 60
+        while time.monotonic() < limit:
+            there = consumer.list_topics({sink!r}, timeout=10).topics[{sink!r}].partitions
+            if any(consumer.get_watermark_offsets(TopicPartition({sink!r}, each), timeout=10)[1] for each in there):
+                break
+            time.sleep(0.1)
+        consumer.close()
 
     def first(frame):
         def check(value):
             if value == b"000004" and Path({folder!r}, "broken").exists():
+                wait_for_another_part()
                 raise ValueError("the fault of the test")
             return value
         return frame.dropDuplicates(["value"]).select(F.udf(check, BinaryType())("value").alias("value"))
@@ -261,7 +275,7 @@ FUNCTION = """
 
 def test_open_batch_is_finished_as_it_was_planned_whatever_the_checkpoint_says(one: Bench) -> None:
     """A driver that was overtaken has written another end; the parts that are delivered lack what is before it."""
-    one.write("keep.py", FUNCTION.format(folder=str(one.folder)))
+    one.write("keep.py", FUNCTION.format(folder=str(one.folder), kafka=one.kafka, sink=one.sink))
     made = sections(one) | {"process": {"function": "keep.py:first"}}
     one.fail_in_part(**made)
     assert one.values()

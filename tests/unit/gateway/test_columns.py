@@ -56,3 +56,15 @@ def test_large_batch_waits_for_no_other(large: pa.RecordBatch) -> None:
     found = joined(batches(), 10 * SMALL)
     assert [next(found).num_rows, next(found).num_rows, asked] == [1, large.num_rows, [0, 1]]
     assert [each.num_rows for each in found] == [1]
+
+
+def test_full_batch_waits_for_no_other() -> None:
+    """Nothing fits into it any more, and the next records may be those of a transaction that is open."""
+    asked: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(4):
+            asked.append(number)
+            yield records(5 * number, 5)
+
+    assert [next(joined(batches(), 10)).num_rows, asked] == [10, [0, 1]]

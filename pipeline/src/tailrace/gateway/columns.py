@@ -128,6 +128,9 @@ def joined(batches: Iterable[Any], most: int) -> Iterator[Any]:
             continue
         held.append(each)
         rows, size = rows + count, size + weight
+        if rows == most:  # what comes next may take its time
+            yield _one(held)
+            held, rows, size = [], 0, 0
     if held:
         yield _one(held)
 

@@ -285,6 +285,28 @@ def running(case: Case, loss: str) -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.parametrize("loss", ["stop", "reset"])
+def test_topic_that_is_deleted_while_a_driver_runs_is_lost(case: Case, loss: str) -> None:
+    """The driver has listed it a moment before, and would ask for its end; what a loss means is configured."""
+    ended = pytest.raises(errors.SourceChanged) if loss == "stop" else contextlib.nullcontext()
+    with ended, running(case, loss) as check:
+
+        def came(value: bytes) -> bool:
+            check()
+            return value in case.values()
+
+        wait_until(lambda: came(b"b") and came(b"a"), "the first records", 60)
+        case.delete()
+
+        def lost() -> bool:
+            check()
+            return "no longer exists" in str(events_of(case.events, "reset"))
+
+        wait_until(lost, "the topic to count as lost", 120)
+        case.send(case.topics[1], b"c")
+        wait_until(lambda: came(b"c"), "a record of the other topic", 60)
+
+
+@pytest.mark.parametrize("loss", ["stop", "reset"])
 def test_running_driver_continues_a_topic_that_was_hidden(case: Case, loss: str) -> None:
     """It reads the other topic meanwhile."""
     with running(case, loss) as check:

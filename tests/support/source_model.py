@@ -172,8 +172,8 @@ def walk(steps: Sequence[Step], *, reset: bool, asks: bool = True, admits: bool 
     def batch() -> bool:
         loop._ahead = looks.pop() if looks else None
         looks.clear()
-        seen = loop._look_at_source()
-        return seen is not None and loop._batch(seen, None, time.monotonic())
+        seen = loop._look_at_source(aiming=False)
+        return seen is not None and loop._batch(seen, time.monotonic())
 
     try:
         for step in steps:

@@ -11,7 +11,7 @@ from tailrace.config import Pipeline, Sink, Source
 from tailrace.driver import look
 from tailrace.driver.look import TOPICS_EVERY, Look
 from tailrace.driver.source_changes import changes
-from tailrace.errors import KafkaFailed
+from tailrace.errors import KafkaFailed, TopicUnknown
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.source import CERTAIN_AFTER
@@ -57,6 +57,32 @@ def test_ends_of_a_topic_that_was_created_again_come_with_its_id(monkeypatch: py
 def test_quick_answer_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ids are at most a second old, which is asked once a second, not once a look."""
     assert seen(monkeypatch, Brokers(waits=TOPICS_EVERY / 2)).topics == {"in": "old"}
+
+
+class Deleting(Brokers):
+    """Brokers whose second topic is deleted after it was listed."""
+
+    deleted = False
+
+    def latest(self, places: list[tuple[str, int]], committed: bool = False) -> TopicPartitions:
+        """Know nothing of the topic that is deleted."""
+        if ("gone", 0) in places:
+            self.deleted = True
+            raise TopicUnknown("the topic 'gone' does not exist")
+        return super().latest(places)
+
+
+def test_topic_that_is_deleted_after_it_was_listed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows from that is decided where a missing topic is; the run must not end before."""
+    brokers = Deleting(waits=0.0)
+
+    def listed(admin: object, names: object) -> tuple[dict[str, tuple[str, int]], frozenset[str]]:
+        return {"in": ("new", 1), **({} if brokers.deleted else {"gone": ("id", 1)})}, frozenset()
+
+    found = Look(PIPELINE, cast("Cluster", brokers))
+    monkeypatch.setattr("tailrace.kafka.source.by_name", listed)
+    monkeypatch.setattr("tailrace.kafka.source.partitions_of", lambda pipeline, cluster: [("in", 0), ("gone", 0)])
+    assert found({("in", 0): 400, ("gone", 0): 7}).topics == {"in": "new"}
 
 
 DISAGREED = -1

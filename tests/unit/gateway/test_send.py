@@ -58,7 +58,7 @@ def test_sink_without_a_rejected_topic_ends_at_a_header_key_with_nul() -> None:
     """Nothing of the batch is delivered, and the error says what to change."""
     with pytest.raises(SinkColumnsInvalid, match="header key with NUL") as caught:
         sent([{"key": "a\0b", "value": b"1"}], None)
-    assert "header keys without NUL" in caught.value.then
+    assert "header keys in UTF-8 without NUL" in caught.value.then
 
 
 @pytest.mark.parametrize("partition", [-1, -2])

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from tailrace import errors
+from tailrace.config import Delivery
+from tailrace.gateway import Assignment, server
 from tailrace.gateway import message_protocol as wire
-from tailrace.gateway import server
 from tailrace.gateway.client import Client
 from tailrace.gateway.server import Host
+from tailrace.progress.plan import BatchId, SinkPartition
 from tailrace.testing import wait_until
+
+TASK = Assignment(
+    "p", BatchId(1), SinkPartition(0), 1, "", Delivery.EXACTLY_ONCE, "p.ledger", "out", "p.rejected", "run"
+)
 
 
 @pytest.fixture
@@ -96,3 +106,26 @@ def test_gateway_outlives_a_failure_of_its_housekeeping(
     assert Client().stats()["gateway"] == host.name
     assert serving.is_alive()
     assert "the fault of the test" in caplog.text
+
+
+def test_gateway_keeps_nothing_of_a_task_whose_error_it_has_answered(
+    serve: Callable[[Host], threading.Thread], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A producer that was given up while brokers were away would go on asking for the id, and take it from the next."""
+    held: list[weakref.ref[Any]] = []
+    host = Host(tmp_path)
+
+    def write(task: Assignment, batches: Iterator[Any]) -> None:
+        producer = threading.Event()  # anything that can be seen to go
+        held.append(weakref.ref(producer))
+        raise errors.BrokerUnreachable("the fault of the test")
+
+    monkeypatch.setattr(host.deliveries, "write", write)
+    serve(host)
+    gc.disable()
+    try:
+        with pytest.raises(errors.BrokerUnreachable, match="the fault of the test"):
+            Client().write(TASK, iter([]))
+        wait_until(lambda: held[0]() is None, "the task's producer to be gone", 10)
+    finally:
+        gc.enable()

@@ -98,14 +98,25 @@ def test_former_plan_is_the_last_one_if_only_that_broker_says_where_the_log_ends
     assert lookup(plans=2, end=2).latest("p", 0, 1) == PLANS[1]
 
 
+class Deaf(Former):
+    """A consumer that no broker answers."""
+
+    def poll(self, _: float) -> Message | None:
+        """Hear nothing."""
+        return None
+
+
+def test_brokers_that_deliver_nothing_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have gone since they told where the log ends: that is for `kafka.patience`, and no fault of the ledger."""
+    monkeypatch.setattr(plan_lookup, "_SILENCE", 0.05)
+    monkeypatch.setattr(plan_lookup, "_READ_LIMIT", 0.2)
+    found = replace(lookup(plans=3, end=3), consumer=lambda: cast(Consumer, Deaf(3)))
+    with pytest.raises(errors.BrokerUnreachable, match=r"no broker has delivered anything of the ledger ledger-0"):
+        found.latest("p", 0, 1)
+
+
 def test_consumer_that_hears_nothing_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was told of no broker, as after all of them were suspended, and has nobody left to ask."""
-
-    class Deaf(Former):
-        def poll(self, _: float) -> Message | None:
-            """Hear nothing."""
-            return None
-
     monkeypatch.setattr(plan_lookup, "_SILENCE", 0.1)
     monkeypatch.setattr(plan_lookup, "_READ_LIMIT", 20.0)
     consumers = iter([Deaf(3), Former(3)])

@@ -25,6 +25,7 @@ OF_EXTRAS = {
     "stages/formats/avro.py": "avro",
     "stages/formats/avro_resolution.py": "avro",
     "stages/formats/avro_schema.py": "avro",
+    "stages/formats/avro_writer.py": "avro",
     "admin/avro_lines.py": "avro",
     "stages/formats/registry.py": "avro",
     "testing/fixtures.py": "testing",

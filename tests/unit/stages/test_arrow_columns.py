@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tailrace.stages.formats import json_model
-from tailrace.stages.formats.arrow import _with_integers, decode_values
+from tailrace.stages.formats.arrow import _as, _integer, decode_values
 from tailrace.stages.formats.base import written
 
 NUMBERS = pa.struct([("n", pa.int32()), ("d", pa.float64())])
@@ -144,7 +144,7 @@ USUAL = 1_767_312_000_000_000
 @pytest.mark.parametrize("gap", [False, True])
 def test_row_with_a_time_that_python_cannot_hold_is_rejected(usual: Any, late: Any, kind: Any, gap: bool) -> None:
     """Its neighbours are written; the rejected value has the time as an integer."""
-    times = pa.array([usual, late, usual], _with_integers(kind)).cast(kind)
+    times = pa.array([usual, late, usual], _as(kind, _integer)).cast(kind)
     rows = pa.StructArray.from_arrays(
         [pa.array(["a", "b", "c"]), times], ["text", "at"], mask=pa.array([False, False, gap])
     )
@@ -156,3 +156,32 @@ def test_row_with_a_time_that_python_cannot_hold_is_rejected(usual: Any, late: A
         None if gap else first.replace(b"a", b"c", 1),
     ]
     assert verdicts.refused() == {1: ("time out of range", "outside the years 1 to 9999: at")}
+
+
+def text(*values: bytes) -> pa.Array:
+    """Return bytes as Arrow's text, as Spark makes it by a cast."""
+    return pa.array(values, pa.binary()).view(pa.string())
+
+
+ODD = text(b"a", b"\xff", b"c")
+
+
+@pytest.mark.parametrize(
+    ("column", "shown"),
+    [
+        (text(b"a", b"\xff", b"c"), "/w=="),
+        (
+            pa.StructArray.from_arrays([text(b"a", b"\xff", b"c"), text(b"a", b"b", b"c")], ["x", "y"]),
+            {"x": "/w==", "y": "Yg=="},
+        ),
+        (pa.ListArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), text(b"a", b"\xff", b"c")), ["/w=="]),
+        (pa.MapArray.from_arrays([0, 1, 2, 3], text(b"a", b"\xff", b"c"), text(b"1", b"2", b"3")), [["/w==", "Mg=="]]),
+    ],
+    ids=["text", "struct", "list", "map"],
+)
+def test_row_with_text_that_python_cannot_hold_is_rejected(column: pa.Array, shown: Any) -> None:
+    """Its neighbours are written; the rejected value has the bytes in Base64."""
+    rows = pa.StructArray.from_arrays([pa.array([1, 2, 3]), column], ["id", "text"])
+    values, verdicts = written(rows, lambda row: b"%d" % row["id"])
+    assert values.to_pylist() == [b"1", json.dumps({"id": 2, "text": shown}).encode(), b"3"]
+    assert verdicts.refused() == {1: ("not utf-8", "bytes that are not UTF-8: text")}

@@ -30,6 +30,7 @@ from tailrace.stages.encode import encode
 from tailrace.stages.formats import avro
 from tailrace.stages.formats.arrow import Misfit, decode_values
 from tailrace.stages.formats.avro_schema import read_avro, spark_schema
+from tailrace.stages.formats.avro_writer import writer as writer_of
 from tailrace.stages.rows import accepted
 
 TWEET: dict[str, Any] = {
@@ -259,7 +260,7 @@ def test_logical_type_of_the_reader_gives_the_unit_and_the_writers_value_stays(
 ) -> None:
     """fastavro converts by the writer's logical type alone; values of another kind are rejected."""
     (tmp_path / "s.avsc").write_text(json.dumps(of_one_field(reader)), encoding="utf-8")
-    schema, parsed = read_avro("s.avsc", tmp_path), fastavro.parse_schema(of_one_field(writer))
+    schema, parsed = read_avro("s.avsc", tmp_path), writer_of(json.dumps(of_one_field(writer)), {})
     monkeypatch.setattr(avro, "registry", lambda settings: SimpleNamespace(writer=lambda number: parsed))
     wanted = to_arrow_schema(spark_schema(schema.expanded), timezone="UTC")
     decoder = avro.decoder(schema, Registry.model_validate({"url": "http://registry"}))

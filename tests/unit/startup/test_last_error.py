@@ -26,8 +26,10 @@ def test_error_that_cannot_be_kept_in_kafka_is_raised_all_the_same(refusal: erro
     def lead(context: Any) -> None:
         raise errors.FunctionFailed("price is negative")
 
-    context = cast("Any", SimpleNamespace(pipeline=PIPELINE, run="r", emit=print, ledger=SimpleNamespace(note=note)))
+    context = cast(
+        "Any", SimpleNamespace(pipeline=PIPELINE, run="r", emit=print, ledger=SimpleNamespace(note=note, close=list))
+    )
     patience = cast("Any", SimpleNamespace(begin=lambda: None, outlasts=lambda error, emit: False))
     board = cast("Any", SimpleNamespace(failed=lambda error: None, lines=list))
     with pytest.raises(errors.FunctionFailed, match="price is negative"):
-        _outlast(patience, context, cast("Any", None), lead, board)
+        _outlast(patience, context, lead, board)

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tailrace.admin import copies
-from tailrace.admin.since import at_time, first_since, records_since, told_by_leaders
+from tailrace.admin.since import at_time, first_since, records_since
 from tailrace.config import Offsets, OnDataLoss, Pipeline
 from tailrace.driver.choose import reached
 from tailrace.driver.recovery import check_new
 from tailrace.errors import ConfigInvalid, OffsetsOutOfRange, OptionRefused, PlanOfAnother
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
+from tailrace.kafka.leader_ends import told_by_leaders
 from tailrace.kafka.rights import Operation
 from tailrace.kafka.topics import recreation, topic_ids
 from tailrace.progress.ledger import Ledger

@@ -1,24 +1,18 @@
 """Where a topic's records of a time begin, for commands that choose offsets by it.
 
 For a time, a broker also finds the end of a transaction, which may be younger than the records behind it, and records
-that were aborted. What begins or ends there would leave out records of the range. And a broker that is cut off from the
-others lacks what came since.
+that were aborted. What begins or ends there would leave out records of the range.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Mapping
 
 from tailrace.config import Pipeline
-from tailrace.errors import KafkaFailed
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster, OffsetSpec
 from tailrace.kafka.reader import Range, read_ranges
-from tailrace.progress.positions import Place, Positions, named
-
-T = TypeVar("T")
-_SHOWN = 5
+from tailrace.progress.positions import Place, Positions
 
 
 def first_since(cluster: Cluster, places: Iterable[Place], seconds: float) -> Positions:
@@ -63,19 +57,4 @@ def _first(pipeline: Pipeline, topic: str, ranges: Mapping[int, Range], seconds:
             found.setdefault((topic, message.partition), message.offset)
             if len(found) == len(ranges):
                 break
-    return found
-
-
-def told_by_leaders(cluster: Cluster, places: Collection[Place], ask: Callable[[], T], kept: str) -> T:
-    """Return an answer; refuse it if it may be of a broker that is cut off from the others."""
-    agreed = cluster.agreed_latest(places)  # first: what arrives meanwhile makes the logs longer, never shorter
-    found = ask()
-    last = cluster.latest(places)
-    if short := sorted(place for place in places if last[place] < agreed[place]):
-        shown = ", ".join(f"{named(place)} at {last[place]}" for place in short[:_SHOWN])
-        raise KafkaFailed(
-            f"{len(short)} partitions end too early, as a broker says that is cut off from the others ({shown})",
-            kept=kept,
-            then="repeat the command; if this repeats, look for a broker that is cut off from the others",
-        )
     return found

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from tailrace.admin.since import told_by_leaders
 from tailrace.config import Pipeline
 from tailrace.errors import ConfigInvalid, KafkaFailed, OffsetsOutOfRange
 from tailrace.kafka import source
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import denied
+from tailrace.kafka.leader_ends import told_by_leaders
 from tailrace.kafka.rights import Operation, on_topic
 from tailrace.progress.positions import Place, Positions, changed_by, named
 

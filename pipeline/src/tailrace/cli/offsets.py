@@ -183,8 +183,9 @@ def rewind(
     since = moment(to_time)
 
     def wanted(desk: Desk, before: Positions) -> Positions:
-        from tailrace.admin.since import first_since, records_since, told_by_leaders
+        from tailrace.admin.since import first_since, records_since
         from tailrace.admin.targets import earlier
+        from tailrace.kafka.leader_ends import told_by_leaders
 
         cluster, places, at = desk.cluster, _places(desk, topic, before), since.timestamp()
         found = told_by_leaders(cluster, places, lambda: first_since(cluster, places, at), UNCHANGED)

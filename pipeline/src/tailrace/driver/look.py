@@ -74,14 +74,14 @@ class Look:
 
     def __call__(self, positions: TopicPartitions) -> Seen:
         """Return the ends of the source's partitions, new ones included."""
-        denied = False
+        again = False
         while True:
             try:
                 seen, asked = self._look(positions), self._asked
-            except errors.NotAuthorized:
-                if denied:
+            except (errors.NotAuthorized, errors.TopicUnknown):
+                if again:
                     raise
-                denied, self._asked = True, 0.0  # a topic may be hidden since they were listed
+                again, self._asked = True, 0.0  # a topic may be hidden, or deleted, since they were listed
                 continue
             # The brokers may have answered only when a deleted topic existed again: the ends are those of the new one.
             if seen.at - asked <= TOPICS_EVERY or _ids(self.topics()) == seen.topics:

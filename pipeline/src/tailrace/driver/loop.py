@@ -18,7 +18,7 @@ from tailrace import crash_points, errors
 from tailrace.config import Delivery, OnDataLoss
 from tailrace.crash_points import Point
 from tailrace.driver.brokers import Brokers, asking
-from tailrace.driver.choose import choose, reached
+from tailrace.driver.choose import choose
 from tailrace.driver.context import Context
 from tailrace.driver.engine import Engine, Parts
 from tailrace.driver.faulty import Tolerant, told
@@ -28,15 +28,16 @@ from tailrace.driver.naming import described, shown
 from tailrace.driver.pace import Pace
 from tailrace.driver.phases import Phases
 from tailrace.driver.shutdown import unfinished
-from tailrace.driver.source_changes import changes
+from tailrace.driver.source_changes import changes, losses
 from tailrace.driver.spark_errors import failure
+from tailrace.driver.target import Target
 from tailrace.gateway import Written
 from tailrace.kafka.clients import TopicPartitions
-from tailrace.progress.plan import Away, BatchId, Plan, Range, SinkPartition
+from tailrace.progress.plan import Away, BatchId, Plan, SinkPartition
 from tailrace.progress.positions import bounded
 from tailrace.progress.stream_plan import AnyPlan
 from tailrace.stages.rules import check, stopping
-from tailrace.status.events import BatchPlanned, BatchWritten, Idle, Noted, OffsetsReset, Stopped
+from tailrace.status.events import BatchPlanned, BatchWritten, Idle, Noted, Stopped
 from tailrace.status.snapshots import Finished
 
 T = TypeVar("T")
@@ -70,6 +71,7 @@ class Loop:
         self._ahead: Seen | None = None
         self._backlog = False  # whether the batch left records behind; if not, a look ahead would be stale when used
         self._ends: TopicPartitions = {}
+        self._target = Target()
         self._ids: Mapping[str, str] = {}
         self._phases = Phases()
         self._threads = ThreadPoolExecutor(1, "tailrace-deliver")
@@ -106,24 +108,22 @@ class Loop:
         A plan with a bound ends the run where the bound is reached.
         """
         pipeline, stop = self.context.pipeline, self.context.stop
-        target = dict(self._until) if self._until is not None else None
+        self._target = Target(self._until)
         since, pauses = time.monotonic(), 0
         try:
             while not stop.event.is_set():
                 begun = time.monotonic()
-                seen = self._look_at_source()
+                seen = self._look_at_source(aiming=until_read and self._target.ends is None)
                 if seen is None:  # no broker answers
+                    since = time.monotonic()
                     stop.event.wait(_TICK)
                     continue
-                if until_read and target is None and not seen.disputed:
-                    target = dict(seen.ends)
-                if self._batch(seen, target, begun):
+                if self._batch(seen, begun):
                     since, pauses = time.monotonic(), 0
                     if pipeline.batch.trigger:
                         stop.event.wait(max(0.0, begun + pipeline.batch.trigger - time.monotonic()))
                     continue
-                whole = self._until is None or reached(self.positions, self._until, self.away)
-                if target is not None and not seen.disputed and whole:
+                if self._target.met(self.positions, self.away, seen, time.monotonic() - since):
                     break
                 self._tick()
                 if time.monotonic() - since > IDLE_AFTER:
@@ -138,12 +138,14 @@ class Loop:
         reason = stop.reason or "all that was there has been read"
         self.context.emit(Stopped(reason, self.last))
 
-    def _look_at_source(self) -> Seen | None:
+    def _look_at_source(self, *, aiming: bool) -> Seen | None:
         """Look at the source; None while no broker answers, which is reported once."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None and time.monotonic() - ahead.at < _FRESH:
             return ahead
         try:
+            if aiming:
+                self._target.aim(self.context.cluster, partial(self.look, self.positions))
             seen = self.look(self.positions)
         except (errors.BrokerUnreachable, errors.KafkaFailed) as error:
             self._brokers.silent(error.what)
@@ -152,17 +154,16 @@ class Loop:
         self._brokers.answered()
         return seen
 
-    def _batch(self, seen: Seen, target: TopicPartitions | None, begun: float) -> bool:
+    def _batch(self, seen: Seen, begun: float) -> bool:
         """Choose, plan and deliver one batch; False if there is nothing to read."""
         context, number = self.context, BatchId(self.last + 1)
         self._phases.begin(look=time.monotonic() - begun)
         with self._phases.timed("choose"):
             self._admit(seen)
             self._ends = seen.ends
-            ends = seen.ends if target is None else bounded(seen.ends, target)
             cut = self.engine.cut
             width = self.pace.width(self.engine.slots, cut)
-            parts = choose(self.positions, ends, self.pace.limit, number, width)
+            parts = choose(self.positions, self._target.bound(seen.ends), self.pace.limit, number, width)
         if not parts:
             return False
         limit = self.pace.limit
@@ -221,6 +222,7 @@ class Loop:
             changed.refuse_loss()
         self._ids = {**self._ids, **seen.topics}
         if changed.any:
+            self._target.change(changed, seen.ends)
             earliest = self.context.cluster.earliest([*changed.new, *(short.place for short in changed.behind)])
             for event in changed.events(earliest, bounded=self._until is not None):
                 self.context.emit(event)
@@ -246,9 +248,8 @@ class Loop:
             self.marked = time.time()
         if self._tolerant.rejected:
             self.context.emit(Noted(told(plan.batch, self._tolerant.rejected)))
-        for each in written:
-            for lost in each.lost:
-                self._lost(Range.parse(lost))
+        for loss in losses(written):
+            self.context.emit(loss)
         self._written = written
         self._report(plan, written, None if replay else self.pace.limit)
         return written
@@ -270,14 +271,6 @@ class Loop:
         """Report the batch that an earlier run left open."""
         written = self._written
         self.context.watcher.finished(self._done(plan, written, replay=True))
-
-    def _lost(self, lost: Range) -> None:
-        self.context.emit(
-            OffsetsReset(
-                f"{lost.topic}-{lost.partition}: {lost.end - lost.start} planned offsets, {lost.start} to "
-                f"{lost.end - 1}, no longer exist"
-            )
-        )
 
     def _await(self, job: Future[T], plan: Plan) -> T:
         """Wait for the batch in progress; meanwhile look ahead, and give the batch up if a stop cannot wait."""

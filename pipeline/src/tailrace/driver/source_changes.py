@@ -14,9 +14,10 @@ from typing import NamedTuple
 from tailrace import errors
 from tailrace.driver.choose import read_whole
 from tailrace.driver.look import Seen
+from tailrace.gateway import Written
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.topics import recreation
-from tailrace.progress.plan import Away
+from tailrace.progress.plan import Away, Range
 from tailrace.progress.positions import listed, named
 from tailrace.status.events import Noted, OffsetsReset
 
@@ -160,6 +161,18 @@ def hidden(topic: str) -> Noted:
         f"the topic {topic!r} no longer exists, may not be described, or is shown with another id; its offsets are "
         "kept, and reading continues there when it is seen again"
     )
+
+
+def losses(written: Iterable[Written]) -> list[OffsetsReset]:
+    """Return the reports of planned records that a batch did not find any more."""
+    lost = [Range.parse(text) for each in written for text in each.lost]
+    return [
+        OffsetsReset(
+            f"{each.topic}-{each.partition}: {each.end - each.start} planned offsets, {each.start} to {each.end - 1}, "
+            "no longer exist"
+        )
+        for each in lost
+    ]
 
 
 def unread(topic: str, *, kept: bool) -> Noted:

@@ -30,6 +30,7 @@ from tailrace.kafka.rejected_headers import (
     HEADER_REASON,
     HEADER_SINK_TOPIC,
     HEADER_STAGE,
+    NOT_UTF8_IN_HEADER,
     NUL_IN_HEADER,
 )
 
@@ -143,8 +144,8 @@ def _one_by_one(sender: Sender, task: Assignment, batch: Any, counts: Counts) ->
                 raise errors.SinkColumnsInvalid(
                     f"{task}: a row has {why} and no topic of rejected records is set",
                     kept="the batch's transaction was aborted; nothing of it was delivered",
-                    then="give every row a topic, a partition that it has, and header keys without NUL; or set the "
-                    "option rejected.topic",
+                    then="give every row a topic, a partition that it has, and header keys in UTF-8 without NUL; or "
+                    "set the option rejected.topic",
                 )
             listed = [(key.replace("\0", "\\0"), content) for key, content in listed]
             listed += _where(task, why, place, detail, judged=reason is None)
@@ -173,7 +174,7 @@ def _where(
         HEADER_BATCH: str(task.batch),
         HEADER_AT: str(int(time.time() * 1000)),
     }
-    if judged or reason in {NO_TOPIC, BAD_TOPIC, OTHER_TOPIC, NO_PARTITION}:
+    if judged or reason in {NO_TOPIC, BAD_TOPIC, OTHER_TOPIC, NO_PARTITION, NOT_UTF8_IN_HEADER}:
         known |= {HEADER_REASON: reason, HEADER_STAGE: "sink"}
         known |= {HEADER_DETAIL: detail} if detail is not None else {}
         known |= {HEADER_SINK_TOPIC: topic} if topic is not None else {}

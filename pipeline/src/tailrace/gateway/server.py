@@ -35,6 +35,7 @@ from tailrace.gateway import Assignment, ReadDone
 from tailrace.gateway import message_protocol as wire
 from tailrace.gateway.attempts import Attempt, Attempts
 from tailrace.gateway.counting import Counting
+from tailrace.gateway.legible import legible
 from tailrace.gateway.schemas import RECORDS, completed
 from tailrace.gateway.statistics import Statistics
 from tailrace.gateway.writing import Deliveries
@@ -166,6 +167,7 @@ class Host:
                 connection.shutdown(socket.SHUT_RD)  # a worker that is still sending reads the answer instead
                 wire.send(outgoing, answer)
                 outgoing.flush()
+            answer = None  # an error's traceback has this frame, and would hold a producer that was given up
 
     def _answer(self, asked: Any, incoming: wire.Stream) -> Any:
         if asked == wire.STATS:
@@ -196,7 +198,7 @@ class Host:
                     stream.write_batch(batch)
                     crash_points.at(Point.READ_IN_PART, asked.batch, asked.part, outgoing.flush)
             except errors.TailraceError as error:
-                answer = error
+                answer = error.with_traceback(None)
             except OSError as error:
                 batches.close()
                 raise wire.Closed from error
@@ -231,7 +233,7 @@ def _rows(incoming: wire.Stream) -> Iterator[Any]:
     if wire.take(incoming, 1) == wire.ROWS:
         try:
             with pa.ipc.open_stream(incoming) as stream:
-                yield from map(completed, stream)
+                yield from map(legible, map(completed, stream))
         except (pa.ArrowInvalid, OSError) as error:  # truncated inside a batch
             raise wire.Closed from error
     if wire.take(incoming, 1) != wire.COMPLETE:

@@ -30,6 +30,8 @@ _ONCE = frozenset({HEADER_PIPELINE, HEADER_BATCH, HEADER_AT})  # a sink that fin
 
 # The reason of a row whose header the producer would write with a truncated key.
 NUL_IN_HEADER = "header key with NUL"
+# The reason of a row with bytes in place of a header key's text.
+NOT_UTF8_IN_HEADER = "header key not utf-8"
 
 # A detail is truncated to this many characters: it is a hint to a reader, not a log.
 DETAIL_LENGTH = 1000

@@ -33,7 +33,11 @@ def place_of(name: str, partitions: int) -> int:
 
 
 class _Silent(Exception):
-    """A consumer has heard nothing for long."""
+    """A consumer has heard nothing for long, and perhaps nothing at all."""
+
+    def __init__(self, *, heard: bool) -> None:
+        super().__init__()
+        self.heard = heard
 
 
 @dataclass
@@ -80,13 +84,21 @@ class PlanLookup:
         has nobody left to ask.
         """
         limit = time.monotonic() + _READ_LIMIT
+        heard = False
         while time.monotonic() < limit:
             consumer = self._held = self._held or self.consumer()
             consumer.assign([TopicPartition(self.topic, number, start)])
             try:
                 return self._read(consumer, name, number, end, limit)
-            except _Silent:
+            except _Silent as silence:
+                heard = heard or silence.heard
                 self.close()
+        if not heard:
+            raise errors.BrokerUnreachable(
+                f"no broker has delivered anything of the ledger {self.topic}-{number} within {_READ_LIMIT:.0f} s",
+                kept="nothing was written",
+                then="make the brokers reachable, then: tailrace doctor FILE",
+            )
         raise errors.LedgerUnusable(
             f"the ledger {self.topic}-{number} was not read to its end within {_READ_LIMIT:.0f} s",
             kept="nothing was written",
@@ -96,7 +108,8 @@ class PlanLookup:
 
     def _read(self, consumer: Consumer, name: str, number: int, end: int, limit: float) -> Any:
         """Read a partition to this offset, and return the pipeline's last record."""
-        found, heard = None, time.monotonic()
+        found = None
+        heard = begun = time.monotonic()
         while time.monotonic() < min(limit, heard + _SILENCE):
             message = consumer.poll(1.0)
             if message is None or message.partition() != number:
@@ -114,7 +127,7 @@ class PlanLookup:
                 found = message  # also behind an end that only a broker of former times has said
             if (message.offset() or 0) >= end:
                 return found
-        raise _Silent
+        raise _Silent(heard=heard > begun)
 
     def close(self) -> None:
         """Free the consumer, if there is one."""

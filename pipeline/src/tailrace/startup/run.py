@@ -105,6 +105,9 @@ def run(
         for key, value in EXACT.items():
             spark.conf.set(key, value)
         try:
+            if stop.event.is_set():  # without executors, whatever a function has Spark do now would wait for them
+                emit(Stopped(stop.reason, None))
+                return
             follower.session(spark)
             # A session passed in for many runs has warm workers; a standby warms up while it waits.
             warm = Warming(spark) if given is None and not standby else None
@@ -128,7 +131,6 @@ def run(
                 _outlast(
                     patience,
                     context,
-                    held,
                     partial(_lead, spark=spark, engine=engine, warm=warm, until_read=batch),
                     follower.board,
                 )
@@ -172,35 +174,40 @@ def planning(pipeline: Pipeline, folder: Path) -> tuple[str, tuple[str, ...]]:
 def _outlast(
     patience: Patience,
     context: Context,
-    held: contextlib.ExitStack,
     lead: Callable[[Context], None],
     board: Board,
 ) -> None:
     """Lead; if the brokers go away meanwhile, start over from the ledger once they answer."""
     again = False
-    while True:
-        try:
-            if again:  # in here, since brokers that answered may be away again
-                context = _reopened(patience, context, held)
-            lead(context)
-            return
-        except Exception as error:
-            reported = failure(error, context.pipeline)
-            at = time.time()
-            board.failed(reported.as_dict() | {"run": context.run, "at": at})
-            if not patience.outlasts(reported, context.emit):
-                with contextlib.suppress(errors.TailraceError):  # the error itself matters more
-                    last_error.write(context.ledger, context.pipeline, reported, context.run, at, board.lines())
-                raise explained(reported, context.pipeline.kafka) from error
-            again = True
+    try:
+        while True:
+            try:
+                if again:  # in here, since brokers that answered may be away again
+                    context = _reopened(patience, context)
+                lead(context)
+                return
+            except Exception as error:
+                reported = failure(error, context.pipeline)
+                at = time.time()
+                board.failed(reported.as_dict() | {"run": context.run, "at": at})
+                if not patience.outlasts(reported, context.emit):
+                    with contextlib.suppress(errors.TailraceError):  # the error itself matters more
+                        last_error.write(context.ledger, context.pipeline, reported, context.run, at, board.lines())
+                    raise explained(reported, context.pipeline.kafka) from error
+                again = True
+    finally:
+        context.ledger.close()
 
 
-def _reopened(patience: Patience, context: Context, held: contextlib.ExitStack) -> Context:
-    """Return the context with the ledger opened again; if that fails, the old one stays open to be asked again."""
+def _reopened(patience: Patience, context: Context) -> Context:
+    """Return the context with the ledger opened again; if that fails, the old one stays open to be asked again.
+
+    Nothing else may hold either: with each outage, one more client would stay connected to each broker.
+    """
     with contextlib.ExitStack() as opened:
         ledger = opened.enter_context(Ledger.of(context.pipeline))
         patience.refuse_successor(context.ledger)  # last: `lead` fences a driver that takes over after it
-        held.push(opened.pop_all())
+        opened.pop_all()
     context.ledger.close()
     return replace(context, ledger=ledger)
 

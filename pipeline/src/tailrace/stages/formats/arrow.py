@@ -28,6 +28,7 @@ Decoder = Callable[[bytes], dict[str, Any]]
 Cut = Callable[[Sequence[Any]], bool]
 
 NO_VALUE = "no value"
+NOT_UTF8 = "not utf-8"
 _REFUSED = (pa.ArrowException, ValueError, TypeError, OverflowError)
 # 38 digits, up to 38 of them after the point; zeros at the end may be dropped.
 _DIGITS = Context(prec=38, Emin=-1, Emax=37, traps=[Inexact])
@@ -232,10 +233,14 @@ def _fractions(values: Sequence[Any]) -> bool:
 
 @dataclass(frozen=True)
 class Unheld:
-    """A row with times before the year 1 or after 9999, which Python cannot hold; those fields have integers."""
+    """A row with what Python cannot hold: times before the year 1 or after 9999, or text that is not UTF-8.
+
+    Those fields have integers, and bytes.
+    """
 
     row: dict[str, Any]
-    fields: tuple[str, ...]
+    times: tuple[str, ...]
+    texts: tuple[str, ...]
 
 
 def rows_of(column: pa.StructArray) -> list[dict[str, Any] | Unheld | None]:
@@ -256,11 +261,14 @@ def _rows(column: pa.StructArray) -> list[dict[str, Any] | None]:
 
 def _row(alone: pa.StructArray) -> dict[str, Any] | Unheld | None:
     columns = dict(zip((field.name for field in alone.type), alone.flatten(), strict=True))
-    unheld = tuple(name for name, values in columns.items() if not _held(values))
+    unheld = [name for name, values in columns.items() if not _held(values)]
     if not unheld:
         return _rows(alone)[0]
-    columns |= {name: columns[name].cast(_with_integers(columns[name].type)) for name in unheld}
-    return Unheld({name: values.to_pylist()[0] for name, values in columns.items()}, unheld)
+    columns |= {name: columns[name].cast(_as(columns[name].type, _integer)) for name in unheld}
+    texts = tuple(name for name in unheld if not _held(columns[name]))
+    columns |= {name: columns[name].cast(_as(columns[name].type, _bytes)) for name in texts}
+    times = tuple(name for name in unheld if name not in texts)
+    return Unheld({name: values.to_pylist()[0] for name, values in columns.items()}, times, texts)
 
 
 def _held(values: pa.Array) -> bool:
@@ -271,16 +279,24 @@ def _held(values: pa.Array) -> bool:
     return True
 
 
-def _with_integers(kind: pa.DataType) -> pa.DataType:
-    """Return the type with integers in place of times."""
+def _as(kind: pa.DataType, plain: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return the type with other plain types in place of its own."""
+    if pt.is_struct(kind):
+        return pa.struct([field.with_type(_as(field.type, plain)) for field in kind])
+    if pt.is_map(kind):
+        return pa.map_(_as(kind.key_type, plain), _as(kind.item_type, plain))
+    if pt.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_as(kind.value_type, plain)))
+    return plain(kind)
+
+
+def _integer(kind: pa.DataType) -> pa.DataType:
     if pt.is_date32(kind):
         return pa.int32()
-    if pt.is_temporal(kind):
-        return pa.int64()
-    if pt.is_struct(kind):
-        return pa.struct([field.with_type(_with_integers(field.type)) for field in kind])
-    if pt.is_map(kind):
-        return pa.map_(_with_integers(kind.key_type), _with_integers(kind.item_type))
-    if pt.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_with_integers(kind.value_type)))
-    return kind
+    return pa.int64() if pt.is_temporal(kind) else kind
+
+
+def _bytes(kind: pa.DataType) -> pa.DataType:
+    if pt.is_large_string(kind):
+        return pa.large_binary()
+    return pa.binary() if pt.is_string(kind) else kind

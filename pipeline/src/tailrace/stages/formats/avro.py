@@ -8,8 +8,10 @@ writing checks each value first. Whether the *types* fit was checked before, on 
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable
-from datetime import datetime, time
+from datetime import datetime
+from datetime import time as TimeOfDay  # noqa: N812
 from io import BytesIO
 from typing import Any
 from uuid import UUID
@@ -19,6 +21,7 @@ import fastavro
 from tailrace.config import Registry as RegistrySettings
 from tailrace.stages.formats.arrow import Decoder, Misfit
 from tailrace.stages.formats.avro_schema import Avro, AvroSchema, definition, kind, logical, optional
+from tailrace.stages.formats.avro_writer import Writer, writer
 from tailrace.stages.formats.registry import SchemaUnknown, registry
 
 Convert = Callable[[Any], Any]
@@ -32,40 +35,50 @@ PREFIX = struct.Struct(">bI")
 # One byte more than the record has: a reader that consumes it has read too far, which fastavro does not always notice.
 BEYOND = b"\0"
 _LARGE = 1 << 20  # bytes of a record that a worker may be too small for
+_LAST_ID = (1 << 31) - 1  # a registry has Java's ints
+_ASKED_AGAIN = 10.0  # seconds after which the registry may know an id
+_MOST_UNKNOWN = 10_000  # ids that are remembered as unknown
 
 
 def decoder(schema: AvroSchema, settings: RegistrySettings | None) -> Decoder:
     """Reads one record: plain Avro, or with a registry the Confluent wire format."""
     conversions = [(f["name"], c) for f in schema.expanded["fields"] if (c := _from_datum(f["type"])) is not None]
     schemas = registry(settings) if settings is not None else None
-    unknown: dict[int, str] = {}
+    own = writer(schema.text, {}) if schemas is None else None
+    unknown: dict[int, tuple[str, float]] = {}  # why, and until when
 
-    def writer_of(number: int) -> Any:
-        # Asked once per task: a schema that is registered later is found by the next task.
-        if schemas is None or number in unknown:
-            raise Misfit(UNKNOWN_SCHEMA, unknown.get(number, ""))
+    def writer_of(number: int) -> Writer:
+        if schemas is None or number > _LAST_ID:  # of which a registry says as little as a proxy in its place
+            raise Misfit(UNKNOWN_SCHEMA, f"schema ids end at {_LAST_ID}, and the value has {number}")
+        why, until = unknown.get(number, ("", 0.0))
+        if time.monotonic() < until:
+            raise Misfit(UNKNOWN_SCHEMA, why)
         try:
             return schemas.writer(number)
         except SchemaUnknown as error:
-            unknown[number] = str(error)
+            if len(unknown) >= _MOST_UNKNOWN:
+                unknown.clear()
+            unknown[number] = str(error), time.monotonic() + _ASKED_AGAIN
             raise Misfit(UNKNOWN_SCHEMA, str(error)) from None
 
     def decode(record: bytes) -> dict[str, Any]:
-        if schemas is None:
-            writer, start = schema.parsed, 0
+        if own is not None:
+            written, start = own, 0
         else:
             if len(record) < PREFIX.size or record[0] != MAGIC:
                 raise Misfit(NOT_AVRO, "the value does not begin with a zero byte and a schema id")
-            writer, start = writer_of(PREFIX.unpack_from(record)[1]), PREFIX.size
+            written, start = writer_of(PREFIX.unpack_from(record)[1]), PREFIX.size
         stream = BytesIO(record + BEYOND)
         stream.seek(start)
         try:
-            row: Any = fastavro.schemaless_reader(stream, writer, schema.parsed if schemas is not None else None)
+            row: Any = written.read(stream, len(record), schema.parsed if own is None else None)
             for name, convert in conversions:
                 row[name] = convert(row[name])
         except Exception as error:  # fastavro raises whatever the bytes lead to
             if isinstance(error, MemoryError) and len(record) > _LARGE:
                 raise  # of a worker that is short of memory; of a small record, it is a length that cannot be
+            if isinstance(error, RecursionError):
+                raise Misfit(NOT_AVRO, "the value is nested too deeply") from None
             raise Misfit(NOT_AVRO, f"{type(error).__name__}: {error}") from None
         read = stream.tell()
         if read > len(record):
@@ -132,11 +145,11 @@ def _instant(value: datetime | int) -> datetime | int:
     return value * 1000 if isinstance(value, int) else value
 
 
-def _microseconds(value: time | int) -> int:
+def _microseconds(value: TimeOfDay | int) -> int:
     """Return the microseconds since midnight; a number is one, in the reader's unit, as for `_instant`."""
     if isinstance(value, int):
         return value
-    if not isinstance(value, time):  # a moment of a writer that has another logical type
+    if not isinstance(value, TimeOfDay):  # a moment of a writer that has another logical type
         raise TypeError(f"{value} is no time of day")
     return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
 
@@ -176,8 +189,10 @@ def _convert(avro: Avro, path: str) -> Convert:
             return lambda value: _uuid(value, path)
         case "fixed:uuid", _:  # which fastavro leaves to its callers
             return lambda value: _uuid(value, path).bytes
-        case "int:time-millis" | "long:time-micros", _:
-            return int
+        case "int:time-millis", _:
+            return lambda value: _time(value, 86_400_000, path)
+        case "long:time-micros", _:
+            return lambda value: _time(value, 86_400_000_000, path)
     return _same
 
 
@@ -192,6 +207,12 @@ def _among(symbols: frozenset[str], path: str) -> Convert:
         return value
 
     return check
+
+
+def _time(value: int, units: int, path: str) -> int:
+    if not 0 <= value < units:
+        raise ValueError(f"{path} is {value}, which is no time of day")
+    return int(value)
 
 
 def _uuid(value: str, path: str) -> UUID:

@@ -58,6 +58,11 @@ class Schema:
     top: Avro
     names: Mapping[str, dict[str, Any]]
 
+    @staticmethod
+    def add(text: str, known: dict[str, Any]) -> None:
+        """Add the definitions of a schema that others refer to."""
+        fastavro.parse_schema(json.loads(text), named_schemas=known)
+
     @classmethod
     def of(cls, text: str, known: Mapping[str, Any] | None = None) -> Schema:
         """Parse a schema; `known` has the definitions of names from elsewhere. fastavro's errors pass through."""

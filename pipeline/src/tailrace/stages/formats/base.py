@@ -26,6 +26,7 @@ from tailrace.config import Sink, Source
 from tailrace.errors import SinkColumnsInvalid
 from tailrace.stages.formats import KEPT
 from tailrace.stages.formats.arrow import (
+    NOT_UTF8,
     Batches,
     Decoder,
     Misfit,
@@ -160,12 +161,18 @@ def written(rows: pa.StructArray, encode: Encoder) -> tuple[pa.Array, Verdicts]:
         row = found.row if isinstance(found, Unheld) else found
         try:
             if isinstance(found, Unheld):
-                raise Misfit(TIME_OUT_OF_RANGE, f"outside the years 1 to 9999: {', '.join(found.fields)}")
+                raise _unheld(found)
             values.append(None if row is None else encode(row))
         except Misfit as why:
             verdicts.reject(number, why)
             values.append(json.dumps(row, default=_as_json).encode("utf-8", "surrogatepass"))
     return pa.array(values, pa.binary()), verdicts
+
+
+def _unheld(row: Unheld) -> Misfit:
+    if row.texts:
+        return Misfit(NOT_UTF8, f"bytes that are not UTF-8: {', '.join(row.texts)}")
+    return Misfit(TIME_OUT_OF_RANGE, f"outside the years 1 to 9999: {', '.join(row.times)}")
 
 
 def _as_json(value: Any) -> Any:

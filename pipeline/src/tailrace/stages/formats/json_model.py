@@ -41,11 +41,10 @@ from pyspark.sql.types import (
 
 from tailrace.errors import SchemaInvalid
 from tailrace.stages.formats import KEPT
-from tailrace.stages.formats.arrow import Decoder, Misfit
+from tailrace.stages.formats.arrow import NOT_UTF8, Decoder, Misfit
 
 REFERENCE = re.compile(r"(?P<where>[\w./-]+):(?P<name>[A-Za-z_]\w*)")
 
-NOT_UTF8 = "not utf-8"
 NOT_JSON = "not json"
 MISFIT = "does not fit the model"
 TOLD = 3  # maximum number of a record's faults listed in its headers

@@ -25,8 +25,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tailrace.stages.formats.arrow import Decoder, Misfit
-from tailrace.stages.formats.json_model import NOT_JSON, NOT_UTF8
+from tailrace.stages.formats.arrow import NOT_UTF8, Decoder, Misfit
+from tailrace.stages.formats.json_model import NOT_JSON
 from tailrace.stages.formats.json_schema import INFINITY, MISSING, OUT_OF_RANGE, WRONG_TYPE
 from tailrace.stages.formats.json_values import (
     Repeated,

@@ -39,9 +39,9 @@ from pyspark.sql.types import (
 
 from tailrace.errors import SchemaInvalid
 from tailrace.stages.formats import KEPT
-from tailrace.stages.formats.arrow import NO_VALUE
+from tailrace.stages.formats.arrow import NO_VALUE, NOT_UTF8
 from tailrace.stages.formats.ddl import DdlInvalid
-from tailrace.stages.formats.json_model import NOT_JSON, NOT_UTF8, REFERENCE
+from tailrace.stages.formats.json_model import NOT_JSON, REFERENCE
 from tailrace.stages.spark_text import first_line
 
 WRONG_TYPE = "wrong type"

@@ -6,18 +6,16 @@ fails and no verdict is given. Workers import the client only here, if a pipelin
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-import fastavro
-
 from tailrace.config import Registry as Settings
-from tailrace.errors import ConfigInvalid, ExtraMissing, KafkaFailed, SchemaInvalid
+from tailrace.errors import ConfigInvalid, ExtraMissing, KafkaFailed, SchemaInvalid, TailraceError
 from tailrace.stages.formats import KEPT
 from tailrace.stages.formats.avro_resolution import Schema
+from tailrace.stages.formats.avro_writer import Writer, writer
 
 if TYPE_CHECKING:
     from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -42,18 +40,20 @@ class Registry:
     def __init__(self, settings: Settings) -> None:
         self._client = _client(settings)
         self._host = _host(settings.url)
-        self._parsed: dict[int, Any] = {}
+        self._parsed: dict[int, Writer] = {}
 
-    def writer(self, number: int) -> Any:
+    def writer(self, number: int) -> Writer:
         """Return the parsed schema with this id; raise SchemaUnknown if the registry has none."""
         if number not in self._parsed:
             schema = self._ask(f"schema id {number}", lambda: self._client.get_schema(number))
             if (schema.schema_type or "AVRO") != "AVRO":
                 raise SchemaUnknown(f"schema id {number} is of type {schema.schema_type}, not AVRO")
             known: dict[str, Any] = {}
-            self._load(schema.references or [], known)
             try:
-                self._parsed[number] = fastavro.parse_schema(json.loads(schema.schema_str or ""), named_schemas=known)
+                self._load(schema.references or [], partial(writer, known=known))
+                self._parsed[number] = writer(schema.schema_str or "", known)
+            except (SchemaUnknown, TailraceError):
+                raise
             except Exception as error:  # fastavro also lets KeyError and TypeError through
                 raise SchemaUnknown(f"schema id {number} does not parse: {error}") from None
         return self._parsed[number]
@@ -72,9 +72,11 @@ class Registry:
         if (schema.schema_type or "AVRO") != "AVRO":
             raise SchemaUnknown(f"{what} is of type {schema.schema_type}, not AVRO")
         known: dict[str, Any] = {}
-        self._load(schema.references or [], known)
         try:
+            self._load(schema.references or [], partial(Schema.add, known=known))
             return Schema.of(schema.schema_str or "", known)
+        except (SchemaUnknown, TailraceError):
+            raise
         except Exception as error:  # fastavro also lets KeyError and TypeError through
             raise SchemaUnknown(f"{what} does not parse: {error}") from None
 
@@ -98,12 +100,12 @@ class Registry:
             return str(found.compatibility_level or found.compatibility or "BACKWARD")
         return "BACKWARD"
 
-    def _load(self, references: list[Any], known: dict[str, Any]) -> None:
+    def _load(self, references: list[Any], add: Callable[[str], object]) -> None:
         for each in references:
             what = f"{each.subject} version {each.version}"
             found = self._ask(what, lambda each=each: self._client.get_version(each.subject, each.version))  # type: ignore[misc]
-            self._load(found.schema.references or [], known)
-            fastavro.parse_schema(json.loads(found.schema.schema_str or ""), named_schemas=known)
+            self._load(found.schema.references or [], add)
+            add(found.schema.schema_str or "")
 
     def number(self, subject: str, text: str) -> int | None:
         """Return the id of a schema under a subject; None if it is not registered there."""

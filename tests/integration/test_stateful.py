@@ -240,6 +240,24 @@ def test_stateful_pipeline_in_doubt_continues_as_its_refusal_advises(
     assert sorted({value or b"" for value in one.values()}) == ids(range(0, 40, 2))  # the delivered part comes again
 
 
+def test_stateful_pipeline_continues_long_after_a_batch_that_spark_has_noted(
+    bench: MakeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that always has records notes none of its batches as done; Spark notes each that is delivered."""
+    one, sections = prepared(bench)
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "settle", lambda *given: None)  # it is killed before
+        one.run(**sections)
+    group = markers_group(one.name)
+    admin = AdminClient({"bootstrap.servers": one.kafka})
+    admin.delete_consumer_groups([group])[group].result(30)
+    later = SimpleNamespace(time=lambda: time.time() + 8 * 86_400, monotonic=time.monotonic, sleep=time.sleep)
+    monkeypatch.setattr(recovery, "time", later)
+    one.send([b'{"id": %d}' % number for number in range(20, 40, 2)])
+    one.run(**sections)
+    assert one.values() == ids(range(0, 40, 2))
+
+
 def test_record_that_a_function_reads_twice_is_rejected_once(bench: MakeBench) -> None:
     """Both reads reach the gate, and the second finds the verdicts delivered."""
     one, sections = prepared(bench, "joined")

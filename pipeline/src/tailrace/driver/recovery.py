@@ -35,6 +35,7 @@ class Recovered:
 
     plan: AnyPlan | None
     markers: Mapping[SinkPartition, Marker]
+    doubt: errors.ProgressMissing | None = None  # of the batch, unless Spark's checkpoint says that it is delivered
 
 
 def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovered, str]:
@@ -60,7 +61,12 @@ def take(pipeline: Pipeline, ledger: Ledger, cluster: Cluster) -> tuple[Recovere
     if plan is not None and expiry.missing(plan, markers):
         kept = expiry.retention(cluster.admin)
         note = f"offsets.retention.minutes: {kept.note}" if kept.note else ""
-        expiry.check(plan, markers, time.time(), kept, way_out(pipeline, expiry.THEN, plan))
+        try:
+            expiry.check(plan, markers, time.time(), kept, way_out(pipeline, expiry.THEN, plan))
+        except errors.ProgressMissing as doubt:
+            if pipeline.checkpoint == "ledger" or not isinstance(plan, StreamPlan):
+                raise
+            return Recovered(plan, markers, doubt), note
         _check_deleted(plan, markers, kept)
     return Recovered(plan, markers), note
 

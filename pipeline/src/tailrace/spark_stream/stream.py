@@ -46,7 +46,7 @@ IDLE_AFTER = 1.0  # seconds without a batch before checking whether the pipeline
 _LOOK_EVERY = 5.0  # seconds between two requests to brokers that have nothing new
 _BEGINNINGS = 3
 _NOTE_LIMIT = 15.0  # seconds for which a stop waits until Spark has noted the last batch as done
-NO_MARKERS: Mapping[SinkPartition, Marker] = MappingProxyType({})
+NOTHING = Recovered(None, MappingProxyType({}))
 _UNLISTED = "you must specify all TopicPartitions"  # in the words of Spark's Kafka source
 
 
@@ -76,7 +76,7 @@ def run(context: Context, spark: SparkSession, recovered: Recovered, *, until_re
     if anew:
         again.append(f"{pipeline.offsets.from_} has other offsets by now, and nothing was read yet; beginning there")
     context.mirror.compare(plan, plan.ends)
-    _from(context, spark, topics, plan, positions, until_read, recovered.markers, (*again, *notes))
+    _from(context, spark, topics, plan, positions, until_read, recovered, (*again, *notes))
 
 
 def _shortened(pipeline: Pipeline, known: TopicPartitions, cluster: Cluster) -> TopicPartitions:
@@ -141,10 +141,11 @@ def _from(
     known: AnyPlan | None,
     positions: TopicPartitions,
     until_read: bool,
-    markers: Mapping[SinkPartition, Marker] = NO_MARKERS,
+    recovered: Recovered = NOTHING,
     moved: Sequence[str] = (),
 ) -> None:
     """Run the query from these positions on, after this plan; `moved` says where they are not those of the plan."""
+    markers = recovered.markers
     plan = known if isinstance(known, StreamPlan) else None
     pipeline, last = context.pipeline, plan.batch if plan is not None else BEFORE_FIRST
     if not open_transactions.wait(context, positions, last, "the next offset to read"):
@@ -161,6 +162,8 @@ def _from(
         _check_open(plan, markers, context.assembly, mixes=cut.mixes)
     checkpoint = Checkpoint(spark, pipeline, context.assembly.folder)
     try:
+        if recovered.doubt is not None and not checkpoint.noted(BatchId(last)):
+            raise recovered.doubt
         refuse_overtaken(context.ledger, pipeline, last + 1, sure=True)  # it may have written what is removed
         checkpoint.check(plan, frozenset(source.partitions_of(pipeline, context.cluster)))
         once = plan is not None and _finishes_first(checkpoint, topics, plan)

@@ -47,6 +47,12 @@ def known(rows: DataFrame) -> DataFrame:
     return rows.join(F.broadcast(table), "value", "left")
 
 
+def found(rows: DataFrame) -> DataFrame:
+    """Note the same by a subquery."""
+    rows.sparkSession.read.parquet(os.environ["TABLE"]).createOrReplaceTempView("found_values")
+    return rows.withColumn("known", F.expr("nullif(value in (select value from found_values), false)"))
+
+
 def first(rows: DataFrame) -> DataFrame:
     """Keep one record of each length, which are several."""
     return rows.withColumn("size", F.length("value")).dropDuplicates(["size"])
@@ -62,6 +68,8 @@ def split(frame: DataFrame) -> DataFrame:
     [
         pytest.param(known, split, "branch of a union.*another table", id="branches by a table"),
         pytest.param(known, lambda frame: frame.repartition(2, "known"), "another table", id="a table's column"),
+        pytest.param(found, split, "branch of a union.*a subquery", id="branches by a subquery"),
+        pytest.param(found, lambda frame: frame.repartition(2, "known"), "a subquery", id="a subquery's column"),
         pytest.param(
             lambda rows: rows.withColumn("chance", F.rand(42)),
             lambda frame: frame.repartition(2, "chance"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -12,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from support.dropin import Change, deliver, fill, numbers, read
 from support.pipelines import Bench
+from tailrace.testing import Record, produce
 
 pytestmark = pytest.mark.integration
 
@@ -297,3 +299,38 @@ def test_stateful_pipeline_joins_a_table_of_a_newer_kind_of_source(bench: MakeBe
     finally:
         spark.conf.unset(setting)
     assert numbers(one) == list(range(20))
+
+
+KAFKA_LOOKUP = """
+    from pyspark.sql import functions as F
+
+    def joined(frame):
+        table = (frame.sparkSession.read.format("kafka").option("kafka.bootstrap.servers", {kafka!r})
+            .option("subscribe", {topic!r}).load())
+        users = table.select(F.get_json_object(table["value"].cast("string"), "$.user").cast("int").alias("user"))
+        rows = frame.join(users.hint("merge"), frame["id"] == users["user"], "left")
+        return rows.select(F.col("id").cast("string").cast("binary").alias("value"))
+"""
+
+
+def test_lookup_table_of_kafka_is_no_part_of_a_stateful_pipelines_source(bench: MakeBench, spark: SparkSession) -> None:
+    """Read as the source is, its records would be judged by the source's schema, and rejected with each batch."""
+    one, setting = bench(partitions=2), "spark.sql.sources.useV1SourceList"
+    users = one.topics(f"users-{one.name}")
+    produce(one.kafka, users, [Record(b'{"user":%d}' % number) for number in range(30)])
+    one.write("j.py", KAFKA_LOOKUP.format(kafka=one.kafka, topic=users))
+    made: dict[str, Any] = {
+        "source": {"format": "json", "schema": "id INT NOT NULL"},
+        "process": {"function": "j.py:joined"},
+        "sink": {"format": "raw"},
+        "checkpoint": "state/",
+    }
+    spark.conf.set(setting, "")
+    try:
+        for first in (0, 20):
+            one.send([b'{"id":%d}' % number for number in range(first, first + 20)])
+            one.run(**made)
+    finally:
+        spark.conf.unset(setting)
+    assert numbers(one) == list(range(40))
+    assert one.rejected() == []

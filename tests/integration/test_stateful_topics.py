@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from support.pipelines import Bench, as_json, events_of
-from support.threads import recreated
+from support.threads import deleted, recreated
 from tailrace import errors
 from tailrace.progress.ledger import Ledger
 from tailrace.progress.stream_plan import StreamPlan
@@ -112,6 +112,24 @@ def test_open_batch_of_a_topic_that_was_created_again_is_not_finished_from_the_n
     for loss in ("stop", "reset"):
         with pytest.raises(errors.PlanOfAnother, match="deleted and created again"):
             one.run(**sections(one, loss))
+    assert ids(one) == before
+
+
+def test_open_batch_of_a_topic_that_was_deleted_is_refused_with_a_way_out(one: Bench) -> None:
+    """Spark would wait for it in each of its tries, and say that brokers are away."""
+    other = one.topics(f"b{one.source}")
+    produce(one.kafka, other, [Record(value) for value in records(range(20, 25))])
+    made = {loss: sections(one, loss) for loss in ("stop", "reset")}
+    for each in made.values():
+        each["source"] |= {"topics": [], "pattern": f"{one.source}|{other}"}
+    one.fail_in_part(**made["stop"])
+    before = ids(one)
+    deleted(one, other)
+    with pytest.raises(errors.SourceChanged, match="no longer exist"):
+        one.run(**made["stop"])
+    with pytest.raises(errors.SourceChanged, match=f"reads {other}, which no longer exists") as caught:
+        one.run(**made["reset"])
+    assert "a new name and a new checkpoint" in caught.value.then
     assert ids(one) == before
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import pandas as pd
 import pytest
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
 from tailrace.driver.catalyst import Patterns, tree
@@ -47,6 +49,22 @@ def known(frame: DataFrame) -> DataFrame:
     return frame.join(F.broadcast(frame.sparkSession.createDataFrame([("page",)], "page string")), "page")
 
 
+def closed(frame: DataFrame) -> DataFrame:
+    """Return the ids whose picked row has a certain page."""
+    return frame.dropDuplicates(["id"]).where("page = 'closed'").select("id", F.lit(True).alias("closed"))
+
+
+def _mean(values: pd.Series) -> float:
+    return float(values.mean())
+
+
+def middle(column: str) -> Column:
+    """Aggregate a column in Python, as its rows arrive."""
+    pandas_udf: Any = F.pandas_udf  # type: ignore[attr-defined]
+    made: Column = pandas_udf("double")(_mean)(column)
+    return made
+
+
 def table(frame: DataFrame) -> DataFrame:
     """Return a table that is joined by a shuffle."""
     return frame.sparkSession.range(3).selectExpr("cast(id as string) page", "id as x").hint("merge")
@@ -78,6 +96,29 @@ CHOSEN: dict[str, tuple[Change, str]] = {
     "max_by": (
         lambda frame: frame.groupBy("id").agg(F.max_by("page", "at").alias("page")).repartition(2, "page"),
         "the order in which rows arrive",
+    ),
+    "max_by of several": (
+        lambda frame: (
+            frame.groupBy("id")
+            .agg(F.expr("max_by(page, at, 3)").alias("pages"))
+            .select(F.explode("pages").alias("page"))
+            .repartition(2, "page")
+        ),
+        "the order in which rows arrive",
+    ),
+    "a user's aggregation": (
+        lambda frame: frame.groupBy("id").agg(middle("at").alias("m")).repartition(2, "m"),
+        "the order in which rows arrive",
+    ),
+    "a flag of rows that were picked": (
+        lambda frame: frame.join(F.broadcast(closed(frame)), "id", "left").repartition(2, "closed"),
+        "which of several rows a deduplication keeps",
+    ),
+    "a flag of rows that a limit keeps": (
+        lambda frame: frame.join(
+            F.broadcast(frame.limit(3).select("id", F.lit(True).alias("kept"))), "id", "left"
+        ).repartition(2, "kept"),
+        "which rows a limit keeps",
     ),
     "an average of large integers": (
         lambda frame: frame.groupBy("id").agg(F.avg("at").alias("a")).repartition(2, "a"),
@@ -175,6 +216,15 @@ SAME: dict[str, Change] = {
     "a grouping by a count of rows that a table has": lambda frame: (
         known(frame).groupBy("id").count().groupBy("count").agg(F.max("id"))
     ),
+    "a grouping by what a subquery adds": lambda frame: (
+        frame.withColumn("known", F.expr("id IN (SELECT id FROM range(3))")).groupBy("known").count()
+    ),
+    "a user's aggregation, then its key": lambda frame: (
+        frame.groupBy("id").agg(middle("at").alias("m")).repartition(2, "id")
+    ),
+    "a flag of rows by their own values": lambda frame: frame.join(
+        F.broadcast(frame.where("page = 'x'").select("id", F.lit(True).alias("x")).distinct()), "id", "left"
+    ).repartition(2, "x"),
     "a sum of integers": lambda frame: (
         frame.groupBy("id")
         .agg(F.sum("at").alias("s"), F.avg(F.col("at").cast("int")).alias("a"))

@@ -13,9 +13,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from tailrace.config import Pipeline
 from tailrace.driver.catalyst import Patterns
-from tailrace.driver.repeatable import check_stream
+from tailrace.driver.repeatable import check_stream, plans_read
 from tailrace.errors import FunctionInvalid
-from tailrace.spark_stream.analysis import check_joins, check_shuffles, refuse_unsupported
+from tailrace.spark_stream.analysis import check_joins, check_shuffles, refuse_other_streams, refuse_unsupported
 
 Tables = Iterator[pd.DataFrame]
 
@@ -359,3 +359,51 @@ def test_state_whose_files_cannot_be_checked_is_refused_on_an_object_store(spark
     """Each batch would end the run once its outputs were committed."""
     with pytest.raises(FunctionInvalid, match="transformWithState"):
         refuse_unsupported(with_processor(spark.readStream.format("rate").load()), pipeline("s3a://bucket/p"))
+
+
+def subqueried(rows: DataFrame) -> DataFrame:
+    """Note which records a table has."""
+    return rows.withColumn("known", F.expr("value IN (SELECT id FROM range(5) JOIN (SELECT 1) WHERE id > 1)"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda rows: split(subqueried(rows), F.col("known")),
+        lambda rows: subqueried(rows).repartition(2, "known"),
+    ],
+    ids=["branches", "repartition"],
+)
+def test_rows_that_are_dealt_out_by_what_a_subquery_adds_are_refused(
+    spark: SparkSession, change: Callable[[DataFrame], DataFrame]
+) -> None:
+    """The table may change before a replay, whatever time Spark keeps."""
+    rows = change(spark.readStream.format("rate").load())
+    with pytest.raises(FunctionInvalid, match="a subquery, whose table may have changed"):
+        check_stream(rows._jdf.queryExecution().analyzed(), Patterns(spark._jvm), clock=False, joins=False)
+
+
+def test_stream_of_the_functions_own_is_refused_before_anything_runs(spark: SparkSession) -> None:
+    """Neither the plan nor the ledger has a place for its offsets."""
+    records = spark.readStream.format("rate").load().withWatermark("timestamp", "1 minute")
+    other = spark.readStream.format("rate").load().withWatermark("timestamp", "1 minute")
+    refuse_other_streams(records, records)
+    renamed = records.selectExpr("value as again", "timestamp as at")
+    refuse_other_streams(records.join(renamed, F.col("value") == F.col("again")), records)
+    with pytest.raises(FunctionInvalid, match="reads another stream than the records"):
+        refuse_other_streams(records.join(other, "value"), records)
+
+
+def test_plan_with_too_many_steps_is_refused_with_what_to_do(spark: SparkSession) -> None:
+    """Python cannot follow it, and said so without a word about the function."""
+    rows = spark.readStream.format("rate").load()
+    with pytest.raises(FunctionInvalid, match="too many steps") as caught, plans_read():
+        check_shuffles(long(rows).repartition(2, "value"))
+    assert "withColumns" in caught.value.then
+
+
+def long(rows: DataFrame) -> DataFrame:
+    """Change a column step by step."""
+    for _ in range(300):
+        rows = rows.withColumn("value", F.col("value") + 1)
+    return rows

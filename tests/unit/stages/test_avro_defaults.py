@@ -28,6 +28,7 @@ from tailrace.stages.encode import encode
 from tailrace.stages.formats import avro
 from tailrace.stages.formats.arrow import decode_values
 from tailrace.stages.formats.avro_schema import read_avro, spark_schema
+from tailrace.stages.formats.avro_writer import writer
 
 OLDER: dict[str, Any] = {"type": "record", "name": "R", "fields": [{"name": "x", "type": "int"}]}
 FIXED = {"type": "fixed", "name": "Two", "size": 2}
@@ -104,8 +105,8 @@ def test_default_is_read_for_a_field_that_the_writer_lacks(
 ) -> None:
     """fastavro passes on a default as the JSON of the schema has it: bytes and decimals as text, records in part."""
     (tmp_path / "s.avsc").write_text(json.dumps(newer(kind, default)), encoding="utf-8")
-    schema, writer = read_avro("s.avsc", tmp_path), fastavro.parse_schema(OLDER)
-    monkeypatch.setattr(avro, "registry", lambda settings: SimpleNamespace(writer=lambda number: writer))
+    schema, older = read_avro("s.avsc", tmp_path), writer(json.dumps(OLDER), {})
+    monkeypatch.setattr(avro, "registry", lambda settings: SimpleNamespace(writer=lambda number: older))
     decoder = avro.decoder(schema, Registry.model_validate({"url": "http://registry"}))
     wanted = to_arrow_schema(spark_schema(schema.expanded), timezone="UTC")
     columns, verdicts = decode_values([written(OLDER, {"x": x}, 1) for x in (1, 2)], wanted, decoder, "no fit")

@@ -25,7 +25,7 @@ from tailrace.driver.catalyst import (
     references,
 )
 from tailrace.driver.dealing import OPTIONAL, join_type
-from tailrace.driver.picks import EXECUTED, ORDERED, by_order, over_rows, picked, ranks
+from tailrace.driver.picks import EXECUTED, LIMITED, LIMITS, ORDERED, by_order, over_rows, picked, ranks
 
 COMPUTED = "rows of an RDD or a checkpoint, which may hold values that a replay computes otherwise"
 ADVICE = picks.ADVICE | {COMPUTED: "use cache(), not localCheckpoint() or a DataFrame of the frame's RDD"}
@@ -49,9 +49,9 @@ class Doubts:
     """The columns of a plan whose values may differ on a replay, and what they depend on.
 
     `origin` returns why the rows of an operator without children may change; None if they do not. `clock` is whether
-    a replay sees another current time: Spark's streams keep a batch's time. Columns that an operator makes may be
-    `known` as doubtful, and those of an operator without children be `given` as such. `branches` are the doubts about
-    what decides the branch of a union, unless they are the same.
+    a replay sees another current time: Spark's streams keep a batch's time. `tables` is whether its subqueries may see
+    other tables. Columns that an operator makes may be `known` as doubtful, and those of an operator without children
+    be `given` as such. `branches` are the doubts about what decides the branch of a union, unless they are the same.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Doubts:
         origin: Callable[[Node], str | None],
         *,
         clock: bool,
+        tables: bool = True,
         known: dict[int, str] | None = None,
         given: dict[int, str] | None = None,
         has_records: Callable[[Node], bool] = lambda node: False,
@@ -68,6 +69,7 @@ class Doubts:
         self._patterns = patterns
         self._origin = origin
         self._clock = clock
+        self._tables = tables
         self._has_records = has_records
         self._branches = branches or self
         self._given = given or {}
@@ -174,7 +176,7 @@ class Doubts:
 
     def as_executed(self, origin: Callable[[Node], str | None], given: dict[int, str]) -> Doubts:
         """Return the doubts of the plan that Spark has made of this one, for whose columns these are `given` too."""
-        return Doubts(self._patterns, origin, clock=self._clock, known=self.all, given=given)
+        return Doubts(self._patterns, origin, clock=self._clock, tables=self._tables, known=self.all, given=given)
 
     def decides(self, choice: Choice) -> str | None:
         """Return why other records may come out of an operator on a replay; None if they stay the same."""
@@ -183,11 +185,19 @@ class Doubts:
         for table in choice.tables:
             self.of(table)
             for each in table:
-                why = _drawn(each) if each.children else self._origin(each)
+                why = _drawn(each) or self._chosen(each) if each.children else self._origin(each)
                 if why:
                     return why
         below = self.below(choice.node)
         return next(filter(None, (self.why(each, below) for each in choice.expressions)), None)
+
+    def _chosen(self, node: Node) -> str | None:
+        """Return why an operator may keep other rows on a replay: it goes by what may differ, or by their order."""
+        if node.name in LIMITS:
+            return LIMITED
+        below = self.below(node) if node.name in {"Filter", "Join"} else {}
+        used = (each for expression in (node.expressions if below else ()) for each in references(expression))
+        return next((below[each] for each in used if each in below), None)
 
     def why(self, expression: Any, below: dict[int, str] | None = None) -> str | None:
         """Return what makes a value differ on a replay; None if it stays the same."""
@@ -200,8 +210,8 @@ class Doubts:
         if self._clock:
             for each in clocks(expression, self._patterns):
                 return f"{called(each)}, which is later on a replay"
-            if expression.containsPattern(self._patterns.subquery):
-                return "a subquery, whose table may have changed before a replay"
+        if self._tables and expression.containsPattern(self._patterns.subquery):
+            return "a subquery, whose table may have changed before a replay"
         return None
 
 

@@ -25,7 +25,7 @@ from tailrace.driver.column_doubts import CONSTANT, Doubts, described, other_tab
 from tailrace.driver.column_names import ColumnNames, unnumbered
 from tailrace.driver.dealing import JOINS, equated, join_type
 from tailrace.driver.merging import check_merging
-from tailrace.driver.repeatable import check, unrepeatable
+from tailrace.driver.repeatable import check, plans_read, unrepeatable
 from tailrace.errors import ConfigInvalid, FunctionInvalid, InvariantBroken
 
 KEPT = "nothing was read or written"
@@ -91,6 +91,7 @@ class Analysis:
         return len(self.cut)
 
 
+@plans_read()
 def analyse(frame: DataFrame, leaf: DataFrame, most: int | None = None) -> Analysis:
     """Find what must be redone for each batch; raise ConfigInvalid or FunctionInvalid if delivery cannot be exact.
 
@@ -100,7 +101,9 @@ def analyse(frame: DataFrame, leaf: DataFrame, most: int | None = None) -> Analy
     source, patterns = Leaf(leaf), Patterns(frame.sparkSession._jvm)
     root = tree(execution.analyzed(), source.ends)
     if root.plan.isStreaming():
-        raise _refused("it reads another stream", "read topics with `source`, or set checkpoint to a folder")
+        raise _refused(
+            "it reads another stream", "read the topics of both with `source`, and tell them apart by kafka.topic"
+        )
     path = _logical_path(root, source)
     for above, below in zip(path[1:], path, strict=False):
         _check_operator(above, below)

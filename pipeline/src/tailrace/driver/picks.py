@@ -25,7 +25,7 @@ EXECUTED = frozenset({"HashAggregate", "ObjectHashAggregate", "SortAggregate"}) 
 _BY_ORDER = frozenset(
     {"AnyValue", "CollectList", "CollectSet", "First", "Lag", "Last", "Lead", "NTile", "NthValue", "RowNumber"}
 )
-_OF_TIES = frozenset({"MaxBy", "MinBy", "Mode"})  # one of the values with the same rank
+_OF_TIES = frozenset({"MaxBy", "MaxMinByK", "MinBy", "Mode"})  # one of the values with the same rank
 _SUMMING = frozenset({"Average", "Sum"})
 _ROUNDING = frozenset(
     {
@@ -38,7 +38,7 @@ _ROUNDING = frozenset(
 _OVER_ROWS = frozenset({"AggregateExpression", "PythonUDAF", "WindowExpression"})
 _AGGREGATING = frozenset({"AggregateExpression", "PythonUDAF"})
 _ALL_ROWS = frozenset({"UnboundedFollowing$", "UnboundedPreceding$"})
-_LIMITS = frozenset({"CollectLimit", "GlobalLimit", "Offset", "StreamingGlobalLimit", "Tail", "TakeOrderedAndProject"})
+LIMITS = frozenset({"CollectLimit", "GlobalLimit", "Offset", "StreamingGlobalLimit", "Tail", "TakeOrderedAndProject"})
 
 
 def picked(node: Node) -> dict[int, str]:
@@ -52,7 +52,7 @@ def picked(node: Node) -> dict[int, str]:
     if keys is not None:
         kept = {each.exprId().id() for each in keys}
         return {each: DEDUPLICATED for each in outputs if each not in kept}
-    return dict.fromkeys(outputs, LIMITED) if node.name in _LIMITS else {}
+    return dict.fromkeys(outputs, LIMITED) if node.name in LIMITS else {}
 
 
 def by_order(node: Node) -> dict[int, str]:
@@ -102,7 +102,8 @@ def _goes_by_order(expression: Any) -> bool:
         return not expression.orderExpressions().size()
     if kind == "WindowExpression":
         return _counts_rows(expression)
-    return kind in _OF_TIES or kind in _BY_ORDER or kind in _ROUNDING
+    # A user's aggregation gets its rows in the order in which they arrive.
+    return kind in _OF_TIES or kind in _BY_ORDER or kind in _ROUNDING or kind == "PythonUDAF"
 
 
 def _counts_rows(window: Any) -> bool:

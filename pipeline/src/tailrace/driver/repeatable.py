@@ -8,7 +8,8 @@ Branches of a union are written by different tasks, so what decides a record's b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,19 @@ ONE_PASS = (
     "read the records once: in a left join with the table no record changes its task, and F.when(…) computes what "
     "differs, such as the column topic; or put coalesce(1) behind the union"
 )
+
+
+@contextmanager
+def plans_read() -> Iterator[None]:
+    """Say what to do about a plan with more levels than Python can follow; each `withColumn` is a level of its own."""
+    try:
+        yield
+    except RecursionError:
+        raise FunctionInvalid(
+            "the function's plan has too many steps to be read",
+            kept="nothing was read or written",
+            then="combine calls of withColumn in one of withColumns, or in a select",
+        ) from None
 
 
 def unrepeatable(why: str, then: str = BY_COLUMNS) -> FunctionInvalid:
@@ -122,7 +136,7 @@ def check_stream(rows: Any, patterns: Patterns, *, clock: bool, joins: bool) -> 
         if node.plan.isStreaming():
             check(node, doubts)
     # The batch's time is in Spark's checkpoint.
-    known = Doubts(patterns, lambda node: None, clock=False, has_records=streams, branches=doubts)
+    known = Doubts(patterns, lambda node: None, clock=False, tables=False, has_records=streams, branches=doubts)
     _check_dealt(root, known, streams, joins=joins)
     _check_branches(root, doubts, streams)
     return Judged(root, doubts, known)
@@ -161,7 +175,9 @@ def check_batch(rows: Any, patterns: Patterns, batch: int, query: Judged, *, joi
         other = node.name == _BATCH and not of_query(node) and ours(node.plan.rdd())
         return COMPUTED if other else None
 
-    known = Doubts(patterns, computed, clock=True, given=given(kept), has_records=has_records, branches=doubts)
+    known = Doubts(
+        patterns, computed, clock=True, tables=False, given=given(kept), has_records=has_records, branches=doubts
+    )
     _check_dealt(root, known, has_records, joins=joins)
     _check_branches(root, doubts, has_records)
     return Judged(root, doubts, known, kept)

@@ -91,7 +91,8 @@ class SourceChanged(KafkaError):
     `source.on_data_loss: reset` to continue without it.
 
     An open batch reads the topic even if it was removed: finish it with `source.on_data_loss: reset`, which counts the
-    records that are gone, or give it up with `tailrace offsets set FILE … --give-up`.
+    records that are gone, or give it up with `tailrace offsets set FILE … --give-up`. Of a stateful pipeline, neither
+    is possible: check the output for what the batch delivered, then give it a new name and a new checkpoint.
     """
 
     code = "TR-206"

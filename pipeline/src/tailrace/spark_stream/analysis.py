@@ -21,6 +21,7 @@ from tailrace.spark_stream import executed
 from tailrace.spark_stream.storage import on_s3
 
 _CHECKED = "spark.sql.streaming.unsupportedOperationCheck"
+_STREAM = "StreamingRelationV2"
 _WATERMARK = "EventTimeWatermark"  # which holds no state, but needs a folder
 _STATEFUL = {
     "Aggregate": "it aggregates",
@@ -47,6 +48,24 @@ def check(rows: DataFrame, checkpoint: str) -> int:
             "s3a://bucket/state",
         )
     return check_shuffles(rows)
+
+
+def refuse_other_streams(rows: DataFrame, records: DataFrame) -> None:
+    """Refuse a function that reads a stream of its own: neither plans nor ledger have a place for its offsets."""
+    [own] = _sources(records)
+    if any(not each.equals(own) for each in _sources(rows)):
+        raise FunctionInvalid(
+            "the function reads another stream than the records",
+            kept="nothing was read or written",
+            then="read the topics of both with `source`, and tell them apart by kafka.topic",
+        )
+
+
+def _sources(rows: DataFrame) -> list[Any]:
+    """Return what a plan streams from; each reader has a table of its own, which its copies share."""
+    leaves = [each.plan for each in tree(rows._jdf.queryExecution().analyzed()) if not each.children]
+    streams = [each for each in leaves if each.isStreaming()]
+    return [each.table() if each.nodeName() == _STREAM else each for each in streams]
 
 
 def refuse_unsupported(rows: DataFrame, pipeline: Pipeline) -> None:

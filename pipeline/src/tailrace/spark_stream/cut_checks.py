@@ -27,6 +27,7 @@ class CutChecks:
     _query: repeatable.Judged | None = None
     _joins: bool = False  # whether the query was judged with joins that shuffle
 
+    @repeatable.plans_read()
     def __call__(self, frame: DataFrame, query: Any) -> None:
         """Refuse a batch; `query` is Spark's object of the query."""
         stream, batch = query.lastExecution(), frame._jdf.queryExecution()

@@ -16,8 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from tailrace.config import Pipeline
 from tailrace.driver.catalyst import tree
+from tailrace.driver.repeatable import plans_read
 from tailrace.errors import ConfigInvalid
-from tailrace.spark_stream.analysis import check, refuse_unsupported
+from tailrace.spark_stream.analysis import check, refuse_other_streams, refuse_unsupported
 from tailrace.spark_stream.gate import Gate, gated
 from tailrace.stages.assembly import Assembly
 from tailrace.stages.decode import decode
@@ -38,10 +39,12 @@ class Cut:
     spread: bool  # whether Tailrace does, and the function does not
 
 
+@plans_read()
 def frame(assembly: Assembly, records: DataFrame, gate: Gate) -> Cut:
     """Return the frame, with at most `sink.partitions` sink partitions if a replay can repeat that."""
     most = assembly.pipeline.sink.partitions
     found = rows(assembly, records, gate, None)
+    refuse_other_streams(found, records)
     refuse_unsupported(found, assembly.pipeline)
     own = 1 if assembly.pipeline.process.partitions is not None else 0
     shuffles = check(found, assembly.pipeline.checkpoint)

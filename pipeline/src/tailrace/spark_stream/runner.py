@@ -164,10 +164,10 @@ class Runner:
         with self._phases.timed("cut"):
             new = self._plan is None or self._plan.batch != number
             ranges, slices = spark_source.cut(rows, rows._jdf.queryExecution().toRdd(), new=new)
-            reads = spark_source.read_by(rows) if self._context.assembly.may_reject else ()
         if self._log is None or self._cut is None or self._stream_cut is None:
             raise errors.InvariantBroken(f"batch {number} came before the runner's begin()")
         entry = self._log.entry(number)
+        reads = spark_source.read_by(rows, offsets_of(entry)) if self._context.assembly.may_reject else ()
         shuffles = self._stream_cut.of(rows, self._query_id(rows)) if self._cut.mixes else None
         known = self._plan
         if known is not None and known.batch == number:  # only with a Spark checkpoint

@@ -10,16 +10,21 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tailrace.config import OnDataLoss, Pipeline
-from tailrace.errors import PlanOfAnother, TailraceError
+from tailrace.errors import PlanOfAnother, SourceChanged, TailraceError
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.topics import recreation
 from tailrace.progress.plan import BatchId, Place
+from tailrace.progress.stream_plan import StreamPlan
 
 EVERY = 1.0  # seconds between two requests
 _DELIVERED = "everything that was delivered; nothing more was read"
 _AGAIN = "start the pipeline again"
+_NEW_NAME = (
+    "check the output for what the batch delivered; then give the pipeline a new name and a new checkpoint: it begins "
+    "by auto.offset.reset, or at the offsets that you choose (`offsets`, with a file)"
+)
 
 
 class SourceTopics:
@@ -69,9 +74,21 @@ class SourceTopics:
             self.again,
             f"since batch {batch}, which Spark has not noted as done, was planned to read it",
             "nothing was read or written",
-            "check the output for what the batch delivered; then give the pipeline a new name and a new checkpoint: it "
-            "begins by auto.offset.reset, or at the offsets that you choose (`offsets`, with a file)",
+            _NEW_NAME,
         )
+
+    def refuse_gone(self, plan: StreamPlan, positions: TopicPartitions) -> None:
+        """Refuse an open batch that reads topics which no longer exist: Spark would wait for them in each try."""
+        left = {topic for topic, _ in plan.ends} - {topic for topic, _ in positions}
+        read = {topic for topic in left if plan.reads_of({topic})}
+        gone = sorted(read - source.ids_of(read, self._cluster, plan.topics or {}).keys())
+        if gone:
+            raise SourceChanged(
+                f"batch {plan.batch}, which Spark has not noted as done, reads {', '.join(gone[:5])}, which no longer "
+                "exists",
+                kept="nothing was read or written",
+                then=_NEW_NAME,
+            )
 
     def wait(self) -> None:
         """Let an open batch be finished that reads nothing of the topics that were created again."""

@@ -117,14 +117,17 @@ def ranges_of(each: Slice) -> list[Range]:
     return list(map(Range.parse, _RANGED.findall(each)))
 
 
-def read_by(frame: DataFrame) -> tuple[Range, ...]:
-    """Return the ranges that the reading tasks of a batch read, each once even if several tasks read it."""
+def read_by(frame: DataFrame, ends: TopicPartitions) -> tuple[Range, ...]:
+    """Return the ranges that the reading tasks of a batch read, each once even if several tasks read it.
+
+    What does not end within the batch's `ends` is a lookup table that Spark's newer reader takes from Kafka.
+    """
     found: dict[Range, None] = {}
     for rdd in _lineage(frame._jdf.queryExecution().toRdd(), set()):
         partitions = rdd.partitions()
         if len(partitions) and _kind(partitions[0]) == _PLANNED:
             found |= {Range.parse(_range_of(each)): None for each in partitions if _of_kafka(each)}
-    return tuple(sorted(found))
+    return tuple(sorted(each for each in found if each.end <= ends.get(each.place, -1)))
 
 
 def _lineage(rdd: Any, seen: set[int]) -> Iterator[Any]:
@@ -266,8 +269,11 @@ def _of_kafka(partition: Any) -> bool:
     kind = _kind(partition)
     planned = partition.inputPartition() if kind == _PLANNED else None
     if planned is not None and planned.isDefined():
-        kind = _kind(planned.get())
-    return kind in {"KafkaBatchInputPartition", "KafkaSourceRDDPartition"}
+        partition = planned.get()
+        kind = _kind(partition)
+    if kind not in {"KafkaBatchInputPartition", "KafkaSourceRDDPartition"}:
+        return False
+    return bool(partition.offsetRange().untilOffset() >= 0)  # a table may be read to whatever the end is then
 
 
 def _range_of(partition: Any) -> str:

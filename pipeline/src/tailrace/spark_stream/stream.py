@@ -228,6 +228,7 @@ def _moved(
     elif topics.again:
         raise topics.open(plan.batch)
     else:
+        topics.refuse_gone(plan, positions)
         context.emit(Noted(f"batch {plan.batch} is finished first; after it, Spark reads what is left of the topics"))
     return plan
 

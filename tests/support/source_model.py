@@ -7,6 +7,7 @@ ahead and the batch that is chosen from it. A look ahead may be older than what 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -93,13 +94,13 @@ class Source:
         log.start = start
 
     def seen(self, *, stale: bool = False) -> Seen:
-        """Look at it; a stale answer shows fewer partitions and earlier ends."""
+        """Look at it; a stale answer shows fewer partitions and earlier ends. No look is too old, on no machine."""
         if self.hidden:
-            return Seen({}, {}, time.monotonic())
+            return Seen({}, {}, math.inf)
         if stale:
-            return Seen({(TOPIC, 0): self.logs[0].end // 2}, {TOPIC: self.name}, time.monotonic())
+            return Seen({(TOPIC, 0): self.logs[0].end // 2}, {TOPIC: self.name}, math.inf)
         ends = {(TOPIC, number): log.end for number, log in enumerate(self.logs)}
-        return Seen(ends, {TOPIC: self.name}, time.monotonic())
+        return Seen(ends, {TOPIC: self.name}, math.inf)
 
     def earliest(self, places: Sequence[tuple[str, int]]) -> TopicPartitions:
         """Return the first offsets that exist; of a partition that does not, 0."""

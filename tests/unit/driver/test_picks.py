@@ -54,6 +54,20 @@ def closed(frame: DataFrame) -> DataFrame:
     return frame.dropDuplicates(["id"]).where("page = 'closed'").select("id", F.lit(True).alias("closed"))
 
 
+def flagged(frame: DataFrame, condition: str) -> DataFrame:
+    """Add a column that a subquery over the batch decides."""
+    closed(frame).createOrReplaceTempView("rows_closed")
+    frame.createOrReplaceTempView("rows_of_batch")
+    return frame.withColumn("c", F.expr(condition))
+
+
+def latest(frame: DataFrame) -> DataFrame:
+    """Return the latest row of each id of a table, by all columns that are used later."""
+    versions = frame.sparkSession.range(9).selectExpr("id % 3 AS id", "id AS version", "id % 2 AS kind")
+    number = F.row_number().over(Window.partitionBy("id").orderBy(F.desc("version"), "kind"))
+    return versions.withColumn("n", number).where("n = 1").select("id", "kind")
+
+
 def _mean(values: pd.Series) -> float:
     return float(values.mean())
 
@@ -113,6 +127,18 @@ CHOSEN: dict[str, tuple[Change, str]] = {
     "a flag of rows that were picked": (
         lambda frame: frame.join(F.broadcast(closed(frame)), "id", "left").repartition(2, "closed"),
         "which of several rows a deduplication keeps",
+    ),
+    "a flag of rows that were picked, by a subquery": (
+        lambda frame: flagged(frame, "id IN (SELECT id FROM rows_closed)").groupBy("c").count(),
+        "which of several rows a deduplication keeps",
+    ),
+    "a flag of rows that a subquery's limit keeps": (
+        lambda frame: flagged(frame, "id IN (SELECT id FROM rows_of_batch LIMIT 3)").groupBy("c").count(),
+        "which rows a limit keeps",
+    ),
+    "a comparison with an average of the batch": (
+        lambda frame: flagged(frame, "at > (SELECT avg(at) FROM rows_of_batch)").groupBy("c").count(),
+        "the order in which rows arrive",
     ),
     "a flag of rows that a limit keeps": (
         lambda frame: frame.join(
@@ -221,6 +247,12 @@ SAME: dict[str, Change] = {
     ),
     "a user's aggregation, then its key": lambda frame: (
         frame.groupBy("id").agg(middle("at").alias("m")).repartition(2, "id")
+    ),
+    "a column of the latest row of each key": lambda frame: (
+        frame.join(F.broadcast(latest(frame)), "id", "left").groupBy("kind").count()
+    ),
+    "a comparison with the most of the batch": lambda frame: (
+        flagged(frame, "at = (SELECT max(at) FROM rows_of_batch)").groupBy("c").count()
     ),
     "a flag of rows by their own values": lambda frame: frame.join(
         F.broadcast(frame.where("page = 'x'").select("id", F.lit(True).alias("x")).distinct()), "id", "left"

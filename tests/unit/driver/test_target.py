@@ -9,7 +9,7 @@ import pytest
 from tailrace.driver.look import Seen
 from tailrace.driver.source_changes import changes
 from tailrace.driver.target import Target
-from tailrace.errors import KafkaFailed, NotAuthorized
+from tailrace.errors import KafkaFailed, NotAuthorized, TailraceError, TopicUnknown
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
 
@@ -79,6 +79,29 @@ def test_what_is_lost_is_not_waited_for(seen: Seen, ends: TopicPartitions) -> No
     aimed = target()
     aimed.change(changes({A: 10, B: 15}, IDS, seen), seen.ends)
     assert aimed.ends == ends
+
+
+def test_target_that_a_log_no_longer_reaches_is_taken_anew() -> None:
+    """A log that was cut between the position and the target ends earlier, and the rest never comes."""
+    aimed = target()
+    assert not aimed.met({A: 10, B: 15}, {}, BOTH, 59.0)
+    assert aimed.ends is not None
+    assert not aimed.met({A: 10, B: 15}, {}, BOTH, 61.0)
+    assert aimed.ends is None
+
+
+@pytest.mark.parametrize("error", [NotAuthorized, TopicUnknown])
+def test_topic_that_goes_while_the_target_is_taken_is_left_to_the_next_look(error: type[TailraceError]) -> None:
+    """That one tells whether it is hidden or gone; the run must not end before."""
+
+    def refused(places: object) -> TopicPartitions:
+        raise error("b is not there")
+
+    brokers = Brokers({}, {})
+    brokers.agreed_latest = refused
+    made = Target()
+    made.aim(cast(Cluster, brokers), lambda: BOTH)
+    assert made.ends is None
 
 
 def test_bound_of_a_backfill_stays() -> None:

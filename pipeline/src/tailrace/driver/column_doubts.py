@@ -23,9 +23,10 @@ from tailrace.driver.catalyst import (
     held_columns,
     parts,
     references,
+    tree,
 )
 from tailrace.driver.dealing import OPTIONAL, join_type
-from tailrace.driver.picks import EXECUTED, LIMITED, LIMITS, ORDERED, by_order, over_rows, picked, ranks
+from tailrace.driver.picks import EXECUTED, LIMITED, LIMITS, ORDERED, by_order, numbers, over_rows, picked, ranks
 
 COMPUTED = "rows of an RDD or a checkpoint, which may hold values that a replay computes otherwise"
 ADVICE = picks.ADVICE | {COMPUTED: "use cache(), not localCheckpoint() or a DataFrame of the frame's RDD"}
@@ -76,6 +77,7 @@ class Doubts:
         self.all: dict[int, str] = dict(known or {})
         self._done: dict[Node, dict[int, str]] = {}
         self._ranks: dict[int, frozenset[int]] = {}  # columns that a filter may pick rows by; what the rows share
+        self._numbers: set[int] = set()  # those that number the rows of a group
 
     def of(self, node: Node) -> dict[int, str]:
         """Return the doubtful columns that an operator outputs."""
@@ -92,6 +94,7 @@ class Doubts:
     def _picked(self, node: Node) -> dict[int, str]:
         """Return the columns that depend on which of several rows an operator keeps."""
         self._ranks |= ranks(node)
+        self._numbers |= numbers(node)
         found = picked(node) | by_order(node)
         for expression in node.expressions if self._ranks else ():
             used = [self._ranks[each] for each in references(expression) if each in self._ranks]
@@ -100,6 +103,8 @@ class Doubts:
                 found |= {each: ORDERED for each in node.outputs if each not in shared}
             elif used and expression.getClass().getSimpleName() == "Alias":
                 self._ranks[expression.exprId().id()] = frozenset.intersection(*used)
+                if self._numbers.issuperset(references(expression)):
+                    self._numbers.add(expression.exprId().id())
         return found
 
     def _of(self, node: Node) -> dict[int, str]:
@@ -197,7 +202,8 @@ class Doubts:
             return LIMITED
         below = self.below(node) if node.name in {"Filter", "Join"} else {}
         used = (each for expression in (node.expressions if below else ()) for each in references(expression))
-        return next((below[each] for each in used if each in below), None)
+        # Of the rows with one number there is one, whichever it is.
+        return next((below[each] for each in used if each in below and each not in self._numbers), None)
 
     def why(self, expression: Any, below: dict[int, str] | None = None) -> str | None:
         """Return what makes a value differ on a replay; None if it stays the same."""
@@ -210,9 +216,19 @@ class Doubts:
         if self._clock:
             for each in clocks(expression, self._patterns):
                 return f"{called(each)}, which is later on a replay"
-        if self._tables and expression.containsPattern(self._patterns.subquery):
+        if not expression.containsPattern(self._patterns.subquery):
+            return None
+        if self._tables:
             return "a subquery, whose table may have changed before a replay"
-        return None
+        return next(filter(None, map(self._within, parts(expression, self._asks))), None)
+
+    def _asks(self, expression: Any) -> bool:
+        return bool(expression.containsPattern(self._patterns.subquery))
+
+    def _within(self, subquery: Any) -> str | None:
+        """Return why a subquery may give another value on a replay, its tables aside."""
+        inside = tree(subquery.plan())
+        return self.decides(Choice(inside, (), (inside,))) or next(iter(self.of(inside).values()), None)
 
 
 def _drawn(node: Node) -> str | None:

@@ -141,7 +141,7 @@ class Loop:
     def _look_at_source(self, *, aiming: bool) -> Seen | None:
         """Look at the source; None while no broker answers, which is reported once."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and time.monotonic() - ahead.at < _FRESH:
+        if ahead is not None and not aiming and time.monotonic() - ahead.at < _FRESH:
             return ahead
         try:
             if aiming:

@@ -89,6 +89,12 @@ def ranks(node: Node) -> dict[int, frozenset[int]]:
     return dict.fromkeys(by_order(node), frozenset(each for column in shared for each in references(column)))
 
 
+def numbers(node: Node) -> set[int]:
+    """Return the columns of a window that number the rows of each group."""
+    named = [each for each in node.expressions if _kind(each) == "Alias"] if node.name == "Window" else []
+    return {each.exprId().id() for each in named if _has(each, frozenset({"RowNumber"}))}
+
+
 def _has(expression: Any, kinds: frozenset[str]) -> bool:
     return any(_kind(each) in kinds for each in walk(expression))
 

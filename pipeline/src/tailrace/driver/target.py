@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tailrace.driver.choose import reached
 from tailrace.driver.look import Seen
 from tailrace.driver.source_changes import Changes
+from tailrace.errors import NotAuthorized, TopicUnknown
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import denied
@@ -16,7 +17,7 @@ from tailrace.progress.plan import Away, unseen
 from tailrace.progress.positions import bounded
 
 _KEPT = "everything that was delivered; nothing more was read"
-_HIDDEN = 60.0  # seconds without a batch after which a run does not wait for topics that are hidden
+_LONG = 60.0  # seconds without a batch after which a run does not wait for what it lacks
 
 
 class Target:
@@ -27,8 +28,11 @@ class Target:
         self._fixed = until is not None
 
     def aim(self, cluster: Cluster, look: Callable[[], Seen]) -> None:
-        """Take the source's ends of now; without effect while a topic is in doubt."""
-        seen = told_by_leaders(cluster, look().ends, look, _KEPT)
+        """Take the source's ends of now; without effect while a topic is in doubt, hidden or deleted meanwhile."""
+        try:
+            seen = told_by_leaders(cluster, look().ends, look, _KEPT)
+        except (NotAuthorized, TopicUnknown):  # the look that follows tells what has become of it
+            return
         if not seen.disputed:
             self.ends = dict(seen.ends)
 
@@ -46,16 +50,22 @@ class Target:
         self.ends = left | {place: end for place, end in ends.items() if place[0] in again}
 
     def met(self, positions: TopicPartitions, away: Away, seen: Seen, waited: float) -> bool:
-        """Return whether the run may end; raise NotAuthorized if what is left to read has been hidden for long."""
+        """Return whether the run may end; raise NotAuthorized if what is left to read has been hidden for long.
+
+        What a log has lost between the positions and the target never comes: after a while, the end is taken anew.
+        """
         if self.ends is None or seen.disputed:
             return False
         if reached(positions, self.ends, away):
             return True
         left = sorted({place[0] for place, at in unseen(away).items() if at < self.ends.get(place, 0)})
-        if left and waited > _HIDDEN and not self._fixed:
+        if self._fixed or waited <= _LONG:
+            return False
+        if left:
             raise denied(
                 f"{', '.join(left[:5])} may not be described, and was not read to its end",
                 [on_topic(Operation.READ, topic) for topic in left],
                 _KEPT,
             )
+        self.ends = None
         return False

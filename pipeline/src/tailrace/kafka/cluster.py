@@ -35,7 +35,7 @@ from tailrace.kafka.clients import (
 )
 from tailrace.kafka.errors import STRANGER, UNKNOWN_TOPIC, code_of, denied, is_denied, is_retriable, stranger, translate
 from tailrace.kafka.handles import handle
-from tailrace.kafka.leaders import CUT_OFF, leaders_of
+from tailrace.kafka.leaders import CUT_OFF, leaders_in
 from tailrace.kafka.rights import Operation, on_group, on_topic
 
 _SPREAD = 3.0  # seconds within which every broker learns of a new topic
@@ -284,17 +284,18 @@ class Cluster:
             return asking.latest(partitions)
         brokers = asking.addresses()
         led: dict[int, list[tuple[str, int]]] = {}
-        for topic in sorted({topic for topic, _ in partitions}):
-            numbers = sorted(number for name, number in partitions if name == topic)
-            try:
-                said = leaders_of(instance, brokers, topic, numbers, SHORT_TRY)
-            except KafkaException as error:
-                raise translate(error, f"asking which brokers lead {topic}") from error
-            for number, found in said.items():
-                leader = found.agreed(f"{topic}-{number}", _KEPT, CUT_OFF)
-                if leader is None:
-                    raise errors.KafkaFailed(f"no broker knows {topic}-{number}", kept=_KEPT, then=CUT_OFF)
-                led.setdefault(leader, []).append((topic, number))
+        if not partitions:
+            return {}
+        try:
+            said = leaders_in(instance, brokers, sorted(partitions), SHORT_TRY)
+        except KafkaException as error:
+            topics = sorted({topic for topic, _ in partitions})
+            raise translate(error, f"asking which brokers lead {', '.join(topics[:5])}") from error
+        for (topic, number), found in said.items():
+            leader = found.agreed(f"{topic}-{number}", _KEPT, CUT_OFF)
+            if leader is None:
+                raise errors.KafkaFailed(f"no broker knows {topic}-{number}", kept=_KEPT, then=CUT_OFF)
+            led.setdefault(leader, []).append((topic, number))
         ends: TopicPartitions = {}
         for leader, theirs in led.items():
             ends |= Cluster(self._kafka.model_copy(update={"bootstrap_servers": brokers[leader]})).latest(theirs)

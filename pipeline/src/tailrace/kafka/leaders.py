@@ -51,27 +51,25 @@ class Leaders:
 
 def leaders(instance: int, brokers: Collection[int], topic: str, partition: int, limit: float) -> Leaders:
     """Ask each of these brokers through an instance of librdkafka; raise KafkaException if none answers."""
-    return leaders_of(instance, brokers, topic, [partition], limit)[partition]
+    return leaders_in(instance, brokers, [(topic, partition)], limit)[topic, partition]
 
 
-def leaders_of(
-    instance: int, brokers: Collection[int], topic: str, partitions: Collection[int], limit: float
-) -> dict[int, Leaders]:
-    """Ask for the leaders of several partitions of a topic, which a broker describes at once."""
-
-    def led(found: Described) -> dict[int, int | None]:
-        return {each: found.leaders[each] if each < found.partitions else _MISSING for each in partitions}
-
-    told: dict[int, dict[int, int | None]] = {}
-    for broker, found in _described(instance, brokers, topic, limit).items():
-        if not found.error:
-            told[broker] = led(found)
-        elif found.error in UNKNOWN_TOPIC:
-            told[broker] = dict.fromkeys(partitions, _MISSING)
-    return {
-        partition: Leaders(len(brokers), {broker: said[partition] for broker, said in told.items()})
-        for partition in partitions
-    }
+def leaders_in(
+    instance: int, brokers: Collection[int], places: Collection[tuple[str, int]], limit: float
+) -> dict[tuple[str, int], Leaders]:
+    """Ask for the leaders of several partitions; one request for all topics, as a silent broker costs the limit."""
+    wanted: dict[str, list[int]] = {}
+    for topic, number in places:
+        wanted.setdefault(topic, []).append(number)
+    told: dict[tuple[str, int], dict[int, int | None]] = {place: {} for place in places}
+    for broker, described in _all_described(instance, brokers, sorted(wanted), limit).items():
+        for found in described:
+            if found.error and found.error not in UNKNOWN_TOPIC:
+                continue
+            for number in wanted[found.name]:
+                there = not found.error and number < found.partitions
+                told[found.name, number][broker] = found.leaders[number] if there else _MISSING
+    return {place: Leaders(len(brokers), said) for place, said in told.items()}
 
 
 def most_partitions(instance: int, brokers: Collection[int], topic: str, limit: float) -> int | None:

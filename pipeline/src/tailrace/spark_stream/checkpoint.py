@@ -133,6 +133,13 @@ class Checkpoint:
         """Return whether Spark has noted a batch as done; it then continues with the next one."""
         return batch in self._batches("commits")
 
+    def lacks(self, batch: BatchId) -> bool:
+        """Return whether the folder shows that a batch was planned, and not that it is delivered."""
+        planned = self._batches("offsets")
+        # On a store that loses notes, the next entry proves as much: Spark writes it after the note.
+        proved = self.noted(batch) or (self._remote and batch + 1 in planned)
+        return batch in planned and not proved
+
     def ends(self, batch: BatchId) -> dict[Place, int]:
         """Return where Spark continues after a batch that it has noted."""
         return offsets_of(self._read(f"offsets/{batch}"))

@@ -14,13 +14,17 @@ from tailrace.errors import PlanOfAnother, SourceChanged, TailraceError
 from tailrace.kafka import source
 from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
-from tailrace.kafka.topics import recreation
+from tailrace.kafka.errors import denied
+from tailrace.kafka.rights import Operation, on_topic
+from tailrace.kafka.topics import by_name, recreation
 from tailrace.progress.plan import BatchId, Place
 from tailrace.progress.stream_plan import StreamPlan
 
 EVERY = 1.0  # seconds between two requests
 _DELIVERED = "everything that was delivered; nothing more was read"
+_NOTHING = "nothing was read or written"
 _AGAIN = "start the pipeline again"
+_ASK_EVERY = 0.5  # seconds
 _NEW_NAME = (
     "check the output for what the batch delivered; then give the pipeline a new name and a new checkpoint: it begins "
     "by auto.offset.reset, or at the offsets that you choose (`offsets`, with a file)"
@@ -70,23 +74,35 @@ class SourceTopics:
 
     def open(self, batch: BatchId) -> PlanOfAnother:
         """Return the refusal of an open batch that Spark would read again, now from another topic."""
-        return recreation(
-            self.again,
-            f"since batch {batch}, which Spark has not noted as done, was planned to read it",
-            "nothing was read or written",
-            _NEW_NAME,
-        )
+        return self._reopened(batch, self.again)
+
+    @staticmethod
+    def _reopened(batch: BatchId, again: Collection[str]) -> PlanOfAnother:
+        why = f"since batch {batch}, which Spark has not noted as done, was planned to read it"
+        return recreation(again, why, _NOTHING, _NEW_NAME)
 
     def refuse_gone(self, plan: StreamPlan, positions: TopicPartitions) -> None:
         """Refuse an open batch that reads topics which no longer exist: Spark would wait for them in each try."""
         left = {topic for topic, _ in plan.ends} - {topic for topic, _ in positions}
         read = {topic for topic in left if plan.reads_of({topic})}
-        gone = sorted(read - source.ids_of(read, self._cluster, plan.topics or {}).keys())
-        if gone:
+        if not read:
+            return
+        until = self._clock() + source.CERTAIN_AFTER
+        found, hidden = by_name(self._cluster.admin, sorted(read))
+        while read - found.keys() - hidden and self._clock() < until:  # a broker that lags may not know them yet
+            time.sleep(_ASK_EVERY)
+            found, hidden = by_name(self._cluster.admin, sorted(read))
+        what = f"batch {plan.batch}, which Spark has not noted as done,"
+        if hidden:
+            rights = [on_topic(Operation.READ, topic) for topic in sorted(hidden)]
+            raise denied(f"{what} reads {', '.join(sorted(hidden)[:5])}, which may not be described", rights, _NOTHING)
+        ids = source.ids_of(found, self._cluster, plan.topics or {})
+        if again := {topic for topic, name in ids.items() if (plan.topics or {}).get(topic, name) != name}:
+            raise self._reopened(plan.batch, again)
+        if gone := sorted(read - found.keys()):
             raise SourceChanged(
-                f"batch {plan.batch}, which Spark has not noted as done, reads {', '.join(gone[:5])}, which no longer "
-                "exists",
-                kept="nothing was read or written",
+                f"{what} reads {', '.join(gone[:5])}, which no longer exists",
+                kept=_NOTHING,
                 then=_NEW_NAME,
             )
 

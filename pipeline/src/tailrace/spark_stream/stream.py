@@ -162,7 +162,7 @@ def _from(
         _check_open(plan, markers, context.assembly, mixes=cut.mixes)
     checkpoint = Checkpoint(spark, pipeline, context.assembly.folder)
     try:
-        if recovered.doubt is not None and not checkpoint.noted(BatchId(last)):
+        if recovered.doubt is not None and checkpoint.lacks(BatchId(last)):
             raise recovered.doubt
         refuse_overtaken(context.ledger, pipeline, last + 1, sure=True)  # it may have written what is removed
         checkpoint.check(plan, frozenset(source.partitions_of(pipeline, context.cluster)))

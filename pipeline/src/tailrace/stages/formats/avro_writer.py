@@ -15,7 +15,7 @@ import fastavro
 import fastavro.read
 from fastavro._read_py import schemaless_reader as slow_reader
 
-DEPTH = 2_000  # bytes of a record that can be followed without a limit: a level takes one at least
+DEPTH = 8_000  # bytes of a record that can be followed without a limit: a level takes one at least
 _OWN = "tailrace-"
 _DAY = {"time-millis": ("int", 86_400_000), "time-micros": ("long", 86_400_000_000)}
 _RECORDS = frozenset({"record", "error"})

@@ -26,7 +26,7 @@ def text(*values: bytes | None) -> pa.Array:
     return pa.array(values, pa.binary()).view(pa.string())
 
 
-def headers(*keys: bytes) -> pa.Array:
+def headers(*keys: bytes | None) -> pa.Array:
     """Return one header for each row."""
     pairs = pa.StructArray.from_arrays([text(*keys), pa.array([b"1"] * len(keys))], fields=list(HEADERS.value_type))
     return pa.ListArray.from_arrays(pa.array(range(len(keys) + 1), pa.int32()), pairs, type=HEADERS)
@@ -68,6 +68,14 @@ def test_rejected_row_keeps_its_reason_whatever_its_header_keys_are() -> None:
     [record] = sent(value=pa.array([b"1"]), headers=headers(b"\xff"), reason=pa.array(["not json"]))
     assert next(name for name, _ in record["headers"]) == "\\xff"
     assert "tailrace.reason" not in dict(record["headers"])  # the stage has added it as a header
+
+
+def test_header_without_a_key_is_left_to_the_producer() -> None:
+    """Nothing can be said of its text; the row before it is rejected."""
+    batch = completed(pa.RecordBatch.from_pydict({"value": pa.array([b"1", b"2"]), "headers": headers(b"\xff", None)}))
+    made = legible(batch)
+    assert made.column("reason").to_pylist() == ["header key not utf-8", None]
+    assert made.column("headers").to_pylist()[1] == [{"key": None, "value": b"1"}]
 
 
 def test_rows_of_text_are_handed_on_as_they_are() -> None:

@@ -30,7 +30,7 @@ def legible(batch: pa.RecordBatch) -> pa.RecordBatch:
     if "headers" in broken:
         rows = columns["headers"].cast(_BYTES).to_pylist()
         columns["headers"] = pa.array([None if row is None else [*map(_header, row)] for row in rows], HEADERS)
-        odd = [any(_escaped(each["key"]).encode() != each["key"] for each in row or ()) for row in rows]
+        odd = [any(each["key"] is not None and not _fits(each["key"]) for each in row or ()) for row in rows]
         known = columns["reason"].to_pylist() if "reason" in columns else [None] * len(rows)
         reasons = [NOT_UTF8_IN_HEADER if why is None and bad else why for why, bad in zip(known, odd, strict=True)]
         columns["reason"] = pa.array(reasons, pa.string())
@@ -49,6 +49,10 @@ def _is_text(column: pa.Array) -> bool:
 
 def _header(pair: dict[str, Any]) -> dict[str, Any]:
     return {"key": None if pair["key"] is None else _escaped(pair["key"]), "value": pair["value"]}
+
+
+def _fits(text: bytes) -> bool:
+    return _escaped(text).encode() == text
 
 
 def _escaped(text: bytes) -> str:

@@ -260,8 +260,8 @@ def test_offset_that_is_set_in_a_recreated_topic_is_the_one_that_counts(case: Ca
 
 
 @contextlib.contextmanager
-def running(case: Case, loss: str) -> Iterator[Callable[[], None]]:
-    """Run a driver while the block runs; yield a check that raises the error if one has ended it."""
+def running(case: Case, loss: str) -> Iterator[Callable[[Callable[[], bool], str], None]]:
+    """Run a driver while the block runs; yield a wait for a condition, which raises the error if one has ended it."""
     stop, failed = Stop(), list[BaseException]()
 
     def run() -> None:
@@ -274,10 +274,17 @@ def running(case: Case, loss: str) -> Iterator[Callable[[], None]]:
         if failed:
             raise failed[0]
 
+    def until(condition: Callable[[], bool], what: str) -> None:
+        def holds() -> bool:
+            check()
+            return condition()
+
+        wait_until(holds, what, 60)
+
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        yield check
+        yield until
     finally:
         stop("the end of the test")
         thread.join(60)
@@ -288,41 +295,26 @@ def running(case: Case, loss: str) -> Iterator[Callable[[], None]]:
 def test_topic_that_is_deleted_while_a_driver_runs_is_lost(case: Case, loss: str) -> None:
     """The driver has listed it a moment before, and would ask for its end; what a loss means is configured."""
     ended = pytest.raises(errors.SourceChanged) if loss == "stop" else contextlib.nullcontext()
-    with ended, running(case, loss) as check:
-
-        def came(value: bytes) -> bool:
-            check()
-            return value in case.values()
-
-        wait_until(lambda: came(b"b") and came(b"a"), "the first records", 60)
+    with ended, running(case, loss) as until:
+        until(lambda: {b"a", b"b"} <= {*case.values()}, "the first records")
         case.delete()
-
-        def lost() -> bool:
-            check()
-            return "no longer exists" in str(events_of(case.events, "reset"))
-
-        wait_until(lost, "the topic to count as lost", 120)
+        until(lambda: "no longer exists" in str(events_of(case.events, "reset")), "the topic to count as lost")
         case.send(case.topics[1], b"c")
-        wait_until(lambda: came(b"c"), "a record of the other topic", 60)
+        until(lambda: b"c" in case.values(), "a record of the other topic")
 
 
 @pytest.mark.parametrize("loss", ["stop", "reset"])
 def test_running_driver_continues_a_topic_that_was_hidden(case: Case, loss: str) -> None:
     """It reads the other topic meanwhile."""
-    with running(case, loss) as check:
-
-        def came(value: bytes) -> bool:
-            check()
-            return value in case.values()
-
-        wait_until(lambda: came(b"b") and came(b"a"), "the first records", 60)
+    with running(case, loss) as until:
+        until(lambda: {b"a", b"b"} <= {*case.values()}, "the first records")
         case.hide()
-        wait_until(lambda: came(b"x") or "may not be described" in str(case.events), "the loss of the topic", 60)
+        until(lambda: "may not be described" in str(case.events), "the loss of the topic")
         case.send(case.topics[1], b"c")
-        wait_until(lambda: came(b"c"), "a record of the other topic", 60)
+        until(lambda: b"c" in case.values(), "a record of the other topic")
         case.show()
         case.send(case.topics[0], b"d")
-        wait_until(lambda: came(b"d"), "a record of the first topic", 60)
+        until(lambda: b"d" in case.values(), "a record of the first topic")
     assert events_of(case.events, "reset") == []
     assert case.values() == [b"a", b"b", b"c", b"d"]
 
@@ -331,15 +323,10 @@ def test_running_driver_continues_a_topic_that_was_hidden(case: Case, loss: str)
 def test_topic_hidden_before_the_first_batch_after_a_stream_plan_keeps_its_offsets(case: Case, loss: str) -> None:
     """The last plan is one of Spark's, which names no topic ids; its records would come out a second time."""
     leave_stream_plan(case.pipeline(loss), {(topic, 0): 1 for topic in case.topics})
-    with running(case, loss) as check:
-
-        def told(what: str) -> bool:
-            check()
-            return what in str(case.events)
-
-        wait_until(lambda: told("'idle'"), "the driver to be idle", 60)
+    with running(case, loss) as until:
+        until(lambda: "'idle'" in str(case.events), "the driver to be idle")
         case.hide()
-        wait_until(lambda: told("may not be described"), "the loss of the topic", 60)
+        until(lambda: "may not be described" in str(case.events), "the loss of the topic")
     case.show()
     case.send(case.topics[0], b"c")
     assert events_of(case.run(loss), "reset") == []

@@ -144,9 +144,8 @@ class Loop:
         if ahead is not None and not aiming and time.monotonic() - ahead.at < _FRESH:
             return ahead
         try:
-            if aiming:
-                self._target.aim(self.context.cluster, partial(self.look, self.positions))
-            seen = self.look(self.positions)
+            look = partial(self.look, self.positions)
+            seen = self._target.aim(self.context.cluster, look) if aiming else look()
         except (errors.BrokerUnreachable, errors.KafkaFailed) as error:
             self._brokers.silent(error.what)
             self._tick()
@@ -248,8 +247,8 @@ class Loop:
             self.marked = time.time()
         if self._tolerant.rejected:
             self.context.emit(Noted(told(plan.batch, self._tolerant.rejected)))
-        for loss in losses(written):
-            self.context.emit(loss)
+        for each in losses(written):
+            self.context.emit(each)
         self._written = written
         self._report(plan, written, None if replay else self.pace.limit)
         return written

@@ -165,14 +165,13 @@ def hidden(topic: str) -> Noted:
 
 def losses(written: Iterable[Written]) -> list[OffsetsReset]:
     """Return the reports of planned records that a batch did not find any more."""
-    lost = [Range.parse(text) for each in written for text in each.lost]
-    return [
-        OffsetsReset(
-            f"{each.topic}-{each.partition}: {each.end - each.start} planned offsets, {each.start} to {each.end - 1}, "
-            "no longer exist"
-        )
-        for each in lost
-    ]
+    return [loss(Range.parse(text), "no longer exist") for each in written for text in each.lost]
+
+
+def loss(lost: Range, why: str) -> OffsetsReset:
+    """Return the report of a planned range that is lost."""
+    offsets = f"{lost.end - lost.start} planned offsets, {lost.start} to {lost.end - 1}"
+    return OffsetsReset(f"{lost.topic}-{lost.partition}: {offsets}, {why}")
 
 
 def unread(topic: str, *, kept: bool) -> Noted:

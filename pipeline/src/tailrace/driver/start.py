@@ -21,7 +21,7 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.topics import completed
 from tailrace.progress import chosen_again
 from tailrace.progress.marker import Marker
-from tailrace.progress.plan import Place, Plan, Range, SinkPartition, position
+from tailrace.progress.plan import Place, Plan, SinkPartition, position
 from tailrace.progress.stream_plan import AnyPlan, StreamPlan
 from tailrace.status.events import Noted, OffsetsReset, Ready, Started, Stopped
 
@@ -89,7 +89,7 @@ def _finish(
             return None
         for each in left.ranges:
             if each.topic in gone:
-                _report_gone(context, each)
+                context.emit(source_changes.loss(each, "are gone: the topic was deleted and created again"))
         loop.deliver(left, gone=gone, seen=frozenset(recovered.markers))
         loop.replayed(left)
     return dict(plan.ends)
@@ -159,15 +159,6 @@ def _readable(context: Context, plan: Plan, again: frozenset[str]) -> bool:
         if each.topic not in again and each.partition < seen.get(each.topic, 0)
     }
     return open_transactions.wait(context, ends, plan.batch, f"the end of batch {plan.batch}")
-
-
-def _report_gone(context: Context, gone: Range) -> None:
-    context.emit(
-        OffsetsReset(
-            f"{gone.topic}-{gone.partition}: {gone.end - gone.start} planned offsets, {gone.start} to {gone.end - 1}, "
-            "are gone: the topic was deleted and created again"
-        )
-    )
 
 
 def _checked(

@@ -27,14 +27,15 @@ class Target:
         self.ends = until
         self._fixed = until is not None
 
-    def aim(self, cluster: Cluster, look: Callable[[], Seen]) -> None:
-        """Take the source's ends of now; without effect while a topic is in doubt, hidden or deleted meanwhile."""
+    def aim(self, cluster: Cluster, look: Callable[[], Seen]) -> Seen:
+        """Look, and take the source's ends of now, unless a topic is in doubt, or was hidden or deleted meanwhile."""
         try:
             seen = told_by_leaders(cluster, look().ends, look, _KEPT)
-        except (NotAuthorized, TopicUnknown):  # the look that follows tells what has become of it
-            return
+        except (NotAuthorized, TopicUnknown):
+            return look()  # which tells what has become of it
         if not seen.disputed:
             self.ends = dict(seen.ends)
+        return seen
 
     def bound(self, ends: TopicPartitions) -> TopicPartitions:
         """Return these ends, or the target where it is earlier."""

@@ -16,12 +16,12 @@ _BYTES = pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())]))
 
 
 def legible(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the same rows, with bytes that are no text escaped; a good row with such a header key gets a reason.
+    """Return the same rows (ROW_SCHEMA), with bytes that are no text escaped; such a header key is a reason.
 
     No topic's name has the escapes, so a row with such a topic is rejected where topics are judged.
     """
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    broken = [name for name in ("topic", "headers") if name in columns and not _is_text(columns[name])]
+    broken = [name for name in ("topic", "headers") if not _is_text(columns[name])]
     if not broken:
         return batch
     if "topic" in broken:
@@ -31,8 +31,8 @@ def legible(batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = columns["headers"].cast(_BYTES).to_pylist()
         columns["headers"] = pa.array([None if row is None else [*map(_header, row)] for row in rows], HEADERS)
         odd = [any(each["key"] is not None and not _fits(each["key"]) for each in row or ()) for row in rows]
-        known = columns["reason"].to_pylist() if "reason" in columns else [None] * len(rows)
-        reasons = [NOT_UTF8_IN_HEADER if why is None and bad else why for why, bad in zip(known, odd, strict=True)]
+        pairs = zip(columns["reason"].to_pylist(), odd, strict=True)
+        reasons = [NOT_UTF8_IN_HEADER if why is None and bad else why for why, bad in pairs]
         columns["reason"] = pa.array(reasons, pa.string())
     return pa.RecordBatch.from_pydict(columns)
 

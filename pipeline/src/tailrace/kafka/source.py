@@ -143,6 +143,15 @@ def sure_ids(names: Collection[str], cluster: Cluster) -> dict[str, str]:
     return agreed
 
 
+def described(names: Iterable[str], cluster: Cluster) -> tuple[dict[str, tuple[str, int]], frozenset[str]]:
+    """Return those of these topics that exist, with their ids and numbers of partitions, and those that are hidden.
+
+    The brokers are asked again for a while before a topic counts as neither.
+    """
+    asked = sorted(names)
+    return _certain(lambda: by_name(cluster.admin, asked), lambda answer: len(answer[0]) + len(answer[1]) < len(asked))
+
+
 def missing(pipeline: Pipeline, places: Iterable[tuple[str, int]], cluster: Cluster) -> tuple[frozenset[str], Places]:
     """Return the topics of these places that are hidden, and the other places that do not exist.
 

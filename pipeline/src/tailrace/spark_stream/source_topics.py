@@ -16,7 +16,7 @@ from tailrace.kafka.clients import TopicPartitions
 from tailrace.kafka.cluster import Cluster
 from tailrace.kafka.errors import denied
 from tailrace.kafka.rights import Operation, on_topic
-from tailrace.kafka.topics import by_name, recreation
+from tailrace.kafka.topics import recreation
 from tailrace.progress.plan import BatchId, Place
 from tailrace.progress.stream_plan import StreamPlan
 
@@ -24,7 +24,6 @@ EVERY = 1.0  # seconds between two requests
 _DELIVERED = "everything that was delivered; nothing more was read"
 _NOTHING = "nothing was read or written"
 _AGAIN = "start the pipeline again"
-_ASK_EVERY = 0.5  # seconds
 _NEW_NAME = (
     "check the output for what the batch delivered; then give the pipeline a new name and a new checkpoint: it begins "
     "by auto.offset.reset, or at the offsets that you choose (`offsets`, with a file)"
@@ -87,11 +86,7 @@ class SourceTopics:
         read = {topic for topic in left if plan.reads_of({topic})}
         if not read:
             return
-        until = self._clock() + source.CERTAIN_AFTER
-        found, hidden = by_name(self._cluster.admin, sorted(read))
-        while read - found.keys() - hidden and self._clock() < until:  # a broker that lags may not know them yet
-            time.sleep(_ASK_EVERY)
-            found, hidden = by_name(self._cluster.admin, sorted(read))
+        found, hidden = source.described(read, self._cluster)
         what = f"batch {plan.batch}, which Spark has not noted as done,"
         if hidden:
             rights = [on_topic(Operation.READ, topic) for topic in sorted(hidden)]

@@ -21,7 +21,7 @@ import fastavro
 from tailrace.config import Registry as RegistrySettings
 from tailrace.stages.formats.arrow import Decoder, Misfit
 from tailrace.stages.formats.avro_schema import Avro, AvroSchema, definition, kind, logical, optional
-from tailrace.stages.formats.avro_writer import Writer, writer
+from tailrace.stages.formats.avro_writer import DAY, Writer, writer
 from tailrace.stages.formats.registry import SchemaUnknown, registry
 
 Convert = Callable[[Any], Any]
@@ -189,10 +189,9 @@ def _convert(avro: Avro, path: str) -> Convert:
             return lambda value: _uuid(value, path)
         case "fixed:uuid", _:  # which fastavro leaves to its callers
             return lambda value: _uuid(value, path).bytes
-        case "int:time-millis", _:
-            return lambda value: _time(value, 86_400_000, path)
-        case "long:time-micros", _:
-            return lambda value: _time(value, 86_400_000_000, path)
+        case ("int:time-millis" | "long:time-micros") as time_of_day, _:
+            _, units = DAY[time_of_day.partition(":")[2]]
+            return lambda value: _time(value, units, path)
     return _same
 
 

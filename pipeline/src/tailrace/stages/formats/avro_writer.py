@@ -17,7 +17,7 @@ from fastavro._read_py import schemaless_reader as slow_reader
 
 DEPTH = 8_000  # bytes of a record that can be followed without a limit: a level takes one at least
 _OWN = "tailrace-"
-_DAY = {"time-millis": ("int", 86_400_000), "time-micros": ("long", 86_400_000_000)}
+DAY = {"time-millis": ("int", 86_400_000), "time-micros": ("long", 86_400_000_000)}  # the type, and its units of a day
 _RECORDS = frozenset({"record", "error"})
 _PARTS = {"array": "items", "map": "values"}
 
@@ -49,7 +49,7 @@ def _with_own_times(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     made = {name: value if name == "default" else _with_own_times(value) for name, value in node.items()}
-    if made.get("logicalType") in _DAY:
+    if made.get("logicalType") in DAY:
         made["logicalType"] = _OWN + made["logicalType"]
     return made
 
@@ -82,5 +82,5 @@ def _within_a_day(name: str, kind: str, units: int) -> None:
     fastavro.read.LOGICAL_READERS[f"{kind}-{_OWN}{name}"] = read
 
 
-for _name, (_kind, _units) in _DAY.items():
+for _name, (_kind, _units) in DAY.items():
     _within_a_day(_name, _kind, _units)

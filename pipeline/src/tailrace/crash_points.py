@@ -132,6 +132,12 @@ def _load(text: str | None) -> tuple[Path, list[Crash]]:
 _folder, _crashes = _load(os.environ.get(ENV))
 
 
+def forked() -> None:
+    """Take the crashes from the environment again: this process is a fork of one that had another."""
+    global _folder, _crashes
+    _folder, _crashes = _load(os.environ.get(ENV))
+
+
 def root() -> None:
     """Mark this process as the driver: every process started from here belongs to its tree."""
     if _crashes:

@@ -5,19 +5,17 @@ The same command is repeated until it has finished, as a person would; each cras
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 from faults.worlds.excuses import Stuck, excuses
-from faults.worlds.launching import MOST_STARTS, copied
+from faults.worlds.launching import MOST_STARTS, copied, launched
 from faults.worlds.world import Crash, Place
 from tailrace import crash_points
 from tailrace.admin.backfill import Request
@@ -105,7 +103,7 @@ class Backfill:
         environment |= {"PYTHONUNBUFFERED": "1", "PYTHONPATH": self._path}
         self._starts += 1
         self._struck = self._happened
-        return Driver(["-m", *command], environment, self._folder)
+        return launched(command, environment, self._folder, self._world.place)
 
     @property
     def _happened(self) -> int:
@@ -140,8 +138,3 @@ class Backfill:
         """Leave no process behind."""
         with suppress(ProcessLookupError, psutil.NoSuchProcess):
             self._driver.end(0.0)
-
-
-def import_path(package: Path | None) -> str:
-    """Return where a driver finds the campaign, and the product if it is another than the installed one."""
-    return os.pathsep.join(map(str, filter(None, (package, Path(__file__).parents[2]))))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from faults.worlds.forks import ForkedDriver
 from faults.worlds.history import HISTORY
 from faults.worlds.world import Place, World
 from tailrace import crash_points
+from tailrace.demo.driver import Driver
 
 MOST_STARTS = 20  # of one pipeline, or of a command that is repeated next to it
 _FILES = ("pipeline.yaml", "work.py", "in.avsc", "out.avsc")
@@ -29,6 +33,17 @@ def program(place: Place, file: Path) -> tuple[str, ...]:
     if place is Place.DROPIN:
         return "faults.worlds.dropin_driver", str(file)
     return "tailrace.cli.main", "run", str(file), "--output", "json"
+
+
+def import_path(package: Path | None) -> str:
+    """Return where a driver finds the campaign, and the product if it is another than the installed one."""
+    return os.pathsep.join(map(str, filter(None, (package, Path(__file__).parents[2]))))
+
+
+def launched(command: Sequence[str], environment: Mapping[str, str], folder: Path, place: Place) -> Driver:
+    """Start a module with arguments; if nothing there needs a new Python, as a fork."""
+    new = place is not Place.THREADS or "LD_PRELOAD" in environment or environment["PYTHONPATH"] != import_path(None)
+    return (Driver if new else ForkedDriver)(["-m", *command], environment, folder)
 
 
 def told(world: World, marks: Path, path: str, history: Path) -> dict[str, str]:

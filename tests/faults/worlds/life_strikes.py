@@ -5,10 +5,6 @@ If a start is refused for it, what the refusal advises must work.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +16,7 @@ from faults.worlds.broker_strikes import AWAY
 from faults.worlds.excuses import Stuck
 from faults.worlds.history import HISTORY
 from faults.worlds.input_strikes import begun, gap, recreated, wait_for_ends
+from faults.worlds.launching import launched
 from faults.worlds.pipeline import LIMIT, Driven
 from faults.worlds.records import ABORTED, aborted, key_of, numbered, values
 from faults.worlds.rights import denied
@@ -204,22 +201,21 @@ def _offsets(one: Driven, command: str, *arguments: str) -> dict[str, Any]:
     """Run `tailrace offsets`, and return what it prints; wait until the brokers know that the driver is gone."""
     recorded = one.world.place is Place.THREADS  # the drivers of other places record nothing
     program = "faults.worlds.recorded" if recorded else "tailrace.cli.main"
-    line = [sys.executable, "-m", program, "offsets", command, str(one.file()), *arguments]
+    line = [program, "offsets", command, str(one.file()), *arguments, "--output", "json"]
 
     def tried() -> dict[str, Any]:
-        environment = {**os.environ, "PYTHONPATH": one.path, HISTORY: str(one.history)}
-        done = subprocess.run(
-            [*line, "--output", "json"], capture_output=True, text=True, env=environment, timeout=_MARKERS, check=False
-        )
-        printed = [json.loads(each) for each in done.stdout.splitlines() if each.startswith("{")]
-        if done.returncode == 0 and printed:
+        done = launched(line, {"PYTHONPATH": one.path, HISTORY: str(one.history)}, one.folder, one.world.place)
+        ended = done.wait(_MARKERS)
+        printed = [heard.event for heard in done.rest()]
+        if ended == 0 and printed:
             return dict(printed[-1])
         code = str(printed[-1].get("error")) if printed else ""
         if code == PipelineRunning.code:
             return {}
         if code == BatchOpen.code:
             raise BatchOpen(str(printed[-1].get("what")))
-        raise Stuck(f"{' '.join(line[3:])} ended with {done.returncode}: {done.stdout}{done.stderr}".replace("\n", " "))
+        told = f"{' '.join(line[1:])} ended with {ended}: {printed}, {done.last_lines()}"
+        raise Stuck(told.replace("\n", " "))
 
     return wait_until(tried, f"`tailrace offsets {command}` to be possible", 2 * LIMIT, every=0.5)
 

@@ -19,11 +19,11 @@ import yaml
 from faults.reading import Watching
 from faults.scenario import Context
 from faults.scenarios.clock import Clock
-from faults.worlds.backfills import Backfill, Span, import_path
+from faults.worlds.backfills import Backfill, Span
 from faults.worlds.configuration import Outside, configuration, dropin, others
 from faults.worlds.encodings import IN_SCHEMA, OUT_SCHEMA
 from faults.worlds.excuses import Stuck, excuses, quiet_after, way_on_without
-from faults.worlds.launching import MOST_STARTS, program, told
+from faults.worlds.launching import MOST_STARTS, import_path, launched, program, told
 from faults.worlds.oracle import Gap, open_read
 from faults.worlds.records import FUNCTIONS, LEAVING_OUT, feed, wanted
 from faults.worlds.replays import Replays
@@ -136,7 +136,7 @@ class Driven:
             environment |= self._clock.environment
         if self.outside.store is not None:
             environment |= reach(self.outside.store.endpoint)
-        self._drivers.append(Driver(["-m", *program(self.world.place, file)], environment, self.folder))
+        self._drivers.append(launched(program(self.world.place, file), environment, self.folder, self.world.place))
         self.expected, self._up, self._struck = False, False, self._happened
         self._batches.ended()
         self.starts += 1

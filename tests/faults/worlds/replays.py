@@ -15,7 +15,8 @@ from faults.checker import Array
 from faults.reading import whole
 from faults.worlds.encodings import heads_of
 from faults.worlds.excuses import Stuck, excuses
-from faults.worlds.launching import MOST_STARTS, copied
+from faults.worlds.launching import MOST_STARTS, copied, launched
+from faults.worlds.world import Place
 from tailrace.demo.driver import Driver
 from tailrace.errors import CommitInDoubt, KafkaFailed
 from tailrace.kafka.rejected_headers import HEADER_PIPELINE
@@ -57,9 +58,9 @@ class Replays:
         self._starts += 1
         chance = self._one.chance
         self._until = time.monotonic() + chance.uniform(_BEGUN, _AT_WORK)
-        command = ["-m", "tailrace.cli.main", "rejected", "replay", "pipeline.yaml", "--all", "--yes"]
+        command = ["tailrace.cli.main", "rejected", "replay", "pipeline.yaml", "--all", "--yes"]
         environment = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": self._one.path}
-        self._running.append(Driver([*command, "--output", "json"], environment, self._folder))
+        self._running.append(launched([*command, "--output", "json"], environment, self._folder, Place.THREADS))
 
     def step(self) -> None:
         """Strike one that has been at work for a while, and start another one in place of each that was struck."""

@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 import psutil
 
@@ -38,6 +38,23 @@ class Heard:
     event: Mapping[str, Any]
 
 
+class Child(Protocol):
+    """What is used of a `subprocess.Popen`."""
+
+    pid: int
+    stdin: IO[str] | None
+    stdout: IO[str] | None
+
+    def poll(self) -> int | None:
+        """Return the exit code, once there is one."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code, or raise `subprocess.TimeoutExpired`."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Send a signal, unless it has ended."""
+
+
 class Process:
     """A child in its own session. Its log goes to a file, and so does its output unless `heard` is set."""
 
@@ -46,10 +63,15 @@ class Process:
     ) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
+        self._process = self._begun(command, {**os.environ, **environment}, folder, heard)
+        self.pid = self._process.pid
+        self.born = psutil.Process(self.pid).create_time()
+
+    def _begun(self, command: Sequence[str], environment: Mapping[str, str], folder: Path, heard: bool) -> Child:
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, *command],
-                env={**os.environ, **environment},
+                env=environment,
                 cwd=folder,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE if heard else log,
@@ -58,8 +80,6 @@ class Process:
                 encoding="utf-8",
                 start_new_session=True,
             )
-        self.pid = self._process.pid
-        self.born = psutil.Process(self.pid).create_time()
 
     @property
     def code(self) -> int | None:

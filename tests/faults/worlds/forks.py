@@ -1,7 +1,8 @@
 """Drivers without Spark, forked from a process that has imported what they need.
 
 A world starts several of them. To start Python and import the engine took more than two seconds of CPU, a fifth of what
-a world costs. A fork has everything of a new process but that: its own session, environment, folder, output and log.
+a world costs. A fork has everything of a new process but that: its own session, environment, folder, output and log. It
+also begins as late as one, because a start that is refused at once is repeated, and the number of starts is limited.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import runpy
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -23,6 +25,7 @@ from tailrace import crash_points
 from tailrace.demo.driver import Child, Driver
 
 _IMPORTED = ("faults.worlds.thread_driver", "tailrace.cli.main", "tailrace.admin.replay", "faults.worlds.forks")
+_START = 1.5  # seconds
 
 
 class ForkedDriver(Driver):
@@ -81,6 +84,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path, l
     output.close()
     faulthandler.enable()
     crash_points.forked()
+    time.sleep(_START)
     sys.path.insert(0, str(folder))
     sys.argv = ["", *command[1:]]
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)

@@ -88,11 +88,12 @@ def test_role_has_variables_volumes_and_sidecars_of_its_own(role: str) -> None:
     ("pod", "message"),
     [
         ({"volumes": [{"name": "run", "emptyDir": {}}]}, "which the chart itself mounts"),
+        ({"volumes": [{"name": "live", "emptyDir": {}}]}, "which the chart itself mounts"),
         ({"sidecars": [{"name": "executor", "image": "x"}]}, "one of the chart's own containers"),
         ({"env": {"POD_NAME": "x"}}, "which the chart itself sets"),
         ({"env": {"DB_PASSWORD": "hunter2"}}, "which is a secret"),
     ],
-    ids=["volume", "sidecar", "variable", "secret"],
+    ids=["volume", "probe", "sidecar", "variable", "secret"],
 )
 def test_what_a_role_may_not_replace_is_refused(pod: dict[str, Any], message: str) -> None:
     """With the place in the values; a secret's value is not repeated."""

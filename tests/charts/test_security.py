@@ -116,6 +116,15 @@ def test_no_secret_is_in_a_config_map_or_an_argument(everything: list[Resource])
         ({"pipelineDefaults": {"config": {"spark": {"spark.hadoop.fs.azure.account.key.a": "x"}}}}, "config.spark"),
         ({"pipelineDefaults": {"config": {"process": {"arguments": {"password": "x"}}}}}, "config.process.arguments"),
         (
+            {"pipelineDefaults": {"config": {"process": {"arguments": {"db": {"user": "me", "password": "x"}}}}}},
+            'config.process.arguments has "password"',
+        ),
+        (
+            {"pipelineDefaults": {"config": {"process": {"arguments": {"keys": [{"token": "${A}"}, {"token": "x"}]}}}}},
+            'config.process.arguments has "token"',
+        ),
+        ({"pipelineDefaults": {"config": {"spark": {"spark.db.password": 12345}}}}, "config.spark"),
+        (
             {
                 "pipelineDefaults": {
                     "config": {"source": {"registry": {"url": "u", "options": {"basic.auth.user.info": "x"}}}}
@@ -144,6 +153,20 @@ def test_secret_in_a_url_or_an_argument_is_refused() -> None:
 def test_argument_named_max_tokens_is_not_a_secret() -> None:
     """A function's argument may have this name."""
     assert render(values={"pipelineDefaults": {"config": {"process": {"arguments": {"max_tokens": 5}}}}})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"spark": {"spark.hadoop.fs.s3a.aws.credentials.provider": "org.example.Provider"}},
+        {"source": {"registry": {"url": "http://r", "options": {"bearer.auth.credentials.source": "STATIC_TOKEN"}}}},
+        {"source": {"registry": {"url": "http://r", "options": {"basic.auth.user.info": "${NAME}:${PASSWORD}"}}}},
+        {"process": {"arguments": {"db": {"user": "me", "password": "${PASSWORD}"}}}},
+    ],
+)
+def test_setting_that_only_names_where_a_secret_is_is_none(config: dict[str, Any]) -> None:
+    """A class, a kind of authentication, or the names of variables."""
+    assert render(values={"pipelineDefaults": {"config": config}})
 
 
 def test_variable_is_accepted_in_place_of_a_secret() -> None:

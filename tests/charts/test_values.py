@@ -96,6 +96,13 @@ def test_values_file_and_schema_have_the_same_keys() -> None:
     assert set(schema["$defs"]["pipeline"]["properties"]) - {"name"} == set(given["pipelineDefaults"])
 
 
+def test_topic_may_have_more_partitions_than_the_ledger() -> None:
+    """How many sink partitions a batch has follows from its size and the slots, not from the topic."""
+    topics = {"tweets.out": {"partitions": 128}}
+    config = {"sink": {"topic": "tweets.out"}}
+    assert render(values={"kafka": {"topics": topics}, "pipelines": {"tweets": {"config": config}}})
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
@@ -132,7 +139,10 @@ def test_values_file_and_schema_have_the_same_keys() -> None:
         ),
         ({"kafka": {"strimzi": {"certificates": {"validityDays": 10}}}}, ("validityDays is 10", "set both")),
         ({"kafka": {"strimzi": {"create": False}}}, ("kafka.strimzi.create is false", "kafka.strimzi.cluster")),
-        ({"kafka": {"ledger": {"partitions": 3}}}, ("it has 4 sink partitions", "kafka.ledger.partitions is 3")),
+        (
+            {"kafka": {"ledger": {"partitions": 3}}, "pipelineDefaults": {"config": {"sink": {"partitions": 4}}}},
+            ("it has 4 sink partitions", "kafka.ledger.partitions is 3"),
+        ),
         ({"kafka": {"strimzi": {"keep": True}}} | EMBEDDED, ("objectStorage.mode is embedded", "keep")),
         ({"pipelineDefaults": {"driver": {"memory": "8g"}}}, ("driver.memory", "is 8g", "1280Mi")),
         ({"pipelineDefaults": {"config": {"executors": {"min": 5, "max": 2}}}}, ("executors.min is 5", "max (2)")),

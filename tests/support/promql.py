@@ -15,6 +15,7 @@ OF_THE_SCRAPE = {
     # kube-state-metrics
     "kube_pod_container_resource_requests": frozenset({"namespace", "pod", "container", "resource"}),
     "kube_pod_status_ready": frozenset({"namespace", "pod", "condition"}),
+    "kube_pod_status_phase": frozenset({"namespace", "pod", "phase"}),
     "kube_deployment_spec_replicas": frozenset({"namespace", "deployment"}),
 }
 SCRAPED = frozenset({"job", "instance", "namespace"})

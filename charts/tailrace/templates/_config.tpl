@@ -135,8 +135,30 @@
 {{- printf "%.0f" (mulf $number (default 1 (get $units $unit))) -}}
 {{- end -}}
 
-{{/* Whether this name is that of a secret, and its value is the secret itself and not a variable's name. */}}
+{{/* The texts of a value, and its numbers if asked for, as JSON: each with its name in its map, at any depth. */}}
+{{- define "tailrace.texts" -}}
+{{- $found := list -}}
+{{- $numbers := .numbers -}}
+{{- if or (kindIs "string" .value) (and $numbers (kindIs "float64" .value)) -}}
+  {{- $found = append $found (dict "name" .name "value" .value) -}}
+{{- else if kindIs "map" .value -}}
+  {{- range $name, $value := .value -}}
+    {{- $found = concat $found (include "tailrace.texts" (dict "name" $name "value" $value "numbers" $numbers) | fromJsonArray) -}}
+  {{- end -}}
+{{- else if kindIs "slice" .value -}}
+  {{- $name := .name -}}
+  {{- range .value -}}
+    {{- $found = concat $found (include "tailrace.texts" (dict "name" $name "value" . "numbers" $numbers) | fromJsonArray) -}}
+  {{- end -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{/* Whether this name is that of a secret, and its value is the secret itself and not made of variables' names. */}}
 {{- define "tailrace.secret" -}}
+{{- /* Where secrets come from is none: bearer.auth.credentials.source, fs.s3a.aws.credentials.provider. */ -}}
+{{- $source := "(?i)credentials?[.](source|provider)$" -}}
 {{- $names := "(?i)passw|pwd|passphrase|credential|secret|[.]key[.]pem|[.]certificate[.]pem|jaas|token|user[.]info|(access|account|api|encryption)[._-]?key" -}}
-{{- if and (regexMatch $names .name) (not (regexMatch "^[$][{][A-Za-z_][A-Za-z0-9_]*[}]$" (toString .value))) -}}yes{{- end -}}
+{{- $variables := "^[$][{][A-Za-z_][A-Za-z0-9_]*[}](:?[$][{][A-Za-z_][A-Za-z0-9_]*[}])*$" -}}
+{{- if and (regexMatch $names .name) (not (regexMatch $source .name)) (not (regexMatch $variables (toString .value))) -}}yes{{- end -}}
 {{- end -}}

@@ -164,6 +164,27 @@ def test_operation_whose_job_the_api_server_refuses_has_failed(words: Exception,
     assert "no volume typo" in told["message"]
 
 
+def test_operation_whose_job_is_gone_has_failed_and_is_not_begun_again() -> None:
+    """A person who deletes the Job wants it to end; what it has done by then would be done twice."""
+    api = Api("u")
+    one, cache = made(api)
+    about = {
+        "name": "again", "namespace": "ns", "uid": "o", "resourceVersion": "7",
+        "creationTimestamp": datetime.now(UTC).isoformat(),
+    }  # fmt: skip
+    asked = {
+        "metadata": about,
+        "spec": {"pipeline": KEY.name, "run": ["rejected", "replay"]},
+        "status": {"phase": "Running", "started": about["creationTimestamp"], "message": "kubectl logs job/again"},
+    }
+    cache.put(OPERATION, asked)
+    api.objects[OPERATION] = [asked]
+    one.reconcile(KEY)
+    assert "Job" not in api.applied
+    [told] = [each for each in api.statuses if each.get("phase") == "Failed"]
+    assert "job/again is gone" in told["message"]
+
+
 @pytest.mark.parametrize("labels", [{}, {OWNER: "orders-of-another"}])
 def test_pipeline_takes_nothing_over_that_it_has_not_made(labels: dict[str, str]) -> None:
     """An account of its name may be an application's, and would be deleted with the Pipeline."""

@@ -319,6 +319,8 @@ def test_doctor_checks_the_store(words: Words, store: Minio) -> None:
     right = doctor(words, words.environment(store.endpoint))
     assert (right["state"], "honours If-None-Match" in right["found"]) == ("ok", True), right
     assert store.objects() == before
+    deep = doctor(words, words.environment(store.endpoint) | {"TAILRACE_CHECKPOINT": f"s3a://{BUCKET}/new/p"})
+    assert deep["state"] == "ok", deep
     wrong = doctor(words, words.environment(store.endpoint) | {"AWS_SECRET_ACCESS_KEY": "another"})
     assert wrong["state"] == "fail"
     nowhere = doctor(words, words.environment(store.endpoint) | {"TAILRACE_CHECKPOINT": "s3a://no-such-bucket/p"})

@@ -6,8 +6,9 @@ when the operator is gone. `python -m tailrace_operator` runs it.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import kopf
@@ -26,6 +27,13 @@ from tailrace_operator.work import Work
 log = logging.getLogger(__name__)
 
 _WATCH_LIMIT = 300  # seconds until a watch is begun anew: a connection that died silently is noticed then at the latest
+
+
+class _Backoffs:
+    """Seconds between the tries of a watch, without an end: one that is refused must not end the others."""
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.chain((1, 1, 2, 3, 5, 8, 13), itertools.repeat(20))
 
 
 class Metrics:
@@ -98,7 +106,7 @@ class Operator:
             settings.posting.enabled = False
             settings.watching.server_timeout = _WATCH_LIMIT
             settings.watching.client_timeout = _WATCH_LIMIT + 30
-            settings.networking.error_backoffs = [1, 1, 2, 3, 5, 8, 13, 20]
+            settings.networking.error_backoffs = _Backoffs()
 
         @kopf.on.login(registry=registry)
         def login(**given: Any) -> kopf.ConnectionInfo | None:

@@ -248,6 +248,8 @@ class Reconciler:
         elif found.job in (JobState.DONE, JobState.FAILED):
             phase = Ended.SUCCEEDED if found.job is JobState.DONE else Ended.FAILED
             words = self._last_words(key, found.name) or words
+        elif found.job is JobState.NONE and found.phase == Ended.RUNNING and not self._has_job(key, found.name):
+            phase, words = Ended.FAILED, f"job/{found.name} is gone; whether it did anything is not known"
         elif found.job is JobState.OF_ANOTHER:
             phase = Ended.WAITING
             words = (
@@ -271,6 +273,10 @@ class Reconciler:
         if phase.value != found.phase or (phase is Ended.WAITING and made["message"] != found.message):
             self._api.write_status(with_status(OPERATION, key.namespace, found.name, found.uid, made))
             log.info("%s: operation %s: %s", key, found.name, phase)
+
+    def _has_job(self, key: Key, name: str) -> bool:
+        """Ask whether a Job that has begun is still there: a person, or its time to live, may have deleted it."""
+        return self._api.find("Job", key.namespace, name) is not None
 
     def _last_words(self, key: Key, job: str) -> str:
         pods = self._api.list("Pod", key.namespace, f"batch.kubernetes.io/job-name={job}")

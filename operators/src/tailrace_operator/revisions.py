@@ -102,6 +102,6 @@ def record(resource: Resource, revision: Revision, *, ends: bool = False) -> Obj
 
 def surplus(known: Sequence[Revision], needed: frozenset[str]) -> list[Revision]:
     """Return revisions that nobody needs any more: old ones, but never the last that worked."""
-    stable = [each for each in known if each.stable]
+    stable = [each for each in known if each.stable and not each.failed]  # as where a rollback goes
     kept = needed | {each.name for each in stable[-1:]} | {each.name for each in known[-_KEPT:]}
     return [each for each in known if each.name not in kept]

@@ -12,7 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.admin.verify import Comparison, Examples, Identity, Message, compare
+from tailrace.admin import verify as proof
+from tailrace.admin.verify import Comparison, Examples, Identity, Message, compare, verify
+from tailrace.config import Kafka
+from tailrace.kafka.rejected_headers import HEADER_OFFSET, HEADER_PARTITION, HEADER_STAGE, HEADER_TOPIC
 
 TINY = 1  # a memory limit at which every bucket is spilled at once and split again
 ids = st.lists(st.one_of(st.none(), st.integers(0, 60).map(lambda number: b"%d" % number)), max_size=120)
@@ -26,6 +29,35 @@ def numbers(first: int, end: int) -> Iterator[bytes]:
 def message(**fields: object) -> Message:
     """Return a record of which only the given fields matter."""
     return Message(**{"topic": "t", "partition": 0, "offset": 0, "timestamp": 0, "key": None, "value": None} | fields)  # type: ignore[arg-type]
+
+
+def proved(monkeypatch: pytest.MonkeyPatch, **topics: list[Message]) -> Comparison:
+    """Compare the records of these topics: `into`, `out` and `bad`; the rules differ."""
+    monkeypatch.setattr(proof, "read", lambda _kafka, topic, **_: iter(topics[topic]))
+    rules = Identity.parse("key"), Identity.parse("json:$.id")
+    kafka = Kafka.model_validate({"bootstrap.servers": "x:1"})
+    return verify(kafka, "into", "out", rules[0], output_identity=rules[1], rejected_topic="bad")
+
+
+def test_rejected_output_is_told_by_the_outputs_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was rejected on its way into the sink has the output's key, which is not the input's."""
+    place = ((HEADER_TOPIC, b"into"), (HEADER_PARTITION, b"0"), (HEADER_OFFSET, b"1"))
+    found = proved(
+        monkeypatch,
+        into=[message(key=b"order-1"), message(key=b"order-2", offset=1)],
+        out=[message(key=b"customer-7", value=b'{"id": "order-1"}')],
+        bad=[message(key=b"customer-7", value=b'{"id": "order-2"}', headers=((HEADER_STAGE, b"sink"), *place))],
+    )
+    assert (found.lost, found.unexpected, found.rejected) == (0, 0, 1)
+
+
+def test_record_that_is_nested_too_deep_has_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One hostile record would otherwise make the proof impossible."""
+    deep = b'{"id": 1, "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    found = proved(
+        monkeypatch, into=[message(key=b"a")], out=[message(value=deep), message(value=b'{"id": "a"}')], bad=[]
+    )
+    assert (found.lost, found.unidentified) == (0, 1)
 
 
 def test_equal_sides_are_exact() -> None:

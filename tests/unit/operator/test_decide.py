@@ -43,6 +43,14 @@ def seen(**given: object) -> Seen:
     return replace(Seen(RESOURCE, BOTH), **given)  # type: ignore[arg-type]
 
 
+def test_last_revision_that_works_is_kept_behind_one_that_was_left_by_hand() -> None:
+    """A rollback does not go to the latter, so the former must be there."""
+    failed = [Revision(f"r{number}", {}, number, failed="no") for number in range(2, 12)]
+    left = Revision("left", {}, 12, stable="2026-01-02T00:00:00Z", failed="Requested: slow")
+    known = [OLD, *failed, left, Revision("new", {}, 13)]
+    assert [each.name for each in revisions.surplus(known, frozenset({"new"}))] == ["r2", "r3"]
+
+
 def test_first_revision_runs() -> None:
     """There is nothing else."""
     found = decide(Seen(RESOURCE))

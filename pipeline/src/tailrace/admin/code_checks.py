@@ -35,7 +35,8 @@ def _source(pipeline: Pipeline, folder: Path) -> Check:
     except SchemaInvalid as error:
         written = " " in (source.schema_ or "") and source.format == Format.JSON
         if written and pipeline.process.arrow is None:  # Spark's parser decides about that
-            return warn("source schema", f"only Spark can tell: {error.what}", "tailrace doctor FILE --plan")
+            then = "tailrace doctor FILE --plan" if pipeline.checkpoint == "ledger" else "tailrace run FILE"
+            return warn("source schema", f"only Spark can tell: {error.what}", then)
         return fail("source schema", error.what, error.then)
     except TailraceError as error:
         return fail("source schema", error.what, error.then)
@@ -83,4 +84,5 @@ def _function(pipeline: Pipeline, folder: Path) -> Check:
     except TailraceError as error:
         return fail("function", error.what, error.then)
     # A column that does not exist, for example, is found only where Spark has called the function.
-    return ok("function", f"{reference} loads" + ("; --plan also tries it in Spark" if process.function else ""))
+    tries = process.function is not None and pipeline.checkpoint == "ledger"
+    return ok("function", f"{reference} loads" + ("; --plan also tries it in Spark" if tries else ""))

@@ -42,7 +42,7 @@ def store(pipeline: Pipeline) -> Iterator[Check]:
             doing, hint = "opening", "check fs.s3a.endpoint, the network and the credentials"
             files = base.getFileSystem(hadoop)
             doing, hint = "listing", f"create the bucket, or check its name; {_RIGHTS}"
-            files.listStatusIterator(base.getParent()).hasNext()  # the prefix itself may not exist yet
+            _listed(files, base.getParent())
             probe = jvm.org.apache.hadoop.fs.Path(base, f"doctor-{uuid.uuid4().hex[:8]}")
             doing, hint = "writing to", _RIGHTS
             _put(files, probe)
@@ -65,6 +65,17 @@ def store(pipeline: Pipeline) -> Iterator[Check]:
         yield ok(NAME, f"{found}; it honours If-None-Match")
     else:
         yield warn(NAME, f"{found}; it overwrites in spite of If-None-Match", "use a store with conditional writes")
+
+
+def _listed(files: Any, folder: Any) -> None:
+    """Raise if the store refuses to list; the prefix may not exist yet, and a part of it neither."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        files.listStatusIterator(folder).hasNext()
+    except Py4JJavaError as error:
+        if error.java_exception.getClass().getName() != "java.io.FileNotFoundException":
+            raise
 
 
 def _put(files: Any, path: Any) -> None:

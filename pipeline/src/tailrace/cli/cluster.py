@@ -16,7 +16,9 @@ from tailrace.errors import ClusterRefused, ExtraMissing
 
 PROMOTED = f"{GROUP}/promoted"  # an annotation of a revision: the one that is to run in its place
 _LIMIT = 20.0  # seconds for one answer
+_BROKEN = 500  # from here on the server, or what is before it, failed at a request that it took
 _KEPT = "nothing was changed"
+_DOUBT = "it may have been changed: an answer that is missing says nothing"
 
 Object = dict[str, Any]
 
@@ -70,7 +72,7 @@ class Cluster:
     def change(self, name: str, spec: Object) -> None:
         """Change keys of a Pipeline's spec; None removes one."""
         custom = self.api.CustomObjectsApi()
-        with self._asking(f"changing the Pipeline {name}"):
+        with self._asking(f"changing the Pipeline {name}", _DOUBT):
             custom.patch_namespaced_custom_object(
                 GROUP, VERSION, self.namespace, PLURAL, name, {"spec": spec}, _request_timeout=_LIMIT
             )
@@ -78,7 +80,7 @@ class Cluster:
     def note(self, name: str, revision: str, notes: dict[str, str | None]) -> None:
         """Change annotations of a revision; None removes one."""
         apps = self.api.AppsV1Api()
-        with self._asking(f"changing the revision {revision} of {name}"):
+        with self._asking(f"changing the revision {revision} of {name}", _DOUBT):
             apps.patch_namespaced_controller_revision(
                 f"{name}-{revision}", self.namespace, {"metadata": {"annotations": notes}}, _request_timeout=_LIMIT
             )
@@ -87,7 +89,7 @@ class Cluster:
         """Create a resource with a name that begins so, and return its name."""
         custom = self.api.CustomObjectsApi()
         made = {"apiVersion": f"{GROUP}/{VERSION}", "kind": kind, "metadata": {"generateName": prefix}, "spec": spec}
-        with self._asking(f"creating a {kind}"):
+        with self._asking(f"creating a {kind}", "one may have been created: an answer that is missing says nothing"):
             found = custom.create_namespaced_custom_object(
                 GROUP, VERSION, self.namespace, plural, made, _request_timeout=_LIMIT
             )
@@ -134,8 +136,9 @@ class Cluster:
         more = {"tail_lines": lines} if lines is not None else {}
         with self._asking(f"reading the log of {pod}"):
             answer = core.read_namespaced_pod_log(
-                pod, self.namespace, container="driver", follow=follow, _preload_content=False, **more
-            )
+                pod, self.namespace, container="driver", follow=follow, _preload_content=False,
+                _request_timeout=(_LIMIT, None if follow else _LIMIT), **more,
+            )  # fmt: skip
             rest = b""
             for chunk in answer.stream():
                 *whole, rest = (rest + chunk).split(b"\n")
@@ -145,7 +148,9 @@ class Cluster:
                 yield rest.decode(errors="replace")
 
     @contextmanager
-    def _asking(self, doing: str) -> Iterator[None]:
+    def _asking(self, doing: str, unanswered: str = _KEPT) -> Iterator[None]:
+        from urllib3.exceptions import HTTPError  # what the client does not make an ApiException, nor an OSError
+
         try:
             yield
         except self.api.ApiException as error:
@@ -157,9 +162,11 @@ class Cluster:
                 what, then = f"{there}: not allowed", f"kubectl auth can-i list {PLURAL}.{GROUP} -n {self.namespace}"
             else:
                 what, then = f"{there}: {error.status} {_reason(error)}", "kubectl cluster-info"
-            raise ClusterRefused(what, kept=_KEPT, then=then) from error
-        except OSError as error:
-            raise ClusterRefused(f"{doing}: {type(error).__name__}", kept=_KEPT, then="kubectl cluster-info") from error
+            kept = unanswered if (error.status or 0) >= _BROKEN else _KEPT
+            raise ClusterRefused(what, kept=kept, then=then) from error
+        except (OSError, HTTPError) as error:
+            what = f"{doing}: no answer, or a part of one ({type(error).__name__})"
+            raise ClusterRefused(what, kept=unanswered, then="kubectl cluster-info") from error
 
 
 def _reason(error: Any) -> str:

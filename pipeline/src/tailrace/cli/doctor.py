@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tailrace.admin.checks import Brokers, Check, State, fail, machine, ok
+from tailrace.admin.checks import Brokers, Check, State, fail, machine, ok, warn
 from tailrace.admin.log_checks import logs
 from tailrace.admin.progress_checks import progress
 from tailrace.admin.store_checks import store
@@ -57,7 +57,7 @@ def doctor(
     else:
         then = "" if states[State.FAIL] else f"tailrace run {file}" if file else "tailrace doctor FILE"
         done(f"checked: {states[State.OK]} ok, {states[State.WARN]} warn, {states[State.FAIL]} fail", then)
-        if file is None and bootstrap is None and not states[State.FAIL]:
+        if file is None and bootstrap is None and properties is None and not states[State.FAIL]:
             note("Kafka was not checked: name a pipeline's FILE, or a broker with -b HOST:PORT")
     if states[State.FAIL]:
         raise typer.Exit(1)
@@ -110,7 +110,8 @@ def _with_file(hint: str, file: Path) -> str:
 def _planned(pipeline: Pipeline, folder: Path) -> Check:
     """Report how a pipeline's batches are planned, and why."""
     if pipeline.checkpoint != "ledger":
-        return ok("plan", "by Spark, for each batch: the pipeline keeps state")
+        found = "by Spark, for each batch: the pipeline keeps state; Spark was not asked about schema and function"
+        return warn("plan", found, "tailrace run FILE, which asks before it reads")
     log_to_stderr()
     from tailrace.startup.run import planning  # brings Spark
 

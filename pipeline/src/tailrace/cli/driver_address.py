@@ -7,6 +7,7 @@ configured one, or one of those after it.
 from __future__ import annotations
 
 import datetime
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -184,7 +185,7 @@ def _at(url: str, patience: float = _PATIENCE) -> Found:
     try:
         with opener.open(f"{url}status", timeout=patience) as answer:
             state = json.load(answer)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
         why = error.reason if isinstance(error, urllib.error.URLError) else error

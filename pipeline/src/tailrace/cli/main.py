@@ -6,6 +6,7 @@ that need Spark start it.
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -21,7 +22,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from tailrace.cli.terminal import be_quiet, chosen, fail, requested, say
+from tailrace.cli.terminal import ReaderGone, be_quiet, chosen, fail, requested, say
 from tailrace.errors import ConfigInvalid, TailraceError
 
 
@@ -188,6 +189,9 @@ def main() -> None:
         from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a result with a character that the terminal lacks is still one
+            stream.reconfigure(errors="backslashreplace")
     try:
         try:
             app(prog_name="tailrace")
@@ -197,7 +201,7 @@ def main() -> None:
             sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderGone):
         # The reader has closed the pipe. Python would complain again at its final flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -227,14 +228,13 @@ def export(
         if now.state in {"open", "running"}:
             note(f"the pipeline is {now.state}: the offsets are those after batch {now.next_batch - 1}")
         if document is None:
-            say(text.rstrip())
+            say(text.rstrip()) if output is Output.TEXT else emit(json.loads(text))
             return
         try:
             replace_file(document, text)
         except OSError as error:
-            raise OptionRefused(
-                f"{document} cannot be written: {error}", kept=UNCHANGED, then="name another file"
-            ) from error
+            what = f"{document} cannot be written: {error}"
+            raise OptionRefused(what, kept=UNCHANGED, then="name another file") from error
     if output is Output.JSON:
         emit({"pipeline": desk.pipeline.pipeline, "document": str(document), "partitions": len(now.positions)})
     else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import heapq
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -67,15 +68,18 @@ def list_(
     target = _target(file, topic, bootstrap, properties, option)
     counts: Counter[str] = Counter()
     others: Counter[str] = Counter()
-    shown: deque[dict[str, Any]] = deque(maxlen=limit)
+    newest: list[tuple[str, int, int, dict[str, Any]]] = []  # a heap: partitions come in any order
     for message in target.records():
         if reason_ is None or reason(message) == reason_:
             counts[reason(message)] += 1
-            shown.append(described(message))
+            if limit:
+                push = heapq.heappush if len(newest) < limit else heapq.heappushpop
+                push(newest, (when(message), message.partition, message.offset, described(message)))
         else:
             others[reason(message)] += 1
+    shown = [each for *_, each in sorted(newest)]
     if output is Output.JSON:
-        emit({"topic": target.topic, "total": counts.total(), "reasons": counts, "records": list(shown)})
+        emit({"topic": target.topic, "total": counts.total(), "reasons": counts, "records": shown})
         return
     if shown:
         columns = ("record", "when", "reason", "detail", "source")

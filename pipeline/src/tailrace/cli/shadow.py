@@ -10,6 +10,7 @@ import typer
 
 from tailrace.cli.terminal import Output, OutputOption, done, emit, note, table
 from tailrace.config.file import load
+from tailrace.errors import OptionRefused
 
 if TYPE_CHECKING:
     from tailrace.admin.difference import Difference
@@ -99,10 +100,17 @@ def diff(
         note(f"comparing {pipeline.sink.topic} with {sink}")
     with Ledger.of(pipeline) as ledger:
         found = difference(pipeline, Live(live, sink), Cluster(pipeline.kafka), ledger, limit=limit, most=most)
+    _report(found, output)
     if counts_file is not None:
         counts = {name: value for name, value in found.as_dict().items() if name != "samples"}
-        counts_file.write_text(json.dumps(counts), encoding="utf-8")
-    _report(found, output)
+        try:
+            counts_file.write_text(json.dumps(counts), encoding="utf-8")
+        except OSError as error:
+            raise OptionRefused(
+                f"{counts_file} cannot be written: {error}",
+                kept="nothing was changed; the comparison is printed",
+                then="name another file",
+            ) from error
 
 
 def _report(found: Difference, output: Output) -> None:

@@ -96,15 +96,26 @@ def confirm(question: str) -> bool:
     return typer.confirm(question, default=False, err=True)
 
 
+class ReaderGone(Exception):
+    """Raised when what reads the output has ended; Typer would take the OSError for a failure of the command."""
+
+
 def say(text: str = "") -> None:
     """Write a line of the result."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        raise ReaderGone from error
 
 
 def emit(result: Mapping[str, Any]) -> None:
     """Write the result as one JSON object on one line, or as one YAML document with the same keys."""
     text = json.dumps(result, ensure_ascii=False, default=str)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # half a character, or a terminal that lacks some
+        text = json.dumps(result, default=str)
     if not _writing.yaml:
         say(text)
         return

@@ -117,7 +117,7 @@ def _record(line: bytes, where: str, topic: str, number: int, now: int) -> Messa
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

@@ -101,11 +101,18 @@ class Project:
                 kept="nothing was written",
                 then="name another folder, or remove this one",
             )
-        written = []
+        written: list[Path] = []
         for path, text in self.files.items():
             place = folder / path
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(text, encoding="utf-8")
+            try:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                place.write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise ConfigInvalid(
+                    f"{place} cannot be written: {error.strerror}",
+                    kept=f"{len(written)} files were written",
+                    then="name another folder with --folder",
+                ) from error
             written.append(place)
         return written
 

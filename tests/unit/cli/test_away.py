@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from kubernetes.config import kube_config
 from typer.testing import CliRunner
 
 from tailrace.admin import rejected
@@ -52,31 +53,36 @@ def other(handler: socketserver.BaseRequestHandler) -> None:
     handler.request.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
 
 
-def cluster(folder: Path, url: str) -> dict[str, str]:
-    """Return the environment of a kubeconfig with such an API server."""
+def cluster(folder: Path, url: str, patch: pytest.MonkeyPatch) -> None:
+    """Write a kubeconfig with such an API server, and use it."""
     config = {
         "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {}}],
         "clusters": [{"name": "k", "cluster": {"server": url}}],
         "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "streams"}}],
     }  # fmt: skip
     (folder / "config").write_text(yaml.safe_dump(config))
-    return {"KUBECONFIG": str(folder / "config")}
+    # The client has read KUBECONFIG when it was imported.
+    patch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(folder / "config"))
 
 
 @pytest.mark.parametrize(
     "command", [["list"], ["suspend", "orders"], ["logs", "orders"]], ids=["list", "suspend", "logs"]
 )
-def test_api_server_that_is_away_is_an_error_with_a_code(command: list[str], tmp_path: Path) -> None:
+def test_api_server_that_is_away_is_an_error_with_a_code(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The client raises urllib3's own errors for it, which are no OSError."""
-    environment = cluster(tmp_path, "http://127.0.0.1:1") | {"NO_PROXY": "*"}
+    cluster(tmp_path, "http://127.0.0.1:1", monkeypatch)
     with pytest.raises(ClusterRefused, match="no answer"):
-        CliRunner().invoke(app, ["pipelines", *command], env=environment, catch_exceptions=False)
+        CliRunner().invoke(app, ["pipelines", *command], catch_exceptions=False)
 
 
-def test_change_without_an_answer_may_have_been_made(tmp_path: Path) -> None:
+def test_change_without_an_answer_may_have_been_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server may have done it before the connection was lost."""
-    with answering(cut_off) as url, pytest.raises(ClusterRefused) as raised:
-        CliRunner().invoke(app, ["pipelines", "suspend", "orders"], env=cluster(tmp_path, url), catch_exceptions=False)
+    with answering(cut_off) as url:
+        cluster(tmp_path, url, monkeypatch)
+        with pytest.raises(ClusterRefused) as raised:
+            CliRunner().invoke(app, ["pipelines", "suspend", "orders"], catch_exceptions=False)
     assert "may have been changed" in raised.value.kept
 
 

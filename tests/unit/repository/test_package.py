@@ -30,7 +30,7 @@ OF_EXTRAS = {
     "stages/formats/registry.py": "avro",
     "testing/fixtures.py": "testing",
 }
-COMES_WITH = {"py4j": "pyspark", "pydantic-core": "pydantic"}  # pinned by those
+COMES_WITH = {"py4j": "pyspark", "pydantic-core": "pydantic", "urllib3": "kubernetes"}  # pinned by those
 KNOWN = packages_distributions()
 
 

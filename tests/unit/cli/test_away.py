@@ -95,18 +95,6 @@ def test_server_that_is_no_driver_is_an_error_with_a_code(
         CliRunner().invoke(app, ["status", url], catch_exceptions=False)
 
 
-def test_pipe_whose_reader_has_ended_ends_the_command_as_the_signal_would() -> None:
-    """Its exit code is 141, not that of a failed proof."""
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "wb") as closed:
-        done = subprocess.run(
-            [sys.executable, "-m", "tailrace.cli.main", "schema"],
-            stdout=closed, stderr=subprocess.PIPE, text=True, timeout=_LIMIT, check=False,
-        )  # fmt: skip
-    assert (done.returncode, done.stderr) == (141, "")
-
-
 def test_result_is_written_in_what_the_output_can_encode() -> None:
     """A terminal without a character of it, or half a character in it, stops no command."""
     code = "from tailrace.cli.terminal import emit; emit({'a': '\\ud83d', 'b': '→', 'c': '\\U0001f600'})"

@@ -91,16 +91,26 @@ def test_an_error_is_one_json_object_if_json_was_requested() -> None:
     assert (json.loads(done.stdout)["error"], json.loads(done.stdout)["exit"], done.stderr) == ("TR-105", 2, "")
 
 
-def test_a_closed_pipe_ends_quietly() -> None:
-    """A reader that takes only the first line causes no traceback."""
+def into_a_closed_pipe(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line with an output whose reader has ended."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:
-        done = subprocess.run(
-            [sys.executable, "-m", "tailrace.cli.main", "--help"],
+        return subprocess.run(
+            [sys.executable, "-m", "tailrace.cli.main", *words],
             stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
         )  # fmt: skip
-    assert done.stderr == ""
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    """A reader that takes only the first line causes no traceback."""
+    assert into_a_closed_pipe("--help").stderr == ""
+
+
+def test_pipe_whose_reader_has_ended_ends_the_command_as_the_signal_would() -> None:
+    """Its exit code is 141, not that of a failed proof."""
+    done = into_a_closed_pipe("schema")
+    assert (done.returncode, done.stderr) == (141, "")
 
 
 @given(st.sets(st.integers(0, 30)), st.lists(st.tuples(st.sets(st.integers(0, 30)), st.integers(0, 31)), max_size=5))

@@ -1,8 +1,8 @@
 """Drivers without Spark, forked from a process that has imported what they need.
 
-A world starts several of them. To start Python and import the engine took more than two seconds of CPU, a fifth of what
-a world costs. A fork has everything of a new process but that: its own session, environment, folder, output and log. It
-also begins as late as one, because a start that is refused at once is repeated, and the number of starts is limited.
+A world starts several of them, and to start Python and import the engine takes more than two seconds of CPU. A fork has
+everything of a new process but that: its own session, environment, folder, output and log. It also begins as late as
+one, because a start that is refused at once is repeated, and the number of starts is limited.
 """
 
 from __future__ import annotations

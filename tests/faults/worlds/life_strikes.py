@@ -207,6 +207,7 @@ def _offsets(one: Driven, command: str, *arguments: str) -> dict[str, Any]:
         done = launched(line, {"PYTHONPATH": one.path, HISTORY: str(one.history)}, one.folder, one.world.place)
         ended = done.wait(_MARKERS)
         printed = [heard.event for heard in done.rest()]
+        done.end(0.0)
         if ended == 0 and printed:
             return dict(printed[-1])
         code = str(printed[-1].get("error")) if printed else ""
